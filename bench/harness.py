@@ -1,0 +1,160 @@
+"""What every bench shares: interleaved timing, and one JSON object per line with machine, versions and commit."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parent.parent
+_LOAD = round(os.getloadavg()[0], 2)  # before the bench adds its own
+_PRELOADED = "VPPS_BENCH_PRELOADED"  # set by mkl_avx512 for the re-executed program: the folder of the library
+
+
+def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds that each contender took in each round.
+
+    A round runs every contender once, so that a slow spell of the machine hits all of them; who goes first rotates.
+    Garbage of one contender is collected before the next one's clock starts.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            gc.collect()
+            start = time.perf_counter()
+            contenders[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def report(
+    bench: str,
+    case: str,
+    values: Sequence[float],
+    unit: str,
+    peer: tuple[str, Sequence[float]] | None = None,
+    *,
+    higher_is_better: bool = True,
+    **extra: object,
+) -> None:
+    """Print one result: medians over the rounds, and the median of the per-round ratios (> 1: vpps is better).
+
+    values[k] and peer[1][k] belong to the same round: pairing them cancels what the machine did in that round.
+    """
+    line: dict[str, object] = {"bench": bench, "case": case, "value": _rounded(statistics.median(values)), "unit": unit}
+    if peer is not None:
+        name, peer_values = peer
+        ratios = [v / p if higher_is_better else p / v for v, p in zip(values, peer_values, strict=True)]
+        line |= {"peer": name, "peer_value": _rounded(statistics.median(peer_values))}
+        line |= {"ratio": _rounded(statistics.median(ratios)), "ratios": [_rounded(min(ratios)), _rounded(max(ratios))]}
+    line |= extra | {"rounds": len(values), "machine": machine(), "versions": versions(), "commit": commit()}
+    print(json.dumps(line), flush=True)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def machine() -> dict[str, object]:
+    """CPU model, cores of the machine and those this process may use, and the load average when the bench started."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = (line for line in cpuinfo.read_text().splitlines() if line.startswith("model name"))
+        model = next(names, f": {model}").partition(":")[2].strip()
+    return {"cpu": model, "cores": os.cpu_count(), "usable": len(_cores()), "load": _LOAD}
+
+
+@functools.cache
+def versions() -> dict[str, str | None]:
+    """Versions of what the figures depend on; None for what is not installed."""
+    return {
+        "python": platform.python_version(),
+        **{package: _installed(package) for package in ("numpy", "vpps", "torch")},
+        "compiler": _compiler(),
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return getattr(sys.modules.get(package), "__version__", None)
+
+
+def _compiler() -> str | None:
+    """First line of `--version` of the compiler in the order in which vpps looks for one."""
+    for name in (os.environ.get("CXX"), "g++", "clang++"):
+        if name and shutil.which(name):
+            return _output(name, "--version").partition("\n")[0] or None
+    return None
+
+
+@functools.cache
+def commit() -> dict[str, Any]:
+    """Commit of this checkout and whether anything but the results differs from it."""
+    changed = _output("git", "-C", str(_ROOT), "status", "--porcelain", "--", ".", ":!bench/results")
+    return {"id": _output("git", "-C", str(_ROOT), "rev-parse", "HEAD") or None, "dirty": bool(changed)}
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def confine(cores: int) -> None:
+    """Keep this process, host thread included, on that many cores: else "one thread" means more for an asynchronous
+    contender than for a synchronous one. Call it before any library starts threads."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, _cores()[:cores])
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to reuse freed memory, however large the block, instead of returning it to the kernel: else programs
+    that allocate per batch are timed by their page faults. Other C libraries are left as they are."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
+        mallopt(m_trim_threshold, 2**31 - 1)
+        mallopt(m_mmap_max, 0)
+
+
+def mkl_avx512() -> None:
+    """Make MKL use AVX-512 on a CPU that Intel did not make: re-execute this program with a preloaded library.
+
+    MKL picks its code path by vendor; the function below is where it asks. Without it the peer's matrix products run at
+    less than half of what the same library can do there. Call it first: nothing before it survives.
+    """
+    if folder := os.environ.pop(_PRELOADED, None):
+        del os.environ["LD_PRELOAD"]  # it is loaded by now; the compilers that we start need none of it
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder = tempfile.mkdtemp(prefix="vpps-bench-")
+    library = Path(folder, "mkl_avx512.so")
+    source = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source, text=True, check=True)
+    os.execve(sys.executable, sys.orig_argv, os.environ | {"LD_PRELOAD": str(library), _PRELOADED: folder})

@@ -1,0 +1,273 @@
+"""Peer: the binary Tree-LSTM in PyTorch, batched by level over the whole mini-batch.
+
+Two programs with one interface:
+
+- "autograd": what a good engineer writes first. One fused product per level, autograd does the backward.
+- "manual": what the same engineer writes when it has to be fast. The backward is by hand: one product per level for the
+  activations' gradients, one product per matrix for all weight gradients; with SGD that product adds straight into the
+  weights.
+
+Both number the nodes breadth-first over the whole batch. The children of a level are then, pair by pair, exactly the
+rows of the next level: `h[next level].view(-1, 2 * H)` *is* concat(h_left, h_right), with no copy and no index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from trees import Tree
+
+
+class PreparedTree(NamedTuple):
+    """A tree in breadth-first order. Made once per tree, as a data loader would, outside the timing."""
+
+    depths: NDArray[np.int64]
+    words: NDArray[np.int64]  # -1: inner node
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A mini-batch by levels, roots first. Rows number all nodes level by level, inner nodes are also numbered alone.
+
+    Level d owns rows[d]:rows[d + 1] and inner nodes inner[d]:inner[d + 1], whose children are level d + 1.
+    """
+
+    rows: list[int]
+    inner: list[int]
+    inner_rows: Tensor  # row of each inner node
+    leaf_rows: Tensor  # row of each leaf
+    words: Tensor  # of the leaves
+    labels: Tensor  # of all rows
+
+    @classmethod
+    def of(cls, trees: Sequence[PreparedTree]) -> Schedule:
+        """Merge the trees. Trees keep their order inside a level, so the children of a level stay pair by pair."""
+        depths, words, labels = (np.concatenate(column) for column in zip(*trees, strict=True))
+        order = np.argsort(depths, kind="stable")
+        words = words[order]
+        is_inner = words < 0
+        leaf_rows = np.flatnonzero(~is_inner)
+        rows = np.concatenate(([0], np.cumsum(np.bincount(depths))))
+        inner = np.concatenate(([0], np.cumsum(is_inner)))[rows]
+        return cls(
+            rows=rows.tolist(),
+            inner=inner.tolist(),
+            inner_rows=torch.from_numpy(np.flatnonzero(is_inner)),
+            leaf_rows=torch.from_numpy(leaf_rows),
+            words=torch.from_numpy(words[leaf_rows]),
+            labels=torch.from_numpy(labels[order]),
+        )
+
+
+class TorchTreeLstm:
+    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`."""
+
+    def __init__(
+        self, weights: Mapping[str, NDArray[np.float32]], mode: str, optimizer: str, lr: float, threads: int
+    ) -> None:
+        """Copy the weights. mode: "autograd" or "manual"; optimizer: "sgd" or "adam"."""
+        torch.set_num_threads(threads)
+        self.mode, self.optimizer, self.lr = mode, optimizer, lr
+        self.weights = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
+        self.U_t = torch.empty_like(self.weights["U"].t(), memory_format=torch.contiguous_format)
+        words = self.weights["words"]
+        dense = [weight for weight in self.weights.values() if weight is not words]
+        if mode == "manual":  # which writes its gradients in place
+            for weight in dense:
+                weight.grad = torch.zeros_like(weight)
+        # Rows of the embedding that a batch does not use stay as they are, moments included, as in vpps.
+        self.optimizers: list[torch.optim.Optimizer]
+        if optimizer == "sgd":
+            self.optimizers = [torch.optim.SGD(dense, lr=lr, fused=True), torch.optim.SGD([words], lr=lr)]
+        else:
+            self.optimizers = [torch.optim.Adam(dense, lr=lr, fused=True), torch.optim.SparseAdam([words], lr=lr)]
+        self._loss = torch.tensor(math.nan)
+
+    @staticmethod
+    def prepare(tree: Tree) -> PreparedTree:
+        """Bring one tree into breadth-first order."""
+        order, depths = [len(tree.labels) - 1], [0]
+        for node, depth in zip(order, depths, strict=False):  # both grow while they are walked
+            if tree.left[node] >= 0:
+                order += tree.left[node], tree.right[node]
+                depths += depth + 1, depth + 1
+        return PreparedTree(np.array(depths), np.array(tree.words)[order], np.array(tree.labels)[order])
+
+    def step(self, batch: Sequence[PreparedTree]) -> None:
+        """Train on one mini-batch."""
+        schedule = Schedule.of(batch)
+        if self.mode == "autograd":
+            self._autograd_step(schedule)
+        else:
+            self._manual_step(schedule)
+
+    def loss(self) -> float:
+        """Loss of the latest step, before its update."""
+        return self._loss.item()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    # -- autograd ------------------------------------------------------------------------------------------------------
+
+    def _autograd_step(self, s: Schedule) -> None:
+        w = self.weights
+        hidden = w["Wo"].shape[1]
+        gates = F.linear(F.embedding(s.words, w["words"], sparse=True), w["W"], w["b"])
+        i, o = torch.sigmoid(gates[:, : 2 * hidden]).chunk(2, 1)
+        leaf_c = i * torch.tanh(gates[:, 2 * hidden :])
+        leaf_h = o * torch.tanh(leaf_c)
+        # Every level is its inner nodes, then its leaves, brought into row order by one index.
+        sizes = np.diff(s.rows).tolist()
+        leaves = (np.diff(s.rows) - np.diff(s.inner)).tolist()
+        leaf_cs, leaf_hs = leaf_c.split(leaves), leaf_h.split(leaves)
+        c, h = leaf_cs[-1], leaf_hs[-1]  # the deepest level has leaves only
+        order = self._row_order(s).split(sizes)
+        hs = [h]
+        for level in reversed(range(len(sizes) - 1)):
+            gates = F.linear(h.view(-1, 2 * hidden), w["U"], w["bU"])
+            i, f_left, f_right, o = torch.sigmoid(gates[:, : 4 * hidden]).chunk(4, 1)
+            c_left, c_right = c.view(-1, 2 * hidden).chunk(2, 1)
+            c = torch.addcmul(i * torch.tanh(gates[:, 4 * hidden :]), f_left, c_left).addcmul(f_right, c_right)
+            h = o * torch.tanh(c)
+            if leaves[level]:
+                c = torch.cat((c, leaf_cs[level])).index_select(0, order[level])
+                h = torch.cat((h, leaf_hs[level])).index_select(0, order[level])
+            hs.append(h)
+        logits = F.linear(torch.cat(hs[::-1]), w["Wo"], w["bo"])
+        loss = F.cross_entropy(logits, s.labels, reduction="sum") / s.rows[1]
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for weight in self.weights.values():  # U in a batch of one-word trees: unused means a zero gradient, as in vpps
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self._loss = loss.detach()
+
+    @staticmethod
+    def _row_order(s: Schedule) -> Tensor:
+        """For each row, where it is in "inner nodes of its level, then leaves of its level"."""
+        rows, inner = np.array(s.rows), np.array(s.inner)
+        leaf = rows - inner
+        order = np.empty(rows[-1], np.int64)
+        order[s.inner_rows.numpy()] = np.arange(inner[-1]) - np.repeat(inner[:-1], np.diff(inner))
+        order[s.leaf_rows.numpy()] = np.arange(leaf[-1]) + np.repeat(np.diff(inner) - leaf[:-1], np.diff(leaf))
+        return torch.from_numpy(order)
+
+    # -- hand-written backward -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _manual_step(self, s: Schedule) -> None:
+        w = self.weights
+        hidden = w["Wo"].shape[1]
+        batch, rows, inner = s.rows[1], s.rows[-1], s.inner[-1]
+        sizes = np.diff(s.inner)[:-1].tolist()  # inner nodes of each level that has any
+
+        def levels(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+            """Tensors with a row per inner node, cut by level, roots first: cheaper than slicing inside the loops."""
+            return list(zip(*(t.split(sizes) for t in tensors), strict=True))
+
+        # MKL multiplies 16 to 64 rows by a plain matrix up to twice as fast as by a transposed one. Copying the matrix
+        # costs a few such products.
+        U_t = self.U_t.copy_(w["U"].t()) if inner > 200 else w["U"].t()
+
+        # Forward: all leaves, then level by level from the deepest. Activated gates are kept for the backward. Row j of
+        # pair_h and pair_c is the two children of inner node j.
+        c, h = torch.empty(rows, hidden), torch.empty(rows, hidden)
+        pair_c, pair_h = c[batch:].view(-1, 2, hidden), h[batch:].view(-1, 2 * hidden)
+        x = w["words"].index_select(0, s.words)
+        leaf_gates = torch.addmm(w["b"], x, w["W"].t()).view(-1, 3, hidden)
+        leaf_gates[:, :2].sigmoid_()
+        leaf_gates[:, 2].tanh_()
+        i, o, u = leaf_gates.unbind(1)
+        leaf_c = i * u
+        leaf_tanh_c = leaf_c.tanh()
+        c.index_copy_(0, s.leaf_rows, leaf_c)
+        h.index_copy_(0, s.leaf_rows, o * leaf_tanh_c)
+        gates, tanh_c = torch.empty(inner, 5, hidden), torch.empty(inner, hidden)
+        flat_gates, sigmoids = gates.view(-1, 5 * hidden), gates[:, :4]
+        forward = levels(s.inner_rows, pair_h, *pair_c.unbind(1), flat_gates, sigmoids, *gates.unbind(1), tanh_c)
+        for own, children_h, c_left, c_right, out, sigmoid, i, f_left, f_right, o, u, tc in reversed(forward):
+            torch.addmm(w["bU"], children_h, U_t, out=out)
+            sigmoid.sigmoid_()
+            u.tanh_()
+            own_c = (i * u).addcmul_(f_left, c_left).addcmul_(f_right, c_right)
+            torch.tanh(own_c, out=tc)
+            c.index_copy_(0, own, own_c)
+            h.index_copy_(0, own, o * tc)
+        log_p = F.log_softmax(torch.addmm(w["bo"], h, w["Wo"].t()), 1)
+        self._loss = F.nll_loss(log_p, s.labels, reduction="sum") / batch
+
+        # Backward, roots first. Every child has one parent, which writes (c) or adds to (h) its row of the gradient.
+        d_logits = log_p.exp_()
+        d_logits.scatter_add_(1, s.labels[:, None], d_logits.new_full((rows, 1), -1.0)).mul_(1.0 / batch)
+        d_h, d_c = d_logits @ w["Wo"], torch.empty(rows, hidden)
+        d_c[:batch] = 0.0  # the roots have no parent
+        pair_d_c, pair_d_h = d_c[batch:].view(-1, 2, hidden), d_h[batch:].view(-1, 2 * hidden)
+        d_gates, h_by_c = _local_gradients(gates, pair_c, tanh_c)
+        flat_d_gates = d_gates.view(-1, 5 * hidden)
+        backward = levels(s.inner_rows, pair_d_h, pair_d_c, gates[:, 1:3], d_gates, flat_d_gates, h_by_c)
+        for own, children_d_h, children_d_c, forget, local, flat_local, by_c in backward:
+            own_d_h = d_h.index_select(0, own)
+            own_d_c = d_c.index_select(0, own).addcmul_(own_d_h, by_c)
+            _chain(local, own_d_c, own_d_h)
+            children_d_h.addmm_(flat_local, w["U"])
+            torch.mul(forget, own_d_c[:, None], out=children_d_c)
+        leaf_d_gates, h_by_c = _local_gradients(leaf_gates, None, leaf_tanh_c)
+        leaf_d_h = d_h.index_select(0, s.leaf_rows)
+        leaf_d_c = d_c.index_select(0, s.leaf_rows).addcmul_(leaf_d_h, h_by_c)
+        _chain(leaf_d_gates, leaf_d_c, leaf_d_h)
+        flat_leaf_d_gates = leaf_d_gates.view(-1, 3 * hidden)
+
+        d_x = flat_leaf_d_gates @ w["W"]
+        self._update("W", "b", flat_leaf_d_gates, x)
+        self._update("U", "bU", flat_d_gates, pair_h)
+        self._update("Wo", "bo", d_logits, h)
+        if self.optimizer == "sgd":
+            w["words"].index_add_(0, s.words, d_x, alpha=-self.lr)
+        else:
+            w["words"].grad = torch.sparse_coo_tensor(s.words[None], d_x, w["words"].shape, check_invariants=False)
+            for optimizer in self.optimizers:
+                optimizer.step()
+
+    def _update(self, matrix: str, bias: str, d_out: Tensor, x: Tensor) -> None:
+        """Weight gradients of out = x @ matrix.T + bias: applied at once for SGD, left in .grad for Adam."""
+        m, b = self.weights[matrix], self.weights[bias]
+        if self.optimizer == "sgd":
+            m.addmm_(d_out.t(), x, alpha=-self.lr)
+            b.sub_(d_out.sum(0), alpha=self.lr)
+        else:
+            torch.mm(d_out.t(), x, out=m.grad)
+            torch.sum(d_out, 0, out=b.grad)
+
+
+def _local_gradients(gates: Tensor, children_c: Tensor | None, tanh_c: Tensor) -> tuple[Tensor, Tensor]:
+    """What does not depend on the gradient from above, for all nodes at once: (d c / d gate, but d h / d gate for o;
+    d h / d c) from the activated gates [node, (i, [f_left, f_right,] o, u), unit]."""
+    local = torch.empty_like(gates)
+    sigmoids, i, o, u = gates[:, :-1], gates[:, 0], gates[:, -2], gates[:, -1]
+    torch.addcmul(sigmoids, sigmoids, sigmoids, value=-1.0, out=local[:, :-1])
+    torch.addcmul(gates.new_ones(()), u, u, value=-1.0, out=local[:, -1]).mul_(i)
+    local[:, 0].mul_(u)
+    if children_c is not None:
+        local[:, 1:3].mul_(children_c)
+    local[:, -2].mul_(tanh_c)
+    return local, torch.addcmul(o, o * tanh_c, tanh_c, value=-1.0)
+
+
+def _chain(local: Tensor, d_c: Tensor, d_h: Tensor) -> None:
+    """In place: turn local gradients into gradients of the loss by the gates."""
+    local[:, :-2].mul_(d_c[:, None])
+    local[:, -2].mul_(d_h)
+    local[:, -1].mul_(d_c)

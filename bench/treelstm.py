@@ -1,0 +1,190 @@
+"""Training speed of a binary Tree-LSTM: vpps beside level-batched PyTorch, on equal weights and in the same run.
+
+    leaf:   i, o, u = W e + b                            c = sig(i) * tanh(u)
+    inner:  i, fl, fr, o, u = U concat(hl, hr) + bU      c = sig(i) * tanh(u) + sig(fl) * cl + sig(fr) * cr
+    both:   h = sig(o) * tanh(c)
+    loss:   sum over all nodes of cross_entropy(Wo h + bo, label) / batch size
+
+One JSON object per line and per peer; see README.md. Exit status 1 when the contenders' losses differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import harness
+import numpy as np
+from numpy.typing import NDArray
+from trees import read_trees
+
+BENCH = "treelstm"
+CLASSES = 5
+CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
+TOLERANCE = 1e-4  # relative
+WARM_UP = 64  # sentences
+LEARNING_RATE = {"sgd": 0.05, "adam": 0.001}
+
+
+class Contender(Protocol):
+    """One program that trains the model. `step` may return before the work is done, `loss` waits for it."""
+
+    def prepare(self, tree: Any) -> Any: ...
+    def step(self, batch: Sequence[Any]) -> None: ...
+    def loss(self) -> float: ...
+    def close(self) -> None: ...
+
+
+def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]]:
+    """Glorot-uniform matrices; small random biases, so that a misplaced one changes the loss."""
+    random = np.random.default_rng(seed)
+
+    def uniform(bound: float, *shape: int) -> NDArray[np.float32]:
+        return random.uniform(-bound, bound, shape).astype(np.float32)
+
+    def glorot(rows: int, columns: int) -> NDArray[np.float32]:
+        return uniform((6.0 / (rows + columns)) ** 0.5, rows, columns)
+
+    return {
+        "words": uniform(0.1, words, embedding),
+        "W": glorot(3 * hidden, embedding),
+        "b": uniform(0.1, 3 * hidden),
+        "U": glorot(5 * hidden, 2 * hidden),
+        "bU": uniform(0.1, 5 * hidden),
+        "Wo": glorot(CLASSES, hidden),
+        "bo": uniform(0.1, CLASSES),
+    }
+
+
+def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Contender:
+    """The program of that name, starting from a copy of the weights. Imports what it needs and nothing else."""
+    lr = options.lr or LEARNING_RATE[options.optimizer]
+    if name == "vpps":
+        from models import VppsTreeLstm
+
+        return VppsTreeLstm(weights, options.optimizer, lr, options.threads)
+    from peers.torch_treelstm import TorchTreeLstm
+
+    return TorchTreeLstm(weights, name, options.optimizer, lr, options.threads)
+
+
+def in_batches(items: list[Any], size: int) -> list[list[Any]]:
+    """Consecutive mini-batches; the last one may be smaller."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]) -> None:
+    """Train all on the first batches; exit with status 1 where a loss differs from the first contender's."""
+    for number in range(min(CHECKED_BATCHES, min(map(len, batches.values())))):
+        losses = {}
+        for name, contender in contenders.items():
+            contender.step(batches[name][number])
+            losses[name] = contender.loss()
+        expected = next(iter(losses.values()))
+        # Written so that a NaN fails too.
+        if not all(abs(loss - expected) <= TOLERANCE * abs(expected) for loss in losses.values()):
+            sys.exit(f"{BENCH}: the losses of batch {number} differ, the figures would mean nothing: {losses}")
+
+
+def train(contender: Contender, batches: Sequence[Any]) -> None:
+    """One pass, from the first graph to the end of the last update."""
+    for batch in batches:
+        contender.step(batch)
+    contender.loss()
+
+
+def run(batch_size: int, options: argparse.Namespace) -> None:
+    """Check, warm up, time and report one batch size."""
+    trees, words = read_trees(options.trees, options.limit)
+    weights = initial_weights(words, options.embedding, options.hidden)
+    contenders = {name: make_contender(name, weights, options) for name in options.contenders}
+    batches = {name: in_batches([c.prepare(tree) for tree in trees], batch_size) for name, c in contenders.items()}
+    check_losses(contenders, batches)
+    for name, contender in contenders.items():
+        train(contender, batches[name][: -(-WARM_UP // batch_size)])
+    seconds = harness.interleave(
+        {name: partial(train, contender, batches[name]) for name, contender in contenders.items()}, options.passes
+    )
+    last_loss = {name: contender.loss() for name, contender in contenders.items()}
+    for contender in contenders.values():
+        contender.close()
+
+    rates = {name: [len(trees) / s for s in times] for name, times in seconds.items()}
+    case = (
+        f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} optimizer={options.optimizer} "
+        f"threads={options.threads}{'' if options.confine else ' unconfined'}"
+    )
+    emit = partial(harness.report, BENCH, case, unit="sentences/s")
+    if "vpps" not in rates:
+        for name, values in rates.items():
+            emit(values=values, program=peer_name(name, options), loss=last_loss[name])
+        return
+    for name in [name for name in rates if name != "vpps"]:
+        peer = peer_name(name, options), rates[name]
+        emit(values=rates["vpps"], peer=peer, loss=last_loss["vpps"], peer_loss=last_loss[name])
+    if len(rates) == 1:
+        emit(values=rates["vpps"], loss=last_loss["vpps"])
+
+
+def peer_name(contender: str, options: argparse.Namespace) -> str:
+    """How results call a peer: the path that MKL takes is part of who it is."""
+    return f"torch level-batched {contender}{', MKL AVX-512' if options.mkl_avx512 else ''}"
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 8, 64], metavar="N,N,...")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--embedding", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1, help="of every contender: vps= and torch.set_num_threads")
+    parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
+    parser.add_argument("--lr", type=float, help=f"default: {LEARNING_RATE}")
+    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
+    parser.add_argument("--passes", type=int, default=3, help="timed passes of every contender, interleaved")
+    parser.add_argument(
+        "--contenders",
+        type=lambda text: text.split(","),
+        default=["vpps", "autograd", "manual"],
+        metavar="NAME,...",
+        help="of vpps, autograd, manual (default: all)",
+    )
+    parser.add_argument(
+        "--confine",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the process, the host thread of vpps included, on as many cores as --threads",
+    )
+    parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
+    options = parser.parse_args()
+    if unknown := set(options.contenders) - {"vpps", "autograd", "manual"}:
+        parser.error(f"unknown contenders: {', '.join(sorted(unknown))}")
+    return options
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Run every batch size."""
+    options = parse_options()
+    # Read by OpenMP when torch is loaded: waiting threads that spin steal the cores of whoever is being timed.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if options.mkl_avx512:
+        harness.mkl_avx512()
+    if options.confine:
+        harness.confine(options.threads)
+    harness.keep_freed_memory()
+    for batch_size in options.batch_sizes:
+        run(batch_size, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+# Sourced by the other scripts: the checkout's virtual environment and the C++ compiler that the cpu target needs.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+python=$venv/bin/python
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    (($#)) && printf '%s\n' "$@" >&2
+    exit 1
+}
+
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+# Makes $venv unless it is there, then installs this checkout with the given extras ("" or "[dev]") if
+# pyproject.toml has changed since that was last done: a second run neither waits nor needs a network.
+prepare_venv() {
+    local extras=$1 candidate base=""
+    if [[ ! -x $python ]]; then
+        for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+            if is_new_enough "$candidate"; then base=$candidate && break; fi
+        done
+        [[ -n $base ]] || fail "vpps needs Python 3.11 or newer, found $(python3 --version 2>/dev/null || echo none)." \
+            "Install one (apt-get install python3.11 python3.11-venv, brew install python, conda create -n vpps python=3.12)."
+        "$base" -m venv "$venv" >/dev/null || {
+            rm -rf "$venv"
+            fail "$base cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"
+        }
+    fi
+    is_new_enough "$python" || fail "$venv has no working Python 3.11 or newer: remove that folder and run again."
+
+    local installed=$venv/.installed$extras
+    if ! cmp -s "$root/pyproject.toml" "$installed"; then
+        echo "installing vpps$extras into $venv ..."
+        "$python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras"
+        cp "$root/pyproject.toml" "$installed"
+    fi
+}
+
+# The compilers in the order in which vpps tries them.
+find_compiler() {
+    local candidate
+    for candidate in "${CXX:-}" g++ clang++; do
+        if [[ -n $candidate ]] && command -v "${candidate%% *}" >/dev/null; then return 0; fi
+    done
+    return 1
+}
+
+require_compiler() {
+    find_compiler && return
+    # A bare CI container is ours to change; somebody's machine is not.
+    if [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        echo "no C++ compiler: installing g++ ..."
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y g++ >/dev/null
+    fi
+    find_compiler || fail "vpps compiles its kernels and needs a C++ compiler (\$CXX, g++ or clang++). To get one:" \
+        "  Debian, Ubuntu   apt-get install g++" \
+        "  conda            conda install -c conda-forge gxx" \
+        "  macOS            xcode-select --install"
+}

@@ -1,0 +1,140 @@
+// ---- the machine, host: OS threads as virtual processors. They live from open to close and sleep between launches.
+struct Machine {
+    pthread_mutex_t lock;
+    pthread_cond_t start, done;
+    unsigned launches;  // a new number wakes the threads
+    int running;        // threads that have not finished the current launch
+    bool closing;
+    unsigned stopped;
+    Vp launch;          // what every virtual processor gets, but for its id
+    int count;
+    pthread_t* threads;
+    struct Place { Machine* machine; int id; }* places;
+    unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
+};
+enum { COUNTERS = 4 };
+
+static void* vpps_thread(void* argument)
+{
+    const Machine::Place place = *(Machine::Place*)argument;
+    Machine& m = *place.machine;
+    unsigned seen = 0;
+    for (;;) {
+        pthread_mutex_lock(&m.lock);
+        while (m.launches == seen && !m.closing) pthread_cond_wait(&m.start, &m.lock);
+        if (m.closing) {
+            pthread_mutex_unlock(&m.lock);
+            return nullptr;
+        }
+        seen = m.launches;
+        Vp vp = m.launch;
+        pthread_mutex_unlock(&m.lock);
+        vp.id = place.id;
+        vpps_kernel(vp);
+        pthread_mutex_lock(&m.lock);
+        if (--m.running == 0) pthread_cond_broadcast(&m.done);
+        pthread_mutex_unlock(&m.lock);
+    }
+}
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// Stop the threads and free the machine. No launch may be running.
+void vpps_close(Machine* m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->closing = true;
+    pthread_cond_broadcast(&m->start);
+    pthread_mutex_unlock(&m->lock);
+    for (int i = 0; i < m->count; i++) pthread_join(m->threads[i], nullptr);
+    for (unsigned* c : m->counters) free(c);
+    free(m->places);
+    free(m->threads);
+    free(m);
+}
+
+// Start `count` virtual processors; null if the system gives no more threads.
+Machine* vpps_open(int count)
+{
+    Machine* m = (Machine*)calloc(1, sizeof(Machine));
+    pthread_mutex_init(&m->lock, nullptr);
+    pthread_cond_init(&m->start, nullptr);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+#if !defined(__APPLE__)
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(&m->done, &monotonic);
+    m->threads = (pthread_t*)calloc(count, sizeof(pthread_t));
+    m->places = (Machine::Place*)calloc(count, sizeof(Machine::Place));
+    for (unsigned*& c : m->counters) {
+        c = (unsigned*)aligned_alloc(128, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
+        memset(c, 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
+    }
+    sigset_t all, before;  // signals are for the main thread: Ctrl-C must reach Python
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; m->count < count; m->count++) {
+        m->places[m->count] = {m, m->count};
+        if (pthread_create(&m->threads[m->count], nullptr, vpps_thread, &m->places[m->count])) break;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (m->count < count) {
+        vpps_close(m);
+        return nullptr;
+    }
+    return m;
+}
+
+// Begin a launch and return at once. The previous one must have ended.
+void vpps_launch(Machine* m, float* pool, const Word* script)
+{
+    pthread_mutex_lock(&m->lock);
+    m->launches++;
+    unsigned* mine = m->counters[m->launches & 1];
+    memset(m->counters[~m->launches & 1], 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
+    if (m->stopped) memset(mine, 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
+    m->stopped = 0;
+    m->running = m->count;
+    m->launch = {0, m->count, pool, script, mine, &m->stopped, 1.f};
+    pthread_cond_broadcast(&m->start);
+    pthread_mutex_unlock(&m->lock);
+}
+
+// Wait up to `milliseconds`. -1: still running. 0: done. Else the position + 1 of the instruction that stopped the launch.
+long vpps_wait(Machine* m, int milliseconds)
+{
+    struct timespec until;
+#if defined(__APPLE__)
+    clock_gettime(CLOCK_REALTIME, &until);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &until);
+#endif
+    until.tv_sec += milliseconds / 1000;
+    until.tv_nsec += milliseconds % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&m->lock);
+    int late = 0;
+    while (m->running && late != ETIMEDOUT) late = pthread_cond_timedwait(&m->done, &m->lock, &until);
+    const long result = m->running ? -1 : (long)m->stopped;
+    pthread_mutex_unlock(&m->lock);
+    return result;
+}
+
+// One elementary function over an array, for tests and benchmarks.
+void vpps_apply(int function, const float* x, float* y, long n)
+{
+    switch (function) {
+    case 0: VP_SIMD for (long i = 0; i < n; i++) y[i] = exp_(x[i]); break;
+    case 1: VP_SIMD for (long i = 0; i < n; i++) y[i] = log_(x[i]); break;
+    case 2: VP_SIMD for (long i = 0; i < n; i++) y[i] = tanh_(x[i]); break;
+    case 3: VP_SIMD for (long i = 0; i < n; i++) y[i] = sigmoid_(x[i]); break;
+    }
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

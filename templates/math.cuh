@@ -1,0 +1,67 @@
+// ---- elementary functions: branch-free polynomials that vectorise and give the same bits in vector and scalar loops.
+// Right for NaN, infinities, zeros and denormals; error bounds are asserted by tests/kernel/test_math.py.
+
+// e^x. Cody-Waite reduction to |r| <= ln(2)/2, degree-6 polynomial, scaling in two steps so that denormals come out right.
+VP_DEVICE float exp_(float x)
+{
+    float t = x < -104.f ? -104.f : x;  // below: 0
+    t = t > 89.f ? 89.f : t;            // above: infinity
+    const float shifted = fma_(t, 1.44269504088896341f, 12582912.f);  // 1.5 * 2^23: rounds to the nearest integer
+    const float n = shifted - 12582912.f;
+    float r = fma_(n, -0.693145751953125f, t);
+    r = fma_(n, -1.42860682030941723e-6f, r);
+    float p = 1.388888888e-3f;
+    p = fma_(p, r, 8.333333333e-3f);
+    p = fma_(p, r, 4.166666667e-2f);
+    p = fma_(p, r, 1.666666667e-1f);
+    p = fma_(p, r, 0.5f);
+    p = fma_(p, r, 1.f);
+    p = fma_(p, r, 1.f);
+    const int exponent = (int)(as_word(shifted) & 0x7fffffu) - 0x400000;
+    const int half = exponent >> 1;
+    const float scale1 = as_float((Word)(half + 127) << 23);
+    const float scale2 = as_float((Word)(exponent - half + 127) << 23);
+    return p * scale1 * scale2;
+}
+
+VP_DEVICE float sigmoid_(float x) { return 1.f / (1.f + exp_(-x)); }
+
+// tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+VP_DEVICE float tanh_(float x)
+{
+    const float e = exp_(2.f * x);
+    const float far = 1.f - 2.f / (e + 1.f);
+    const float z = x * x;
+    float p = -5.70498872745e-3f;
+    p = fma_(p, z, 2.06390887954e-2f);
+    p = fma_(p, z, -5.37397155531e-2f);
+    p = fma_(p, z, 1.33314422036e-1f);
+    p = fma_(p, z, -3.33332819422e-1f);
+    const float near = fma_(p * z, x, x);
+    return (x < 0 ? -x : x) < 0.625f ? near : far;
+}
+
+// Natural logarithm: x = m * 2^k with m in [sqrt(1/2), sqrt(2)), log(m) by an odd series in s = (m - 1) / (m + 1).
+VP_DEVICE float log_(float x)
+{
+    const bool denormal = x < 1.17549435e-38f;
+    const float scaled = denormal ? x * 8388608.f : x;
+    const Word bits = as_word(scaled);
+    const Word shifted = bits - 0x3f3504f3u;  // sqrt(1/2): makes the mantissa's range symmetric about 1
+    const int k = (int)shifted >> 23;
+    const float m = as_float(bits - ((Word)k << 23));
+    const float exponent = (float)(denormal ? k - 23 : k);
+    const float f = m - 1.f;
+    const float s = f / (2.f + f);
+    const float z = s * s;
+    float p = 0.2220000f;
+    p = fma_(p, z, 0.28571429f);
+    p = fma_(p, z, 0.4f);
+    p = fma_(p, z, 0.66666667f);
+    const float series = fma_(p * z, s, 2.f * s);
+    const float y = fma_(exponent, 0.693145751953125f, fma_(exponent, 1.42860682030941723e-6f, series));
+    const float infinity = as_float(0x7f800000u), nan = as_float(0x7fc00000u);
+    return x != x ? x : x < 0.f ? nan : x == 0.f ? -infinity : x == infinity ? x : y;
+}
+
+VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }

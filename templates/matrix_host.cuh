@@ -1,0 +1,191 @@
+// ---- products with packed matrices, host. Layout of a matrix (rows, columns): panels of VP_PANEL rows, the last one
+// padded with zero rows; within a panel column after column, so [panel][column][VP_PANEL]. A panel's rows fill the lanes of
+// vector registers; every row's sum runs over the columns in order, whatever the tile: results do not depend on slicing.
+// The transpose is packed the same way, so that both products stream panels and no VP adds into another's rows.
+
+// NV vectors times NP panels, one pass over the columns.
+template <int NP, int NV>
+static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
+{
+    float sum[NP][NV][VP_PANEL];
+    const int columns = (int)i.columns, valid = least(NP * VP_PANEL, i.head.width - panel * VP_PANEL);
+    for (int q = 0; q < NP; q++)
+        for (int k = 0; k < NV; k++) {
+            VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[q][k][p] = 0;
+        }
+    const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
+    for (int s = 0; s < x.count; s++) {
+        int width;
+        const Operand segment_rows = segment(vp, x, s, &width);
+        const float* v[NV];
+        for (int k = 0; k < NV; k++) v[k] = segment_rows.row(row + k);
+        for (int c = 0; c < width; c++) {
+            VP_UNROLL for (int k = 0; k < NV; k++) {
+                const float e = v[k][c];
+                VP_UNROLL for (int q = 0; q < NP; q++) {
+                    const float* column = w + (size_t)q * columns * VP_PANEL + (size_t)c * VP_PANEL;
+                    VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[q][k][p] = fma_(column[p], e, sum[q][k][p]);
+                }
+            }
+        }
+        w += (size_t)width * VP_PANEL;
+    }
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    for (int k = 0; k < NV; k++) {
+        float* y = i.dst.row(row + k) + panel * VP_PANEL;
+        const float* bias = i.bias.row(row + k) + (i.bias.scalar ? 0 : panel * VP_PANEL);
+        for (int q = 0; q < NP; q++) {
+            const int end = least(VP_PANEL, valid - q * VP_PANEL);
+            for (int p = 0; p < end; p++) {
+                const int u = q * VP_PANEL + p;
+                const float v = sum[q][k][p] + (i.bias.scalar ? bias[0] : bias[u]);
+                y[u] = accumulate ? y[u] + v : v;
+            }
+        }
+    }
+}
+
+// All vectors [r0, r1) times panels [p0, p1).
+VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, int p0, int p1)
+{
+    int r = r0;
+    for (int p = p0; p < p1; p++)  // panel by panel: a panel stays in the cache while all vectors pass
+        for (r = r0; r + VP_VECTORS <= r1; r += VP_VECTORS) panel_product<1, VP_VECTORS>(vp, i, i.x, p, r);
+    for (; r + 4 <= r1; r += 4)
+        for (int p = p0; p < p1; p++) panel_product<1, 4>(vp, i, i.x, p, r);
+    for (; r + 2 <= r1; r += 2) {
+        int p = p0;
+        for (; p + 2 <= p1; p += 2) panel_product<2, 2>(vp, i, i.x, p, r);
+        for (; p < p1; p++) panel_product<1, 2>(vp, i, i.x, p, r);
+    }
+    for (; r < r1; r++) {
+        int p = p0;
+        for (; p + 4 <= p1; p += 4) panel_product<4, 1>(vp, i, i.x, p, r);
+        for (; p < p1; p++) panel_product<1, 1>(vp, i, i.x, p, r);
+    }
+}
+
+// dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised).
+VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
+{
+    for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
+        panels_product(vp, i, r0, r1, u0 / VP_PANEL, (u1 + VP_PANEL - 1) / VP_PANEL);
+    });
+}
+
+// Calls f(panel, column_from, column_to, tile) for the tiles of a (rows, columns) matrix that this VP owns.
+template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns, F f)
+{
+    const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
+    const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
+    const int to = share((long)panels * across, vp.id + 1, vp.count);
+    for (int t = share((long)panels * across, vp.id, vp.count); t < to; t++) {
+        const int from = t % across * VP_TILE_COLUMNS;
+        f(t / across, from, least(from + VP_TILE_COLUMNS, columns), t % across);
+    }
+}
+
+enum { OUTER_ROWS = 64 };  // vectors per pass, so that they stay in the first-level cache
+
+// NC columns of one panel of G += dy x^T over up to OUTER_ROWS vectors.
+template <int NC> static void outer_columns(float* g, const float* const* x, const float* const* dy, int n, bool fresh)
+{
+    float sum[NC][VP_PANEL];
+    VP_UNROLL for (int c = 0; c < NC; c++) {
+        VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fresh ? 0.f : g[c * VP_PANEL + p];
+    }
+    for (int k = 0; k < n; k++) {
+        const float *v = x[k], *d = dy[k];
+        VP_UNROLL for (int c = 0; c < NC; c++) {
+            const float e = v[c];
+            VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fma_(d[p], e, sum[c][p]);
+        }
+    }
+    VP_UNROLL for (int c = 0; c < NC; c++) {
+        VP_SIMD for (int p = 0; p < VP_PANEL; p++) g[c * VP_PANEL + p] = sum[c][p];
+    }
+}
+
+// G = (or +=) sum over n rows of dy x^T, packed like W. Every element sums over the rows in order.
+VP_ROUTINE void outer(const Vp& vp, const Outer& i)
+{
+    const int rows = i.head.width, columns = (int)i.columns;
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    const float *x[OUTER_ROWS], *dy[OUTER_ROWS], *xc[OUTER_ROWS];
+    float padded[OUTER_ROWS][VP_PANEL];
+    for (int r = 0; r < i.head.n; r += OUTER_ROWS) {
+        const int n = least(OUTER_ROWS, i.head.n - r);
+        const bool fresh = r == 0 && !accumulate;
+        int first = 0, width = 0, loaded = -1, loaded_panel = -1;
+        for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
+            if (panel != loaded_panel) {
+                const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+                for (int k = 0; k < n; k++) {
+                    dy[k] = i.dy.row(r + k) + panel * VP_PANEL;
+                    if (valid < VP_PANEL) {  // the padding rows of the last panel must not read what lies behind dy
+                        for (int p = 0; p < VP_PANEL; p++) padded[k][p] = p < valid ? dy[k][p] : 0.f;
+                        dy[k] = padded[k];
+                    }
+                }
+                loaded_panel = panel;
+                loaded = -1;
+            }
+            for (int c = from; c < to;) {
+                if (loaded < 0 || c < first || c >= first + width) {  // find the segment that holds column c
+                    for (loaded = 0, first = 0;; loaded++, first += width) {
+                        const Operand s = segment(vp, i.x, loaded, &width);
+                        if (c < first + width) {
+                            for (int k = 0; k < n; k++) x[k] = s.row(r + k);
+                            break;
+                        }
+                    }
+                }
+                const int stop = least(to, first + width);
+                float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
+                const int step = c + 8 <= stop ? 8 : c + 4 <= stop ? 4 : 1;
+                for (int k = 0; k < n; k++) xc[k] = x[k] + (c - first);
+                if (step == 8) outer_columns<8>(g, xc, dy, n, fresh);
+                else if (step == 4) outer_columns<4>(g, xc, dy, n, fresh);
+                else outer_columns<1>(g, xc, dy, n, fresh);
+                c += step;
+            }
+        });
+    }
+}
+
+// Partial sums of squares, one per row and tile: their order does not depend on panel width or VP count.
+VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
+{
+    const int rows = i.head.width, columns = (int)i.columns;
+    const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
+    for_tiles(vp, rows, columns, [&](int panel, int from, int to, int tile) {
+        float sum[VP_PANEL] = {0};
+        for (int c = from; c < to; c++) {
+            const float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
+            VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[p] = fma_(g[p], g[p], sum[p]);
+        }
+        for (int p = 0; p < least(VP_PANEL, rows - panel * VP_PANEL); p++)
+            vp.pool[i.partials + (size_t)(panel * VP_PANEL + p) * across + tile] = sum[p];
+    });
+}
+
+// The step of a matrix, and of its packed transpose in the same pass.
+template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMatrix& i)
+{
+    const Hyper h = hyper_of(vp, i.hyper);
+    const bool none = i.head.flags & NO_GRADIENT;
+    const int rows = i.head.width, columns = (int)i.columns;
+    for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
+        const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
+        float* w = vp.pool + i.weights + at;
+        update_run<Rule>(w, none ? nullptr : vp.pool + i.gradient + at, vp.pool + i.moment0 + at,
+                         vp.pool + i.moment1 + at, (to - from) * VP_PANEL, vp.gradient_scale, h);
+        const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+        for (int c = from; c < to; c++) {
+            float* transposed = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL
+                                + c % VP_PANEL;
+            const float* column = w + (size_t)(c - from) * VP_PANEL;
+            for (int p = 0; p < valid; p++) transposed[(size_t)p * VP_PANEL] = column[p];
+        }
+    });
+}

@@ -1,0 +1,89 @@
+// ---- optimizers: one weight's step. The order of Hyper's members is HYPER in vpps/optim.py.
+struct Hyper {
+    float lr, weight_decay, beta1, beta2, eps, step_size, inv_sqrt_correction;
+};
+
+struct Sgd {
+    enum { MOMENTS = 0 };
+    VP_DEVICE static void step(float& w, float g, float&, float&, const Hyper& h) { w -= h.lr * fma_(h.weight_decay, w, g); }
+};
+struct HeavyBall {
+    enum { MOMENTS = 1 };
+    VP_DEVICE static void step(float& w, float g, float& m, float&, const Hyper& h)
+    {
+        m = fma_(h.beta1, m, fma_(h.weight_decay, w, g));
+        w -= h.lr * m;
+    }
+};
+struct Adam {
+    enum { MOMENTS = 2 };
+    VP_DEVICE static void step(float& w, float g, float& m, float& v, const Hyper& h)
+    {
+        const float d = fma_(h.weight_decay, w, g);
+        m = fma_(h.beta1, m, (1.f - h.beta1) * d);
+        v = fma_(h.beta2, v, (1.f - h.beta2) * (d * d));
+        w -= h.step_size * m / fma_(sqrt_(v), h.inv_sqrt_correction, h.eps);
+    }
+};
+
+VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
+{
+    Hyper h;
+    memcpy(&h, vp.script + position, sizeof h);
+    return h;
+}
+
+// A run of weights with their gradients and moments, all contiguous. `g` null: the gradient is zero.
+template <class Rule>
+VP_DEVICE void update_run(float* w, const float* g, float* m, float* v, int n, float scale, const Hyper& h)
+{
+    VP_SIMD for (int k = 0; k < n; k++) {
+        float unused = 0;
+        float gradient = g ? g[k] * scale : 0.f;
+        if constexpr (Rule::MOMENTS == 0) Rule::step(w[k], gradient, unused, unused, h);
+        if constexpr (Rule::MOMENTS == 1) Rule::step(w[k], gradient, m[k], unused, h);
+        if constexpr (Rule::MOMENTS == 2) Rule::step(w[k], gradient, m[k], v[k], h);
+    }
+}
+
+template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
+{
+    const Hyper h = hyper_of(vp, i.hyper);
+    const bool none = i.head.flags & NO_GRADIENT;
+    for_slices(vp, i.head, [&](int, int, int u0, int u1) {
+        update_run<Rule>(vp.pool + i.weights + u0, none ? nullptr : vp.pool + i.gradient + u0, vp.pool + i.moment0 + u0,
+                         vp.pool + i.moment1 + u0, u1 - u0, vp.gradient_scale, h);
+    });
+}
+
+// Rows of a table, only those that the batch used (lazy update): table_rows[r] is the row whose gradient is row r.
+template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows& i)
+{
+    const Hyper h = hyper_of(vp, i.hyper);
+    for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
+        for (int r = r0; r < r1; r++) {
+            const size_t at = (size_t)i.table_rows[r] * i.head.width + u0;
+            update_run<Rule>(vp.pool + i.weights + at, vp.pool + i.gradient + (size_t)r * i.head.width + u0,
+                             vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, u1 - u0, vp.gradient_scale, h);
+        }
+    });
+}
+
+// Sum of squares of each row of a gradient, one partial sum per row.
+VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
+{
+    for_slices(vp, i.head, [&](int r0, int r1, int, int) {
+        for (int r = r0; r < r1; r++) {
+            const float* g = vp.pool + i.gradient + (size_t)r * i.head.width;
+            vp.pool[i.partials + r] = reduce_sum(i.head.width, [&](int u) { return g[u] * g[u]; });
+        }
+    });
+}
+
+// Every virtual processor sums the partial sums in the same order and so gets the same scale.
+VP_ROUTINE void clip(Vp& vp, const Clip& i)
+{
+    const float* partials = vp.pool + i.partials;
+    const float norm = sqrt_(reduce_sum(i.head.n, [&](int k) { return partials[k]; }));
+    vp.gradient_scale = norm > i.max_norm ? i.max_norm / norm : 1.f;
+}

@@ -1,0 +1,77 @@
+// ---- the script: heads, operands, slices. Mirrors vpps/script/instructions.py and vpps/script/slices.py.
+enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8 };
+
+VP_DEVICE int opcode_of(const Word* ip) { return ip[0] & 0xffff; }
+VP_DEVICE int size_of(const Word* ip) { return ip[1]; }
+VP_DEVICE Word entry_point(const Vp& vp) { return vp.script[4 + vp.id]; }
+
+struct Head {
+    int flags, n, width, parts;
+};
+
+// Rows of floats: at a stride, or anywhere through an index list.
+struct Operand {
+    float* base;           // pool (+ address, if direct)
+    const Word* rows;      // index list, or null
+    size_t stride;         // stride between rows, or offset within an indexed row
+    bool scalar;           // one float per row, used for every unit
+    float* row(int r) const { return rows ? base + rows[r] + stride : base + (size_t)r * stride; }
+};
+
+struct Segments {
+    const Word* first;
+    int count;
+};
+
+// Decodes the fields of an instruction one after the other.
+struct Reader {
+    const Vp& vp;
+    const Word* ip;
+    const Word* end;
+    Reader(const Vp& v, const Word* i) : vp(v), ip(i), end(i + i[1]) {}
+    Head head()
+    {
+        Head h = {(int)(ip[0] >> 16), (int)ip[2], (int)ip[3], (int)ip[4]};
+        ip += 5;
+        return h;
+    }
+    Word word() { return *ip++; }
+    float floating() { return as_float(*ip++); }
+    const Word* list() { return vp.script + *ip++; }
+    Operand operand()
+    {
+        const Word address = ip[0], mode = ip[1];
+        ip += 2;
+        const bool indexed = mode >> 31;
+        return {indexed ? vp.pool : vp.pool + address, indexed ? vp.script + address : nullptr,
+                (size_t)(mode & 0x1fffffff), (mode >> 30 & 1) != 0};
+    }
+    Segments segments() { return {ip, (int)(end - ip) / 3}; }
+};
+
+VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
+{
+    Reader in(vp, s.first);  // never asks for the end
+    in.ip = s.first + 3 * k;
+    const Operand x = in.operand();
+    *width = (int)in.word();
+    return x;
+}
+
+// The vp-th of count contiguous, nearly equal shares of range(total).
+VP_DEVICE int share(long total, int vp, int count) { return (int)(total * vp / count); }
+
+// Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns.
+template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
+{
+    if (h.flags & ROWS) {
+        const int from = share(h.n, vp.id, vp.count), to = share(h.n, vp.id + 1, vp.count);
+        if (from < to) f(from, to, 0, h.width);
+        return;
+    }
+    const int part = h.width / h.parts, blocks = (part + VP_PANEL - 1) / VP_PANEL;
+    const int from = share(blocks, vp.id, vp.count) * VP_PANEL;
+    const int to = least(share(blocks, vp.id + 1, vp.count) * VP_PANEL, part);
+    if (from < to)
+        for (int p = 0; p < h.parts; p++) f(0, h.n, p * part + from, p * part + to);
+}

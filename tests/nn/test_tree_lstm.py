@@ -1,0 +1,107 @@
+"""The Tree-LSTM cells compute the equations of Tai, Socher & Manning (2015)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from vpps.nn import ChildSumTreeLSTM, NaryTreeLSTM
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.host
+
+X, H = 3, 4
+Array = NDArray[np.float64]
+NumpyState = tuple[Array, Array]
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def inputs(n: int, width: int = X) -> NDArray[np.float32]:
+    return np.random.default_rng(n).normal(size=(n, width)).astype(np.float32)
+
+
+def finish(i: Array, o: Array, u: Array, kept: Array | float = 0.0) -> NumpyState:
+    c = sigmoid(i) * np.tanh(u) + kept
+    return sigmoid(o) * np.tanh(c), c
+
+
+def assert_states_equal(
+    graph: vpps.Graph,
+    model: vpps.Model,
+    states: list[tuple[vpps.Expression, vpps.Expression]],
+    expected: list[NumpyState],
+) -> None:
+    reference = Reference(graph, weights_of(model))
+    for state, wanted in zip(states, expected, strict=True):
+        for expression, value in zip(state, wanted, strict=True):
+            np.testing.assert_allclose(reference.value(expression), value, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("arity", [1, 2, 3])
+def test_nary_leaves_and_inner_node_follow_the_equations(arity: int) -> None:
+    model = vpps.Model(seed=2)
+    cell = NaryTreeLSTM(model, X, H, arity, forget_bias=0.5)
+    xs = inputs(arity)
+    graph = vpps.Graph()
+    leaves = [cell.leaf(graph.input(x)) for x in xs]
+    root = cell.inner(*(h for h, _ in leaves), *(c for _, c in leaves))
+
+    w = weights_of(model)
+    expected = [finish(*np.split(w["tree_lstm/W"] @ x + w["tree_lstm/b_leaf"], 3)) for x in xs]
+    gates = w["tree_lstm/U"] @ np.concatenate([h for h, _ in expected]) + w["tree_lstm/b"]
+    i, o, u, *f = np.split(gates, 3 + arity)
+    kept = sum(sigmoid(fk) * c for fk, (_, c) in zip(f, expected, strict=True))
+    assert_states_equal(graph, model, [*leaves, root], [*expected, finish(i, o, u, kept)])
+
+
+def test_nary_node_with_an_input_adds_it_to_every_gate() -> None:
+    model = vpps.Model(seed=2)
+    cell = NaryTreeLSTM(model, X, H, arity=2, inner_input_size=5)
+    (x,), states = inputs(1, 5), inputs(4, H)
+    graph = vpps.Graph()
+    root = cell.node(graph.input(x), *(graph.input(state) for state in states))
+
+    w = weights_of(model)
+    h1, h2, c1, c2 = states.astype(np.float64)
+    i, o, u, f1, f2 = np.split(w["tree_lstm/U"] @ np.concatenate([h1, h2]) + w["tree_lstm/b"], 5)
+    xi, xo, xu, xf = np.split(w["tree_lstm/V"] @ x, 4)
+    kept = sigmoid(f1 + xf) * c1 + sigmoid(f2 + xf) * c2
+    assert_states_equal(graph, model, [root], [finish(i + xi, o + xo, u + xu, kept)])
+
+
+def test_nary_without_inner_inputs_declares_no_weights_for_them() -> None:
+    model = vpps.Model()
+    NaryTreeLSTM(model, X, H)
+    assert {p.name: p.shape for p in model} == {
+        "tree_lstm/W": (3 * H, X),
+        "tree_lstm/b_leaf": (3 * H,),
+        "tree_lstm/U": (5 * H, 2 * H),
+        "tree_lstm/b": (5 * H,),
+    }
+
+
+def child_sum(w: dict[str, Array], x: Array, children: list[NumpyState]) -> NumpyState:
+    wi, wo, wu, wf = np.split(w["child_sum/W"] @ x + w["child_sum/b"], 4)
+    ui, uo, uu = np.split(w["child_sum/U"] @ sum((h for h, _ in children), np.zeros(H)), 3)
+    kept = sum((sigmoid(wf + w["child_sum/Uf"] @ h) * c for h, c in children), np.zeros(H))
+    return finish(wi + ui, wo + uo, wu + uu, kept)
+
+
+def test_child_sum_follows_the_equations_for_0_to_3_children() -> None:
+    model = vpps.Model(seed=4)
+    cell = ChildSumTreeLSTM(model, X, H, forget_bias=0.5)
+    child_lists = [[], [], [], [0], [0, 1], [1, 3, 4], [5, 2]]
+    xs = inputs(len(child_lists))
+    weights = weights_of(model)
+    graph = vpps.Graph()
+    states: list[tuple[vpps.Expression, vpps.Expression]] = []
+    expected: list[NumpyState] = []
+    for x, children in zip(xs, child_lists, strict=True):
+        states.append(cell.node(graph.input(x), [states[k][0] for k in children], [states[k][1] for k in children]))
+        expected.append(child_sum(weights, x.astype(np.float64), [expected[k] for k in children]))
+    assert_states_equal(graph, model, states, expected)

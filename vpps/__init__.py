@@ -1,0 +1,95 @@
+"""vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
+
+__version__ = "0.1.0"
+
+from vpps import init
+from vpps.errors import (
+    CapacityError,
+    CheckpointError,
+    CompileError,
+    DataError,
+    DtypeError,
+    GraphError,
+    HandleError,
+    IndexRangeError,
+    KernelError,
+    ModelError,
+    NonFiniteError,
+    ScriptError,
+    ShapeError,
+    TraceError,
+    VppsError,
+)
+from vpps.graph.functions import (
+    concat,
+    cross_entropy,
+    dot,
+    each,
+    exp,
+    log,
+    log_softmax,
+    lookup,
+    mean,
+    mse,
+    relu,
+    sigmoid,
+    softmax,
+    split,
+    square,
+    sum,
+    tanh,
+)
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression
+from vpps.graph.trace import Cell, cell
+from vpps.handle import Handle
+from vpps.model import Lookup, Model, Parameter
+from vpps.optim import SGD, Adam, Momentum, Optimizer
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "CapacityError",
+    "Cell",
+    "CheckpointError",
+    "CompileError",
+    "DataError",
+    "DtypeError",
+    "Expression",
+    "Graph",
+    "GraphError",
+    "Handle",
+    "HandleError",
+    "IndexRangeError",
+    "KernelError",
+    "Lookup",
+    "Model",
+    "ModelError",
+    "Momentum",
+    "NonFiniteError",
+    "Optimizer",
+    "Parameter",
+    "ScriptError",
+    "ShapeError",
+    "TraceError",
+    "VppsError",
+    "cell",
+    "concat",
+    "cross_entropy",
+    "dot",
+    "each",
+    "exp",
+    "init",
+    "log",
+    "log_softmax",
+    "lookup",
+    "mean",
+    "mse",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "split",
+    "square",
+    "sum",
+    "tanh",
+]

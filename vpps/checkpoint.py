@@ -1,0 +1,160 @@
+"""Checkpoints: safetensors files with weights, optimizer moments, step count and seed. Written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import CheckpointError
+from vpps.model import Model
+from vpps.optim import OptimizerState
+
+FORMAT = 1
+_USER = "user."  # prefix of the user's own metadata
+_WEIGHT = "weight/"
+_MOMENT = "moment/"
+
+
+def save(model: Model, path: Path) -> None:
+    """Write the model; a crash at any point leaves the old file or the new one, never a part."""
+    from safetensors.numpy import save as serialise
+
+    model.pull_weights()
+    tensors = {f"{_WEIGHT}{p.name}": p.host for p in model}
+    state = model.optimizer_state
+    if state is not None:
+        for name, arrays in state.moments.items():
+            tensors |= {f"{_MOMENT}{name}/{k}": v for k, v in arrays.items()}
+    description = {
+        "format": FORMAT,
+        "seed": model.seed,
+        "step": model.step,
+        "optimizer": state.optimizer if state is not None else None,
+        "moments": list(state.moments) if state is not None else [],
+        "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
+    }
+    metadata = {"vpps": json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
+    data = serialise(tensors, metadata)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as scratch:
+            try:
+                scratch.write(data)
+                scratch.flush()
+                os.fsync(scratch.fileno())
+                os.chmod(scratch.name, 0o666 & ~_umask())
+                os.replace(scratch.name, path)
+            except BaseException:
+                os.unlink(scratch.name)
+                raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written ({error})") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """A checkpoint, read and checked."""
+
+    description: dict[str, Any]
+    metadata: dict[str, str]
+    weights: dict[str, NDArray[np.float32]]
+    state: OptimizerState | None
+
+
+def _read(path: Path) -> _Contents:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as f:
+            raw: dict[str, str] = f.metadata() or {}
+            tensors: dict[str, Any] = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - safe_open is no dict
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such checkpoint") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: damaged or no safetensors file ({error})") from error
+    try:
+        description = json.loads(raw["vpps"])
+        names = [p["name"] for p in description["parameters"]]
+        weights = {name: tensors[_WEIGHT + name] for name in names}
+        int(description["seed"]), int(description["step"])
+        state = None
+        if description["optimizer"] is not None:
+            moments = {
+                m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in names if f"{_MOMENT}{m}/{n}" in tensors}
+                for m in description["moments"]
+            }
+            state = OptimizerState(description["optimizer"], moments)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: no vpps checkpoint, or a damaged one ({error!r} is missing or wrong)"
+        ) from error
+    if description["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path}: written by another version of vpps (format {description['format']}, not {FORMAT})"
+        )
+    for name, w in tensors.items():
+        if w.dtype != np.float32 or not np.isfinite(w).all():
+            raise CheckpointError(f"{path}: damaged: {name} holds values that are no finite float32")
+    user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
+    return _Contents(description, user, weights, state)
+
+
+def restore(model: Model, path: Path, strict: bool) -> None:
+    """See `Model.restore`."""
+    contents = _read(path)
+    names = {p.name for p in model}
+    if strict and names != set(contents.weights):
+        missing = sorted(names - set(contents.weights))
+        surplus = sorted(set(contents.weights) - names)
+        raise CheckpointError(
+            f"{path}: belongs to another model: "
+            + "; ".join(
+                f"{what} {', '.join(map(repr, which))}"
+                for what, which in (("the file lacks", missing), ("the model lacks", surplus))
+                if which
+            )
+            + ". Use strict=False to take what both have"
+        )
+    shared = [p for p in model if p.name in contents.weights]
+    for p in shared:
+        if contents.weights[p.name].shape != p.shape:
+            raise CheckpointError(
+                f"{path}: {p.name!r} has shape {contents.weights[p.name].shape} in the file and {p.shape} in the model"
+            )
+    model.pull_weights()
+    for p in shared:
+        p.host = contents.weights[p.name].copy()
+        p.version += 1
+    _adopt(model, contents)
+
+
+def load(kind: type[Model], path: Path) -> Model:
+    """See `Model.load`."""
+    contents = _read(path)
+    model = kind(seed=contents.description["seed"])
+    for p in contents.description["parameters"]:
+        value = contents.weights[p["name"]]
+        declare = model.lookup if p["kind"] == "lookup" else model.parameter
+        declare(p["name"], value.shape, init=value, trainable=p["trainable"])
+    _adopt(model, contents)
+    return model
+
+
+def _adopt(model: Model, contents: _Contents) -> None:
+    model.seed = contents.description["seed"]
+    model.step = contents.description["step"]
+    model.metadata = contents.metadata
+    model.optimizer_state = contents.state
+    model.state_version += 1

@@ -1,0 +1,38 @@
+"""Environment variables, one table. Read when needed, so that tests and notebooks can change them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable: its name, default and meaning."""
+
+    name: str
+    default: str
+    doc: str
+
+    def get(self) -> str:
+        """Its value, or the default."""
+        return os.environ.get(self.name, "") or self.default
+
+
+CACHE_DIR = Variable(
+    "VPPS_CACHE_DIR", "", "where compiled kernels are kept; default: vpps in the user's cache directory"
+)
+TARGET = Variable("VPPS_TARGET", "auto", "target of handles that do not name one")
+ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2 or portable instead of what the processor has")
+VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (slow; on in vpps's own tests)")
+CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, else clang++")
+
+VARIABLES = (CACHE_DIR, TARGET, ISA, VERIFY, CXX)
+
+
+def cache_dir() -> Path:
+    """Directory of compiled kernels (not created)."""
+    if CACHE_DIR.get():
+        return Path(CACHE_DIR.get()).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpps"

@@ -1,0 +1,196 @@
+"""Labelled trees in the Penn bracket form of the Stanford Sentiment Treebank (SST), one tree a line.
+
+    (3 (2 The) (4 (3 gorgeously) (2 elaborate)))
+
+A node is `(label word)` or `(label child child ...)`: the label a non-negative integer, any number of children.
+Words are kept as they are written (`-LRB-`, `-RRB-` and `\\/` are not unescaped), so that a tree prints as it was
+read. Only blanks and tabs separate: a no-break space belongs to its word (SST has `8 1\\/2` with one).
+
+Nothing recurses, so the depth of a tree is limited by memory alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import DataError
+
+_TOKEN = re.compile(r"[()]|[^() \t]+")
+
+# The states of the reader, each written as what it expects next: the text of its error message.
+_OPEN = "'(' at the start of a tree"
+_LABEL = "an integer label after '('"
+_BODY = "a word or '(' after the label"
+_CLOSE = "')' after the word"
+_MORE = "')' or '(' after a child"
+_END = "the end of the line after the tree"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """One tree of n nodes as flat arrays in post-order: children before their parent, the root last.
+
+    The children of node k are `children[offsets[k]:offsets[k + 1]]`, left to right; a leaf has none.
+    """
+
+    labels: NDArray[np.int32]
+    """(n,) the label of every node."""
+    offsets: NDArray[np.int32]
+    """(n + 1,) where the children of every node begin in `children`."""
+    children: NDArray[np.int32]
+    """(n - 1,) node numbers."""
+    tokens: tuple[str, ...]
+    """The words at the leaves, left to right."""
+    words: NDArray[np.int32] | None = None
+    """(n,) the vocabulary index of every leaf, -1 at inner nodes; None until `Vocabulary.encode` sets it."""
+
+    def __len__(self) -> int:
+        """The number of nodes."""
+        return len(self.labels)
+
+    @property
+    def arity(self) -> int:
+        """The largest number of children of any node."""
+        return int(np.diff(self.offsets).max())
+
+    def child_lists(self) -> Iterator[list[int]]:
+        """The children of every node, in post-order, as plain ints."""
+        children = self.children.tolist()
+        return (children[begin:end] for begin, end in pairwise(self.offsets.tolist()))
+
+    def nodes(self) -> Iterator[tuple[int, list[int]]]:
+        """Every node in post-order as `(word, children)`, plain ints: what it takes to build a network.
+
+            states = []
+            for word, children in tree.nodes():
+                states.append(inner(*(states[k] for k in children)) if children else leaf(word))
+
+        Raises:
+            DataError: the tree has no word indices yet.
+        """
+        if self.words is None:
+            raise DataError("the tree has no word indices yet: pass it through Vocabulary.encode first")
+        return zip(self.words.tolist(), self.child_lists(), strict=True)
+
+    def __str__(self) -> str:
+        """The tree in bracket form: `str(parse_tree(line)) == line` for a line with single blanks."""
+        opening: list[list[str]] = []  # per leaf: the nodes that begin with it, innermost first
+        closing: list[int] = []  # per leaf: how many nodes end with it
+        spans: list[tuple[int, int]] = []  # per node: its first and last leaf
+        for label, children in zip(self.labels.tolist(), self.child_lists(), strict=True):
+            if children:
+                first, last = spans[children[0]][0], spans[children[-1]][1]
+            else:
+                first = last = len(opening)
+                opening.append([])
+                closing.append(0)
+            opening[first].append(f"({label} ")
+            closing[last] += 1
+            spans.append((first, last))
+        leaves = zip(opening, self.tokens, closing, strict=True)
+        return " ".join("".join(reversed(labels)) + token + ")" * n for labels, token, n in leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class Treebank:
+    """Trees to learn from and trees to judge by."""
+
+    train: list[Tree]
+    dev: list[Tree]
+
+
+def load_treebank(directory: str | Path, n_classes: int | None = None) -> Treebank:
+    """Reads `train.txt` and `dev.txt` of a directory; see `read_trees`."""
+    return Treebank(*(read_trees(Path(directory) / name, n_classes) for name in ("train.txt", "dev.txt")))
+
+
+def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:
+    """Reads a file of bracketed trees, one a line; blank lines are skipped.
+
+    Args:
+        path: a UTF-8 text file.
+        n_classes: when given, labels must be smaller than this.
+
+    Raises:
+        DataError: the file cannot be read, holds no tree, or a line is malformed: `train.txt:17:42: expected ...`
+            gives file, line and column (both from 1, the column in characters).
+    """
+    trees = []
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode("utf-8-sig").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    column, byte = len(line[: error.start].decode()) + 1, line[error.start]
+                    raise DataError(f"{path}:{number}:{column}: expected UTF-8 text, found byte {byte:#x}") from None
+                if text.strip():
+                    trees.append(parse_tree(text, n_classes, source=f"{path}:{number}"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if not trees:
+        raise DataError(f"{path}: expected one bracketed tree a line, found none")
+    return trees
+
+
+def parse_tree(text: str, n_classes: int | None = None, *, source: str = "<string>:1") -> Tree:
+    """Reads one bracketed tree.
+
+    Args:
+        text: one line, for example `(3 (2 a) (4 masterpiece))`.
+        n_classes: when given, labels must be smaller than this.
+        source: file and line for error messages.
+
+    Raises:
+        DataError: the text is malformed; the message gives source, column and what was expected.
+    """
+    n_labels = np.iinfo(np.int32).max if n_classes is None else n_classes
+    labels: list[int] = []
+    child_lists: list[list[int]] = []
+    tokens: list[str] = []
+    open_nodes: list[tuple[int, list[int]]] = []  # label and finished children, root first
+    state = _OPEN
+
+    def fail(expected: str, column: int, found: str) -> NoReturn:
+        raise DataError(f"{source}:{column + 1}: expected {expected}, found {found}")
+
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token == "(" and state in (_OPEN, _BODY, _MORE):
+            state = _LABEL
+        elif token == ")" and state in (_CLOSE, _MORE):
+            label, children = open_nodes.pop()
+            labels.append(label)
+            child_lists.append(children)
+            if open_nodes:
+                open_nodes[-1][1].append(len(labels) - 1)
+            state = _MORE if open_nodes else _END
+        elif token not in "()" and state == _LABEL:
+            if not (token.isascii() and token.isdigit()):
+                fail(_LABEL, match.start(), repr(token))
+            if int(token) >= n_labels:
+                fail(f"a label smaller than {n_labels}", match.start(), token)
+            open_nodes.append((int(token), []))
+            state = _BODY
+        elif token not in "()" and state == _BODY:
+            tokens.append(token)
+            state = _CLOSE
+        else:
+            fail(state, match.start(), repr(token))
+    if state != _END:
+        fail(state, len(text), f"the end of the line with {len(open_nodes)} open nodes")
+
+    return Tree(
+        labels=np.array(labels, np.int32),
+        offsets=np.cumsum([0, *map(len, child_lists)], dtype=np.int32),
+        children=np.array([child for children in child_lists for child in children], np.int32),
+        tokens=tuple(tokens),
+    )

@@ -1,0 +1,66 @@
+"""Every error that vpps raises on purpose. All derive from `VppsError` and are raised before anything runs.
+
+A message names the user's expression (cell, op, shapes, call number), says what was wrong and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class VppsError(Exception):
+    """Base class of all errors raised by vpps."""
+
+
+class ShapeError(VppsError, ValueError):
+    """Operand shapes do not fit an operation."""
+
+
+class DtypeError(VppsError, TypeError):
+    """A value is not of a type that converts to float32 (or to int32 for indices) without loss."""
+
+
+class IndexRangeError(VppsError, IndexError):
+    """A lookup row, a label or an element index lies outside its range."""
+
+
+class GraphError(VppsError):
+    """A graph is put together wrongly: expressions of two graphs mixed, a loss that is no scalar, an empty graph."""
+
+
+class TraceError(VppsError):
+    """A cell does something that its single trace cannot record (branches on values, closes over an expression)."""
+
+
+class ModelError(VppsError):
+    """A parameter is declared or assigned wrongly (duplicate name, non-finite weights, unknown name)."""
+
+
+class HandleError(VppsError):
+    """A Handle is used wrongly: after `close()`, in a forked child, or as a second training handle of one model."""
+
+
+class CapacityError(VppsError):
+    """A graph needs more memory than the pool may grow to."""
+
+
+class CompileError(VppsError):
+    """No usable compiler was found, or the kernel source did not compile."""
+
+
+class KernelError(VppsError):
+    """A launch stopped before its end; the message names the instruction in the user's words."""
+
+
+class ScriptError(VppsError):
+    """The verifier found a script that breaks a rule of the virtual processors (a defect of the scheduler)."""
+
+
+class NonFiniteError(VppsError, ArithmeticError):
+    """The loss became NaN or infinite and the handle was asked to raise."""
+
+
+class CheckpointError(VppsError):
+    """A checkpoint is damaged, or does not belong to this model."""
+
+
+class DataError(VppsError, ValueError):
+    """A data file is malformed; the message gives file, line, column and what was expected."""

@@ -1,0 +1,1 @@
+"""What the user writes: expressions, cells, graphs."""

@@ -1,0 +1,256 @@
+"""Graph: what one mini-batch computes. Calls of cells are recorded as vertices, grouped by cell in flat lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from vpps.graph.operand import Expression, result_shape, tracing
+from vpps.graph.operand import common_owner as recorder_of
+from vpps.graph.trace import Cell, Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.model import Lookup, Parameter
+from vpps.ops import OPS, Shape
+from vpps.values import Float32, as_float32, as_index
+
+# Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
+_bare_programs: dict[Any, TracedCell] = {}
+
+
+class Block:
+    """All vertices of one cell in a graph, in the user's order. Flat lists: no object per vertex.
+
+    Attributes:
+        cell: the program.
+        calls: recording index of each vertex (design: policy, layout and schedule do not change it).
+        first: value id of each vertex's first output; the others follow it.
+        args: value ids of the vector arguments, `n_args` per vertex.
+        ints: int arguments, `n_ints` per vertex.
+        lengths: per list argument, the length at each vertex.
+        elements: per list argument, the value ids of all vertices' elements, end to end.
+        levels: longest distance of each vertex from a leaf.
+        data: for graph inputs, the flat array of each vertex.
+    """
+
+    __slots__ = ("args", "calls", "cell", "data", "elements", "first", "ints", "lengths", "levels", "n_args", "n_ints")
+
+    def __init__(self, cell: TracedCell) -> None:
+        self.cell = cell
+        self.calls: list[int] = []
+        self.first: list[int] = []
+        self.args: list[int] = []
+        self.ints: list[int] = []
+        self.lengths: list[list[int]] = [[] for _ in cell.lists]
+        self.elements: list[list[int]] = [[] for _ in cell.lists]
+        self.levels: list[int] = []
+        self.data: list[Float32] = []
+        self.n_args = sum(isinstance(k, Vector) for k in cell.kinds)
+        self.n_ints = len(cell.int_limits)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+
+class Graph:
+    """The computation graph of one mini-batch: build it anew, or let it grow, for every batch.
+
+    Leaves are made by `lookup`, `input`, `zeros`; everything else by operators, functions and cells on expressions.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[TracedCell, Block] = {}
+        self.n_calls = 0
+        self.value_levels: list[int] = []  # by value id
+        self._zeros: dict[int, Expression] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
+
+    def describe(self) -> str:
+        return f"graph of {self.n_calls} vertices"
+
+    def __len__(self) -> int:
+        return self.n_calls
+
+    # ---- leaves
+
+    def lookup(self, table: Lookup, row: int) -> Expression:
+        """Row `row` of an embedding table. Raises IndexRangeError, DtypeError."""
+        check_table(table, self._where("lookup"))
+        return self.apply("lookup", [table, row], {})
+
+    def input(self, array: ArrayLike, grad: bool = False) -> Expression:
+        """Data as a leaf; copied now. With `grad=True` its gradient can be read back by `handle.input_gradient`.
+
+        Raises:
+            DtypeError: not convertible to float32 without loss.
+            ShapeError: rank above 2, or no element.
+        """
+        data = as_float32(array, self._where("input"))
+        if data.ndim > 2 or data.size == 0:
+            raise ShapeError(
+                f"{self._where('input')}: expected a scalar, vector or matrix with elements, got shape {data.shape}"
+            )
+        result = self.apply("input", [], {"shape": data.shape, "grad": bool(grad)})
+        self._last_block.data.append(data.reshape(-1))
+        return result
+
+    def zeros(self, n: int) -> Expression:
+        """A vector of n zeros (no memory of its own, no gradient)."""
+        width = as_index(n)
+        if width is None or width < 1:
+            raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")
+        if width not in self._zeros:
+            self._zeros[width] = self.apply("zeros", [], {"shape": (width,)})
+        return self._zeros[width]
+
+    def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
+        """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
+        with tracing(self):
+            return f(*args, **statics)
+
+    # ---- recording
+
+    def _where(self, what: str) -> str:
+        return f"{what}, call {self.n_calls}"
+
+    def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        """Record a bare op: a vertex of a one-op cell (Recorder)."""
+        key: list[Any] = [op, *attrs.items()]
+        refs: list[int] = []
+        ints: list[int] = []
+        model: Any = None
+        n_floats = len(operands) - OPS[op].indices
+        for i, x in enumerate(operands):
+            if i >= n_floats:
+                row = as_index(x)
+                if row is None:
+                    raise DtypeError(f"{self._where(op)}: expected an int, got {type(x).__name__} {x!r}")
+                ints.append(row)
+            elif type(x) is Expression:
+                refs.append(x.ref)
+                key.append(x.shape)
+            else:
+                check_operand(x, op, self._where(op))
+                key.append(x)
+                model = x.model
+        programs = _bare_programs if model is None else model.bare_programs
+        full_key = tuple(key)
+        program = programs.get(full_key)
+        if program is None:
+            program = programs[full_key] = self._bare_program(op, operands[:n_floats], attrs)
+        return self._record(program, refs, ints, [])  # type: ignore[return-value]
+
+    def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
+        """Trace a one-op cell; errors name the call."""
+        parameters = [x for x in floats if isinstance(x, Parameter)]
+        name = f"{op}({', '.join(p.name for p in parameters)})" if parameters else op
+        if not any(isinstance(x, Lookup) for x in floats):
+            result_shape(op, [x.shape for x in floats], attrs, self._where(op))
+        kinds = [Vector(x.shape) for x in floats if isinstance(x, Expression)]
+
+        def function(*arguments: Any) -> Any:
+            given = iter(arguments)
+            operands = [x if isinstance(x, Parameter) else next(given) for x in floats]
+            return recorder_of([], op).apply(op, [*operands, *given], attrs)
+
+        return trace(name, function, (*kinds, *[Int()] * OPS[op].indices), {})
+
+    def call_cell(self, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
+        """Record a call of a cell as one vertex; called by `Cell.__call__`."""
+        signature: list[Any] = []
+        refs: list[int] = []
+        ints: list[int] = []
+        lists: list[list[int]] = []
+        for x in args:
+            if type(x) is Expression:
+                signature.append(x.shape)
+                refs.append(x.ref)
+            elif isinstance(x, list | tuple):
+                signature.append((list, self._element_shape(cell, x)))
+                lists.append([e.ref for e in x])
+            else:
+                value = as_index(x)
+                if value is None:
+                    self._refuse_argument(cell, x)
+                else:
+                    signature.append(int)
+                    ints.append(value)
+        return self._record(cell.program(tuple(signature), statics), refs, ints, lists)
+
+    def _element_shape(self, cell: Cell[Any], items: Sequence[Any]) -> Shape | None:
+        where = self._where(f"cell {cell.name!r}")
+        for e in items:
+            if type(e) is not Expression:
+                raise DtypeError(f"{where}: a list argument holds {e!r}; it may hold expressions only")
+            if e.shape != items[0].shape:
+                raise ShapeError(f"{where}: the elements of a list argument have shapes {items[0].shape} and {e.shape}")
+        return items[0].shape if items else None
+
+    def _refuse_argument(self, cell: Cell[Any], x: Any) -> None:
+        where = self._where(f"cell {cell.name!r}")
+        if isinstance(x, Parameter):
+            raise DtypeError(f"{where}: {x!r} is passed as an argument; a cell closes over its parameters instead")
+        raise DtypeError(
+            f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; a constant that is "
+            "the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
+        )
+
+    def _record(self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
+        """Append a vertex; returns its output expression, or a tuple of them."""
+        block = self.blocks.get(cell)
+        if block is None:
+            block = self.blocks[cell] = Block(cell)
+        if ints:
+            for value, limit in zip(ints, cell.int_limits, strict=True):
+                if limit is not None and not 0 <= value < limit[0]:
+                    raise IndexRangeError(
+                        f"{cell.name}, call {self.n_calls}: index {value} is out of range; {limit[1]}: {limit[0]}, so 0 to "
+                        f"{limit[0] - 1}"
+                    )
+            block.ints.extend(ints)
+        levels = self.value_levels
+        level = -1
+        for r in refs:
+            if levels[r] > level:
+                level = levels[r]
+        if lists:
+            lengths: dict[int, int] = {}
+            for items, domain in zip(lists, cell.lists, strict=True):
+                if lengths.setdefault(domain, len(items)) != len(items):
+                    raise ShapeError(
+                        f"cell {cell.name!r}, call {self.n_calls}: lists that the cell maps together have lengths "
+                        f"{lengths[domain]} and {len(items)}"
+                    )
+            for k, items in enumerate(lists):
+                block.lengths[k].append(len(items))
+                block.elements[k].extend(items)
+                for r in items:
+                    if levels[r] > level:
+                        level = levels[r]
+        level += 1
+        first = len(levels)
+        block.calls.append(self.n_calls)
+        self.n_calls += 1
+        block.first.append(first)
+        block.args.extend(refs)
+        block.levels.append(level)
+        self._last_block = block
+        if cell.single:
+            levels.append(level)
+            return Expression(self, first, cell.nodes[cell.outputs[0]].shape)
+        nodes = cell.nodes
+        levels.extend([level] * len(cell.outputs))
+        return tuple(Expression(self, first + k, nodes[o].shape) for k, o in enumerate(cell.outputs))
+
+    # ---- inspection
+
+    def check_owns(self, expression: Any, what: str) -> Expression:
+        """The expression, if it belongs to this graph; else a GraphError."""
+        if not isinstance(expression, Expression):
+            raise GraphError(f"{what}: expected an expression, got {expression!r}")
+        if expression.owner is not self:
+            raise GraphError(f"{what}: {expression!r} belongs to another graph than the one given ({self.describe()})")
+        return expression

@@ -1,0 +1,484 @@
+"""Cells: static functions of primitives, traced once per signature into a list of nodes (Cavs's vertex function F)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
+from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, result_shape, tracing
+from vpps.model import Lookup, Parameter
+from vpps.ops import OPS, Form, Op, Shape
+from vpps.values import as_index, as_number
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One primitive of a traced cell.
+
+    Attributes:
+        op: row of the op table.
+        inputs: nodes it reads (float operands, then indices); always earlier ones.
+        attrs: static attributes.
+        shape: shape of one row of the result.
+        domain: 0 where there is one row per vertex; d >= 1 where there is one per element of the lists of domain d.
+        parameter: the matrix, vector or table it uses.
+    """
+
+    op: Op
+    inputs: tuple[int, ...]
+    attrs: dict[str, Any]
+    shape: Shape
+    domain: int = 0
+    parameter: Parameter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A positional argument that is an expression."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    """A positional argument that is an int, different at every vertex."""
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """A list argument; its length differs from vertex to vertex. The shape is None where the list is empty."""
+
+    shape: Shape | None
+
+
+ArgKind = Vector | Int | List
+
+
+class TracedCell:
+    """The program of a cell for one signature: nodes in topological order, and what goes in and out.
+
+    Attributes:
+        name: the user's function name.
+        kinds: kinds of the positional arguments.
+        nodes: the primitives; sources (arguments, indices, parameters) included.
+        arguments: node of each positional argument.
+        outputs: node of each result.
+        single: the user's function returned one expression rather than a tuple.
+        n_domains: number of list domains.
+        list_domains: domain of each list argument, by argument position.
+        index_limits: for each int argument position, the smallest exclusive upper bound its uses impose, and by whom.
+        int_limits: the same in the order of the int arguments, None where nothing uses one.
+        lists: domain of each list argument, in order.
+        input_shape: for graph inputs, the shape of the array each vertex carries; None otherwise.
+    """
+
+    def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
+        self.name = name
+        self.kinds = kinds
+        self.nodes: list[Node] = []
+        self.arguments: list[int] = []
+        self.outputs: tuple[int, ...] = ()
+        self.single = True
+        self.n_domains = 0
+        self.list_domains: dict[int, int] = {}
+        self.lists: tuple[int, ...] = ()
+        self.int_limits: tuple[tuple[int, str] | None, ...] = ()
+        self.index_limits: dict[int, tuple[int, str]] = {}
+        self.input_shape: Shape | None = None
+
+    def __repr__(self) -> str:
+        return f"<cell {self.name!r}: {len(self.nodes)} nodes>"
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Parameters it uses, each once."""
+        return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
+
+
+class ElementShapeFound(Exception):
+    """A use of a list argument whose element shape was unknown has shown what it must be; the trace starts again."""
+
+    def __init__(self, position: int, shape: Shape) -> None:
+        self.position = position
+        self.shape = shape
+
+
+UNKNOWN: Shape = (-1,)  # shape of the elements of an empty list until a use shows it
+
+
+class Trace:
+    """Records the ops that a cell's function calls on symbolic arguments."""
+
+    def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
+        self.cell = TracedCell(name, kinds)
+        self._unknown: dict[
+            int, int
+        ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
+        self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
+        self._parameter_nodes: dict[Parameter, int] = {}
+
+    def describe(self) -> str:
+        return f"cell {self.cell.name!r}"
+
+    # ---- nodes
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[int] = (),
+        shape: Shape = (),
+        domain: int = 0,
+        parameter: Parameter | None = None,
+        attrs: dict[str, Any] | None = None,
+    ) -> int:
+        """Append a node and return its number."""
+        self.cell.nodes.append(Node(OPS[op], tuple(inputs), attrs or {}, shape, domain, parameter))
+        return len(self.cell.nodes) - 1
+
+    def argument(self, position: int, kind: ArgKind) -> Expression | Index | ListExpression:
+        """The symbolic value of a positional argument."""
+        if isinstance(kind, Int):
+            node = self.add("index", attrs={"position": position})
+            self.cell.arguments.append(node)
+            return Index(self, node)
+        domain = 0
+        if isinstance(kind, List):
+            self._domain_of.append(len(self._domain_of) + 1)
+            domain = self._domain_of[-1]
+            self.cell.list_domains[position] = domain
+        shape = UNKNOWN if kind.shape is None else kind.shape
+        node = self.add("argument", shape=shape, domain=domain, attrs={"position": position})
+        if kind.shape is None:
+            self._unknown[node] = position
+        self.cell.arguments.append(node)
+        return (ListExpression if domain else Expression)(self, node, shape)
+
+    def domain(self, node: int) -> int:
+        """The (joined) domain of a node."""
+        d = self.cell.nodes[node].domain
+        while d and self._domain_of[d - 1] != d:
+            d = self._domain_of[d - 1]
+        return d
+
+    def join(self, a: int, b: int) -> int:
+        """Make two list domains one: their lists have equal lengths at every vertex."""
+        if a != b:
+            self._domain_of[max(a, b) - 1] = min(a, b)
+        return min(a, b)
+
+    def node_of(self, x: Any, op: str) -> int:
+        """The node of an operand; parameters become a source node, once each."""
+        if isinstance(x, Expression):
+            return x.ref
+        if isinstance(x, Lookup):
+            raise ShapeError(f"{self.describe()}: {op} of {x!r}: take a row of it with vpps.lookup(table, i)")
+        if isinstance(x, Parameter):
+            if len(x.shape) > 1:
+                raise ShapeError(f"{self.describe()}: {op} of {x!r}: parameters of rank 2 appear only on the left of @")
+            if x not in self._parameter_nodes:
+                self._parameter_nodes[x] = self.add("parameter", shape=x.shape, parameter=x)
+            return self._parameter_nodes[x]
+        check_operand(x, op, self.describe())
+        raise AssertionError("check_operand raises for whatever is no operand")
+
+    def index_of(self, x: Any, op: str, limit: int, what: str) -> int:
+        """The node of an int operand, with the bound that this use imposes."""
+        where = f"{self.describe()}: {op}"
+        if isinstance(x, Index):
+            position = self.cell.nodes[x.ref].attrs["position"]
+            old = self.cell.index_limits.get(position)
+            if old is None or limit < old[0]:
+                self.cell.index_limits[position] = (limit, what)
+            return x.ref
+        value = as_index(x)
+        if value is None:
+            raise DtypeError(f"{where}: expected an int or an int argument of the cell, got {type(x).__name__}")
+        check_index(value, limit, where, what)
+        return self.add("index", attrs={"constant": value})
+
+    def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        """Record one op (Recorder)."""
+        return APPLY.get(op, Trace._plain)(self, op, operands, attrs)
+
+    def _result(
+        self, op: str, nodes: list[int], shape: Shape, parameter: Parameter | None, attrs: dict[str, Any]
+    ) -> Expression:
+        domain = 0
+        for n in nodes:
+            d = self.domain(n)
+            if d and domain and d != domain:
+                raise TraceError(
+                    f"{self.describe()}: {op} mixes elements of two lists; map both at once: "
+                    "vpps.each(lambda a, b: ..., xs, ys)"
+                )
+            domain = domain or d
+        node = self.add(op, nodes, shape, domain, parameter, attrs)
+        return Expression(self, node, shape)
+
+    def _plain(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        floats = operands[: len(operands) - OPS[op].indices]
+        nodes = [self.node_of(x, op) for x in floats]
+        shapes = [self.cell.nodes[n].shape for n in nodes]
+        if any(n in self._unknown for n in nodes):
+            return self._unknown_result(op, nodes, shapes, attrs)
+        shape = result_shape(op, shapes, attrs, self.describe())
+        if op == "cross_entropy":
+            nodes.append(self.index_of(operands[1], op, shapes[0][0], "number of classes"))
+        return self._result(op, nodes, shape, None, attrs)
+
+    def _unknown_result(self, op: str, nodes: list[int], shapes: list[Shape], attrs: dict[str, Any]) -> Expression:
+        """An op on elements of a list that is empty in the first call: learn their shape from the other operand."""
+        position = next(self._unknown[n] for n in nodes if n in self._unknown)
+        known = [s for n, s in zip(nodes, shapes, strict=True) if n not in self._unknown and s != ()]
+        if OPS[op].form is not Form.MAP:
+            name = f"argument {position + 1}"
+            raise TraceError(
+                f"{self.describe()}: the list given as {name} is empty in its first call and {op} does not tell the shape "
+                "of its elements; call the cell with a non-empty list first"
+            )
+        if known:
+            raise ElementShapeFound(position, known[0])
+        result = self._result(op, nodes, UNKNOWN, None, attrs)
+        self._unknown[result.ref] = position
+        return result
+
+    def _affine(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        matrix, x = operands
+        if not isinstance(matrix, Parameter) or isinstance(matrix, Lookup):
+            check_operand(matrix, "@", self.describe())
+            raise ShapeError(f"{self.describe()}: @ expects a parameter of rank 2 on its left, got {matrix!r}")
+        node = self.node_of(x, "@")
+        if node in self._unknown and len(matrix.shape) == 2:
+            raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
+        shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
+        return self._result(op, [node], shape, matrix, attrs)
+
+    def _lookup(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        table, row = operands
+        check_table(table, self.describe())
+        node = self.index_of(row, op, table.shape[0], f"rows of {table.name!r}")
+        return self._result(op, [node], table.shape[1:], table, attrs)
+
+    def _list_reduce(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        (xs,) = operands
+        node = self.add(op, [xs.ref], xs.shape)
+        if xs.ref in self._unknown:
+            self._unknown[node] = self._unknown[xs.ref]
+        return Expression(self, node, xs.shape)
+
+    def _source(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        shape = attrs["shape"]
+        if op == "input":
+            self.cell.input_shape = shape
+        return Expression(self, self.add(op, shape=shape, attrs=attrs), shape)
+
+    # ---- the end
+
+    def finish(self, result: Any) -> TracedCell:
+        """Check what the cell's function returned and close the trace."""
+        values = result if isinstance(result, tuple | list) else (result,)
+        if not values:
+            raise TraceError(f"{self.describe()} returns nothing; it must return one expression or a tuple of them")
+        nodes = []
+        for v in values:
+            if isinstance(v, Parameter):
+                nodes.append(self.node_of(v, "return"))
+            elif not isinstance(v, Expression) or v.owner is not self:
+                raise TraceError(
+                    f"{self.describe()} returns {v!r}; it must return expressions computed from its arguments"
+                )
+            elif self.domain(v.ref):
+                raise TraceError(
+                    f"{self.describe()} returns one value per list element; reduce it with vpps.sum or vpps.mean"
+                )
+            elif v.ref in self._unknown:
+                raise TraceError(
+                    f"{self.describe()}: a list is empty in its first call and nothing in the cell tells the shape of its "
+                    "elements; call the cell with a non-empty list first"
+                )
+            else:
+                nodes.append(v.ref)
+        cell = self.cell
+        cell.outputs = tuple(nodes)
+        cell.single = not isinstance(result, tuple | list)
+        # Joined domains get consecutive numbers; every node learns the final one.
+        roots = sorted({self.domain(i) for i, n in enumerate(cell.nodes) if n.domain})
+        number = {0: 0} | {d: k + 1 for k, d in enumerate(roots)}
+        finals = [number[self.domain(i)] for i in range(len(cell.nodes))]
+        cell.nodes = [
+            Node(n.op, n.inputs, n.attrs, n.shape, d, n.parameter) for n, d in zip(cell.nodes, finals, strict=True)
+        ]
+        cell.n_domains = len(roots)
+        cell.list_domains = {p: cell.nodes[cell.arguments[p]].domain for p in cell.list_domains}
+        cell.lists = tuple(cell.list_domains.values())
+        cell.int_limits = tuple(cell.index_limits.get(p) for p, k in enumerate(cell.kinds) if isinstance(k, Int))
+        return cell
+
+
+APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expression]] = {
+    "affine": Trace._affine,
+    "lookup": Trace._lookup,
+    "list_sum": Trace._list_reduce,
+    "list_mean": Trace._list_reduce,
+    "input": Trace._source,
+    "zeros": Trace._source,
+}
+
+
+def check_operand(x: Any, op: str, where: str) -> None:
+    """Raise if `x` is nothing that a float operand can be."""
+    if isinstance(x, Expression | Parameter):
+        return
+    if isinstance(x, Index):
+        raise TraceError(
+            f"{where}: {op} takes no int here; {x!r} can be used by vpps.lookup and vpps.cross_entropy only"
+        )
+    if isinstance(x, ListExpression):
+        raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), vpps.sum(xs) or vpps.mean(xs)")
+    if as_number(x) is not None:
+        raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}")
+    kind = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"{type(x).__name__} {x!r}"
+    raise DtypeError(
+        f"{where}: {op} takes expressions and parameters, not {kind}; bring data into the graph with graph.input(array)"
+    )
+
+
+def check_index(value: int, limit: int, where: str, what: str) -> None:
+    """Raise IndexRangeError unless 0 <= value < limit."""
+    if not 0 <= value < limit:
+        raise IndexRangeError(f"{where}: index {value} is out of range; {what}: {limit}, so 0 to {limit - 1}")
+
+
+def check_table(table: Any, where: str) -> None:
+    """Raise unless `table` is a Lookup."""
+    if not isinstance(table, Lookup):
+        raise DtypeError(f"{where}: lookup expects a table made by model.lookup(...), got {table!r}")
+
+
+def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], statics: dict[str, Any]) -> TracedCell:
+    """Run `function` once on symbolic arguments and return its program. Raises TraceError, ShapeError, DtypeError.
+
+    Where a list is empty, the trace runs until a use shows the shape of its elements, and begins again with it.
+    """
+    while True:
+        recorder = Trace(name, kinds)
+        try:
+            with tracing(recorder):
+                arguments = [recorder.argument(i, k) for i, k in enumerate(kinds)]
+                return recorder.finish(function(*arguments, **statics))
+        except ElementShapeFound as found:
+            kinds = (*kinds[: found.position], List(found.shape), *kinds[found.position + 1 :])
+
+
+class Cell(Generic[R]):
+    """A vertex function: `@vpps.cell` on a function or method. Calling it on expressions of a graph records one vertex.
+
+    Positional arguments differ from vertex to vertex: expressions, ints (words, labels), lists of expressions.
+    Keyword-only arguments are static: each combination of their values is a program of its own. The function runs once
+    per signature, on symbolic arguments: it must not branch on values nor depend on state that changes later.
+    Called inside another cell, it is inlined.
+    """
+
+    def __init__(self, function: Callable[..., R], instance: Any = None) -> None:
+        self._function = function
+        self._bound = function if instance is None else functools.partial(function, instance)
+        self._programs: dict[Any, TracedCell] = {}
+        self.name = getattr(function, "__name__", "cell")
+        functools.update_wrapper(self, function)
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")
+
+    def __repr__(self) -> str:
+        return f"<cell {self.name!r}>"
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = f"_cell_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Cell[R]:
+        """A cell on a method binds per instance: each instance has its own programs, over its own parameters."""
+        if instance is None:
+            return self
+        bound = instance.__dict__.get(self._attribute)
+        if bound is None:
+            bound = instance.__dict__[self._attribute] = Cell(self._function, instance)
+        return bound  # type: ignore[no-any-return]
+
+    def __call__(self, *args: Any, **statics: Any) -> R:
+        operands = [y for x in args for y in (x if isinstance(x, list | tuple) else (x,))]
+        owner = common_owner(operands, f"cell {self.name!r}")
+        if isinstance(owner, Trace):
+            return self._bound(*args, **statics)
+        return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]
+
+    def program(self, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
+        """The traced program for one signature, from the cache or traced now.
+
+        Args:
+            signature: per positional argument its shape, `int`, or `(list, element shape or None)`.
+        """
+        try:
+            key = (signature, tuple(sorted(statics.items()))) if statics else signature
+            program = self._programs.get(key)
+        except TypeError:
+            raise TraceError(
+                f"cell {self.name!r}: keyword arguments are static and must be hashable (numbers, strings, tuples); "
+                "pass expressions and lists by position"
+            ) from None
+        return program or self._new_program(key, signature, statics)
+
+    def _new_program(self, key: Any, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
+        for name, value in statics.items():
+            if isinstance(value, Operand):
+                raise TraceError(
+                    f"cell {self.name!r}: {name}={value!r}: keyword arguments are static; pass it by position"
+                )
+        try:
+            inspect.signature(self._bound).bind(*signature, **statics)
+        except TypeError as error:
+            raise TraceError(f"cell {self.name!r}: {error}") from None
+        try:
+            program = trace(self.name, self._bound, tuple(map(_kind, signature)), statics)
+        except TraceError:
+            # An empty list that tells nothing of its elements: any program that fits otherwise will do.
+            fits = [p for p in self._programs.values() if _fits(p.kinds, signature)] if not statics else []
+            if not fits:
+                raise
+            program = fits[0]
+        resolved = tuple(map(_signature, program.kinds))
+        full_key = (resolved, key[1]) if statics else resolved
+        program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
+        self._programs[key] = program
+        return program
+
+
+def _kind(signature: Any) -> ArgKind:
+    if signature is int:
+        return Int()
+    return List(signature[1]) if signature[:1] == (list,) else Vector(signature)
+
+
+def _signature(kind: ArgKind) -> Any:
+    if isinstance(kind, Int):
+        return int
+    return (list, kind.shape) if isinstance(kind, List) else kind.shape
+
+
+def _fits(kinds: tuple[ArgKind, ...], signature: tuple[Any, ...]) -> bool:
+    """Whether a call whose empty lists have unknown elements can be a vertex of a program of these kinds."""
+    mine = tuple(map(_signature, kinds))
+    return len(mine) == len(signature) and all(
+        m == s or (s == (list, None) and isinstance(m, tuple) and m[:1] == (list,))
+        for m, s in zip(mine, signature, strict=True)
+    )
+
+
+def cell(function: Callable[..., R]) -> Cell[R]:
+    """Make a vertex function of a Python function; see `Cell`."""
+    return Cell(function)

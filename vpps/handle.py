@@ -1,0 +1,439 @@
+"""Handle: trains and evaluates a model. One kernel launch per mini-batch."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.config import TARGET, VERIFY
+from vpps.errors import CapacityError, GraphError, HandleError, KernelError, NonFiniteError
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression
+from vpps.model import Model, Parameter
+from vpps.optim import SGD, Optimizer, OptimizerState
+from vpps.plan.build import Plan, Planner, Update
+from vpps.plan.distribution import ONE, Distribution
+from vpps.plan.topology import POLICIES
+from vpps.runtime.cpu import CpuMachine
+
+MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
+_GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
+
+
+def _default_pool_limit() -> int:
+    """Half of the machine's memory, in bytes, and no more than addresses reach."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        memory = 8 * 2**30
+    return min(memory // 2, 4 * MAX_POOL_FLOATS)
+
+
+class Handle:
+    """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
+
+    Args:
+        model: what to train. Parameters may be declared later, too.
+        optimizer: default `SGD(lr=0.1)`; its hyper-parameters may change between calls.
+        target: "cpu", or "auto" for the best there is.
+        vps: virtual processors; default one per core.
+        policy: batching policy, "sinks-last" or "depth".
+        train: False for a forward-only handle, of which a model may have any number.
+        clip_norm: bound of the global norm of all gradients, or None.
+        on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite.
+        pool_limit: bytes that the pool may grow to; default half of the machine's memory.
+        verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
+
+    Raises:
+        HandleError: the model already has an open training handle, or an argument is wrong.
+        CompileError: there is no C++ compiler.
+
+    One thread at a time may use a handle. Close it (or use it as a context manager) to end its threads.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer | None = None,
+        *,
+        target: str = "auto",
+        vps: int | None = None,
+        policy: str = "sinks-last",
+        train: bool = True,
+        clip_norm: float | None = None,
+        on_nonfinite: Literal["warn", "raise"] = "warn",
+        pool_limit: int | None = None,
+        verify: bool | None = None,
+    ) -> None:
+        self._closed = True  # until construction has succeeded
+        if not isinstance(model, Model):
+            raise HandleError(f"Handle({model!r}): expected a vpps.Model")
+        if target == "auto":
+            target = TARGET.get()
+        if target not in ("auto", "cpu"):
+            raise HandleError(f"target={target!r}: this version runs on 'cpu' only")
+        if policy not in POLICIES:
+            raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
+        if on_nonfinite not in ("warn", "raise"):
+            raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn' or 'raise'")
+        if clip_norm is not None and not (clip_norm > 0 and math.isfinite(clip_norm)):
+            raise HandleError(f"clip_norm={clip_norm!r}: expected a positive number or None")
+        if train and model.trainer is not None:
+            raise HandleError(
+                "the model already has an open training handle; close it first, or make this one forward-only "
+                "with Handle(model, train=False)"
+            )
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else SGD(lr=0.1)
+        if not isinstance(self.optimizer, Optimizer):
+            raise HandleError(f"optimizer={optimizer!r}: expected an optimizer such as vpps.Adam()")
+        self.optimizer.check()
+        self.clip_norm = clip_norm
+        self.policy = policy
+        self._train = train
+        self._on_nonfinite = on_nonfinite
+        self._pool_limit = _default_pool_limit() if pool_limit is None else pool_limit
+        self._verify = VERIFY.get() not in ("", "0") if verify is None else verify
+        self._pid = os.getpid()
+        self._machine = CpuMachine(vps)
+        self._closed = False
+        self._plan: Plan | None = None
+        self._in_flight = False
+        self._loss = math.nan
+        self._warned = False
+        self._launches = 0
+        self._dirty = False  # the pool's weights are newer than the model's
+        self._versions: dict[Parameter, int] = {}
+        self._state_version = -1
+        self._planner: Planner | None = None
+        if train:
+            model.trainer = self
+
+    # ---- life
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._machine.target}, {self._machine.vps} virtual processors"
+        return f"<vpps.Handle: {state}>"
+
+    def close(self) -> None:
+        """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            self.pull_weights()
+        finally:
+            self._closed = True
+            self._plan = None
+            if self.model.trainer is self:
+                self.model.trainer = None
+            self._machine.close()
+
+    @property
+    def vps(self) -> int:
+        """Number of virtual processors."""
+        return self._machine.vps
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise HandleError("the handle is closed; make a new one")
+        if os.getpid() != self._pid:
+            raise HandleError(
+                "the handle belongs to the parent process: a forked child has none of its threads; "
+                "make a handle of its own there"
+            )
+
+    # ---- training
+
+    def fb(self, graph: Graph, loss: Expression) -> float:
+        """Forward, backward and update for one mini-batch; returns while the kernel runs.
+
+        Args:
+            graph: what to compute.
+            loss: a scalar of that graph. Nothing is divided by the batch size unless you do.
+
+        Returns:
+            The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
+
+        Raises:
+            GraphError: the loss is no scalar, belongs to another graph, or depends on no trainable parameter.
+            CapacityError: the graph needs a larger pool than allowed.
+            HandleError: the handle is closed, forward-only, or used in a forked child.
+            NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`.
+        """
+        planner = self._prepare(graph, "fb", training=True)
+        self._check_loss(graph, loss)
+        self.optimizer.check()
+        step = self.model.step + 1
+        update = Update(self.optimizer, step, self.clip_norm)
+        plan = planner.plan_training(graph, loss, update, self._launches & 1)  # overlaps with the launch in flight
+        self._wait()
+        previous = self._loss
+        self._launch(plan)
+        self.model.step = step
+        self._dirty = True
+        return previous
+
+    def sync_get_latest_loss(self) -> float:
+        """Wait for the launch in flight and return the loss of the latest `fb` (nan if there was none)."""
+        self._check_usable()
+        self._wait()
+        return self._loss
+
+    def gradients(
+        self, graph: Graph, loss: Expression, train: bool = False
+    ) -> tuple[float, dict[str, NDArray[np.float32]]]:
+        """The loss and its gradients, without an update.
+
+        Args:
+            train: whether ops that behave differently in training do so (none of today's ops does).
+
+        Returns:
+            The loss, and dense arrays by parameter name; zeros for parameters that the loss does not depend on, and for
+            those that are not trainable.
+
+        Raises:
+            As `fb`.
+        """
+        planner = self._prepare(graph, "gradients", training=True)
+        self._check_loss(graph, loss)
+        plan = planner.plan_training(graph, loss, None, self._launches & 1)
+        self._wait()
+        before = self._loss
+        self._launch(plan)
+        self._wait()
+        value, self._loss = self._loss, before
+        found = {p.name: self._gradient(planner.distribution, plan, p) for p in self.model}
+        return value, found
+
+    def _gradient(self, distribution: Distribution, plan: Plan, p: Parameter) -> NDArray[np.float32]:
+        pool = self._machine.pool
+        if p in plan.table_gradients:
+            rows, address = plan.table_gradients[p]
+            dense = np.zeros(p.shape, np.float32)
+            compact = pool[address : address + len(rows) * dense[0].size]
+            dense[rows] = compact.reshape(len(rows), *p.shape[1:])
+            return dense
+        if p in plan.touched:
+            return distribution.fetch(pool, p, distribution.places[p].gradient)
+        return np.zeros(p.shape, np.float32)
+
+    # ---- evaluation
+
+    def forward(self, graph: Graph, wanted: Sequence[Expression]) -> list[NDArray[np.float32]]:
+        """Values of expressions with the current weights: inference, no gradients are stored.
+
+        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed.
+
+        Raises:
+            GraphError: an expression of another graph.
+            CapacityError, HandleError: as `fb`.
+        """
+        planner = self._prepare(graph, "forward", training=False)
+        if isinstance(wanted, Expression):
+            raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
+        for e in wanted:
+            graph.check_owns(e, "forward")
+        if not wanted:
+            return []
+        plan = planner.plan_forward(graph, wanted)
+        self._wait()
+        before = self._loss
+        self._launch(plan)
+        self._wait()
+        self._loss = before
+        return [self.value(e) for e in wanted]
+
+    def value(self, expression: Expression) -> NDArray[np.float32]:
+        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; valid until the next.
+
+        Raises:
+            GraphError: an expression of another graph, or one that was not computed.
+        """
+        plan = self._latest_plan(expression, "value")
+        address = int(plan.addresses[expression.ref]) if expression.ref < len(plan.addresses) else -1
+        if address < 0:
+            raise GraphError(f"value: {expression!r} was not computed by the latest call")
+        return self._read(address, expression.shape)
+
+    def input_gradient(self, expression: Expression) -> NDArray[np.float32]:
+        """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`.
+
+        Raises:
+            GraphError: any other expression.
+        """
+        plan = self._latest_plan(expression, "input_gradient")
+        for block in plan.blocks:
+            view = block.cell.lowered.input_gradient
+            row = np.flatnonzero(block.arrays.first[block.order] == expression.ref)
+            if view is None or not len(row):
+                continue
+            if row[0] >= block.n_needed or plan.loss_slot < 0:
+                return np.zeros(expression.shape, np.float32)
+            return self._read(int(block.bases[view.slab] + row[0] * view.width), expression.shape)
+        raise GraphError(f"input_gradient: {expression!r} is no graph.input(array, grad=True)")
+
+    def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        n = int(np.prod(shape, dtype=np.int64))
+        return self._machine.pool[address : address + n].reshape(shape).copy()
+
+    def _latest_plan(self, expression: Expression, what: str) -> Plan:
+        self._check_usable()
+        self._wait()
+        if self._plan is None:
+            raise GraphError(f"{what}: nothing has been computed yet; call fb or forward first")
+        self._plan.graph.check_owns(expression, what)
+        return self._plan
+
+    # ---- inspection
+
+    def source(self) -> str:
+        """The source of the kernel: C++ that a person can read."""
+        return self._machine.source
+
+    def disassemble(self, graph: Graph, loss: Expression) -> str:
+        """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
+        from vpps.script.disassemble import disassemble
+
+        planner = self._prepare(graph, "disassemble", training=True)
+        self._check_loss(graph, loss)
+        update = Update(self.optimizer, self.model.step + 1, self.clip_norm)
+        plan = planner.plan_training(graph, loss, update, self._launches & 1)
+        return disassemble(plan.script, plan.origin)
+
+    # ---- launches
+
+    def _prepare(self, graph: Graph, what: str, training: bool) -> Planner:
+        self._check_usable()
+        if training and not self._train:
+            raise HandleError(f"{what}: this handle is forward-only (train=False)")
+        if not isinstance(graph, Graph):
+            raise GraphError(f"{what}: expected a vpps.Graph, got {graph!r}")
+        if not len(graph):
+            raise GraphError(f"{what}: the graph is empty")
+        if self._planner is None or len(self._planner.distribution.places) != len(self.model):
+            self._bind()
+        assert self._planner is not None
+        return self._planner
+
+    def _check_loss(self, graph: Graph, loss: Expression) -> None:
+        graph.check_owns(loss, "loss")
+        if loss.shape != ():
+            raise GraphError(
+                f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), or pick an element x[i]"
+            )
+
+    def _bind(self) -> None:
+        """Place all parameters that the model has now."""
+        self.pull_weights()
+        n_moments = len(self.optimizer.moments) if self._train else 0
+        distribution = Distribution(self.model, self.vps, self._machine.panel, n_moments, self._train)
+        self._planner = Planner(distribution, self.policy)
+        self._plan = None
+        self._reserve(distribution.end, keep=0)
+        self._machine.pool[: distribution.end] = 0
+        self._machine.pool[ONE] = 1
+        self._versions.clear()
+        self._state_version = -1
+
+    def _reserve(self, floats: int, keep: int) -> None:
+        if floats > len(self._machine.pool):
+            limit = min(self._pool_limit // 4, MAX_POOL_FLOATS)
+            if floats > limit:
+                reach = " (addresses reach no further)" if limit == MAX_POOL_FLOATS else "; raise pool_limit="
+                raise CapacityError(
+                    f"the graph needs a pool of {floats * 4 / 2**20:.1f} MiB and it may grow to {limit * 4 / 2**20:.1f} MiB"
+                    f"{reach}, or use smaller batches"
+                )
+            self._machine.reserve(min(max(floats, int(len(self._machine.pool) * _GROWTH)), limit), keep)
+
+    def _launch(self, plan: Plan) -> None:
+        assert self._planner is not None
+        distribution = self._planner.distribution
+        self._reserve(plan.pool_floats, keep=distribution.end)
+        self._upload(distribution)
+        if self._verify:
+            from vpps.script.verify import verify
+
+            verify(plan, distribution)
+        self._plan = plan
+        self._machine.launch(plan.script)
+        self._in_flight = True
+        self._launches += 1
+
+    def _upload(self, distribution: Distribution) -> None:
+        """Bring the pool's weights and moments up to the model's. No launch is running."""
+        if self.model.trainer is not self:
+            self.model.pull_weights()
+        pool = self._machine.pool
+        for p in distribution.places:
+            if self._versions.get(p) != p.version:
+                distribution.store_weights(pool, p, p.host)
+                self._versions[p] = p.version
+        if self._train and self._state_version != self.model.state_version:
+            state = self.model.optimizer_state
+            fits = state is not None and state.optimizer == self.optimizer.name
+            for p, place in distribution.places.items():
+                for name, address in zip(self.optimizer.moments, place.moments, strict=False):
+                    saved = state.moments[name].get(p.name) if fits and state is not None else None
+                    zeros = np.zeros(p.shape, np.float32)
+                    distribution.store(pool, p, address, zeros if saved is None else saved)
+            self._state_version = self.model.state_version
+
+    def _wait(self) -> None:
+        """Wait for the launch in flight; note its loss. Ctrl-C leaves it running, to be waited for later."""
+        if not self._in_flight:
+            return
+        stopped = self._machine.wait()
+        self._in_flight = False
+        plan = self._plan
+        assert plan is not None
+        if stopped is not None:
+            raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}")
+        if plan.loss_slot < 0:
+            return
+        self._loss = float(self._machine.pool[plan.loss_slot])
+        if not math.isfinite(self._loss):
+            self._nonfinite()
+
+    def _nonfinite(self) -> None:
+        message = f"the loss of step {self.model.step} is {self._loss}; lower the learning rate, clip gradients, or check the data"
+        if self._on_nonfinite == "raise":
+            raise NonFiniteError(message)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def pull_weights(self) -> None:
+        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model when needed."""
+        if not self._dirty or self._closed or os.getpid() != self._pid:
+            return
+        self._wait()
+        assert self._planner is not None
+        distribution = self._planner.distribution
+        pool = self._machine.pool
+        moments: dict[str, dict[str, Any]] = {name: {} for name in self.optimizer.moments}
+        for p, place in distribution.places.items():
+            if not p.trainable:
+                continue
+            p.host = distribution.fetch(pool, p, place.weights)
+            p.version += 1
+            self._versions[p] = p.version
+            for name, address in zip(self.optimizer.moments, place.moments, strict=True):
+                moments[name][p.name] = distribution.fetch(pool, p, address)
+        self.model.optimizer_state = OptimizerState(self.optimizer.name, moments)
+        self._dirty = False

@@ -1,0 +1,75 @@
+"""Initialisers: functions `(rng, shape) -> float array`, and the names by which `Model.parameter(init=...)` knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Initialiser = Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]]
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(fan_in, fan_out): a matrix `(out, in)` multiplies vectors of length `in`."""
+    return (shape[-1], shape[0]) if len(shape) > 1 else (shape[0], shape[0]) if shape else (1, 1)
+
+
+def uniform(scale: float) -> Initialiser:
+    """Uniform in [-scale, scale)."""
+    return lambda rng, shape: rng.uniform(-scale, scale, shape)
+
+
+def normal(std: float) -> Initialiser:
+    """Normal with mean 0 and standard deviation `std`."""
+    return lambda rng, shape: rng.normal(0.0, std, shape)
+
+
+def constant(value: float) -> Initialiser:
+    """Every element `value`."""
+    return lambda rng, shape: np.full(shape, value)
+
+
+def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Uniform with variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
+    scale = (6.0 / sum(_fans(shape))) ** 0.5
+    return rng.uniform(-scale, scale, shape)
+
+
+def glorot_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Normal with variance 2 / (fan_in + fan_out) (Glorot & Bengio 2010)."""
+    return rng.normal(0.0, (2.0 / sum(_fans(shape))) ** 0.5, shape)
+
+
+def he_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Uniform with variance 2 / fan_in, for relu (He et al. 2015)."""
+    scale = (6.0 / _fans(shape)[0]) ** 0.5
+    return rng.uniform(-scale, scale, shape)
+
+
+def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Normal with variance 2 / fan_in, for relu (He et al. 2015)."""
+    return rng.normal(0.0, (2.0 / _fans(shape)[0]) ** 0.5, shape)
+
+
+def orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Orthonormal rows or columns, whichever are fewer (Saxe et al. 2014). Rank 2 only."""
+    if len(shape) != 2:
+        raise ValueError("a matrix")
+    q, r = np.linalg.qr(rng.normal(size=(max(shape), min(shape))))
+    q = q * np.sign(np.diag(r))  # makes the distribution uniform over orthogonal matrices
+    return q if shape[0] >= shape[1] else q.T
+
+
+INITIALISERS: dict[str, Initialiser] = {
+    "zeros": constant(0.0),
+    "ones": constant(1.0),
+    "glorot_uniform": glorot_uniform,
+    "glorot_normal": glorot_normal,
+    "he_uniform": he_uniform,
+    "he_normal": he_normal,
+    "orthogonal": orthogonal,
+    "uniform": uniform(0.1),
+    "normal": normal(0.1),
+}

@@ -1,0 +1,1 @@
+"""Kernel source from templates, compiled binaries from source, both cached."""

@@ -1,0 +1,66 @@
+"""Cache of compiled kernels on disk: keyed by content, written atomically, private to the user."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from vpps.config import cache_dir
+from vpps.errors import CompileError
+
+
+def key_of(*parts: str) -> str:
+    """Digest of everything a binary depends on."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part.encode())
+    return digest.hexdigest()[:32]
+
+
+def cached(key: str, suffix: str, source: str, build: Callable[[Path, Path], None]) -> Path:
+    """Path of the binary for `key`, built now if it is not there.
+
+    Args:
+        key: see `key_of`.
+        suffix: of the binary, such as ".so".
+        source: text that `build` compiles; kept beside the binary for whoever wants to read it.
+        build: `build(source_path, binary_path)` compiles one into the other or raises.
+
+    Raises:
+        CompileError: the directory cannot be used (the message says why), or what `build` raises.
+    """
+    folder = _private_directory(cache_dir())
+    binary = folder / f"{key}{suffix}"
+    if binary.is_file():
+        return binary
+    # Processes may build the same kernel at once: each in a directory of its own, and the rename decides.
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
+        text = Path(scratch) / f"{key}.cpp"
+        text.write_text(source, encoding="utf-8")
+        result = Path(scratch) / f"{key}{suffix}"
+        build(text, result)
+        os.replace(text, folder / text.name)
+        os.replace(result, binary)
+    return binary
+
+
+def _private_directory(folder: Path) -> Path:
+    """Create the directory with mode 0700; refuse one that others could plant binaries in."""
+    advice = "set VPPS_CACHE_DIR to a directory of your own"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise CompileError(f"the kernel cache {folder} cannot be created ({error}); {advice}") from error
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        raise CompileError(f"the kernel cache {folder} belongs to another user; {advice}")
+    if status.st_mode & 0o022:
+        raise CompileError(
+            f"the kernel cache {folder} is writable by other users, who could plant a binary there; "
+            f"run chmod 700 on it, or {advice}"
+        )
+    return folder

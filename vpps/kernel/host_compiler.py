@@ -1,0 +1,118 @@
+"""Compiles the cpu target's kernel with the C++ compiler of the machine."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+from vpps.config import CXX, ISA
+from vpps.errors import CompileError
+from vpps.kernel.cache import cached, key_of
+from vpps.kernel.render import TILES, Tile, render_cpu
+
+HOW_TO_GET_ONE = (
+    "install one (Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install; "
+    "conda: conda install -c conda-forge cxx-compiler), or set CXX to the path of yours"
+)
+
+# Contraction is off so that results do not depend on how work is sliced (templates/prelude_host.h); never -ffast-math,
+# which flushes denormals for the whole process.
+FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-fopenmp-simd",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wall",
+    "-Wextra",
+)
+ISA_FLAGS = {
+    "avx512": ("-march=native", "-mprefer-vector-width=512"),
+    "avx2": ("-mavx2", "-mfma"),
+    "portable": (),
+}
+
+
+@lru_cache(maxsize=1)
+def cpu_features() -> frozenset[str]:
+    """Feature flags of the processor, as the kernel of the operating system names them; empty where unknown."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return frozenset(value.split())
+    except OSError:
+        pass  # not Linux: the portable tile works everywhere
+    return frozenset()
+
+
+def tile_of_machine() -> Tile:
+    """The tile for this processor, or the one that VPPS_ISA forces. Raises CompileError for an unknown name."""
+    wanted = ISA.get()
+    if wanted != "auto":
+        if wanted not in TILES:
+            raise CompileError(f"VPPS_ISA={wanted}: expected one of auto, {', '.join(TILES)}")
+        return TILES[wanted]
+    features = cpu_features()
+    if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
+        return TILES["avx512"]
+    return TILES["avx2"] if {"avx2", "fma"} <= features else TILES["portable"]
+
+
+def compiler() -> list[str]:
+    """The command of the C++ compiler: $CXX, else g++, else clang++. Raises CompileError saying how to get one."""
+    if CXX.get():
+        command = shlex.split(CXX.get())
+        if not command or shutil.which(command[0]) is None:
+            raise CompileError(f"CXX={CXX.get()}: no such program; {HOW_TO_GET_ONE}")
+        return command
+    for name in ("g++", "clang++"):
+        if shutil.which(name):
+            return [name]
+    raise CompileError(f"the cpu target needs a C++ compiler and neither g++ nor clang++ was found: {HOW_TO_GET_ONE}")
+
+
+@lru_cache(maxsize=8)
+def compiler_version(command: tuple[str, ...]) -> str:
+    """What the compiler says of itself; part of the cache key."""
+    try:
+        run = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompileError(f"{shlex.join(command)} --version failed ({error}); {HOW_TO_GET_ONE}") from error
+    return run.stdout
+
+
+def build_cpu() -> tuple[Path, str, Tile]:
+    """Compiled kernel of the cpu target (from the cache if it is there): path, source, tile.
+
+    Raises:
+        CompileError: no compiler, or it rejects the source (the message shows its first complaints).
+    """
+    tile = tile_of_machine()
+    source = render_cpu(tile)
+    command = tuple(compiler())
+    flags = (*FLAGS, *ISA_FLAGS[tile.isa])
+    key = key_of(
+        source, shlex.join([*command, *flags]), compiler_version(command), platform.machine(), *sorted(cpu_features())
+    )
+
+    def build(text: Path, binary: Path) -> None:
+        run = subprocess.run(
+            [*command, *flags, str(text), "-o", str(binary)], capture_output=True, text=True, check=False
+        )
+        if run.returncode:
+            complaints = (
+                "\n".join([line for line in run.stderr.splitlines() if "error" in line][:8]) or run.stderr[:2000]
+            )
+            raise CompileError(f"{shlex.join(command)} rejected the kernel source:\n{complaints}")
+
+    return cached(key, ".so", source, build), source, tile

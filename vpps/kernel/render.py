@@ -1,0 +1,91 @@
+"""Renders the kernel source: one text, made of `templates/kernel.cu.j2` and the headers it includes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import vpps
+from vpps.errors import CompileError
+from vpps.script.instructions import FORMS, TABLE
+from vpps.script.slices import TILE_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Shape of a pass of the matrix routines over a panel, for one instruction set.
+
+    Attributes:
+        isa: "avx512", "avx2" or "portable".
+        panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
+        vectors: vectors multiplied per pass; panel * vectors sums stay in registers.
+    """
+
+    isa: str
+    panel: int
+    vectors: int
+
+
+# Measured on one core of an AVX-512 processor (ARCHITECTURE.md): larger passes spill, smaller ones wait for loads.
+TILES: dict[str, Tile] = {t.isa: t for t in (Tile("avx512", 32, 8), Tile("avx2", 16, 6), Tile("portable", 8, 4))}
+
+C_TYPES = {"operand": "Operand", "list": "const Word*", "word": "Word", "floating": "float", "segments": "Segments"}
+
+HEADERS = ("prelude_host.h", "math.cuh", "script.cuh")
+ROUTINES = (
+    "sync_host.h",
+    "elementwise.cuh",
+    "rowwise.cuh",
+    "ops/elementwise.cuh",
+    "ops/rowwise.cuh",
+    "optimizers.cuh",
+    "matrix_host.cuh",
+)
+MACHINE = ("machine_host.h",)
+
+
+def template_dir() -> Path:
+    """The templates: inside an installed package, or beside it in a checkout. Raises CompileError if neither is there."""
+    package = Path(vpps.__file__).parent
+    for folder in (package / "templates", package.parent / "templates"):
+        if (folder / "kernel.cu.j2").is_file():
+            return folder
+    raise CompileError(f"the kernel templates are missing from {package}; reinstall vpps")
+
+
+def _joined(folder: Path, names: tuple[str, ...]) -> str:
+    return "\n".join(f"{(folder / n).read_text(encoding='utf-8').strip()}\n" for n in names)
+
+
+@lru_cache(maxsize=8)
+def render_cpu(tile: Tile) -> str:
+    """Source of the cpu target's kernel.
+
+    The kernel depends on the instruction set only: on a CPU the weights live in memory, so shapes come with the script
+    and one binary serves every model.
+    """
+    import jinja2
+
+    folder = template_dir()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("kernel.cu.j2").render(
+        version=vpps.__version__,
+        target="cpu",
+        tile_comment=f"{tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
+        panel=tile.panel,
+        vectors=tile.vectors,
+        tile_columns=TILE_COLUMNS,
+        headers=_joined(folder, HEADERS),
+        routines=_joined(folder, ROUTINES),
+        machine=_joined(folder, MACHINE),
+        forms=FORMS,
+        table=TABLE,
+        ctype=C_TYPES,
+    )

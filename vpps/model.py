@@ -1,0 +1,277 @@
+"""Model, Parameter, Lookup: what is trained. Parameters and the optimizer's state belong to the Model, not to a Handle."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpps.errors import ModelError, ShapeError
+from vpps.graph.operand import Operand
+from vpps.init import INITIALISERS, Initialiser
+from vpps.ops import Shape, size
+from vpps.values import Float32, as_float32, as_index
+
+if TYPE_CHECKING:
+    from vpps.optim import OptimizerState
+
+Init = str | float | ArrayLike | Initialiser
+
+
+class WeightSource(Protocol):
+    """Whoever holds weights newer than the Model's own arrays: the training handle."""
+
+    def pull_weights(self) -> None:
+        """Wait for the launch in flight and copy all weights and optimizer state back into the Model."""
+        ...
+
+
+class Parameter(Operand):
+    """A trainable array, created by `Model.parameter`. Rank 2 multiplies vectors (`W @ x`); rank 0 and 1 are operands.
+
+    Attributes:
+        name: full name, scopes included, such as "encoder/U".
+        shape: its shape.
+        trainable: whether updates touch it.
+        version: counts assignments; packed copies with another version are out of date.
+    """
+
+    def __init__(self, model: Model, name: str, value: Float32, trainable: bool) -> None:
+        self._model = weakref.ref(model)
+        self.name = name
+        self.shape: Shape = value.shape
+        self.trainable = trainable
+        self.version = 0
+        self.host = value  # the Model's copy; older than the training handle's while that one trains
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
+
+    @property
+    def model(self) -> Model:
+        """The Model it belongs to."""
+        model = self._model()
+        if model is None:
+            raise ModelError(f"{self!r}: its model no longer exists; keep a reference to the Model")
+        return model
+
+    def numpy(self) -> Float32:
+        """A copy of the current weights, float32. Waits for a launch in flight."""
+        self.model.pull_weights()
+        return self.host.copy()
+
+    def assign(self, value: ArrayLike) -> None:
+        """Replace the weights. Raises ShapeError, DtypeError, or ModelError where a weight is NaN or infinite."""
+        array = as_float32(value, f"{self!r}.assign")
+        if array.shape != self.shape:
+            raise ShapeError(f"{self!r}.assign: expected shape {self.shape}, got {array.shape}")
+        _refuse_nonfinite(array, f"{self!r}.assign")
+        self.model.pull_weights()
+        self.host = array
+        self.version += 1
+
+
+class Lookup(Parameter):
+    """A table of rows (word embeddings), created by `Model.lookup`. Updates touch only the rows that a batch used."""
+
+
+class Model:
+    """A set of named parameters, with a seed from which their initial values follow.
+
+    Args:
+        seed: any int; a parameter's initial value depends on (seed, name, shape) only, not on the order of declaration.
+
+    Example:
+        >>> model = Model(seed=1)
+        >>> W = model.parameter("W", (4, 3))
+        >>> W.numpy().shape
+        (4, 3)
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        index = as_index(seed)
+        if index is None:
+            raise ModelError(f"Model(seed={seed!r}): expected an int")
+        self.seed = index
+        self.step = 0  # updates made so far
+        self.metadata: dict[str, str] = {}
+        self.optimizer_state: OptimizerState | None = None
+        self.state_version = 0  # counts replacements of the optimizer state from outside (restore)
+        self._parameters: dict[str, Parameter] = {}
+        self._scope: list[str] = []
+        self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
+        self._trainer: weakref.ref[WeightSource] | None = None
+
+    # ---- declaration
+
+    def parameter(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Parameter:
+        """Declare a parameter of rank 0, 1 or 2.
+
+        Args:
+            name: unique within the scope; "/" separates scopes.
+            init: an initialiser's name, a number, an array of that shape (pretrained weights), or a function
+                `(rng, shape) -> array`. Default: "glorot_uniform" for matrices, "zeros" otherwise.
+
+        Raises:
+            ModelError: the name is taken or empty, the initialiser unknown, or a weight not finite.
+            ShapeError: a bad shape, or an array of another one.
+        """
+        return self._declare(Parameter, name, shape, init, trainable, ranks=(0, 1, 2))
+
+    def lookup(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Lookup:
+        """Declare a table: `shape = (rows, d)`, or `(rows, r, c)` for rows that are matrices. Default init: uniform +-0.1.
+
+        Raises as `parameter` does.
+        """
+        table = self._declare(Lookup, name, shape, "uniform" if init is None else init, trainable, ranks=(1, 2, 3))
+        assert isinstance(table, Lookup)
+        return table
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Prefix the names declared inside with `name/`."""
+        self._scope.append(_checked_name(name))
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def _declare(
+        self, kind: type[Parameter], name: str, shape: Shape, init: Init | None, trainable: bool, ranks: tuple[int, ...]
+    ) -> Parameter:
+        full = "/".join([*self._scope, _checked_name(name)])
+        if full in self._parameters:
+            raise ModelError(
+                f"{full!r} is already a parameter of this model (shape {self._parameters[full].shape}); "
+                "choose another name, or declare it inside `with model.scope(...)`"
+            )
+        shape = _checked_shape(full, shape, ranks)
+        value = self._initial(full, shape, init)
+        self._parameters[full] = parameter = kind(self, full, value, bool(trainable))
+        return parameter
+
+    def _initial(self, name: str, shape: Shape, init: Init | None) -> Float32:
+        if init is None:
+            init = "glorot_uniform" if len(shape) == 2 else "zeros"
+        if isinstance(init, str):
+            if init not in INITIALISERS:
+                raise ModelError(f"{name!r}: unknown initialiser {init!r}; known are {', '.join(sorted(INITIALISERS))}")
+            init = INITIALISERS[init]
+        if callable(init):
+            rng = np.random.default_rng([abs(self.seed), int(self.seed < 0), zlib.crc32(name.encode())])
+            try:
+                value = init(rng, shape)
+            except ValueError as error:
+                raise ModelError(f"{name!r} of shape {shape}: the initialiser expects {error}") from None
+        else:
+            value = np.full(shape, init) if isinstance(init, int | float) else init
+        array = as_float32(value, f"initial value of {name!r}")
+        if array.shape != shape:
+            raise ShapeError(f"initial value of {name!r}: expected shape {shape}, got {array.shape}")
+        _refuse_nonfinite(array, f"initial value of {name!r}")
+        return array
+
+    # ---- access
+
+    def __getitem__(self, name: str) -> Parameter:
+        try:
+            return self._parameters[name]
+        except KeyError:
+            known = ", ".join(self._parameters) or "none"
+            raise ModelError(f"no parameter {name!r} in this model; its parameters: {known}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parameters
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._parameters.values())
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, lookup tables included."""
+        return sum(size(p.shape) for p in self)
+
+    def numpy(self) -> dict[str, Float32]:
+        """Copies of all weights by name."""
+        self.pull_weights()
+        return {p.name: p.host.copy() for p in self}
+
+    # ---- the training handle
+
+    @property
+    def trainer(self) -> WeightSource | None:
+        """The open training handle, if there is one."""
+        return self._trainer() if self._trainer is not None else None
+
+    @trainer.setter
+    def trainer(self, source: WeightSource | None) -> None:
+        self._trainer = weakref.ref(source) if source is not None else None
+
+    def pull_weights(self) -> None:
+        """Make `Parameter.host` and `optimizer_state` current."""
+        source = self.trainer
+        if source is not None:
+            source.pull_weights()
+
+    # ---- checkpoints
+
+    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+        """Write weights, optimizer state, step count and seed to a safetensors file, atomically.
+
+        Args:
+            metadata: strings of yours, read back as `model.metadata` (kept from the last load when None).
+        """
+        from vpps.checkpoint import save
+
+        if metadata is not None:
+            self.metadata = dict(metadata)
+        save(self, Path(path))
+
+    def restore(self, path: str | Path, strict: bool = True) -> None:
+        """Read weights, optimizer state, step count and seed from a checkpoint, in place.
+
+        Args:
+            strict: raise where a parameter is missing from the file or the model; else take what both have.
+
+        Raises:
+            CheckpointError: no such file, damaged, or another model's. The model is then unchanged.
+        """
+        from vpps.checkpoint import restore
+
+        restore(self, Path(path), strict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Model:
+        """A new Model with the parameters, state, step count and seed of a checkpoint. Raises CheckpointError."""
+        from vpps.checkpoint import load
+
+        return load(cls, Path(path))
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ModelError(f"{name!r} is no name for a parameter or scope: expected a non-empty printable string")
+    return name
+
+
+def _checked_shape(name: str, shape: Any, ranks: tuple[int, ...]) -> Shape:
+    dims = [as_index(d) for d in shape] if isinstance(shape, tuple | list) else [None]
+    if any(d is None or d < 1 for d in dims) or len(dims) not in ranks:
+        raise ShapeError(f"{name!r}: expected a tuple of {' or '.join(map(str, ranks))} positive ints, got {shape!r}")
+    return tuple(d for d in dims if d is not None)
+
+
+def _refuse_nonfinite(array: NDArray[Any], what: str) -> None:
+    bad = int(array.size - np.isfinite(array).sum())
+    if bad:
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ModelError(f"{what}: {bad} of {array.size} weights are NaN or infinite, the first at {where}")

@@ -1,0 +1,47 @@
+"""The long short-term memory cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import vpps
+from vpps.nn.gates import gate_biases, glorot_per_gate
+
+
+class LSTM:
+    """LSTM (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000).
+
+        [i f o u] = W x + U h' + b
+        c = σ(i) ⊙ tanh(u) + σ(f) ⊙ c'
+        h = σ(o) ⊙ tanh(c)
+
+    Args:
+        forget_bias: initial bias of the forget gate; 1 lets memory persist at first (Jozefowicz et al. 2015).
+    """
+
+    def __init__(
+        self, model: vpps.Model, input_size: int, hidden_size: int, *, forget_bias: float = 1.0, name: str = "lstm"
+    ) -> None:
+        self.hidden_size = hidden_size
+        with model.scope(name):
+            self.W = model.parameter("W", (4 * hidden_size, input_size), init=glorot_per_gate(4))
+            self.U = model.parameter("U", (4 * hidden_size, hidden_size), init=glorot_per_gate(4))
+            self.b = model.parameter("b", (4 * hidden_size,), init=gate_biases(hidden_size, 0, forget_bias, 0, 0))
+
+    @vpps.cell
+    def step(
+        self, x: vpps.Expression, h: vpps.Expression, c: vpps.Expression
+    ) -> tuple[vpps.Expression, vpps.Expression]:
+        """The next (h, c), of shape (hidden_size,) each, from an input of shape (input_size,)."""
+        i, f, o, u = vpps.split(self.W @ x + self.U @ h + self.b, 4)
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c
+        return vpps.sigmoid(o) * vpps.tanh(c), c
+
+    def sequence(self, graph: vpps.Graph, xs: Iterable[vpps.Expression]) -> list[vpps.Expression]:
+        """The state h after each input, starting from zeros."""
+        h = c = graph.zeros(self.hidden_size)
+        states = []
+        for x in xs:
+            h, c = self.step(x, h, c)
+            states.append(h)
+        return states

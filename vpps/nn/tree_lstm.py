@@ -1,0 +1,122 @@
+"""Tree-structured LSTM cells (Tai, Socher & Manning 2015, arXiv:1503.00075)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import vpps
+from vpps.nn.gates import gate_biases, glorot_per_gate
+
+State = tuple[vpps.Expression, vpps.Expression]
+"""(h, c): hidden state and memory of a node, of shape (hidden_size,) each."""
+
+
+class NaryTreeLSTM:
+    """N-ary Tree-LSTM (section 3.2), for trees whose nodes have up to N ordered children. A node with children 1..N:
+
+        i   = σ(W_i x + Σ_l U_il h_l + b_i)                    likewise o
+        f_k = σ(W_f x + Σ_l U_fkl h_l + b_f)                   one forget gate per child
+        u   = tanh(W_u x + Σ_l U_ul h_l + b_u)
+        c   = i ⊙ u + Σ_k f_k ⊙ c_k
+        h   = o ⊙ tanh(c)
+
+    In the paper's constituency trees words are at the leaves only, where the sums over children vanish, and inner nodes
+    have no x; as in the authors' program, leaves have a bias of their own. So `leaf` multiplies one (3H, input_size)
+    matrix and `inner` one ((3 + N)H, N H) matrix. `node` is the equations in full.
+
+    Args:
+        arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
+        inner_input_size: length of the x that `node` takes (node types, say); 0 declares no weights for it.
+        forget_bias: initial bias of the forget gates.
+    """
+
+    def __init__(
+        self,
+        model: vpps.Model,
+        input_size: int,
+        hidden_size: int,
+        arity: int = 2,
+        *,
+        inner_input_size: int = 0,
+        forget_bias: float = 0.0,
+        name: str = "tree_lstm",
+    ) -> None:
+        self.hidden_size = H = hidden_size
+        self.arity = arity
+        with model.scope(name):
+            self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))
+            self.b_leaf = model.parameter("b_leaf", (3 * H,), init="zeros")
+            self.U = model.parameter("U", ((3 + arity) * H, arity * H), init=glorot_per_gate(3 + arity))
+            self.b = model.parameter("b", ((3 + arity) * H,), init=gate_biases(H, 0, 0, 0, *[forget_bias] * arity))
+            if inner_input_size:
+                self.V = model.parameter("V", (4 * H, inner_input_size), init=glorot_per_gate(4))
+
+    @vpps.cell
+    def leaf(self, x: vpps.Expression) -> State:
+        """(h, c) of a node without children, from an input of shape (input_size,)."""
+        i, o, u = vpps.split(self.W @ x + self.b_leaf, 3)
+        return _memorise(i, o, u)
+
+    @vpps.cell
+    def inner(self, *states: vpps.Expression) -> State:
+        """(h, c) of a node without input, from h_1 ... h_N, c_1 ... c_N."""
+        i, o, u, *f = self._gates(states)
+        return _memorise(i, o, u, f, states[self.arity :])
+
+    @vpps.cell
+    def node(self, x: vpps.Expression, *states: vpps.Expression) -> State:
+        """(h, c) of a node with an input of shape (inner_input_size,), from x, h_1 ... h_N, c_1 ... c_N."""
+        i, o, u, *f = self._gates(states)
+        xi, xo, xu, xf = vpps.split(self.V @ x, 4)
+        return _memorise(i + xi, o + xo, u + xu, [fk + xf for fk in f], states[self.arity :])
+
+    def _gates(self, states: Sequence[vpps.Expression]) -> Sequence[vpps.Expression]:
+        return vpps.split(self.U @ vpps.concat(states[: self.arity]) + self.b, 3 + self.arity)
+
+
+class ChildSumTreeLSTM:
+    """Child-sum Tree-LSTM (section 3.1), for trees whose nodes have any number of unordered children:
+
+        h~  = Σ_k h_k
+        i   = σ(W_i x + U_i h~ + b_i)                          likewise o
+        f_k = σ(W_f x + U_f h_k + b_f)                         one forget gate per child
+        u   = tanh(W_u x + U_u h~ + b_u)
+        c   = i ⊙ u + Σ_k f_k ⊙ c_k
+        h   = o ⊙ tanh(c)
+
+    Args:
+        forget_bias: initial bias of the forget gates.
+    """
+
+    def __init__(
+        self, model: vpps.Model, input_size: int, hidden_size: int, *, forget_bias: float = 0.0, name: str = "child_sum"
+    ) -> None:
+        self.hidden_size = H = hidden_size
+        with model.scope(name):
+            self.W = model.parameter("W", (4 * H, input_size), init=glorot_per_gate(4))
+            self.b = model.parameter("b", (4 * H,), init=gate_biases(H, 0, 0, 0, forget_bias))
+            self.U = model.parameter("U", (3 * H, H), init=glorot_per_gate(3))
+            self.Uf = model.parameter("Uf", (H, H), init="glorot_uniform")
+
+    @vpps.cell
+    def node(self, x: vpps.Expression, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
+        """(h, c) of a node from its input of shape (input_size,) and its children's states; the lists may be empty."""
+        wi, wo, wu, wf = vpps.split(self.W @ x + self.b, 4)
+        ui, uo, uu = vpps.split(self.U @ vpps.sum(hs), 3)
+        kept = vpps.each(lambda h, c: vpps.sigmoid(wf + self.Uf @ h) * c, hs, cs)
+        c = vpps.sigmoid(wi + ui) * vpps.tanh(wu + uu) + vpps.sum(kept)
+        return vpps.sigmoid(wo + uo) * vpps.tanh(c), c
+
+
+def _memorise(
+    i: vpps.Expression,
+    o: vpps.Expression,
+    u: vpps.Expression,
+    f: Sequence[vpps.Expression] = (),
+    c: Sequence[vpps.Expression] = (),
+) -> State:
+    """(h, c) from the gates before their nonlinearities and the children's memories."""
+    memory = vpps.sigmoid(i) * vpps.tanh(u)
+    for fk, ck in zip(f, c, strict=True):
+        memory += vpps.sigmoid(fk) * ck
+    return vpps.sigmoid(o) * vpps.tanh(memory), memory

@@ -1,0 +1,174 @@
+"""Ops that move or select: products with parameters, concat, slices, list reductions, leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+
+
+def _free(shapes: Sequence[Shape], out: Shape) -> Cost:
+    return Cost(0, 0)
+
+
+def _move(shapes: Sequence[Shape], out: Shape) -> Cost:
+    return Cost(0, 2 * size(out))
+
+
+def _affine_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    w, x, *b = shapes
+    if len(w) != 2 or len(x) != 1 or w[1] != x[0]:
+        columns = w[1] if len(w) == 2 else "?"
+        raise ValueError(f"a vector of length {columns} on the right of a matrix of shape {w}")
+    if b and b[0] != (w[0],):
+        raise ValueError(f"a bias of shape ({w[0]},)")
+    return (w[0],)
+
+
+def _affine(attrs: Attrs, w: Array, x: Array, *b: Array) -> Array:
+    return x @ w.T + (b[0] if b else 0.0)
+
+
+def _affine_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array | None, ...]:
+    w, x, *b = xs
+    return (dy.T @ x, dy @ w, *([dy.sum(axis=0)] if b else []))
+
+
+def _affine_cost(shapes: Sequence[Shape], out: Shape) -> Cost:
+    w = shapes[0]
+    return Cost(2 * w[0] * w[1], size(w) + w[0] + w[1])
+
+
+def _concat_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    if not shapes or any(len(s) > 1 for s in shapes):
+        raise ValueError("one or more vectors or scalars")
+    return (sum(map(size, shapes)),)
+
+
+def _concat(attrs: Attrs, *xs: Array) -> Array:
+    return np.concatenate([x.reshape(len(x), -1) for x in xs], axis=1)
+
+
+def _concat_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, ...]:
+    cuts = np.cumsum([x.reshape(len(x), -1).shape[1] for x in xs])[:-1]
+    return tuple(d.reshape(x.shape) for d, x in zip(np.split(dy, cuts, axis=1), xs, strict=True))
+
+
+def _slice_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    (s,) = shapes
+    if len(s) != 1 or not 0 <= attrs["start"] < attrs["stop"] <= s[0]:
+        raise ValueError(f"a vector that holds elements [{attrs['start']}, {attrs['stop']})")
+    return () if attrs["scalar"] else (attrs["stop"] - attrs["start"],)
+
+
+def _slice(attrs: Attrs, x: Array) -> Array:
+    return x[:, attrs["start"]] if attrs["scalar"] else x[:, attrs["start"] : attrs["stop"]]
+
+
+def _slice_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
+    d = np.zeros_like(xs[0])
+    d[:, attrs["start"] : attrs["stop"]] = dy.reshape(len(dy), -1)
+    return (d,)
+
+
+def _element_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    return shapes[0]
+
+
+def list_sum(attrs: Attrs, x: Array, offsets: Array) -> Array:
+    """Rows `offsets[i]:offsets[i + 1]` of x summed into row i; an empty list gives zeros."""
+    out = np.zeros((len(offsets) - 1, *x.shape[1:]))
+    np.add.at(out, np.repeat(np.arange(len(out)), np.diff(offsets)), x)
+    return out
+
+
+def _list_mean(attrs: Attrs, x: Array, offsets: Array) -> Array:
+    lengths = np.maximum(np.diff(offsets), 1).reshape((-1,) + (1,) * (x.ndim - 1))
+    return list_sum(attrs, x, offsets) / lengths
+
+
+def _list_sum_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
+    return np.repeat(dy, np.diff(xs[1]), axis=0), None
+
+
+def _list_mean_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
+    lengths = np.maximum(np.diff(xs[1]), 1).reshape((-1,) + (1,) * (dy.ndim - 1))
+    return np.repeat(dy / lengths, np.diff(xs[1]), axis=0), None
+
+
+def _lookup_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    return shapes[0][1:]
+
+
+def _lookup_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
+    d = np.zeros_like(xs[0])
+    np.add.at(d, xs[1], dy)
+    return d, None
+
+
+def _given_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    return tuple(attrs["shape"])
+
+
+def _no_gradient(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array | None, ...]:
+    return ()
+
+
+def _source(attrs: Attrs, *xs: Array) -> Array:
+    raise AssertionError("the reference executor supplies the values of sources")
+
+
+register(
+    Op("affine", Form.MATVEC, None, _affine_shape, _affine, _affine_back, _affine_cost, doc="W @ x, or W @ x + b fused")
+)
+register(Op("concat", Form.CONCAT, None, _concat_shape, _concat, _concat_back, _move, doc="vectors joined end to end"))
+register(
+    Op(
+        "slice",
+        Form.SLICE,
+        1,
+        _slice_shape,
+        _slice,
+        _slice_back,
+        _free,
+        attrs=("start", "stop", "scalar"),
+        doc="elements start to stop of a vector; a view",
+    )
+)
+register(
+    Op("list_sum", Form.LIST_REDUCE, 1, _element_shape, list_sum, _list_sum_back, _move, doc="sum over a list argument")
+)
+register(
+    Op(
+        "list_mean",
+        Form.LIST_REDUCE,
+        1,
+        _element_shape,
+        _list_mean,
+        _list_mean_back,
+        _move,
+        doc="mean over a list argument",
+    )
+)
+register(
+    Op(
+        "lookup",
+        Form.LOOKUP,
+        1,
+        _lookup_shape,
+        lambda attrs, table, row: table[row],
+        _lookup_back,
+        _move,
+        indices=1,
+        doc="row of an embedding table; its gradient is sparse",
+    )
+)
+register(
+    Op("input", Form.INPUT, 0, _given_shape, _source, _no_gradient, _move, attrs=("shape", "grad"), doc="given data")
+)
+register(Op("zeros", Form.ZEROS, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="a zero vector"))
+register(Op("parameter", Form.PARAMETER, 1, _element_shape, _source, _no_gradient, _free, doc="a parameter vector"))
+register(Op("argument", Form.ARGUMENT, 0, _given_shape, _source, _no_gradient, _free, attrs=("shape",), doc="argument"))
+register(Op("index", Form.INDEX, 0, lambda s, a: (), _source, _no_gradient, _free, doc="an int of the vertex"))

@@ -1,0 +1,106 @@
+"""The op table: one row per primitive, read by the shape check, the reference, the lowering, the kernel and the tests.
+
+Shapes are those of one vertex: `()` scalar, `(w,)` vector, `(r, c)` matrix. The reference functions work on batches in
+float64: an operand of shape `s` arrives as an array of shape `(n, *s)`, row `i` belonging to vertex `i`.
+
+Adding an elementwise op takes one row here (see `elementwise.py`) and one device function in `templates/ops/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Array = NDArray[Any]
+Attrs = Mapping[str, Any]
+
+
+class Form(Enum):
+    """How an op runs on the virtual processors; the lowering has one rule per form."""
+
+    MAP = "map"  # out[i] = f(a[i], ...): any slice of the units
+    ROWWISE = "rowwise"  # one vertex's row is reduced as a whole: sliced by rows
+    MATVEC = "matvec"  # parameter matrix times vector
+    CONCAT = "concat"  # segments of other rows
+    SLICE = "slice"  # a view: no instruction
+    LIST_REDUCE = "list_reduce"  # reduces the elements of a list argument
+    LOOKUP = "lookup"  # a row of a table: a view through an index list
+    INPUT = "input"  # data carried by the script
+    ZEROS = "zeros"  # the shared zero row
+    PARAMETER = "parameter"  # a parameter vector: the same row for every vertex
+    ARGUMENT = "argument"  # a value of another vertex
+    INDEX = "index"  # an int32 of the vertex
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of one vertex: floating-point operations, and floats read and written."""
+
+    flops: int
+    floats: int
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row of the op table.
+
+    Attributes:
+        name: the public name, also the instruction's.
+        form: the rule by which it is lowered.
+        arity: number of float operands; None for any number.
+        indices: number of int operands (labels, rows), after the float ones.
+        shape: `shape(operand_shapes, attrs)` gives the result's shape or raises ValueError saying what is expected.
+        forward: reference, `forward(attrs, *operands) -> result`, batched float64.
+        backward: reference, `backward(attrs, operands, result, d_result) -> d_operands` (None where there is none).
+        cost: `cost(operand_shapes, result_shape)` of one vertex.
+        device: struct in templates/ops that holds the device code ("" where the form has its own instruction).
+        attrs: names of the static attributes.
+        passes: operands whose gradient is the result's gradient itself, so that backward needs no instruction for them.
+        doc: one line for the reference page.
+    """
+
+    name: str
+    form: Form
+    arity: int | None
+    shape: Callable[[Sequence[Shape], Attrs], Shape]
+    forward: Callable[..., Array]
+    backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]]
+    cost: Callable[[Sequence[Shape], Shape], Cost]
+    device: str = ""
+    indices: int = 0
+    attrs: tuple[str, ...] = ()
+    passes: tuple[int, ...] = ()
+    doc: str = ""
+    samples: Mapping[str, Any] = field(default_factory=dict)  # hints for generated tests: value ranges, attributes
+
+
+OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add a row. Raises ValueError if the name is taken."""
+    if op.name in OPS:
+        raise ValueError(f"op {op.name!r} is already in the table")
+    OPS[op.name] = op
+    return op
+
+
+def size(shape: Shape) -> int:
+    """Number of elements of a shape; 1 for a scalar."""
+    return int(np.prod(shape, dtype=np.int64)) if shape else 1
+
+
+def batch_dims(x: Array, like: Array) -> Array:
+    """A batch of scalars `(n,)` reshaped to broadcast against `like` of shape `(n, ...)`."""
+    return x.reshape(x.shape + (1,) * (like.ndim - x.ndim)) if x.ndim == 1 else x
+
+
+def unbroadcast(gradient: Array, like: Array) -> Array:
+    """The gradient of an operand that may have been broadcast from a batch of scalars."""
+    return gradient.reshape(len(gradient), -1).sum(axis=1) if gradient.ndim > like.ndim else gradient

@@ -1,0 +1,140 @@
+"""Optimizers: hyper-parameters, NumPy reference, and which device formula runs at the end of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import ModelError
+
+Array = NDArray[Any]
+
+# Order of the floats that an update instruction reads; the struct Hyper in templates/optimizers.cuh mirrors it.
+HYPER = ("lr", "weight_decay", "beta1", "beta2", "eps", "step_size", "inv_sqrt_correction")
+
+
+@dataclass
+class OptimizerState:
+    """Moments of an optimizer, owned by the Model.
+
+    Attributes:
+        optimizer: its name; another optimizer starts afresh.
+        moments: per moment ("m", "v"), arrays by parameter name.
+    """
+
+    optimizer: str
+    moments: dict[str, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
+
+
+@dataclass
+class Optimizer:
+    """Base: `lr` and `weight_decay` (added to the gradient, L2). All fields may change between calls of `fb`.
+
+    Lookup tables are updated lazily: rows that a batch does not use, their moments and decay, stay as they are, while
+    bias correction uses the global step.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+
+    name: ClassVar[str] = ""
+    moments: ClassVar[tuple[str, ...]] = ()
+    device: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Raise ModelError where a hyper-parameter is out of its range."""
+        self._require(self.lr >= 0, "lr", "a number >= 0")
+        self._require(self.weight_decay >= 0, "weight_decay", "a number >= 0")
+
+    def _require(self, ok: bool, name: str, expected: str) -> None:
+        value = getattr(self, name)
+        if not ok or not np.isfinite(value):
+            raise ModelError(f"{type(self).__name__}({name}={value}): expected {expected}")
+
+    def hyper(self, step: int) -> NDArray[np.float32]:
+        """The floats of `HYPER` for update number `step` (from 1)."""
+        values = dict.fromkeys(HYPER, 0.0) | {"lr": self.lr, "weight_decay": self.weight_decay} | self._extra(step)
+        return np.array([values[k] for k in HYPER], np.float32)
+
+    def _extra(self, step: int) -> dict[str, float]:
+        return {}
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        """New weights and moments, float64; `g` is the (clipped) gradient without decay."""
+        raise NotImplementedError
+
+
+@dataclass
+class SGD(Optimizer):
+    """w -= lr * (g + weight_decay * w)."""
+
+    name: ClassVar[str] = "sgd"
+    device: ClassVar[str] = "Sgd"
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        return w - self.lr * (g + self.weight_decay * w), []
+
+
+@dataclass
+class Momentum(Optimizer):
+    """m = momentum * m + g + weight_decay * w;  w -= lr * m (Polyak's heavy ball)."""
+
+    momentum: float = 0.9
+
+    name: ClassVar[str] = "momentum"
+    moments: ClassVar[tuple[str, ...]] = ("m",)
+    device: ClassVar[str] = "HeavyBall"
+
+    def check(self) -> None:
+        super().check()
+        self._require(0 <= self.momentum < 1, "momentum", "a number in [0, 1)")
+
+    def _extra(self, step: int) -> dict[str, float]:
+        return {"beta1": self.momentum}
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        m = self.momentum * moments[0] + g + self.weight_decay * w
+        return w - self.lr * m, [m]
+
+
+@dataclass
+class Adam(Optimizer):
+    """Adam (Kingma & Ba 2015) with bias correction; decay is added to the gradient."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    name: ClassVar[str] = "adam"
+    moments: ClassVar[tuple[str, ...]] = ("m", "v")
+    device: ClassVar[str] = "Adam"
+
+    def check(self) -> None:
+        super().check()
+        self._require(0 <= self.beta1 < 1, "beta1", "a number in [0, 1)")
+        self._require(0 <= self.beta2 < 1, "beta2", "a number in [0, 1)")
+        self._require(self.eps > 0, "eps", "a positive number")
+
+    def _extra(self, step: int) -> dict[str, float]:
+        return {
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "eps": self.eps,
+            "step_size": self.lr / (1 - self.beta1**step),
+            "inv_sqrt_correction": (1 - self.beta2**step) ** -0.5,
+        }
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        g = g + self.weight_decay * w
+        m = self.beta1 * moments[0] + (1 - self.beta1) * g
+        v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
+        m_hat, v_hat = m / (1 - self.beta1**step), v / (1 - self.beta2**step)
+        return w - self.lr * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
+
+
+OPTIMIZERS: tuple[type[Optimizer], ...] = (SGD, Momentum, Adam)

@@ -1,0 +1,1 @@
+"""What the host makes of a graph: order, slabs, index lists, script."""

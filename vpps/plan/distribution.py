@@ -1,0 +1,124 @@
+"""Where parameters live in the pool: packed weights, their transposes, gradients and moments.
+
+On a CPU every virtual processor sees all of memory; ownership only says who computes and updates what. A matrix of
+shape (R, C) is packed as [panel][column][PANEL rows], the last panel padded with zeros; so is its transpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.model import Lookup, Parameter
+from vpps.ops import size
+
+ALIGN = 16  # floats: one cache line
+
+# The first floats of the pool are constants and results.
+ZERO = 0
+ONE = 1
+LOSS_SLOTS = 2  # and 3: by parity of the launch
+FIRST_FREE = ALIGN
+
+
+def aligned(address: int) -> int:
+    """The next address at the start of a cache line."""
+    return -(-address // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Addresses of one parameter, in floats from the start of the pool.
+
+    Attributes:
+        weights: its values; packed panels for a matrix, rows for a table.
+        transposed: packed transpose of a matrix, else 0.
+        gradient: laid out like the weights (0 for a table: its gradient is sparse and lives with the batch).
+        moments: laid out like the weights, one per moment of the optimizer.
+        floats: number of floats of each of them.
+    """
+
+    weights: int
+    transposed: int
+    gradient: int
+    moments: tuple[int, ...]
+    floats: int
+
+
+class Distribution:
+    """Places of a model's parameters, for one number of virtual processors.
+
+    Args:
+        parameters: what to place.
+        n_vps: virtual processors of the group.
+        panel: rows of a packed panel, and granule of unit slices.
+        n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
+        train: whether gradients are needed.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], n_vps: int, panel: int, n_moments: int, train: bool) -> None:
+        self.n_vps = n_vps
+        self.panel = panel
+        self.places: dict[Parameter, Place] = {}
+        cursor = FIRST_FREE
+
+        def take(floats: int) -> int:
+            nonlocal cursor
+            start = cursor
+            cursor = aligned(cursor + floats)
+            return start
+
+        for p in parameters:
+            matrix = len(p.shape) == 2 and not isinstance(p, Lookup)
+            floats = self.packed_size(p.shape) if matrix else size(p.shape)
+            transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
+            weights = take(floats)
+            updated = train and p.trainable
+            gradient = take(floats) if updated and not isinstance(p, Lookup) else 0
+            moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
+            self.places[p] = Place(weights, transposed, gradient, moments, floats)
+        self.end = cursor  # the batch's memory begins here
+
+    def packed_size(self, shape: tuple[int, ...]) -> int:
+        """Floats of a packed matrix."""
+        return -(-shape[0] // self.panel) * self.panel * shape[1]
+
+    def pack(self, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A matrix (R, C) as panels, flat."""
+        rows, columns = matrix.shape
+        panels = -(-rows // self.panel)
+        padded = np.zeros((panels * self.panel, columns), np.float32)
+        padded[:rows] = matrix
+        return np.ascontiguousarray(padded.reshape(panels, self.panel, columns).transpose(0, 2, 1)).reshape(-1)
+
+    def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """The inverse of `pack`; a copy."""
+        rows, columns = shape
+        panels = -(-rows // self.panel)
+        padded = flat.reshape(panels, columns, self.panel).transpose(0, 2, 1).reshape(panels * self.panel, columns)
+        return np.ascontiguousarray(padded[:rows])
+
+    def is_packed(self, p: Parameter) -> bool:
+        """Whether the parameter is a matrix kept as panels."""
+        return len(p.shape) == 2 and not isinstance(p, Lookup)
+
+    def store(self, pool: NDArray[np.float32], p: Parameter, address: int, value: NDArray[np.float32]) -> None:
+        """Write an array of the parameter's shape (weights or a moment) at `address`, in the parameter's layout."""
+        flat = self.pack(value) if self.is_packed(p) else value.reshape(-1)
+        pool[address : address + len(flat)] = flat
+
+    def fetch(self, pool: NDArray[np.float32], p: Parameter, address: int) -> NDArray[np.float32]:
+        """Read an array of the parameter's shape from `address`; a copy."""
+        flat = pool[address : address + self.places[p].floats]
+        return self.unpack(flat, p.shape) if self.is_packed(p) else flat.reshape(p.shape).copy()
+
+    def store_weights(self, pool: NDArray[np.float32], p: Parameter, value: NDArray[np.float32]) -> None:
+        """Write a parameter's weights, and its packed transpose where there is one."""
+        place = self.places[p]
+        self.store(pool, p, place.weights, value)
+        if place.transposed:
+            flat = self.pack(np.ascontiguousarray(value.T))
+            pool[place.transposed : place.transposed + len(flat)] = flat

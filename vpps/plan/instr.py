@@ -1,0 +1,127 @@
+"""What lowering produces: instructions of a cell over views of its slabs, before any graph is known."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from vpps.model import Lookup, Parameter
+from vpps.script.instructions import BY_NAME, Flag, Kind, Role, Slices
+
+
+class Slab(NamedTuple):
+    """A 2-D array of one block: a row per vertex (domain 0) or per list element, in execution order."""
+
+    width: int
+    domain: int
+
+
+class View(NamedTuple):
+    """Rows of floats that an operand reads or writes.
+
+    Attributes:
+        slab: number of the slab, or -1.
+        rows: key of an index list that holds the rows' addresses, or None.
+        address: of a single row that all vertices share (a parameter), where neither of the above.
+        offset: floats into the row.
+        width: floats.
+        domain: rows per vertex (0) or per element of the lists of a domain.
+    """
+
+    slab: int
+    rows: Hashable | None
+    address: int
+    offset: int
+    width: int
+    domain: int
+
+    def part(self, offset: int, width: int) -> View:
+        """The view of `width` floats, `offset` floats in."""
+        return self._replace(offset=self.offset + offset, width=width)
+
+    def row_list(self, domain: int) -> Hashable:
+        """Key of an index list with the rows' addresses, for every element of a domain (offset not included)."""
+        own = ("rows", self.slab) if self.rows is None else self.rows
+        return own if self.domain == domain else ("expand", domain, own)
+
+    @property
+    def shared(self) -> bool:
+        """One row for all vertices."""
+        return self.slab < 0 and self.rows is None
+
+
+@dataclass(slots=True)
+class Instr:
+    """An instruction over views.
+
+    Attributes:
+        name: in the instruction table.
+        node: of the traced cell, for messages.
+        domain: whose rows it counts.
+        width, parts: of a row of the result; parts says how its units are dealt to virtual processors.
+        operands: field name -> view (or list of views for segments).
+        values: field name -> int, float, or key of an index list.
+        rows: slices are rows (flag ROWS).
+        accumulate: adds to the result (flag ACCUMULATE).
+        mean: flag MEAN.
+        gathers: slabs read through an index list that the plan makes: (slab, offset, width).
+        group: instructions of one group need no barrier between them.
+    """
+
+    name: str
+    node: int
+    domain: int
+    width: int
+    parts: int = 1
+    operands: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    rows: bool = False
+    accumulate: bool = False
+    mean: bool = False
+    gathers: tuple[View, ...] = ()
+    group: int = 0
+
+    @property
+    def flags(self) -> Flag:
+        """Flags of its first word."""
+        flags = Flag(0)
+        if self.accumulate:
+            flags |= Flag.ACCUMULATE
+        if self.rows:
+            flags |= Flag.ROWS
+        if self.mean:
+            flags |= Flag.MEAN
+        return flags
+
+    def views(self) -> list[tuple[Role, View]]:
+        """Every operand with its role."""
+        found: list[tuple[Role, View]] = []
+        for f in BY_NAME[self.name].fields:
+            if f.kind is Kind.OPERAND:
+                found.append((f.role, self.operands[f.name]))
+            elif f.kind is Kind.SEGMENTS:
+                found.extend((f.role, v) for v in self.operands[f.name])
+        return found + [(Role.READ, v) for v in self.gathers]
+
+    @property
+    def sliced(self) -> bool:
+        """Whether it is divided by units or rows."""
+        return BY_NAME[self.name].slices is Slices.UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGradient:
+    """A contribution to a parameter's gradient, computed over all rows of a block after backward."""
+
+    parameter: Parameter
+    instr: Instr
+
+
+@dataclass(frozen=True, slots=True)
+class TableGradient:
+    """Gradient rows of looked-up table rows; `ids` is the key of the list of row numbers."""
+
+    table: Lookup
+    ids: Hashable
+    view: View

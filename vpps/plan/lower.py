@@ -1,0 +1,519 @@
+"""Lowers a traced cell to instructions: forward, backward, and the gradients of its parameters.
+
+Backward is in gather form (design 4.6): nothing adds into memory that another vertex's instruction writes. A vertex
+stores one gradient row per argument; the vertex that produced the argument sums the rows of all its uses, in fixed order,
+through a reverse index list. Where a gradient is the gradient of something else unchanged (add, concat, slices, sums of
+lists), it is a view of it and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vpps.graph.trace import Node, TracedCell
+from vpps.model import Lookup, Parameter
+from vpps.ops import OPS, Form, size
+from vpps.plan.barriers import assign_groups
+from vpps.plan.distribution import ZERO, Distribution
+from vpps.plan.instr import Instr, ParameterGradient, Slab, TableGradient, View
+from vpps.script.slices import sliced_by_rows
+
+NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
+
+
+class LoweredCell:
+    """Instructions of a cell for one distribution.
+
+    Attributes:
+        cell: the traced cell.
+        slabs: memory that each vertex (or list element) needs; the first `n_forward_slabs` of them for inference.
+        forward, backward: instructions in order, with their barrier groups.
+        parameter_gradients: contributions to dense gradients, to run once over all rows.
+        table_gradients: sparse ones.
+        outputs: view of each output's value.
+        arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
+        input_gradient: view of a graph input's gradient, if it was asked for.
+    """
+
+    def __init__(self, cell: TracedCell, distribution: Distribution) -> None:
+        self.cell = cell
+        self.slabs: list[Slab] = []
+        self.n_forward_slabs = 0
+        self.forward: list[Instr] = []
+        self.backward: list[Instr] = []
+        self.parameter_gradients: list[ParameterGradient] = []
+        self.table_gradients: list[TableGradient] = []
+        self.outputs: list[View] = []
+        self.arguments: list[tuple[Hashable, View]] = []
+        self.input_gradient: View | None = None
+        _Lowering(self, distribution).run()
+
+
+class _Lowering:
+    """The pass itself; state that is dropped afterwards."""
+
+    def __init__(self, result: LoweredCell, distribution: Distribution) -> None:
+        self.out = result
+        self.places = distribution.places
+        self.n_vps = distribution.n_vps
+        self.granule = distribution.panel
+        self.nodes, self.outputs = _prepare(result.cell)
+        self.live = self._live()
+        self.uses = self._uses()
+        self.needs = self._needs()
+        self.parts = _parts(self.nodes, self.live)
+        self.view: list[View | None] = [None] * len(self.nodes)
+        # Gradients: where each node's is collected, and which units of it have been written so far.
+        self.storage: dict[int, View] = {}
+        self.covered: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self.alias: dict[int, View] = {}
+        self.emit_to = result.forward
+
+    # ---- analysis
+
+    def _live(self) -> list[bool]:
+        live = [False] * len(self.nodes)
+        for o in self.outputs:
+            live[o] = True
+        for i in reversed(range(len(self.nodes))):
+            if live[i]:
+                for j in self.nodes[i].inputs:
+                    live[j] = True
+        return live
+
+    def _uses(self) -> list[int]:
+        uses = [0] * len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            if self.live[i]:
+                for j in node.inputs:
+                    uses[j] += 1
+        for o in self.outputs:
+            uses[o] += 1
+        return uses
+
+    def _needs(self) -> list[bool]:
+        """Which nodes have a gradient that something wants."""
+        needs = [False] * len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            if not self.live[i]:
+                continue
+            form = node.op.form
+            if form is Form.ARGUMENT:
+                needs[i] = True
+            elif form is Form.INPUT:
+                needs[i] = node.attrs["grad"]
+            else:
+                trained = node.parameter is not None and node.parameter.trainable
+                needs[i] = trained or any(needs[j] for j in node.inputs)
+        return needs
+
+    def width(self, i: int) -> int:
+        """Floats of a row of node i."""
+        return size(self.nodes[i].shape)
+
+    # ---- emission
+
+    def run(self) -> None:
+        """Fill the LoweredCell."""
+        for i, node in enumerate(self.nodes):
+            if self.live[i]:
+                self._forward(i, node)
+        self.out.outputs = [self._view(o) for o in self.outputs]
+        self.out.n_forward_slabs = len(self.out.slabs)
+        self.emit_to = self.out.backward
+        for k, o in enumerate(self.outputs):
+            if self.needs[o]:
+                dst, accumulate = self.claim(o)
+                self.emit("gather_sum", o, dst, values={"offsets": ("uses", k), "shift": 0}, accumulate=accumulate)
+        for i in reversed(range(len(self.nodes))):
+            if self.live[i] and self.needs[i]:
+                self._backward(i, self.nodes[i])
+        for instrs in (self.out.forward, self.out.backward):
+            assign_groups(instrs, self.granule, self.n_vps)
+
+    def emit(
+        self,
+        name: str,
+        node: int,
+        dst: View,
+        values: dict[str, Any] | None = None,
+        parts_of: int | None = None,
+        by_rows: bool = False,
+        accumulate: bool = False,
+        mean: bool = False,
+        gathers: tuple[View, ...] = (),
+        **operands: Any,
+    ) -> None:
+        """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide."""
+        model = node if parts_of is None else parts_of
+        parts = self.parts[model] if dst.width == self.width(model) else 1
+        rows = by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps)
+        self.emit_to.append(
+            Instr(
+                name,
+                node,
+                dst.domain,
+                dst.width,
+                parts,
+                {"dst": dst, **operands},
+                values or {},
+                rows,
+                accumulate,
+                mean,
+                gathers,
+            )
+        )
+
+    def slab(self, width: int, domain: int) -> View:
+        """A new slab, as a view of its whole rows."""
+        self.out.slabs.append(Slab(width, domain))
+        return View(len(self.out.slabs) - 1, None, 0, 0, width, domain)
+
+    def _view(self, i: int) -> View:
+        v = self.view[i]
+        assert v is not None
+        return v
+
+    def _segments(self, i: int) -> list[View]:
+        """The pieces of a vector operand of a product; a concatenation used by products only is never made."""
+        if self.view[i] is not None:
+            return [self._view(i)]
+        return [v for j in self.nodes[i].inputs for v in self._segments(j)]
+
+    def _row_operands(self, sources: list[View]) -> dict[str, View]:
+        return dict(zip("abcd", sources, strict=False))
+
+    # ---- forward
+
+    def _forward(self, i: int, node: Node) -> None:
+        form, width, domain = node.op.form, self.width(i), node.domain
+        if form is Form.ARGUMENT:
+            key = ("elements" if domain else "args", node.attrs["position"])
+            self.view[i] = View(-1, key, 0, 0, width, domain)
+        elif form is Form.PARAMETER:
+            assert node.parameter is not None
+            self.view[i] = View(-1, None, self.places[node.parameter].weights, 0, width, 0)
+        elif form is Form.LOOKUP:
+            self.view[i] = View(-1, ("table", i), 0, 0, width, 0)
+        elif form is Form.SLICE:
+            self.view[i] = self._view(node.inputs[0]).part(node.attrs["start"], width)
+        elif form is Form.CONCAT and self._is_segments(i):
+            pass
+        elif form is not Form.INDEX:
+            self.view[i] = dst = self.slab(width, domain)
+            self._compute(i, node, dst)
+
+    def _is_segments(self, i: int) -> bool:
+        """Whether a concatenation is read by products (or such concatenations) only, as their vector."""
+        if i in self.outputs:
+            return False
+        for j, node in enumerate(self.nodes):
+            if self.live[j] and i in node.inputs:
+                product = node.op.form is Form.MATVEC and i not in node.inputs[1:]
+                if not product and not (node.op.form is Form.CONCAT and self._is_segments(j)):
+                    return False
+        return True
+
+    def _compute(self, i: int, node: Node, dst: View) -> None:
+        """Emit the instruction that computes node i into `dst`."""
+        form = node.op.form
+        sources = [self._view(j) for j in node.inputs if self.view[j] is not None]
+        if form is Form.MAP:
+            self.emit(node.op.name, i, dst, {"value": node.attrs.get("value", 0.0)}, **self._row_operands(sources))
+        elif form is Form.ROWWISE:
+            values = {"row_width": sources[0].width, "labels": self._labels(node)}
+            self.emit(node.op.name, i, dst, values, by_rows=True, **self._row_operands(sources))
+        elif form is Form.MATVEC:
+            assert node.parameter is not None
+            values = {"weights": self.places[node.parameter].weights, "columns": node.parameter.shape[1]}
+            bias = self._view(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
+            self.emit("matvec", i, dst, values, bias=bias, x=self._segments(node.inputs[0]))
+        elif form is Form.CONCAT:
+            offset = 0
+            for j in node.inputs:
+                for v in self._segments(j):
+                    self.emit("copy", i, dst.part(offset, v.width), {"value": 0.0}, a=v)
+                    offset += v.width
+        elif form is Form.LIST_REDUCE:
+            source = self._view(node.inputs[0])
+            self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
+        elif form is Form.INPUT:
+            self.emit("input", i, dst, {"data": ("data",)})
+        elif form is Form.ZEROS:
+            self.emit("zero", i, dst)
+        else:
+            raise AssertionError(f"no rule for {form}")
+
+    def _labels(self, node: Node) -> Hashable:
+        return ("ints", node.inputs[-1]) if node.op.indices else ("none",)
+
+    def _reduce_list(
+        self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False
+    ) -> None:
+        """dst[vertex] = sum of the source's rows over the elements of the vertex's lists of a domain."""
+        gathers = (source,) if source.slab >= 0 else ()
+        values = {"offsets": ("offsets", domain, source.row_list(domain)), "shift": source.offset}
+        self.emit("gather_sum", i, dst, values, mean=mean, accumulate=accumulate, gathers=gathers)
+
+    # ---- backward
+
+    def claim(self, j: int) -> tuple[View, bool]:
+        """Where to write a contribution to node j's gradient, and whether to add to what is there."""
+        root, offset = j, 0
+        while self.nodes[root].op.form is Form.SLICE:
+            offset += self.nodes[root].attrs["start"]
+            root = self.nodes[root].inputs[0]
+        if root not in self.storage:
+            self.storage[root] = self.slab(self.width(root), self.nodes[root].domain)
+            self.covered[root] = np.zeros(self.width(root), bool)
+        view = self.storage[root].part(offset, self.width(j))
+        written = self.covered[root][offset : offset + view.width]
+        if written.any():
+            self._clear(root, offset, view.width)
+            return view, True
+        written[:] = True
+        return view, False
+
+    def _clear(self, root: int, offset: int, width: int) -> None:
+        """Zero the units of [offset, offset + width) that nothing has been written to."""
+        covered = self.covered[root]
+        u = offset
+        while u < offset + width:
+            if covered[u]:
+                u += 1
+                continue
+            end = u
+            while end < offset + width and not covered[end]:
+                end += 1
+            self.emit("zero", root, self.storage[root].part(u, end - u))
+            covered[u:end] = True
+            u = end
+
+    def _gradient(self, i: int) -> View | None:
+        """The finished gradient of node i, or None where nothing flows into it."""
+        if i in self.alias:
+            return self.alias[i]
+        if i not in self.storage:
+            return None
+        self._clear(i, 0, self.width(i))
+        return self.storage[i]
+
+    def _backward(self, i: int, node: Node) -> None:
+        form = node.op.form
+        if form is Form.SLICE:
+            return  # its gradient is part of its operand's
+        dy = self._gradient(i)
+        if dy is None:
+            return
+        if form is Form.ARGUMENT:
+            self.out.arguments.append((self._view(i).rows, dy))
+        elif form is Form.LOOKUP:
+            assert isinstance(node.parameter, Lookup)
+            self.out.table_gradients.append(TableGradient(node.parameter, ("ints", node.inputs[0]), dy))
+        elif form is Form.INPUT:
+            self.out.input_gradient = dy
+        elif form is Form.PARAMETER:  # slices of it were used
+            assert node.parameter is not None
+            self._parameter_sum(i, node.parameter, dy)
+        elif form is Form.MATVEC:
+            self._backward_product(i, node, dy)
+        elif form is Form.CONCAT:
+            offset = 0
+            for j in node.inputs:
+                if self.needs[j]:
+                    self.pass_on(i, j, dy.part(offset, self.width(j)))
+                offset += self.width(j)
+        elif form is Form.LIST_REDUCE:
+            self._backward_list(i, node, dy)
+        elif form in (Form.MAP, Form.ROWWISE):
+            self._backward_plain(i, node, dy)
+
+    def _backward_plain(self, i: int, node: Node, dy: View) -> None:
+        operands = [self._view(j) for j in node.inputs[: node.op.arity]]
+        sources = self._row_operands([*operands, self._view(i), dy])
+        for k, j in enumerate(node.inputs[: node.op.arity]):
+            if not self.needs[j]:
+                continue
+            if k in node.op.passes:
+                self.pass_on(i, j, dy)
+                continue
+            by_rows = node.op.form is Form.ROWWISE
+            values = (
+                {"row_width": operands[0].width, "labels": self._labels(node)}
+                if by_rows
+                else {"value": node.attrs.get("value", 0.0)}
+            )
+            write = partial(self._emit_gradient, f"{node.op.name}.grad{k}", i, values, by_rows, sources)
+            self.contribute(i, j, self.width(j if by_rows else i), write)
+
+    def _emit_gradient(
+        self, name: str, i: int, values: dict[str, Any], by_rows: bool, sources: dict[str, View], dst: View, add: bool
+    ) -> None:
+        self.emit(name, i, dst, values, by_rows=by_rows, accumulate=add, **sources)
+
+    def _backward_product(self, i: int, node: Node, dy: View) -> None:
+        matrix, x = node.parameter, node.inputs[0]
+        assert matrix is not None
+        place = self.places[matrix]
+        if len(node.inputs) > 1 and self.needs[node.inputs[1]]:
+            self.pass_on(i, node.inputs[1], dy)
+        if self.needs[x]:
+            values = {"weights": place.transposed, "columns": matrix.shape[0]}
+
+            def transposed_product(dst: View, accumulate: bool) -> None:
+                self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, bias=NO_BIAS, x=[dy])
+
+            self.contribute(i, x, matrix.shape[1], transposed_product)
+        if matrix.trainable:
+            instr = Instr(
+                "outer",
+                i,
+                node.domain,
+                matrix.shape[0],
+                1,
+                {"dy": dy, "x": self._segments(x)},
+                {"gradient": place.gradient, "columns": matrix.shape[1]},
+            )
+            self.out.parameter_gradients.append(ParameterGradient(matrix, instr))
+
+    def _backward_list(self, i: int, node: Node, dy: View) -> None:
+        j = node.inputs[0]
+        if node.op.name == "list_mean":
+            domain = self.nodes[j].domain
+            scaled = self.slab(dy.width, 0)
+            offsets = ("offsets", domain, self._view(j).row_list(domain))
+            self.emit("divide_by_count", i, scaled, {"offsets": offsets}, src=dy)
+            dy = scaled
+        self.pass_on(i, j, dy)
+
+    def contribute(self, i: int, j: int, width: int, write: Callable[[View, bool], None]) -> None:
+        """Let `write(dst, accumulate)` compute node i's contribution to node j's gradient, rows of `width` floats.
+
+        Where j has fewer rows or floats than that (a scalar that was broadcast, a value of the vertex used by list
+        elements, a parameter), the contribution goes through memory of its own and is reduced.
+        """
+        node, target = self.nodes[i], self.nodes[j]
+        if target.op.form is not Form.PARAMETER and width == self.width(j) and node.domain == target.domain:
+            write(*self.claim(j))
+            return
+        own = self.slab(width, node.domain)
+        write(own, False)
+        self.reduce_into(i, j, own)
+
+    def pass_on(self, i: int, j: int, dy: View) -> None:
+        """Node j's gradient gets node i's, `dy`, unchanged: as a view if that is all it gets, else by a copy."""
+        node, target = self.nodes[i], self.nodes[j]
+        # A reduction of a list hands its gradient, one row per vertex, to each element of the list.
+        same_rows = node.domain == target.domain or node.op.form is Form.LIST_REDUCE
+        if target.op.form is Form.PARAMETER or dy.width != self.width(j) or not same_rows:
+            self.reduce_into(i, j, dy)
+        elif target.op.form is Form.ARGUMENT:
+            self.out.arguments.append((self._view(j).rows, dy))
+        elif self.uses[j] == 1 and target.op.form is not Form.SLICE:
+            self.alias[j] = dy
+        else:
+            dst, accumulate = self.claim(j)
+            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, a=dy)
+
+    def reduce_into(self, i: int, j: int, source: View) -> None:
+        """Add `source`, a gradient of node i with more rows or floats than node j has, to j's gradient."""
+        domain, target = self.nodes[i].domain, self.nodes[j]
+        if source.width != self.width(j):  # a scalar that was broadcast: sum the units
+            single = self.slab(1, source.domain)
+            values = {"row_width": source.width, "labels": ("none",)}
+            self.emit("sum", i, single, values, by_rows=True, a=source)
+            source = single
+        if target.op.form is Form.PARAMETER:
+            assert target.parameter is not None
+            self._parameter_sum(i, target.parameter, source)
+        elif domain != target.domain:  # a value of the vertex, used by each of its list elements
+            dst, accumulate = self.claim(j)
+            self._reduce_list(i, source, dst, domain, accumulate=accumulate)
+        else:
+            dst, accumulate = self.claim(j)
+            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, a=source)
+
+    def _parameter_sum(self, i: int, parameter: Parameter, source: View) -> None:
+        """The gradient of a parameter vector: the sum over all rows. Runs over the rows of node i's domain."""
+        domain = source.domain or self.nodes[i].domain
+        values = {"vector": self.places[parameter].gradient}
+        instr = Instr("column_sum", i, domain, source.width, 1, {"src": source}, values)
+        self.out.parameter_gradients.append(ParameterGradient(parameter, instr))
+
+
+# ---- preparation
+
+
+def _prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
+    """Nodes with biases fused into products, and outputs that have memory of their own."""
+    nodes = _fuse_biases(list(cell.nodes), cell.outputs)
+    outputs = []
+    for o in cell.outputs:
+        root = o
+        while nodes[root].op.form is Form.SLICE:
+            root = nodes[root].inputs[0]
+        # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
+        if nodes[root].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
+            nodes.append(Node(OPS["copy"], (o,), {}, nodes[o].shape))
+            o = len(nodes) - 1
+        outputs.append(o)
+    return nodes, tuple(outputs)
+
+
+def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
+    """Turn `W @ x + b` into one product where nothing else reads `W @ x`. Node numbers stay as they are."""
+    uses = [0] * len(nodes)
+    for n in nodes:
+        for j in n.inputs:
+            uses[j] += 1
+    for o in outputs:
+        uses[o] += 1
+    for i, n in enumerate(nodes):
+        if n.op.name != "add":
+            continue
+        for product, bias in (n.inputs, n.inputs[::-1]):
+            p = nodes[product]
+            fits = p.op.form is Form.MATVEC and len(p.inputs) == 1 and uses[product] == 1 and p.domain == n.domain
+            if fits and nodes[bias].shape == p.shape and bias != product:
+                nodes[i] = Node(p.op, (p.inputs[0], bias), p.attrs, n.shape, n.domain, p.parameter)
+                break
+    return nodes
+
+
+def _parts(nodes: list[Node], live: list[bool]) -> list[int]:
+    """In how many equal parts each node's units are dealt to virtual processors.
+
+    Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
+    (design 4.3). Nodes joined by elementwise ops must agree.
+    """
+    parent = list(range(len(nodes)))
+
+    def find(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    for i, node in enumerate(nodes):
+        if live[i] and node.op.form is Form.MAP:
+            for j in node.inputs:
+                if nodes[j].shape == node.shape:
+                    parent[find(j)] = find(i)
+    wishes: dict[int, set[int]] = {}
+    for i, node in enumerate(nodes):
+        if not live[i]:
+            continue
+        if node.op.form is Form.SLICE:
+            source = node.inputs[0]
+            width, total = size(node.shape), size(nodes[source].shape)
+            fits = total % width == 0 and node.attrs["start"] % width == 0
+            wishes.setdefault(find(source), set()).add(total // width if fits else 1)
+        elif node.op.form is Form.CONCAT:
+            widths = {size(nodes[j].shape) for j in node.inputs}
+            wishes.setdefault(find(i), set()).add(len(node.inputs) if len(widths) == 1 else 1)
+    chosen = {root: w.pop() for root, w in wishes.items() if len(w) == 1}
+    return [chosen.get(find(i), 1) for i in range(len(nodes))]

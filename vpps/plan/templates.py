@@ -1,0 +1,94 @@
+"""Encodes a lowered cell once per distribution: script templates with holes for what only a graph decides."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from vpps.graph.trace import Int, List, TracedCell, Vector
+from vpps.plan.barriers import in_groups
+from vpps.plan.distribution import Distribution
+from vpps.plan.instr import Instr, ParameterGradient, View
+from vpps.plan.lower import LoweredCell
+from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
+from vpps.script.instructions import BY_NAME, Kind
+
+
+class Group:
+    """Instructions of a cell between two barriers.
+
+    Attributes:
+        template: their words.
+        starts: for each instruction, its first word and itself.
+    """
+
+    def __init__(self, cell: CellTemplates, instrs: list[Instr]) -> None:
+        words: list[AnyWord] = []
+        domains: list[int] = []
+        self.starts: list[tuple[int, Instr]] = []
+        for instr in instrs:
+            self.starts.append((len(words), instr))
+            words.extend(cell.encode(instr))
+            domains.extend([instr.domain] * (len(words) - len(domains)))
+        self.template = Template(words, domains)
+
+
+class CellTemplates:
+    """A lowered cell with its encoded groups.
+
+    Attributes:
+        keys: index lists that its words refer to, by key, numbered; base number `len(slabs) + i` is list i.
+        n_forward_keys: the first of them are those that forward needs.
+        vector_index, list_index, int_index: place of a positional argument among those of its kind.
+    """
+
+    def __init__(self, cell: TracedCell, distribution: Distribution) -> None:
+        self.cell = cell
+        self.lowered = LoweredCell(cell, distribution)
+        self.keys: dict[Hashable, int] = {}
+        self.forward = [Group(self, g) for g in in_groups(self.lowered.forward)]
+        self.n_forward_keys = len(self.keys)
+        self.backward = [Group(self, g) for g in in_groups(self.lowered.backward)]
+        self.gradients: list[tuple[ParameterGradient, Group]] = [
+            (g, Group(self, [g.instr])) for g in self.lowered.parameter_gradients
+        ]
+        self.vector_index = _places(cell, Vector)
+        self.list_index = _places(cell, List)
+        self.int_index = _places(cell, Int)
+
+    def _list(self, key: Hashable, per_row: int = 1) -> Word:
+        number = self.keys.setdefault(key, len(self.keys))
+        return Word(0, len(self.lowered.slabs) + number, per_row)
+
+    def _operand(self, view: View, domain: int, reads: bool) -> OperandWords:
+        scalar = reads and view.width == 1
+        if view.shared:
+            return direct(view.address + view.offset, 0, scalar)
+        if view.slab >= 0 and view.domain == domain:
+            stride = self.lowered.slabs[view.slab].width
+            return direct(Word(view.offset, view.slab, stride), stride, scalar)
+        return indexed(self._list(view.row_list(domain)), view.offset, scalar)
+
+    def encode(self, instr: Instr) -> list[AnyWord]:
+        """Words of an instruction; views and lists become bases."""
+        fields: dict[str, Any] = {}
+        for field in BY_NAME[instr.name].fields:
+            if field.kind is Kind.OPERAND:
+                fields[field.name] = self._operand(instr.operands[field.name], instr.domain, field.name != "dst")
+            elif field.kind is Kind.SEGMENTS:
+                fields[field.name] = [
+                    (self._operand(v, instr.domain, True), v.width) for v in instr.operands[field.name]
+                ]
+            elif field.kind is Kind.LIST:
+                key = instr.values[field.name]
+                fields[field.name] = 0 if key == ("none",) else self._list(key)
+            elif instr.values[field.name] == ("data",):
+                fields[field.name] = self._list(("data",), per_row=instr.width)
+            else:
+                fields[field.name] = instr.values[field.name]
+        return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)
+
+
+def _places(cell: TracedCell, kind: type) -> dict[int, int]:
+    positions = [p for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
+    return {p: i for i, p in enumerate(positions)}

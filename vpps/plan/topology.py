@@ -1,0 +1,234 @@
+"""A graph as flat arrays, and the order in which its vertices run: levels, ranks, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import GraphError
+from vpps.graph.graph import Block, Graph
+from vpps.graph.trace import TracedCell
+
+Ints = NDArray[np.int64]
+
+
+class Lists:
+    """One list argument of a block: CSR over the block's vertices."""
+
+    __slots__ = ("elements", "ends")
+
+    def __init__(self, lengths: list[int], elements: list[int]) -> None:
+        self.ends: Ints = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=self.ends[1:])
+        self.elements: Ints = np.array(elements, np.int64)
+
+
+class BlockArrays:
+    """The vertices of one cell as arrays (user's order)."""
+
+    __slots__ = ("args", "block", "calls", "cell", "first", "ints", "levels", "lists")
+
+    def __init__(self, block: Block) -> None:
+        n = len(block)
+        self.block = block
+        self.cell: TracedCell = block.cell
+        self.calls: Ints = np.array(block.calls, np.int64)
+        self.first: Ints = np.array(block.first, np.int64)
+        self.levels: Ints = np.array(block.levels, np.int64)
+        self.args: Ints = np.array(block.args, np.int64).reshape(n, block.n_args)
+        self.ints: Ints = np.array(block.ints, np.int64).reshape(n, block.n_ints)
+        self.lists = [Lists(n, e) for n, e in zip(block.lengths, block.elements, strict=True)]
+
+    def operands(self) -> Iterable[tuple[Ints, Ints]]:
+        """(vertex row, value id) of everything the vertices read, argument by argument."""
+        rows = np.arange(len(self.calls))
+        for k in range(self.args.shape[1]):
+            yield rows, self.args[:, k]
+        for xs in self.lists:
+            yield np.repeat(rows, np.diff(xs.ends)), xs.elements
+
+
+class Topology:
+    """All blocks of a graph.
+
+    Attributes:
+        blocks: in the order of first use.
+        value_block: number of the block that produces each value.
+        value_call: recording index of the vertex that produces each value.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.blocks = [BlockArrays(b) for b in graph.blocks.values()]
+        self.n_calls = graph.n_calls
+        n_values = len(graph.value_levels)
+        self.value_block: Ints = np.zeros(n_values, np.int64)
+        self.value_call: Ints = np.zeros(n_values, np.int64)
+        for number, b in enumerate(self.blocks):
+            for k in range(len(b.cell.outputs)):
+                self.value_block[b.first + k] = number
+                self.value_call[b.first + k] = b.calls
+
+    def reaching(self, values: Iterable[int]) -> NDArray[np.bool_]:
+        """By recording index: whether any of the given values depends on the vertex."""
+        needed = np.zeros(self.n_calls, bool)
+        needed[self.value_call[list(values)]] = True
+        by_level: dict[int, list[tuple[BlockArrays, Ints]]] = {}
+        for b in self.blocks:
+            order = np.argsort(b.levels, kind="stable")
+            levels, starts = np.unique(b.levels[order], return_index=True)
+            for level, rows in zip(levels.tolist(), np.split(order, starts[1:]), strict=True):
+                by_level.setdefault(level, []).append((b, rows))
+        for level in sorted(by_level, reverse=True):
+            for b, rows in by_level[level]:
+                live = rows[needed[b.calls[rows]]]
+                if not len(live):
+                    continue
+                needed[self.value_call[b.args[live].reshape(-1)]] = True
+                for xs in b.lists:
+                    needed[self.value_call[xs.elements[ragged(xs.ends, live)]]] = True
+        return needed
+
+    def all_reach(self, value: int) -> bool:
+        """Whether every vertex leads to one value: no other vertex is left without a reader."""
+        used = np.zeros(self.n_calls, bool)
+        used[self.value_call[value]] = True
+        for b in self.blocks:
+            for _, values in b.operands():
+                used[self.value_call[values]] = True
+        return bool(used.all())
+
+
+def ragged(ends: Ints, rows: Ints) -> Ints:
+    """Positions of the elements of the given rows of a CSR structure, row after row."""
+    starts = ends[rows]
+    lengths = ends[rows + 1] - starts
+    begin = np.cumsum(lengths) - lengths
+    return np.repeat(starts - begin, lengths) + np.arange(int(lengths.sum()))
+
+
+# ---- policies: the stage of every vertex
+
+
+def stages_by_depth(topology: Topology) -> list[Ints]:
+    """Policy `depth`: a stage per level, the longest distance from a leaf."""
+    return [b.levels for b in topology.blocks]
+
+
+def stages_sinks_last(topology: Topology) -> list[Ints]:
+    """Policy `sinks-last`: recurrent cells as soon as possible, level by level; what they wait for, all of it, before;
+    what nothing recurrent waits for, all of it, after.
+
+    Cells are ranked by the longest path in the graph of "reads from" between cells, cycles contracted. The vertices of a
+    cell that is on no cycle are one stage; those of a cycle have one stage per level within the cycle. On trees and
+    chains this launches as few batches as possible, with no more levels than `depth`.
+    """
+    blocks = topology.blocks
+    reads: list[set[int]] = [set() for _ in blocks]
+    for number, b in enumerate(blocks):
+        for _, values in b.operands():
+            reads[number].update(np.unique(topology.value_block[values]).tolist())
+    component = strongly_connected(reads)
+    n_components = max(component, default=-1) + 1
+    rank = [0] * n_components
+    recurrent = [False] * n_components
+    for c in range(n_components):  # components come in topological order: producers first
+        for number, sources in enumerate(reads):
+            if component[number] != c:
+                continue
+            for s in sources:
+                if component[s] == c:
+                    recurrent[c] = True
+                else:
+                    rank[c] = max(rank[c], rank[component[s]] + 1)
+    local = [np.zeros(len(b.calls), np.int64) for b in blocks]
+    for c in range(n_components):
+        if recurrent[c]:
+            _levels_within(topology, [n for n in range(len(blocks)) if component[n] == c], local)
+    # Stages of one rank follow each other by level; all of them precede the next rank.
+    depth = max((int(x.max()) + 1 for x in local if len(x)), default=1)
+    return [rank[component[n]] * depth + local[n] for n in range(len(blocks))]
+
+
+def _levels_within(topology: Topology, members: list[int], local: list[Ints]) -> None:
+    """Longest distance of each vertex of the member blocks from the first of its kind, counting members only."""
+    inside = np.zeros(len(topology.blocks), bool)
+    inside[members] = True
+    value_level = np.full(len(topology.value_block), -1, np.int64)
+    work: list[tuple[int, int, Ints]] = []
+    for number in members:
+        b = topology.blocks[number]
+        order = np.argsort(b.levels, kind="stable")
+        levels, starts = np.unique(b.levels[order], return_index=True)
+        work.extend(
+            (level, number, rows) for level, rows in zip(levels.tolist(), np.split(order, starts[1:]), strict=True)
+        )
+    for _, number, rows in sorted(work, key=lambda w: w[:2]):
+        b = topology.blocks[number]
+        level = np.full(len(rows), -1, np.int64)
+        if b.args.shape[1]:
+            level = value_level[b.args[rows]].max(axis=1)
+        for xs in b.lists:
+            lengths = xs.ends[rows + 1] - xs.ends[rows]
+            owner = np.repeat(np.arange(len(rows)), lengths)
+            np.maximum.at(level, owner, value_level[xs.elements[ragged(xs.ends, rows)]])
+        level += 1
+        local[number][rows] = level
+        for k in range(len(b.cell.outputs)):
+            value_level[b.first[rows] + k] = level
+
+
+def strongly_connected(reads: list[set[int]]) -> list[int]:
+    """Component of each node of a small graph, numbered so that a node's sources never come later (Tarjan 1972)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    component = [-1] * len(reads)
+    n_components = 0
+    for root in range(len(reads)):
+        if root in index:
+            continue
+        work = [(root, iter(sorted(reads[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, sources = work[-1]
+            descend: int | None = None
+            for s in sources:
+                if s not in index:
+                    descend = s
+                    break
+                if s in on_stack:
+                    low[node] = min(low[node], index[s])
+            if descend is not None:
+                index[descend] = low[descend] = len(index)
+                stack.append(descend)
+                on_stack.add(descend)
+                work.append((descend, iter(sorted(reads[descend]))))
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    component[member] = n_components
+                    if member == node:
+                        break
+                n_components += 1
+    return component
+
+
+POLICIES = {"sinks-last": stages_sinks_last, "depth": stages_by_depth}
+
+
+def stages(topology: Topology, policy: str) -> list[Ints]:
+    """Stage of each vertex, by block, under a policy. Raises GraphError for an unknown one."""
+    try:
+        return POLICIES[policy](topology)
+    except KeyError:
+        raise GraphError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}") from None

@@ -1,0 +1,238 @@
+"""The living definition of what a graph computes: NumPy, float64, no scripts. Slow but plain; every target is tested
+against it, and it serves as the oracle when a model misbehaves.
+
+It shares nothing with plan/, script/ and kernel/ but the op table's reference functions and the traced cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.graph.graph import Block, Graph
+from vpps.graph.operand import Expression
+from vpps.graph.trace import Int, List, Vector
+from vpps.model import Model, Parameter
+from vpps.ops import Form, Shape
+from vpps.ops.structure import list_sum
+
+Array = NDArray[Any]
+
+
+@dataclass
+class _Batch:
+    """Some vertices of one block, all of one level, and what the cell's nodes computed for them."""
+
+    block: Block
+    rows: Array
+    args: list[Array]  # per vector argument, value ids
+    ints: list[Array]
+    lists: list[tuple[Array, Array]]  # per list argument, (offsets, value ids)
+    nodes: list[Array] = field(default_factory=list)
+
+    def offsets(self, domain: int) -> Array:
+        return self.lists[self.block.cell.lists.index(domain)][0]
+
+
+class Reference:
+    """Values and gradients of one graph.
+
+    Args:
+        graph: what to compute.
+        weights: float64 (or float32) arrays by parameter name.
+
+    Attributes:
+        gradients: after `backward`, dense arrays by parameter name (trainable or not).
+    """
+
+    def __init__(self, graph: Graph, weights: Mapping[str, Array]) -> None:
+        self.graph = graph
+        self.weights = {k: np.asarray(v, np.float64) for k, v in weights.items()}
+        self.gradients = {k: np.zeros_like(v) for k, v in self.weights.items()}
+        self._slot = np.zeros(len(graph.value_levels), np.int64)
+        counts: dict[Shape, int] = {}
+        for block in graph.blocks.values():
+            for k, shape in enumerate(self._output_shapes(block)):
+                start = counts.get(shape, 0)
+                self._slot[np.array(block.first) + k] = np.arange(start, start + len(block))
+                counts[shape] = start + len(block)
+        self._values = {s: np.zeros((n, *s)) for s, n in counts.items()}
+        self._d_values = {s: np.zeros((n, *s)) for s, n in counts.items()}
+        self._batches = self._schedule()
+        for batch in self._batches:
+            self._forward(batch)
+
+    @staticmethod
+    def _output_shapes(block: Block) -> list[Shape]:
+        return [block.cell.nodes[o].shape for o in block.cell.outputs]
+
+    def _schedule(self) -> list[_Batch]:
+        batches: list[tuple[int, int, _Batch]] = []
+        for b, block in enumerate(self.graph.blocks.values()):
+            levels = np.array(block.levels)
+            args = np.array(block.args, np.int64).reshape(len(block), block.n_args)
+            ints = np.array(block.ints, np.int64).reshape(len(block), block.n_ints)
+            ends = [np.concatenate([[0], np.cumsum(n)]) for n in block.lengths]
+            for level in np.unique(levels):
+                rows = np.flatnonzero(levels == level)
+                lists = []
+                for k, end in enumerate(ends):
+                    lengths = np.array(block.lengths[k])[rows]
+                    take = [block.elements[k][i] for r in rows for i in range(end[r], end[r + 1])]
+                    lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.array(take, np.int64)))
+                batch = _Batch(block, rows, list(args[rows].T), list(ints[rows].T), lists)
+                batches.append((int(level), b, batch))
+        return [batch for _, _, batch in sorted(batches, key=lambda t: t[:2])]
+
+    def _forward(self, batch: _Batch) -> None:
+        cell = batch.block.cell
+        vectors, ints, lists = iter(batch.args), iter(batch.ints), iter(batch.lists)
+        given: dict[int, Array] = {}
+        for kind, node in zip(cell.kinds, cell.arguments, strict=True):
+            if isinstance(kind, Vector):
+                given[node] = self._values[kind.shape][self._slot[next(vectors)]]
+            elif isinstance(kind, Int):
+                given[node] = next(ints)
+            elif isinstance(kind, List):
+                assert kind.shape is not None
+                ids = next(lists)[1]
+                given[node] = self._values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0, *kind.shape))
+        for i, node in enumerate(cell.nodes):
+            if i in given:
+                value = given[i]
+            elif node.op.form is Form.INDEX:
+                value = np.full(len(batch.rows), node.attrs["constant"])
+            elif node.op.form is Form.PARAMETER:
+                assert node.parameter is not None
+                weight = self.weights[node.parameter.name]
+                value = np.broadcast_to(weight, (len(batch.rows), *weight.shape))
+            elif node.op.form is Form.INPUT:
+                value = np.array([batch.block.data[r] for r in batch.rows], np.float64).reshape(-1, *node.shape)
+            elif node.op.form is Form.ZEROS:
+                value = np.zeros((len(batch.rows), *node.shape))
+            else:
+                value = node.op.forward(node.attrs, *self._operands(batch, i))
+            batch.nodes.append(value)
+        for k, o in enumerate(cell.outputs):
+            ids = np.array(batch.block.first)[batch.rows] + k
+            self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
+
+    def _operands(self, batch: _Batch, i: int) -> list[Array]:
+        """Operands of node i as its reference functions take them."""
+        nodes = batch.block.cell.nodes
+        node = nodes[i]
+        xs: list[Array] = [] if node.parameter is None else [self.weights[node.parameter.name]]
+        for j in node.inputs:
+            x = batch.nodes[j]
+            if node.domain and not nodes[j].domain:  # a value of the vertex, used by each of its elements
+                x = np.repeat(x, np.diff(batch.offsets(node.domain)), axis=0)
+            xs.append(x)
+        if node.op.form is Form.LIST_REDUCE:
+            xs.append(batch.offsets(nodes[node.inputs[0]].domain))
+        return xs
+
+    def value(self, expression: Expression) -> Array:
+        """What the expression evaluates to."""
+        return self._values[expression.shape][self._slot[expression.ref]]  # type: ignore[no-any-return]
+
+    def gradient(self, expression: Expression) -> Array:
+        """After `backward`: the loss's gradient with respect to the expression."""
+        return self._d_values[expression.shape][self._slot[expression.ref]]  # type: ignore[no-any-return]
+
+    def backward(self, loss: Expression) -> dict[str, Array]:
+        """Fill `gradients` with those of a scalar loss and return them."""
+        self._d_values[()][self._slot[loss.ref]] = 1.0
+        self._useful = self._reaches(loss)
+        for batch in reversed(self._batches):
+            self._backward(batch)
+        return self.gradients
+
+    def _reaches(self, loss: Expression) -> Array:
+        """Which values the loss depends on: nothing flows into others, not even zero times infinity."""
+        useful = np.zeros(len(self._slot), bool)
+        useful[loss.ref] = True
+        for batch in reversed(self._batches):
+            first = np.array(batch.block.first)[batch.rows]
+            used = np.zeros(len(batch.rows), bool)
+            for k in range(len(batch.block.cell.outputs)):
+                used |= useful[first + k]
+            for ids in batch.args:
+                useful[ids[used]] = True
+            for offsets, ids in batch.lists:
+                useful[ids[np.repeat(used, np.diff(offsets))]] = True
+            for k in range(len(batch.block.cell.outputs)):
+                useful[first[used] + k] = True
+        return useful
+
+    def _backward(self, batch: _Batch) -> None:
+        cell = batch.block.cell
+        first = np.array(batch.block.first)[batch.rows]
+        used = self._useful[first]
+        if not used.all():
+            batch = self._subset(batch, used)
+            first = first[used]
+            if not len(first):
+                return
+        d: list[Array | None] = [None] * len(cell.nodes)
+        for k, o in enumerate(cell.outputs):
+            add = self._d_values[cell.nodes[o].shape][self._slot[first + k]]
+            d[o] = add if d[o] is None else d[o] + add
+        for i in reversed(range(len(cell.nodes))):
+            node, dy = cell.nodes[i], d[i]
+            if dy is None:
+                continue
+            if node.op.form is Form.PARAMETER:
+                assert node.parameter is not None
+                self.gradients[node.parameter.name] += dy.sum(axis=0)
+            if node.op.form in (Form.PARAMETER, Form.ARGUMENT, Form.INDEX, Form.INPUT, Form.ZEROS):
+                continue
+            grads = list(node.op.backward(node.attrs, self._operands(batch, i), batch.nodes[i], dy))
+            if node.parameter is not None:
+                self.gradients[node.parameter.name] += grads.pop(0)
+            for j, g in zip(node.inputs, grads, strict=False):
+                if g is None or cell.nodes[j].op.form is Form.INDEX:
+                    continue
+                if node.domain and not cell.nodes[j].domain:
+                    g = list_sum({}, g, batch.offsets(node.domain))
+                d[j] = g if d[j] is None else d[j] + g
+        vectors, lists = iter(batch.args), iter(batch.lists)
+        for kind, n in zip(cell.kinds, cell.arguments, strict=True):
+            if isinstance(kind, Int):
+                continue
+            ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
+            if d[n] is not None and len(ids):
+                np.add.at(self._d_values[cell.nodes[n].shape], self._slot[ids], d[n])
+
+    def touched_rows(self, table: Parameter) -> Array:
+        """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
+        rows: list[int] = []
+        for batch in self._batches:
+            first = np.array(batch.block.first)[batch.rows]
+            for i, node in enumerate(batch.block.cell.nodes):
+                if node.op.form is Form.LOOKUP and node.parameter is table:
+                    rows.extend(batch.nodes[batch.block.cell.nodes[i].inputs[0]][self._useful[first]].tolist())
+        return np.unique(np.array(rows, np.int64))
+
+    def _subset(self, batch: _Batch, used: Array) -> _Batch:
+        """The batch without the vertices that the loss does not depend on."""
+        lists = []
+        for offsets, ids in batch.lists:
+            lengths = np.diff(offsets)
+            lists.append((np.concatenate([[0], np.cumsum(lengths[used])]), ids[np.repeat(used, lengths)]))
+        smaller = _Batch(
+            batch.block, batch.rows[used], [a[used] for a in batch.args], [a[used] for a in batch.ints], lists
+        )
+        domains = {d: batch.offsets(d) for d in batch.block.cell.lists}
+        for node, value in zip(batch.block.cell.nodes, batch.nodes, strict=True):
+            keep = np.repeat(used, np.diff(domains[node.domain])) if node.domain else used
+            smaller.nodes.append(value[keep])
+        return smaller
+
+
+def weights_of(model: Model) -> dict[str, Array]:
+    """The model's current weights in float64."""
+    return {name: w.astype(np.float64) for name, w in model.numpy().items()}

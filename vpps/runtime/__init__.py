@@ -1,0 +1,1 @@
+"""What runs kernels: one module per target, behind one small interface."""

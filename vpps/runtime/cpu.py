@@ -1,0 +1,132 @@
+"""The cpu target: OS threads as virtual processors, in a shared library compiled from the kernel source."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import CapacityError, CompileError, HandleError
+from vpps.kernel.host_compiler import build_cpu
+
+MAX_VPS = 1024
+_ALIGN_BYTES = 64
+_POLL_MS = 100  # how long Python waits at a time, so that Ctrl-C is seen
+
+
+@lru_cache(maxsize=8)
+def _library(path: Path) -> ctypes.CDLL:
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CompileError(f"the compiled kernel {path} cannot be loaded ({error}); delete it and try again") from error
+    lib.vpps_open.restype = ctypes.c_void_p
+    lib.vpps_open.argtypes = [ctypes.c_int]
+    lib.vpps_close.restype = None
+    lib.vpps_close.argtypes = [ctypes.c_void_p]
+    lib.vpps_launch.restype = None
+    lib.vpps_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    lib.vpps_wait.restype = ctypes.c_long
+    lib.vpps_wait.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lib.vpps_apply.restype = None
+    lib.vpps_apply.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
+    return lib
+
+
+def _aligned_zeros(floats: int) -> NDArray[np.float32]:
+    """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
+    try:
+        raw = np.zeros(floats + _ALIGN_BYTES // 4, np.float32)
+    except MemoryError:
+        raise CapacityError(
+            f"the system has no {floats * 4 / 2**20:.0f} MiB left for the pool; use smaller batches, or fewer other programs"
+        ) from None
+    shift = -raw.ctypes.data % _ALIGN_BYTES // 4
+    return raw[shift : shift + floats]
+
+
+class _State:
+    """What the finalizer needs; holds no reference to the CpuMachine."""
+
+    def __init__(self, lib: ctypes.CDLL, handle: int) -> None:
+        self.lib = lib
+        self.handle = handle
+        self.pid = os.getpid()
+        self.alive: list[Any] = []  # memory that a launch in flight uses
+
+    def shutdown(self) -> None:
+        """Wait for the launch in flight and end the threads. In a forked child there are none."""
+        if os.getpid() != self.pid:
+            return
+        while self.lib.vpps_wait(self.handle, _POLL_MS) < 0:
+            pass
+        self.lib.vpps_close(self.handle)
+        self.alive.clear()
+
+
+class CpuMachine:
+    """Virtual processors and the pool they work on.
+
+    Args:
+        vps: number of virtual processors; None for one per core that this process may use.
+
+    Attributes:
+        pool: the pool, float32; grows by `reserve`.
+        panel: rows of a packed panel.
+        source: the kernel's source.
+    """
+
+    target = "cpu"
+
+    def __init__(self, vps: int | None = None) -> None:
+        if vps is None:
+            vps = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if not isinstance(vps, int) or isinstance(vps, bool) or not 1 <= vps <= MAX_VPS:
+            raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
+        path, self.source, tile = build_cpu()
+        self.panel = tile.panel
+        self.isa = tile.isa
+        self.vps = vps
+        self.pool: NDArray[np.float32] = _aligned_zeros(0)
+        lib = _library(path)
+        handle = lib.vpps_open(vps)
+        if not handle:
+            raise HandleError(f"the system gives no {vps} threads; use a smaller vps=")
+        self._state = _State(lib, handle)
+        self._finalizer = weakref.finalize(self, self._state.shutdown)
+
+    def reserve(self, floats: int, keep: int) -> None:
+        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
+        if floats > len(self.pool):
+            larger = _aligned_zeros(floats)
+            larger[:keep] = self.pool[:keep]
+            self.pool = larger
+
+    def launch(self, script: NDArray[np.uint32]) -> None:
+        """Begin to execute a script; returns at once. The previous launch must have ended."""
+        self._state.alive[:] = [self.pool, script]
+        self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data)
+
+    def wait(self) -> int | None:
+        """Wait for the launch to end. None if all went well, else the script position at which it stopped."""
+        while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
+            pass  # back in Python: pending signals are handled here
+        return int(result) - 1 if result else None
+
+    def close(self) -> None:
+        """End the threads; may be called twice."""
+        self._finalizer()
+
+    def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One of the kernel's elementary functions (exp, log, tanh, sigmoid) over an array."""
+        x = np.ascontiguousarray(x, np.float32)
+        y = np.empty_like(x)
+        code = ("exp", "log", "tanh", "sigmoid").index(function)
+        self._state.lib.vpps_apply(code, x.ctypes.data, y.ctypes.data, x.size)
+        return y

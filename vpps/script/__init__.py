@@ -1,0 +1,1 @@
+"""Scripts: the instruction table and what derives from it: encoder, disassembler, verifier."""

@@ -1,0 +1,151 @@
+"""Turns scripts back into text, and into decoded instructions for the verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import ScriptError
+from vpps.script.instructions import (
+    HEAD_WORDS,
+    HEADER_WORDS,
+    INDEXED,
+    MAGIC,
+    OFFSET_MASK,
+    SCALAR,
+    TABLE,
+    Flag,
+    Instruction,
+    Kind,
+)
+
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Decoded operand; see `instructions.py`."""
+
+    address: int
+    mode: int
+
+    @property
+    def indexed(self) -> bool:
+        return bool(self.mode & INDEXED)
+
+    @property
+    def scalar(self) -> bool:
+        return bool(self.mode & SCALAR)
+
+    @property
+    def stride(self) -> int:
+        """Stride between rows, or the offset within an indexed row."""
+        return self.mode & OFFSET_MASK
+
+    def __str__(self) -> str:
+        each = " scalar" if self.scalar else ""
+        if self.indexed:
+            return f"[list {self.address}" + (f" + {self.stride}" if self.stride else "") + f"{each}]"
+        return f"[{self.address}" + (f" step {self.stride}" if self.stride else "") + f"{each}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One instruction of a script.
+
+    Attributes:
+        position: of its first word.
+        words: how many it has.
+        fields: by name; operands, ints, floats, or lists of (operand, width).
+    """
+
+    position: int
+    instruction: Instruction
+    words: int
+    flags: Flag
+    n: int
+    width: int
+    parts: int
+    fields: dict[str, object]
+
+
+def decode(script: Words, position: int) -> Decoded:
+    """The instruction at a position. Raises ScriptError where there is none."""
+    if not 0 <= position <= len(script) - HEAD_WORDS:
+        raise ScriptError(f"position {position} lies outside the script of {len(script)} words")
+    first, words, n, width, parts = (int(w) for w in script[position : position + HEAD_WORDS])
+    opcode = first & 0xFFFF
+    if opcode >= len(TABLE):
+        raise ScriptError(f"word {position}: there is no opcode {opcode}")
+    instruction = TABLE[opcode]
+    end = position + words
+    if words < instruction.fixed_words or end > len(script):
+        raise ScriptError(f"word {position}: {instruction.name} of {words} words does not fit")
+    at = position + HEAD_WORDS
+    fields: dict[str, object] = {}
+    for f in instruction.fields:
+        if f.kind is Kind.OPERAND:
+            fields[f.name] = Operand(int(script[at]), int(script[at + 1]))
+        elif f.kind is Kind.FLOAT:
+            fields[f.name] = float(script[at : at + 1].view(np.float32)[0])
+        elif f.kind is Kind.SEGMENTS:
+            fields[f.name] = [
+                (Operand(int(script[i]), int(script[i + 1])), int(script[i + 2])) for i in range(at, end, 3)
+            ]
+            at = end
+            continue
+        else:
+            fields[f.name] = int(script[at])
+        at += f.kind.words
+    if at != end:
+        raise ScriptError(f"word {position}: {instruction.name} has {words} words, its fields take {at - position}")
+    return Decoded(position, instruction, words, Flag(first >> 16), n, width, parts, fields)
+
+
+def entry_points(script: Words) -> list[int]:
+    """Where each virtual processor begins. Raises ScriptError for what is no script."""
+    if len(script) < HEADER_WORDS or script[0] != MAGIC or script[3] != len(script):
+        raise ScriptError("this is no script: wrong magic number or length")
+    n_vps = int(script[1])
+    return [int(e) for e in script[HEADER_WORDS : HEADER_WORDS + n_vps]]
+
+
+def instructions(script: Words, entry: int) -> Iterator[Decoded]:
+    """The instructions of a virtual processor, `end` included."""
+    position = entry
+    while True:
+        decoded = decode(script, position)
+        yield decoded
+        if decoded.instruction.name == "end":
+            return
+        position += decoded.words
+
+
+def disassemble(script: Words, origin: Callable[[int], str] = lambda position: "") -> str:
+    """The script as text.
+
+    Args:
+        origin: gives the user's words for a position (`Plan.origin`).
+    """
+    entries = entry_points(script)
+    lines = [f"; {len(script)} words, {len(entries)} virtual processors"]
+    for entry in sorted(set(entries)):
+        vps = [i for i, e in enumerate(entries) if e == entry]
+        lines.append(f"; virtual processors {', '.join(map(str, vps))}, from word {entry}")
+        for d in instructions(script, entry):
+            flags = "".join(f".{f.name.lower()}" for f in Flag if d.flags & f)
+            fields = ", ".join(f"{name}={_text(value)}" for name, value in d.fields.items())
+            shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
+            where = origin(d.position)
+            text = f"{d.position:8d}  {d.instruction.name + flags:28s} {shape:18s} {fields}".rstrip()
+            lines.append(f"{text}  ; {where}" if where else text)
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "(" + " ".join(f"{x}:{width}" for x, width in value) + ")"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,117 @@
+"""Encodes instructions, with words that may still depend on where a step begins: templates, filled in by the thousand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.script.instructions import BY_NAME, INDEXED, OFFSET_MASK, SCALAR, Flag, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word that is affine in what a plan decides: `constant + base + per_row * first_row + per_count * rows`.
+
+    Attributes:
+        constant: the part that is known when the cell is lowered.
+        base: index into the block's table of bases (slabs, then lists), or -1.
+        per_row: multiplies the step's first row.
+        per_count: multiplies the step's number of rows.
+    """
+
+    constant: int
+    base: int = -1
+    per_row: int = 0
+    per_count: int = 0
+
+
+AnyWord = int | Word
+# (address or list position, stride or offset, indexed, scalar)
+OperandWords = tuple[AnyWord, AnyWord]
+
+ROWS_OF_STEP = Word(0, per_count=1)
+
+
+def direct(address: AnyWord, stride: int, scalar: bool = False) -> OperandWords:
+    """Operand whose row r starts at `address + r * stride`."""
+    assert 0 <= stride <= OFFSET_MASK
+    return address, stride | (SCALAR if scalar else 0)
+
+
+def indexed(position: AnyWord, offset: int, scalar: bool = False) -> OperandWords:
+    """Operand whose row r starts at `script[position + r] + offset`."""
+    assert 0 <= offset <= OFFSET_MASK
+    return position, INDEXED | offset | (SCALAR if scalar else 0)
+
+
+def float_word(value: float) -> int:
+    """The bits of an IEEE single. A Python constant beyond its range becomes infinite, as in any float32 arithmetic."""
+    with np.errstate(over="ignore"):
+        return int(struct.unpack("<I", np.float32(value).tobytes())[0])
+
+
+def encode(name: str, n: AnyWord, width: int, parts: int = 1, flags: Flag = Flag(0), /, **fields: Any) -> list[AnyWord]:
+    """Words of one instruction.
+
+    Args:
+        n: rows.
+        width: floats of a row of the result.
+        fields: by the names of the instruction table; operands as made by `direct` and `indexed`, segments as a list of
+            (operand, width).
+    """
+    instruction = BY_NAME[name]
+    body: list[AnyWord] = []
+    for field in instruction.fields:
+        value = fields.pop(field.name)
+        if field.kind is Kind.OPERAND:
+            body.extend(value)
+        elif field.kind is Kind.FLOAT:
+            body.append(float_word(value))
+        elif field.kind is Kind.SEGMENTS:
+            for operand, columns in value:
+                body.extend((*operand, columns))
+        else:
+            body.append(value)
+    assert not fields, f"{name} has no fields {sorted(fields)}"
+    return [instruction.opcode | int(flags) << 16, 5 + len(body), n, width, parts, *body]
+
+
+class Template:
+    """Instructions of a cell that run between two barriers, encoded for any step at once."""
+
+    def __init__(self, words: Sequence[AnyWord], domains: Sequence[int]) -> None:
+        """`domains[i]` is the domain (vertices, or elements of a list) whose rows word i counts."""
+        full = [w if isinstance(w, Word) else Word(w) for w in words]
+        self.constant = np.array([w.constant for w in full], np.int64)
+        self.base = np.array([w.base for w in full], np.int64)
+        self.per_row = np.array([w.per_row for w in full], np.int64)
+        self.per_count = np.array([w.per_count for w in full], np.int64)
+        self.domain = np.array(domains, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.constant)
+
+    def fill(self, bases: NDArray[np.int64], first: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Words for a number of steps.
+
+        Args:
+            bases: of slabs and lists, with a final 0 for words that have none.
+            first: `(steps, domains)`, first row of each step in each domain.
+            count: `(steps, domains)`, rows of each step.
+
+        Returns:
+            `(steps, words)`.
+        """
+        fixed = self.constant + bases[self.base]
+        words = fixed + self.per_row * first[:, self.domain] + self.per_count * count[:, self.domain]
+        return words.astype(np.uint32)
+
+
+def plain(words: Sequence[AnyWord]) -> NDArray[np.uint32]:
+    """Words that depend on nothing, as an array."""
+    return np.array(words, np.uint32)

@@ -1,0 +1,232 @@
+"""The instruction table. Encoder, C++ decoder, disassembler and verifier all derive from it.
+
+An instruction is a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its fields
+in order. Rows are the vertices of a step (or the elements of their lists); `width` is the
+number of floats of a row of the result.
+
+Field kinds:
+    operand: two words, an address and a mode. Direct: row r starts at `address + r * stride`. Indexed (mode bit 31): at
+        `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A *scalar* operand (mode
+        bit 30) has one float per row, used for every unit.
+    list: position in the script of a list, one word per row.
+    word: an unsigned integer (a pool address where the name says so).
+    float: an IEEE single.
+    segments: any number of (operand, width) pairs to the end of the instruction.
+
+How an instruction is divided among the virtual processors (`Slices`):
+    units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
+    rows: it owns some rows, whole (flag ROWS set);
+    tiles: it owns some tiles of a packed matrix;
+    one: virtual processor 0 does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, IntFlag
+
+from vpps.ops import OPS, Form
+from vpps.optim import OPTIMIZERS
+
+HEAD_WORDS = 5
+INDEXED = 1 << 31
+SCALAR = 1 << 30
+OFFSET_MASK = (1 << 29) - 1
+
+MAGIC = 0x53505056  # "VPPS"
+HEADER_WORDS = 4  # magic, number of virtual processors, groups, total words; then one entry point per VP
+
+
+class Flag(IntFlag):
+    """Bits 16 and up of an instruction's first word."""
+
+    ACCUMULATE = 1  # add to the result instead of storing
+    ROWS = 2  # slices are rows rather than units
+    MEAN = 4  # gather_sum divides by the number of entries
+    NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
+
+
+class Kind(Enum):
+    """What a field holds."""
+
+    OPERAND = "operand"
+    LIST = "list"
+    WORD = "word"
+    FLOAT = "floating"
+    SEGMENTS = "segments"
+
+    @property
+    def words(self) -> int:
+        """Words it takes (segments: per segment)."""
+        return {Kind.OPERAND: 2, Kind.SEGMENTS: 3}.get(self, 1)
+
+
+class Role(Enum):
+    """What an operand is to the virtual processor that executes the instruction."""
+
+    WRITE = "write"  # writes its own slice
+    READ = "read"  # reads its own slice
+    READ_ROWS = "read rows"  # reads whole rows: all of them, or its own where the flag ROWS is set
+    NONE = ""
+
+
+class Slices(Enum):
+    """How an instruction is divided among the virtual processors."""
+
+    UNITS = "units or rows"
+    TILES = "tiles"
+    ONE = "one"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of an instruction. `width` names the field that holds the operand's width, or "" for that of the result."""
+
+    name: str
+    kind: Kind
+    role: Role = Role.NONE
+    width: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One row of the instruction table.
+
+    Attributes:
+        name: mnemonic.
+        opcode: its number.
+        form: name of the C++ struct that decodes it; instructions of one form have the same fields.
+        fields: in order of their words.
+        device: the C++ function that executes it, `device(vp, form)`.
+        slices: how it is divided among virtual processors.
+        doc: one line for the reference page.
+    """
+
+    name: str
+    opcode: int
+    form: str
+    fields: tuple[Field, ...]
+    device: str
+    slices: Slices
+    doc: str
+
+    @property
+    def fixed_words(self) -> int:
+        """Words without segments."""
+        return HEAD_WORDS + sum(f.kind.words for f in self.fields if f.kind is not Kind.SEGMENTS)
+
+
+def _operand(name: str, role: Role, width: str = "") -> Field:
+    return Field(name, Kind.OPERAND, role, width)
+
+
+DST = _operand("dst", Role.WRITE)
+_SOURCES = ("a", "b", "c", "d")
+
+
+def _map_form(n: int) -> tuple[Field, ...]:
+    return (DST, *(_operand(s, Role.READ) for s in _SOURCES[:n]), Field("value", Kind.FLOAT))
+
+
+def _row_form(n: int) -> tuple[Field, ...]:
+    sources = (_operand(s, Role.READ_ROWS, "row_width") for s in _SOURCES[:n])
+    return (DST, *sources, Field("row_width", Kind.WORD), Field("labels", Kind.LIST))
+
+
+_MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD))
+_MOMENTS = (Field("moment0", Kind.WORD), Field("moment1", Kind.WORD), Field("hyper", Kind.WORD))
+
+# The decoded form of an instruction: name of the C++ struct -> its fields.
+FORMS: dict[str, tuple[Field, ...]] = {
+    **{f"Map{n}": _map_form(n) for n in range(1, 5)},
+    **{f"Row{n}": _row_form(n) for n in range(1, 5)},
+    "Fill": (DST,),
+    "Input": (DST, Field("data", Kind.WORD)),
+    "GatherSum": (DST, Field("offsets", Kind.LIST), Field("shift", Kind.WORD)),
+    "DivideByCount": (DST, _operand("src", Role.READ), Field("offsets", Kind.LIST)),
+    "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
+    "Matvec": (DST, _operand("bias", Role.READ), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
+    "Outer": (
+        Field("gradient", Kind.WORD),
+        Field("columns", Kind.WORD),
+        _operand("dy", Role.READ_ROWS),
+        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+    ),
+    "SquaresMatrix": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), Field("partials", Kind.WORD)),
+    "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
+    "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT)),
+    "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS),
+    "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS),
+    "UpdateRows": (
+        Field("weights", Kind.WORD),
+        Field("gradient", Kind.WORD),
+        *_MOMENTS,
+        Field("table_rows", Kind.LIST),
+    ),
+    "Loss": (Field("source", Kind.WORD), Field("slot", Kind.WORD)),
+    "Signal": (Field("counter", Kind.WORD),),
+    "Wait": (Field("counter", Kind.WORD), Field("target", Kind.WORD)),
+    "End": (),
+}
+
+
+def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
+    """(name, form, device, slices, doc) of every instruction, in opcode order."""
+    one, units, tiles = Slices.ONE, Slices.UNITS, Slices.TILES
+    yield "end", "End", "", one, "the virtual processor has reached the end of its script"
+    yield (
+        "signal",
+        "Signal",
+        "signal",
+        one,
+        "add one to a counter; all that came before is visible to whoever waits for it",
+    )
+    yield "wait", "Wait", "wait", one, "wait until a counter has reached the target"
+    yield "zero", "Fill", "zero", units, "dst = 0"
+    yield "input", "Input", "input", units, "dst = floats carried by the script"
+    yield "gather_sum", "GatherSum", "gather_sum", units, "dst[r] = sum of the rows listed for r, in order"
+    yield "divide_by_count", "DivideByCount", "divide_by_count", units, "dst[r] = src[r] / number of rows listed for r"
+    yield (
+        "matvec",
+        "Matvec",
+        "matvec",
+        units,
+        "dst = W x + bias for n vectors; W is a packed matrix, or its packed transpose",
+    )
+    yield "outer", "Outer", "outer", tiles, "G = sum over rows of dy x^T"
+    yield "column_sum", "ColumnSum", "column_sum", units, "vector = sum over rows of src"
+    yield "squares_matrix", "SquaresMatrix", "squares_matrix", tiles, "partial sums of squares of a matrix gradient"
+    yield "squares_rows", "SquaresRows", "squares_rows", units, "sum of squares of each row of a gradient"
+    yield "clip", "Clip", "clip", one, "every VP: scale of the gradients from the global norm of n partial sums"
+    yield "loss", "Loss", "report_loss", one, "copy the loss into the slot of this launch"
+    for op in OPS.values():
+        if op.form is Form.MAP:
+            assert op.arity is not None
+            yield op.name, f"Map{op.arity}", f"map<&{op.device}::forward, {op.arity}>", units, op.doc
+        elif op.form is Form.ROWWISE:
+            assert op.arity is not None
+            yield op.name, f"Row{op.arity}", f"rowwise<&{op.device}::forward>", units, op.doc
+        else:
+            continue
+        for k in range(op.arity):
+            if k in op.passes:
+                continue
+            function = f"backward{k}" if op.arity > 1 else "backward"
+            loop = "map" if op.form is Form.MAP else "rowwise"
+            n = f", {op.arity + 2}" if loop == "map" else ""
+            form = f"{'Map' if loop == 'map' else 'Row'}{op.arity + 2}"
+            doc = f"gradient of {op.name} with respect to operand {k}"
+            yield f"{op.name}.grad{k}", form, f"{loop}<&{op.device}::{function}{n}>", units, doc
+    for optimizer in OPTIMIZERS:
+        for what, sliced in (("Matrix", tiles), ("Vector", units), ("Rows", units)):
+            name = f"update_{what.lower()}.{optimizer.name}"
+            doc = f"{optimizer.__name__} step of a {'table' if what == 'Rows' else what.lower()}"
+            yield name, f"Update{what}", f"update_{what.lower()}<{optimizer.device}>", sliced, doc
+
+
+TABLE: tuple[Instruction, ...] = tuple(
+    Instruction(name, opcode, form, FORMS[form], device, slices, doc)
+    for opcode, (name, form, device, slices, doc) in enumerate(_rows())
+)
+BY_NAME: dict[str, Instruction] = {i.name: i for i in TABLE}

@@ -1,0 +1,254 @@
+"""The verifier: executes a script on shadow memory and checks the rules of the virtual processors.
+
+    - every operand lies inside the memory that the plan gave it, every index list inside the script;
+    - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
+    - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
+      (read after write, write after read, write after write).
+
+Order is tracked by vector clocks, so it holds for any arrangement of signals and waits, not only for full barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import ScriptError
+from vpps.plan.build import Plan
+from vpps.plan.distribution import Distribution
+from vpps.script.disassemble import Decoded, Operand, entry_points, instructions
+from vpps.script.instructions import Flag, Kind, Role, Slices
+from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
+
+Ints = NDArray[np.int64]
+
+
+def verify(plan: Plan, distribution: Distribution) -> None:
+    """Check a plan's script. Raises ScriptError naming the instruction and the user's cell and op."""
+    _Verifier(plan, distribution).run()
+
+
+class _Verifier:
+    def __init__(self, plan: Plan, distribution: Distribution) -> None:
+        self.plan = plan
+        self.script = plan.script
+        self.panel = distribution.panel
+        self.n = distribution.n_vps
+        entries = entry_points(plan.script)
+        if len(entries) != self.n:
+            raise ScriptError(f"the script is for {len(entries)} virtual processors, not {self.n}")
+        self.streams: list[Iterator[Decoded]] = [instructions(plan.script, e) for e in entries]
+        self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
+        self.written_by = np.zeros(plan.pool_floats, np.int16)
+        self.written_at = np.zeros(plan.pool_floats, np.int64)
+        self.read_at = np.zeros((self.n, plan.pool_floats), np.int64)
+        self.counters: dict[int, list[Ints]] = {}  # clocks at each signal
+
+    def fail(self, d: Decoded, what: str) -> None:
+        """Raise, in the user's words."""
+        where = self.plan.origin(d.position)
+        raise ScriptError(f"word {d.position}, {d.instruction.name} ({where}): {what}")
+
+    def run(self) -> None:
+        """Let the virtual processors run in turn, each until it must wait."""
+        waiting: list[Decoded | None] = [next(s) for s in self.streams]
+        while any(waiting):
+            moved = False
+            for p, stream in enumerate(self.streams):
+                d = waiting[p]
+                while d is not None and self.step(p, d):
+                    moved = True
+                    d = None if d.instruction.name == "end" else next(stream)
+                waiting[p] = d
+            if not moved:
+                stuck = [f"VP {p} at word {d.position}" for p, d in enumerate(waiting) if d is not None]
+                raise ScriptError(f"deadlock: nothing signals what {', '.join(stuck)} wait for")
+
+    def step(self, p: int, d: Decoded) -> bool:
+        """Execute one instruction of VP p; False if it must wait."""
+        name = d.instruction.name
+        if name == "signal":
+            self.counters.setdefault(self.word(d, "counter"), []).append(self.clock[p].copy())
+            self.clock[p, p] += 1
+        elif name == "wait":
+            seen = self.counters.get(self.word(d, "counter"), [])
+            target = self.word(d, "target")
+            if len(seen) < target:
+                return False
+            # A counter tells only that `target` signals came, not whose: all so far, in the order they were given.
+            self.clock[p] = np.maximum(self.clock[p], np.max(seen[:target], axis=0))
+        else:
+            for cells, writes in self.touches(p, d):
+                if len(cells):
+                    self.access(p, d, cells, writes)
+        return True
+
+    def access(self, p: int, d: Decoded, cells: Ints, writes: bool) -> None:
+        """Check one access to pool elements against the accesses before it, and note it."""
+        if cells.min() < 0 or cells.max() >= self.plan.pool_floats:
+            self.fail(d, f"touches element {cells.max()} of a pool of {self.plan.pool_floats}")
+        writers = self.written_by[cells]
+        late = self.written_at[cells] > self.clock[p][writers]
+        if (late & (writers != p)).any():
+            kind = "write after write" if writes else "read after write"
+            e = int(cells[late & (writers != p)][0])
+            self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
+        now = self.clock[p, p]
+        if writes:
+            for q in range(self.n):
+                if q != p and (self.read_at[q][cells] > self.clock[p, q]).any():
+                    self.fail(d, f"write after read race of VP {p} with VP {q}")
+            self.written_by[cells] = p
+            self.written_at[cells] = now
+        else:
+            self.read_at[p][cells] = now
+
+    # ---- what an instruction touches
+
+    def word(self, d: Decoded, name: str) -> int:
+        value = d.fields[name]
+        assert isinstance(value, int)
+        return value
+
+    def touches(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
+        """(pool elements, whether written) for VP p; reads first."""
+        if d.instruction.slices is Slices.UNITS:
+            yield from self.sliced(p, d)
+        elif d.instruction.slices is Slices.TILES:
+            yield from self.tiled(p, d)
+        elif d.instruction.name == "clip":
+            yield self.word(d, "partials") + np.arange(d.n), False
+        elif d.instruction.name == "loss" and p == 0:
+            yield np.array([self.word(d, "source")]), False
+            yield np.array([self.word(d, "slot")]), True
+
+    def owned(self, p: int, d: Decoded) -> tuple[Ints, Ints]:
+        """(rows, units) that VP p owns of the result."""
+        if d.flags & Flag.ROWS:
+            lo, hi = share(d.n, p, self.n)
+            return np.arange(lo, hi), np.arange(d.width)
+        return np.arange(d.n), np.flatnonzero(unit_owners(d.width, d.parts, self.panel, self.n) == p)
+
+    def sliced(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
+        rows, units = self.owned(p, d)
+        if not len(rows) or not len(units):
+            return
+        writes: list[Ints] = []
+        for f in d.instruction.fields:
+            value = d.fields[f.name]
+            if f.kind is Kind.OPERAND:
+                assert isinstance(value, Operand)
+                mine = units if f.role is not Role.READ_ROWS else np.arange(self.word(d, f.width))
+                cells = self.cells(d, value, rows, np.array([0]) if value.scalar else mine)
+                if f.role is Role.WRITE:
+                    writes.append(cells)
+                else:
+                    yield cells, False
+            elif f.kind is Kind.SEGMENTS:
+                assert isinstance(value, list)
+                for operand, width in value:
+                    yield self.cells(d, operand, rows, np.arange(width)), False
+        yield from self.special(p, d, rows, units)
+        for cells in writes:
+            if d.flags & Flag.ACCUMULATE:
+                yield cells, False
+            yield cells, True
+
+    def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, bool]]:
+        """Accesses that fields other than operands stand for."""
+        name = d.instruction.form
+        if name == "GatherSum":
+            offsets = self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
+            entries = self.list(d, 0, np.arange(offsets[0], offsets[-1]))
+            yield _grid(entries + self.word(d, "shift"), units), False
+        elif name == "Matvec":
+            # Panels of the rows that this VP computes; the last one's padding included.
+            panels = np.unique(units // self.panel)
+            span = self.panel * self.word(d, "columns")
+            yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), False
+        elif name == "ColumnSum":
+            if d.flags & Flag.ACCUMULATE:
+                yield self.word(d, "vector") + units, False
+            yield self.word(d, "vector") + units, True
+        elif name == "SquaresRows":
+            yield _grid(self.word(d, "gradient") + rows * d.width, units), False
+            yield self.word(d, "partials") + rows, True
+        elif name in ("UpdateVector", "UpdateRows"):
+            at = self.list(d, self.word(d, "table_rows"), rows) if name == "UpdateRows" else np.array([0])
+            moments = [m for m in ("moment0", "moment1") if self.word(d, m)]
+            if not d.flags & Flag.NO_GRADIENT:
+                source = rows if name == "UpdateRows" else np.array([0])
+                yield _grid(self.word(d, "gradient") + source * d.width, units), False
+            for m in ("weights", *moments):
+                yield _grid(self.word(d, m) + at * d.width, units), True
+
+    def tiled(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
+        columns = self.word(d, "columns")
+        across = -(-columns // TILE_COLUMNS)
+        mine = np.arange(*share(tiles(d.width, columns, self.panel), p, self.n))
+        lanes = np.arange(self.panel)
+        packed = []
+        for t in mine.tolist():
+            panel, from_ = t // across, t % across * TILE_COLUMNS
+            span = np.arange(from_, min(from_ + TILE_COLUMNS, columns))
+            packed.append(_grid((panel * columns + span) * self.panel, lanes))
+        if not packed:
+            return
+        cells = np.concatenate(packed)
+        form = d.instruction.form
+        if form == "Outer":
+            dy = d.fields["dy"]
+            assert isinstance(dy, Operand)
+            rows = np.arange(d.n)
+            yield self.cells(d, dy, rows, np.arange(d.width)), False
+            segments = d.fields["x"]
+            assert isinstance(segments, list)
+            for operand, width in segments:
+                yield self.cells(d, operand, rows, np.arange(width)), False
+            yield self.word(d, "gradient") + cells, True
+        elif form == "SquaresMatrix":
+            yield self.word(d, "gradient") + cells, False
+            panel_rows = mine // across * self.panel
+            rows = (panel_rows[:, None] + lanes).reshape(-1)
+            column = np.repeat(mine % across, self.panel)
+            inside = rows < d.width
+            yield self.word(d, "partials") + rows[inside] * across + column[inside], True
+        elif form == "UpdateMatrix":
+            if not d.flags & Flag.NO_GRADIENT:
+                yield self.word(d, "gradient") + cells, False
+            for name in ("weights", "moment0", "moment1"):
+                if self.word(d, name):
+                    yield self.word(d, name) + cells, True
+            # The transpose of an owned element: column c of row r lies in panel c // PANEL, column r, lane c % PANEL.
+            columns_of, rows_of = [], []
+            for t in mine.tolist():
+                panel, from_ = t // across, t % across * TILE_COLUMNS
+                c = np.arange(from_, min(from_ + TILE_COLUMNS, columns))
+                r = np.arange(panel * self.panel, min((panel + 1) * self.panel, d.width))
+                columns_of.append(np.repeat(c, len(r)))
+                rows_of.append(np.tile(r, len(c)))
+            c, r = np.concatenate(columns_of), np.concatenate(rows_of)
+            yield self.word(d, "transposed") + (c // self.panel * d.width + r) * self.panel + c % self.panel, True
+
+    def cells(self, d: Decoded, operand: Operand, rows: Ints, units: Ints) -> Ints:
+        """Pool elements of an operand."""
+        if operand.indexed:
+            starts = self.list(d, operand.address, rows) + operand.stride
+        else:
+            starts = operand.address + rows * operand.stride
+        return _grid(starts, units)
+
+    def list(self, d: Decoded, position: int, rows: Ints) -> Ints:
+        """Words of an index list."""
+        at = position + rows
+        if len(at) and (at.min() < 0 or at.max() >= len(self.script)):
+            self.fail(d, f"an index list reaches word {at.max()} of a script of {len(self.script)}")
+        result: Any = self.script[at].astype(np.int64)
+        return result  # type: ignore[no-any-return]
+
+
+def _grid(starts: Ints, units: Ints) -> Ints:
+    return (np.asarray(starts)[:, None] + units).reshape(-1)

@@ -1,0 +1,59 @@
+"""Conversion of what users pass in - arrays, numbers, indices - to float32 and int, with errors that say what was wrong."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpps.errors import DtypeError
+
+Float32 = NDArray[np.float32]
+
+
+def as_float32(value: ArrayLike, what: str) -> Float32:
+    """A C-contiguous float32 copy of `value`.
+
+    Rounding a wider float is fine; losing the value is not. Raises DtypeError for booleans, strings, objects, complex
+    numbers, integers that float32 does not hold exactly, and finite numbers beyond float32's range.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DtypeError(f"{what}: cannot be read as an array of numbers ({error})") from error
+    if array.dtype.kind not in "fiu":
+        raise DtypeError(f"{what}: expected numbers, got dtype {array.dtype}; convert it to float32 first")
+    with np.errstate(over="ignore"):
+        result = np.array(array, dtype=np.float32, order="C", copy=True)
+    if array.dtype.kind in "iu":
+        exact = np.array_equal(result.astype(np.float64), array.astype(np.float64)) and (
+            array.size == 0 or max(abs(int(array.max())), abs(int(array.min()))) <= 2**53
+        )
+        if not exact:
+            raise DtypeError(f"{what}: integers beyond 2**24 do not fit float32 exactly; convert them yourself")
+    elif array.dtype.itemsize > 4 and np.any(np.isinf(result) & np.isfinite(array)):
+        raise DtypeError(f"{what}: holds finite numbers beyond float32's range (3.4e38); rescale them")
+    return result
+
+
+def as_number(value: Any) -> float | None:
+    """`value` as a Python float if it is a plain real number (Python's or NumPy's, not a bool), else None."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    if isinstance(value, int | float | np.integer | np.floating):
+        return float(value)
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
+        return float(value)
+    return None
+
+
+def as_index(value: Any) -> int | None:
+    """`value` as an int if it is an integer scalar (Python's, NumPy's or a 0-d integer array, not a bool), else None."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
