@@ -334,7 +334,8 @@ class Handle:
         graph.check_owns(loss, "loss")
         if loss.shape != ():
             raise GraphError(
-                f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), or pick an element x[i]"
+                f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), "
+                "or pick an element x[i]"
             )
 
     def _bind(self) -> None:
@@ -356,8 +357,8 @@ class Handle:
             if floats > limit:
                 reach = " (addresses reach no further)" if limit == MAX_POOL_FLOATS else "; raise pool_limit="
                 raise CapacityError(
-                    f"the graph needs a pool of {floats * 4 / 2**20:.1f} MiB and it may grow to {limit * 4 / 2**20:.1f} MiB"
-                    f"{reach}, or use smaller batches"
+                    f"the graph needs a pool of {floats * 4 / 2**20:.1f} MiB and it may grow to "
+                    f"{limit * 4 / 2**20:.1f} MiB{reach}, or use smaller batches"
                 )
             self._machine.reserve(min(max(floats, int(len(self._machine.pool) * _GROWTH)), limit), keep)
 
@@ -411,7 +412,10 @@ class Handle:
             self._nonfinite()
 
     def _nonfinite(self) -> None:
-        message = f"the loss of step {self.model.step} is {self._loss}; lower the learning rate, clip gradients, or check the data"
+        message = (
+            f"the loss of step {self.model.step} is {self._loss}; lower the learning rate, clip gradients, "
+            "or check the data"
+        )
         if self._on_nonfinite == "raise":
             raise NonFiniteError(message)
         if not self._warned:
@@ -419,7 +423,7 @@ class Handle:
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def pull_weights(self) -> None:
-        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model when needed."""
+        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
         if not self._dirty or self._closed or os.getpid() != self._pid:
             return
         self._wait()

@@ -1,4 +1,4 @@
-"""Initialisers: functions `(rng, shape) -> float array`, and the names by which `Model.parameter(init=...)` knows them."""
+"""Initialisers: functions `(rng, shape) -> float array`, and the names that `Model.parameter(init=...)` takes."""
 
 from __future__ import annotations
 

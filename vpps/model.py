@@ -1,4 +1,4 @@
-"""Model, Parameter, Lookup: what is trained. Parameters and the optimizer's state belong to the Model, not to a Handle."""
+"""Model, Parameter, Lookup: what is trained. Parameters and optimizer state belong to the Model, not to a Handle."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Model:
         return self._declare(Parameter, name, shape, init, trainable, ranks=(0, 1, 2))
 
     def lookup(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Lookup:
-        """Declare a table: `shape = (rows, d)`, or `(rows, r, c)` for rows that are matrices. Default init: uniform +-0.1.
+        """Declare a table: `shape = (rows, d)`, or `(rows, r, c)` for rows that are matrices. Default: uniform +-0.1.
 
         Raises as `parameter` does.
         """
@@ -163,6 +163,7 @@ class Model:
             if init not in INITIALISERS:
                 raise ModelError(f"{name!r}: unknown initialiser {init!r}; known are {', '.join(sorted(INITIALISERS))}")
             init = INITIALISERS[init]
+        value: ArrayLike
         if callable(init):
             rng = np.random.default_rng([abs(self.seed), int(self.seed < 0), zlib.crc32(name.encode())])
             try:

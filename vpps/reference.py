@@ -92,15 +92,15 @@ class Reference:
         cell = batch.block.cell
         vectors, ints, lists = iter(batch.args), iter(batch.ints), iter(batch.lists)
         given: dict[int, Array] = {}
-        for kind, node in zip(cell.kinds, cell.arguments, strict=True):
+        for kind, argument in zip(cell.kinds, cell.arguments, strict=True):
             if isinstance(kind, Vector):
-                given[node] = self._values[kind.shape][self._slot[next(vectors)]]
+                given[argument] = self._values[kind.shape][self._slot[next(vectors)]]
             elif isinstance(kind, Int):
-                given[node] = next(ints)
+                given[argument] = next(ints)
             elif isinstance(kind, List):
                 assert kind.shape is not None
                 ids = next(lists)[1]
-                given[node] = self._values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0, *kind.shape))
+                given[argument] = self._values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0, *kind.shape))
         for i, node in enumerate(cell.nodes):
             if i in given:
                 value = given[i]
@@ -192,7 +192,9 @@ class Reference:
                 continue
             grads = list(node.op.backward(node.attrs, self._operands(batch, i), batch.nodes[i], dy))
             if node.parameter is not None:
-                self.gradients[node.parameter.name] += grads.pop(0)
+                d_weights = grads.pop(0)
+                assert d_weights is not None
+                self.gradients[node.parameter.name] += d_weights
             for j, g in zip(node.inputs, grads, strict=False):
                 if g is None or cell.nodes[j].op.form is Form.INDEX:
                     continue
@@ -204,8 +206,9 @@ class Reference:
             if isinstance(kind, Int):
                 continue
             ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
-            if d[n] is not None and len(ids):
-                np.add.at(self._d_values[cell.nodes[n].shape], self._slot[ids], d[n])
+            d_argument = d[n]
+            if d_argument is not None and len(ids):
+                np.add.at(self._d_values[cell.nodes[n].shape], self._slot[ids], d_argument)
 
     def touched_rows(self, table: Parameter) -> Array:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""

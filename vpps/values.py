@@ -1,4 +1,4 @@
-"""Conversion of what users pass in - arrays, numbers, indices - to float32 and int, with errors that say what was wrong."""
+"""Conversion of what users pass in - arrays, numbers, indices - to float32 and int; errors say what was wrong."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def as_number(value: Any) -> float | None:
 
 
 def as_index(value: Any) -> int | None:
-    """`value` as an int if it is an integer scalar (Python's, NumPy's or a 0-d integer array, not a bool), else None."""
+    """`value` as an int if it is an integer scalar (Python's, NumPy's, a 0-d integer array; not a bool), else None."""
     if isinstance(value, bool | np.bool_):
         return None
     try:

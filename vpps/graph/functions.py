@@ -88,7 +88,7 @@ def concat(parts: Sequence[Value]) -> Expression:
 
 
 def split(x: Value, n: int) -> tuple[Expression, ...]:
-    """A vector cut into n slices of equal length (views, no copies). Raises ShapeError if n does not divide the length."""
+    """A vector cut into n equal slices (views, no copies). Raises ShapeError if n does not divide the length."""
     parts = as_index(n)
     if not isinstance(x, Operand) or len(x.shape) != 1 or parts is None or parts < 1 or x.shape[0] % parts:
         raise ShapeError(f"split({x!r}, {n!r}): expects a vector whose length is a multiple of the number of parts")
@@ -119,10 +119,12 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
     if not isinstance(common_owner(items, op), Trace):
         return cast(Expression, LIST_CELLS[op](items))
-    total = items[0] if len(items) > 1 else record("copy", items)
-    for item in items[1:]:
+    if len(items) == 1:
+        return record("copy", items)
+    total = items[0] + items[1]
+    for item in items[2:]:
         total = total + item
-    return total if op == "sum" or len(items) == 1 else total * (1.0 / len(items))
+    return total if op == "sum" else total * (1.0 / len(items))
 
 
 LIST_CELLS: dict[str, Cell[Any]] = {"sum": Cell(lambda xs: sum(xs)), "mean": Cell(lambda xs: mean(xs))}
@@ -135,7 +137,7 @@ def each(f: Callable[..., Any], *lists: ListExpression) -> Any: ...
 @overload
 def each(f: Callable[..., Any], *lists: Sequence[Expression]) -> list[Any]: ...
 def each(f: Callable[..., Any], *lists: Any) -> Any:
-    """`f` applied to every element of a list argument, or to the elements of several lists of equal length side by side.
+    """`f` applied to every element of a list argument, or to those of several lists of equal length side by side.
 
     Args:
         f: a function of one expression per list; it may also use other expressions of the cell. Inside a cell it runs

@@ -141,7 +141,8 @@ class Graph:
         program = programs.get(full_key)
         if program is None:
             program = programs[full_key] = self._bare_program(op, operands[:n_floats], attrs)
-        return self._record(program, refs, ints, [])  # type: ignore[return-value]
+        result: Expression = self._record(program, refs, ints, [])
+        return result
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
         """Trace a one-op cell; errors name the call."""
@@ -194,8 +195,8 @@ class Graph:
         if isinstance(x, Parameter):
             raise DtypeError(f"{where}: {x!r} is passed as an argument; a cell closes over its parameters instead")
         raise DtypeError(
-            f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; a constant that is "
-            "the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
+            f"{where}: arguments are expressions, ints or lists of expressions, not {type(x).__name__}; a constant "
+            "that is the same for all vertices belongs in a keyword-only argument, data in graph.input(array)"
         )
 
     def _record(self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
@@ -207,8 +208,8 @@ class Graph:
             for value, limit in zip(ints, cell.int_limits, strict=True):
                 if limit is not None and not 0 <= value < limit[0]:
                     raise IndexRangeError(
-                        f"{cell.name}, call {self.n_calls}: index {value} is out of range; {limit[1]}: {limit[0]}, so 0 to "
-                        f"{limit[0] - 1}"
+                        f"{cell.name}, call {self.n_calls}: index {value} is out of range; {limit[1]}: {limit[0]}, so "
+                        f"0 to {limit[0] - 1}"
                     )
             block.ints.extend(ints)
         levels = self.value_levels

@@ -48,7 +48,8 @@ class Operand:
         return record("shift", [self], value=-number) if number is not None else record("sub", [self, other])
 
     def __rsub__(self, other: Any) -> Expression:
-        return -self + other
+        difference: Expression = -self + other
+        return difference
 
     def __mul__(self, other: Any) -> Expression:
         number = as_number(other)
@@ -78,8 +79,8 @@ class Operand:
 
     def __bool__(self) -> bool:
         raise TraceError(
-            f"{self!r} has no truth value while the graph is being recorded; a cell is traced once, so it cannot branch "
-            "on values. Branch on Python data, or make two cells"
+            f"{self!r} has no truth value while the graph is being recorded; a cell is traced once, so it cannot "
+            "branch on values. Branch on Python data, or make two cells"
         )
 
     __hash__ = object.__hash__
@@ -120,12 +121,12 @@ class Index(Operand):
 
     def _refuse(self, *unused: Any) -> Any:
         raise TraceError(
-            f"{self!r} is data of each vertex, not a Python int: it can be used by vpps.lookup and vpps.cross_entropy only. "
-            "A value that is the same for all vertices belongs in a keyword-only argument"
+            f"{self!r} is data of each vertex, not a Python int: it can be used by vpps.lookup and vpps.cross_entropy "
+            "only. A value that is the same for all vertices belongs in a keyword-only argument"
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __matmul__ = _refuse
-    __int__ = __index__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __truediv__ = _refuse  # type: ignore[assignment]
+    __int__ = __index__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __truediv__ = _refuse
     __hash__ = object.__hash__
 
 
@@ -184,8 +185,8 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
             continue
         if trace is not None and x.owner is not trace:
             raise TraceError(
-                f"{what}: {trace.describe()} closes over {x!r}; a cell may close over parameters and Python constants only. "
-                "Pass the expression to the cell as an argument"
+                f"{what}: {trace.describe()} closes over {x!r}; a cell may close over parameters and Python constants "
+                "only. Pass the expression to the cell as an argument"
             )
         if owner is not None and x.owner is not owner:
             raise GraphError(f"{what}: the operands belong to two graphs ({owner.describe()}, {x.owner.describe()})")

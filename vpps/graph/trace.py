@@ -239,8 +239,8 @@ class Trace:
         if OPS[op].form is not Form.MAP:
             name = f"argument {position + 1}"
             raise TraceError(
-                f"{self.describe()}: the list given as {name} is empty in its first call and {op} does not tell the shape "
-                "of its elements; call the cell with a non-empty list first"
+                f"{self.describe()}: the list given as {name} is empty in its first call and {op} does not tell the "
+                "shape of its elements; call the cell with a non-empty list first"
             )
         if known:
             raise ElementShapeFound(position, known[0])
@@ -299,8 +299,8 @@ class Trace:
                 )
             elif v.ref in self._unknown:
                 raise TraceError(
-                    f"{self.describe()}: a list is empty in its first call and nothing in the cell tells the shape of its "
-                    "elements; call the cell with a non-empty list first"
+                    f"{self.describe()}: a list is empty in its first call and nothing in the cell tells the shape of "
+                    "its elements; call the cell with a non-empty list first"
                 )
             else:
                 nodes.append(v.ref)

@@ -46,7 +46,7 @@ MACHINE = ("machine_host.h",)
 
 
 def template_dir() -> Path:
-    """The templates: inside an installed package, or beside it in a checkout. Raises CompileError if neither is there."""
+    """The templates: inside an installed package, or beside it in a checkout. Raises CompileError if in neither."""
     package = Path(vpps.__file__).parent
     for folder in (package / "templates", package.parent / "templates"):
         if (folder / "kernel.cu.j2").is_file():

@@ -78,7 +78,7 @@ def constant(
     doc: str,
     passes: tuple[int, ...] = (),
 ) -> Op:
-    """Register y = forward(x, value), `value` a Python constant, with a derivative that depends on the constant only."""
+    """Register y = forward(x, value), `value` a Python constant, whose derivative depends on the constant only."""
     return register(
         Op(
             name=name,

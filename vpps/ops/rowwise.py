@@ -45,11 +45,13 @@ def _column(dy: Array, x: Array) -> Array:
 
 def _logsumexp(x: Array) -> Array:
     top = x.max(axis=1, keepdims=True)
-    return top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
+    total: Array = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
+    return total
 
 
 def _softmax(x: Array) -> Array:
-    return np.exp(x - _logsumexp(x))
+    p: Array = np.exp(x - _logsumexp(x))
+    return p
 
 
 def _cross_entropy(attrs: Attrs, x: Array, label: Array) -> Array:

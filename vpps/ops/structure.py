@@ -33,7 +33,7 @@ def _affine(attrs: Attrs, w: Array, x: Array, *b: Array) -> Array:
 
 def _affine_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array | None, ...]:
     w, x, *b = xs
-    return (dy.T @ x, dy @ w, *([dy.sum(axis=0)] if b else []))
+    return (dy.T @ x, dy @ w, *([dy] if b else []))
 
 
 def _affine_cost(shapes: Sequence[Shape], out: Shape) -> Cost:

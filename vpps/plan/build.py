@@ -22,7 +22,7 @@ from vpps.plan.instr import Instr, View
 from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.topology import BlockArrays, Ints, Topology, ragged, stages
 from vpps.script.encode import direct, encode, plain
-from vpps.script.instructions import HEADER_WORDS, MAGIC, Flag
+from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
 from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
 Words = NDArray[np.uint32]
@@ -229,7 +229,7 @@ class _Build:
         self.cursor = aligned(start + floats)
         return start
 
-    def instruction(self, name: str, n: int, width: int, flags: Flag = Flag(0), /, **fields: Any) -> None:
+    def instruction(self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, **fields: Any) -> None:
         """Append an instruction that no cell made."""
         self.sections.append(Section(self.position, None, None, 0, name))
         self.append(plain(encode(name, n, width, 1, flags, **fields)))
@@ -295,11 +295,13 @@ class _Build:
                 width, domain = cell.lowered.slabs[slab]
                 return plan.bases[slab] + np.arange(plan.n_rows(domain)) * width
             case ("args", position):
-                return self.addresses[b.args[plan.order, cell.vector_index[position]]]
+                arguments: Ints = self.addresses[b.args[plan.order, cell.vector_index[position]]]
+                return arguments
             case ("elements", position):
                 return self.addresses[self.element_values(plan, position)]
             case ("expand", domain, own):
-                return self.list_values(plan, own)[plan.owner[domain - 1]]
+                expanded: Ints = self.list_values(plan, own)[plan.owner[domain - 1]]
+                return expanded
             case ("ints", node):
                 return self.int_values(plan, node)
             case ("table", node):
@@ -321,7 +323,8 @@ class _Build:
         attrs = plan.cell.cell.nodes[node].attrs
         if "constant" in attrs:
             return np.full(len(plan.order), attrs["constant"], np.int64)
-        return plan.arrays.ints[plan.order, plan.cell.int_index[attrs["position"]]]
+        ints: Ints = plan.arrays.ints[plan.order, plan.cell.int_index[attrs["position"]]]
+        return ints
 
     def place_lists(self, training: bool, uses: Callable[[int, int], int]) -> None:
         """Put every block's index lists into the script. `uses(block, output)` is the position of the reverse lists."""
@@ -385,7 +388,8 @@ class _Build:
         used = {p for plan in self.blocks if plan.n_needed for p in plan.cell.cell.parameters if p.trainable}
         if not used:
             raise GraphError(
-                "the loss depends on no trainable parameter, so there is nothing to learn; use handle.forward to evaluate it"
+                "the loss depends on no trainable parameter, so there is nothing to learn; "
+                "use handle.forward to evaluate it"
             )
         self.allocate(training=True)
         uses = self._reverse_lists(loss)
@@ -492,7 +496,7 @@ class _Build:
         return found
 
     def _gradients(self, tables: dict[Parameter, tuple[Ints, int, int, int]]) -> set[Parameter]:
-        """Emit all weight gradients, each once over all rows of a cell (lazy batching); returns the dense ones touched."""
+        """Emit weight gradients, each once over all rows of a cell (lazy batching); returns the dense ones touched."""
         touched: set[Parameter] = set()
         for plan in self.blocks:
             if not plan.n_needed:
@@ -521,12 +525,12 @@ class _Build:
         return touched
 
     def _row_flag(self, width: int) -> Flag:
-        return Flag.ROWS if sliced_by_rows(width, 1, self.distribution.panel, self.n_vps) else Flag(0)
+        return Flag.ROWS if sliced_by_rows(width, 1, self.distribution.panel, self.n_vps) else NO_FLAGS
 
     def _clip(
         self, touched: Iterable[Parameter], tables: dict[Parameter, tuple[Ints, int, int, int]], clip_norm: float
     ) -> None:
-        """Scale all gradients so that their global norm is at most `clip_norm`: partial sums, a barrier, the same sum by all."""
+        """Scale all gradients to a global norm of at most `clip_norm`: partial sums, a barrier, the same sum by all."""
         places = self.distribution.places
         dense = [p for p in places if p in touched]
         counts = [
@@ -576,7 +580,7 @@ class _Build:
                         table_rows=rows,
                     )
                 continue
-            flags = Flag(0) if p in touched else Flag.NO_GRADIENT
+            flags = NO_FLAGS if p in touched else Flag.NO_GRADIENT
             fields["gradient"] = place.gradient
             if self.distribution.is_packed(p):
                 self.instruction(

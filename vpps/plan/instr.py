@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vpps.model import Lookup, Parameter
-from vpps.script.instructions import BY_NAME, Flag, Kind, Role, Slices
+from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Kind, Role, Slices
 
 
 class Slab(NamedTuple):
@@ -85,7 +85,7 @@ class Instr:
     @property
     def flags(self) -> Flag:
         """Flags of its first word."""
-        flags = Flag(0)
+        flags = NO_FLAGS
         if self.accumulate:
             flags |= Flag.ACCUMULATE
         if self.rows:

@@ -1,9 +1,9 @@
 """Lowers a traced cell to instructions: forward, backward, and the gradients of its parameters.
 
 Backward is in gather form (design 4.6): nothing adds into memory that another vertex's instruction writes. A vertex
-stores one gradient row per argument; the vertex that produced the argument sums the rows of all its uses, in fixed order,
-through a reverse index list. Where a gradient is the gradient of something else unchanged (add, concat, slices, sums of
-lists), it is a view of it and costs nothing.
+stores one gradient row per argument; the vertex that produced the argument sums the rows of all its uses, in fixed
+order, through a reverse index list. Where a gradient is the gradient of something else unchanged (add, concat, slices,
+sums of lists), it is a view of it and costs nothing.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Lowering:
         accumulate: bool = False,
         mean: bool = False,
         gathers: tuple[View, ...] = (),
-        **operands: Any,
+        operands: dict[str, Any] | None = None,
     ) -> None:
         """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide."""
         model = node if parts_of is None else parts_of
@@ -159,7 +159,7 @@ class _Lowering:
                 dst.domain,
                 dst.width,
                 parts,
-                {"dst": dst, **operands},
+                {"dst": dst, **(operands or {})},
                 values or {},
                 rows,
                 accumulate,
@@ -223,20 +223,22 @@ class _Lowering:
         form = node.op.form
         sources = [self._view(j) for j in node.inputs if self.view[j] is not None]
         if form is Form.MAP:
-            self.emit(node.op.name, i, dst, {"value": node.attrs.get("value", 0.0)}, **self._row_operands(sources))
+            values = {"value": node.attrs.get("value", 0.0)}
+            self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
         elif form is Form.ROWWISE:
             values = {"row_width": sources[0].width, "labels": self._labels(node)}
-            self.emit(node.op.name, i, dst, values, by_rows=True, **self._row_operands(sources))
+            self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
         elif form is Form.MATVEC:
             assert node.parameter is not None
             values = {"weights": self.places[node.parameter].weights, "columns": node.parameter.shape[1]}
             bias = self._view(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
-            self.emit("matvec", i, dst, values, bias=bias, x=self._segments(node.inputs[0]))
+            operands = {"bias": bias, "x": self._segments(node.inputs[0])}
+            self.emit("matvec", i, dst, values, operands=operands)
         elif form is Form.CONCAT:
             offset = 0
             for j in node.inputs:
                 for v in self._segments(j):
-                    self.emit("copy", i, dst.part(offset, v.width), {"value": 0.0}, a=v)
+                    self.emit("copy", i, dst.part(offset, v.width), {"value": 0.0}, operands={"a": v})
                     offset += v.width
         elif form is Form.LIST_REDUCE:
             source = self._view(node.inputs[0])
@@ -353,7 +355,7 @@ class _Lowering:
     def _emit_gradient(
         self, name: str, i: int, values: dict[str, Any], by_rows: bool, sources: dict[str, View], dst: View, add: bool
     ) -> None:
-        self.emit(name, i, dst, values, by_rows=by_rows, accumulate=add, **sources)
+        self.emit(name, i, dst, values, by_rows=by_rows, accumulate=add, operands=sources)
 
     def _backward_product(self, i: int, node: Node, dy: View) -> None:
         matrix, x = node.parameter, node.inputs[0]
@@ -365,7 +367,8 @@ class _Lowering:
             values = {"weights": place.transposed, "columns": matrix.shape[0]}
 
             def transposed_product(dst: View, accumulate: bool) -> None:
-                self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, bias=NO_BIAS, x=[dy])
+                operands = {"bias": NO_BIAS, "x": [dy]}
+                self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, operands=operands)
 
             self.contribute(i, x, matrix.shape[1], transposed_product)
         if matrix.trainable:
@@ -386,7 +389,7 @@ class _Lowering:
             domain = self.nodes[j].domain
             scaled = self.slab(dy.width, 0)
             offsets = ("offsets", domain, self._view(j).row_list(domain))
-            self.emit("divide_by_count", i, scaled, {"offsets": offsets}, src=dy)
+            self.emit("divide_by_count", i, scaled, {"offsets": offsets}, operands={"src": dy})
             dy = scaled
         self.pass_on(i, j, dy)
 
@@ -417,7 +420,7 @@ class _Lowering:
             self.alias[j] = dy
         else:
             dst, accumulate = self.claim(j)
-            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, a=dy)
+            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
 
     def reduce_into(self, i: int, j: int, source: View) -> None:
         """Add `source`, a gradient of node i with more rows or floats than node j has, to j's gradient."""
@@ -425,7 +428,7 @@ class _Lowering:
         if source.width != self.width(j):  # a scalar that was broadcast: sum the units
             single = self.slab(1, source.domain)
             values = {"row_width": source.width, "labels": ("none",)}
-            self.emit("sum", i, single, values, by_rows=True, a=source)
+            self.emit("sum", i, single, values, by_rows=True, operands={"a": source})
             source = single
         if target.op.form is Form.PARAMETER:
             assert target.parameter is not None
@@ -435,7 +438,7 @@ class _Lowering:
             self._reduce_list(i, source, dst, domain, accumulate=accumulate)
         else:
             dst, accumulate = self.claim(j)
-            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, a=source)
+            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": source})
 
     def _parameter_sum(self, i: int, parameter: Parameter, source: View) -> None:
         """The gradient of a parameter vector: the sum over all rows. Runs over the rows of node i's domain."""

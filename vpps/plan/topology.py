@@ -120,8 +120,8 @@ def stages_sinks_last(topology: Topology) -> list[Ints]:
     """Policy `sinks-last`: recurrent cells as soon as possible, level by level; what they wait for, all of it, before;
     what nothing recurrent waits for, all of it, after.
 
-    Cells are ranked by the longest path in the graph of "reads from" between cells, cycles contracted. The vertices of a
-    cell that is on no cycle are one stage; those of a cycle have one stage per level within the cycle. On trees and
+    Cells are ranked by the longest path in the graph of "reads from" between cells, cycles contracted. The vertices of
+    a cell that is on no cycle are one stage; those of a cycle have one stage per level within the cycle. On trees and
     chains this launches as few batches as possible, with no more levels than `depth`.
     """
     blocks = topology.blocks

@@ -45,7 +45,8 @@ def _aligned_zeros(floats: int) -> NDArray[np.float32]:
         raw = np.zeros(floats + _ALIGN_BYTES // 4, np.float32)
     except MemoryError:
         raise CapacityError(
-            f"the system has no {floats * 4 / 2**20:.0f} MiB left for the pool; use smaller batches, or fewer other programs"
+            f"the system has no {floats * 4 / 2**20:.0f} MiB left for the pool; "
+            "use smaller batches, or fewer other programs"
         ) from None
     shift = -raw.ctypes.data % _ALIGN_BYTES // 4
     return raw[shift : shift + floats]

@@ -136,7 +136,7 @@ def disassemble(script: Words, origin: Callable[[int], str] = lambda position: "
         vps = [i for i, e in enumerate(entries) if e == entry]
         lines.append(f"; virtual processors {', '.join(map(str, vps))}, from word {entry}")
         for d in instructions(script, entry):
-            flags = "".join(f".{f.name.lower()}" for f in Flag if d.flags & f)
+            flags = "".join(f".{name.lower()}" for name, f in Flag.__members__.items() if d.flags & f)
             fields = ", ".join(f"{name}={_text(value)}" for name, value in d.fields.items())
             shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
             where = origin(d.position)

@@ -1,4 +1,4 @@
-"""Encodes instructions, with words that may still depend on where a step begins: templates, filled in by the thousand."""
+"""Encodes instructions, with words that may still depend on where a step begins: templates, filled by the thousand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.script.instructions import BY_NAME, INDEXED, OFFSET_MASK, SCALAR, Flag, Kind
+from vpps.script.instructions import BY_NAME, INDEXED, NO_FLAGS, OFFSET_MASK, SCALAR, Flag, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ def float_word(value: float) -> int:
         return int(struct.unpack("<I", np.float32(value).tobytes())[0])
 
 
-def encode(name: str, n: AnyWord, width: int, parts: int = 1, flags: Flag = Flag(0), /, **fields: Any) -> list[AnyWord]:
+def encode(
+    name: str, n: AnyWord, width: int, parts: int = 1, flags: Flag = NO_FLAGS, /, **fields: Any
+) -> list[AnyWord]:
     """Words of one instruction.
 
     Args:
@@ -109,7 +111,8 @@ class Template:
         """
         fixed = self.constant + bases[self.base]
         words = fixed + self.per_row * first[:, self.domain] + self.per_count * count[:, self.domain]
-        return words.astype(np.uint32)
+        filled: NDArray[np.uint32] = words.astype(np.uint32)
+        return filled
 
 
 def plain(words: Sequence[AnyWord]) -> NDArray[np.uint32]:

@@ -1,13 +1,13 @@
 """The instruction table. Encoder, C++ decoder, disassembler and verifier all derive from it.
 
-An instruction is a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its fields
-in order. Rows are the vertices of a step (or the elements of their lists); `width` is the
-number of floats of a row of the result.
+An instruction is a head of five words - `opcode | flags << 16`, number of words, rows n, width, parts - and then its
+fields in order. Rows are the vertices of a step (or the elements of their lists); `width` is the number of floats of a
+row of the result.
 
 Field kinds:
     operand: two words, an address and a mode. Direct: row r starts at `address + r * stride`. Indexed (mode bit 31): at
-        `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A *scalar* operand (mode
-        bit 30) has one float per row, used for every unit.
+        `script[address + r] + offset`. The low 29 bits of the mode are the stride or the offset. A *scalar* operand
+        (mode bit 30) has one float per row, used for every unit.
     list: position in the script of a list, one word per row.
     word: an unsigned integer (a pool address where the name says so).
     float: an IEEE single.
@@ -47,6 +47,9 @@ class Flag(IntFlag):
     NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
 
 
+NO_FLAGS = Flag(0)
+
+
 class Kind(Enum):
     """What a field holds."""
 
@@ -81,7 +84,7 @@ class Slices(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an instruction. `width` names the field that holds the operand's width, or "" for that of the result."""
+    """A field of an instruction. `width` names the field that holds the operand's width, or "" for the result's."""
 
     name: str
     kind: Kind

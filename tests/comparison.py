@@ -1,0 +1,71 @@
+"""Compares a handle's results with the float64 reference, norm-wise per tensor, and between numbers of VPs, bitwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+from vpps.reference import Reference, weights_of
+
+FORWARD_TOLERANCE = 1e-5
+GRADIENT_TOLERANCE = 1e-4
+VP_COUNTS = (1, 2, 3, 7)
+
+Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression]]
+
+
+def relative_error(value: NDArray[np.floating], expected: NDArray[np.floating]) -> float:
+    """Norm of the difference over the norm of what was expected; 0 where both vanish."""
+    difference = float(np.linalg.norm(np.asarray(value, np.float64) - expected))
+    scale = float(np.linalg.norm(expected))
+    if scale == 0:
+        return difference
+    return difference / scale
+
+
+def assert_agrees_with_reference(
+    model: vpps.Model,
+    graph: vpps.Graph,
+    loss: vpps.Expression,
+    values: Iterable[vpps.Expression] = (),
+    vp_counts: Iterable[int] = VP_COUNTS,
+    policy: str = "sinks-last",
+    floor: float = 1e-6,
+) -> None:
+    """Loss, gradients and values agree with the reference, and are bitwise equal for all numbers of VPs.
+
+    Args:
+        floor: gradients whose norm is below it (relative to the largest) count as zero: cancellation left only rounding.
+    """
+    reference = Reference(graph, weights_of(model))
+    expected_loss = float(reference.value(loss))
+    expected = reference.backward(loss)
+    largest = max((float(np.linalg.norm(g)) for g in expected.values()), default=0.0)
+    first: tuple[float, dict[str, NDArray[np.float32]]] | None = None
+    values = list(values)
+    for vps in vp_counts:
+        with vpps.Handle(model, vps=vps, policy=policy) as handle:
+            got, gradients = handle.gradients(graph, loss)
+            for shape in {e.shape for e in values}:  # a tensor is what a batch of vertices computes
+                batch = [e for e in values if e.shape == shape]
+                value = np.stack([handle.value(e) for e in batch])
+                error = relative_error(value, np.stack([reference.value(e) for e in batch]))
+                assert error <= FORWARD_TOLERANCE, f"values of shape {shape}: relative error {error:.1e} with {vps} VPs"
+        # A sum of terms of both signs may be nearly zero: its error is that of the terms, which are of order one.
+        assert abs(got - expected_loss) <= FORWARD_TOLERANCE * max(abs(expected_loss), 1.0), (got, expected_loss)
+        for name, g in gradients.items():
+            if not model[name].trainable:
+                assert not g.any(), f"gradient of {name}, which is not trainable"
+                continue
+            small = float(np.linalg.norm(expected[name])) <= floor * largest
+            error = float(np.linalg.norm(g)) / max(largest, 1e-30) if small else relative_error(g, expected[name])
+            assert error <= GRADIENT_TOLERANCE, f"gradient of {name}: relative error {error:.1e} with {vps} VPs"
+        if first is None:
+            first = got, gradients
+        else:
+            assert first[0] == got, f"loss with {vps} VPs differs"
+            for name, g in gradients.items():
+                assert np.array_equal(first[1][name], g), f"gradient of {name} differs with {vps} VPs"

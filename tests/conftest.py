@@ -1,0 +1,26 @@
+"""What all tests share: scripts are verified before they run, real data is found by path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("VPPS_VERIFY", "1")  # every script that a test launches is checked first
+
+DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture
+def real_data() -> Callable[[str], Path]:
+    """Path of a file of the real data sets; skips the test where it is absent."""
+
+    def find(name: str) -> Path:
+        path = DATA / name
+        if not path.exists():
+            pytest.skip(f"{path} is absent: set VPPS_DATA to the folder of the data sets")
+        return path
+
+    return find

@@ -1,0 +1,194 @@
+"""Every op computes what its reference says, forward and backward, for any number of virtual processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import assert_agrees_with_reference
+
+pytestmark = pytest.mark.cpu
+
+Op = Callable[..., vpps.Expression]
+UNARY: dict[str, Op] = {
+    "tanh": vpps.tanh,
+    "sigmoid": vpps.sigmoid,
+    "relu": vpps.relu,
+    "exp": vpps.exp,
+    "log": vpps.log,
+    "square": vpps.square,
+    "neg": lambda x: -x,
+    "scale": lambda x: x * 1.7,
+    "divide": lambda x: x / 4,
+    "shift": lambda x: 0.5 + x,
+    "softmax": vpps.softmax,
+    "log_softmax": vpps.log_softmax,
+    "sum": vpps.sum,
+    "mean": vpps.mean,
+    "slice": lambda x: x[: max(1, x.shape[0] // 2)],
+    "element": lambda x: x[-1],
+}
+BINARY: dict[str, Op] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "dot": vpps.dot,
+    "mse": vpps.mse,
+    "concat": lambda a, b: vpps.concat([a, b, a]),
+}
+WIDTHS = (1, 5, 33, 64, 200)
+
+
+def weighted(graph: vpps.Graph, y: vpps.Expression, seed: int) -> vpps.Expression:
+    """A scalar whose gradient with respect to y is not uniform."""
+    if y.shape == ():
+        return y
+    return vpps.dot(y, graph.input(np.random.default_rng(seed).normal(size=y.shape)))
+
+
+def operands(low: float, width: int, n: int) -> tuple[vpps.Model, vpps.Lookup]:
+    model = vpps.Model(seed=3)
+    values = np.random.default_rng(width).uniform(low, low + 2.5, (n, width))
+    return model, model.lookup("x", (n, width), init=values)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str, width: int) -> None:
+    model, table = operands(0.2 if name == "log" else -1.5, width, 4)
+    graph = vpps.Graph()
+    results = [UNARY[name](graph.lookup(table, i)) for i in range(4)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str, width: int) -> None:
+    model, table = operands(-1.2, width, 5)
+    graph = vpps.Graph()
+    xs = [graph.lookup(table, i) for i in range(5)]
+    results = [BINARY[name](a, b) for a, b in zip(xs, xs[1:], strict=False)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("width", [5, 64, 96])
+@pytest.mark.parametrize("name", ["add", "sub", "mul"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_scalars_broadcast(name: str, side: int, width: int) -> None:
+    model, table = operands(-1.2, width, 3)
+    graph = vpps.Graph()
+    xs = [graph.lookup(table, i) for i in range(3)]
+    results = [BINARY[name](*((x, x[0]) if side else (x[1], x))) for x in xs]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (40, 33), (128, 64), (70, 200)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 9, 70])
+def test_product_with_a_matrix(shape: tuple[int, int], bias: bool, n: int) -> None:
+    rows, columns = shape
+    model, table = operands(-1.2, columns, 8)
+    W = model.parameter("W", shape)
+    b = model.parameter("b", (rows,), init="normal")
+
+    @vpps.cell
+    def layer(x: vpps.Expression) -> vpps.Expression:
+        y = W @ x
+        return vpps.tanh(y + b) if bias else y
+
+    graph = vpps.Graph()
+    results = [layer(graph.lookup(table, i % 8)) for i in range(n)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)]) * (1 / n)
+    assert_agrees_with_reference(model, graph, loss, results[:3])
+
+
+def test_product_with_a_concatenation_reads_its_segments() -> None:
+    model, table = operands(-1.0, 24, 6)
+    W = model.parameter("W", (48, 51))
+    graph = vpps.Graph()
+    xs = [graph.lookup(table, i) for i in range(6)]
+
+    @vpps.cell
+    def layer(a: vpps.Expression, b: vpps.Expression) -> vpps.Expression:
+        return W @ vpps.concat([a, vpps.concat([b[3:], a[:5]]), a[7]])
+
+    results = [layer(a, b) for a, b in zip(xs, xs[::-1], strict=True)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 100])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_cross_entropy_is_stable_for_large_logits(classes: int, size: float) -> None:
+    model = vpps.Model(seed=1)
+    values = np.random.default_rng(0).normal(size=(6, classes)) * size
+    table = model.lookup("logits", (6, classes), init=values)
+    graph = vpps.Graph()
+    losses = [vpps.cross_entropy(graph.lookup(table, i), (i * 7) % classes) for i in range(6)]
+    assert_agrees_with_reference(model, graph, vpps.sum(losses), losses)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_is_stable_for_large_logits(name: str) -> None:
+    model = vpps.Model(seed=1)
+    table = model.lookup("logits", (3, 9), init=np.random.default_rng(0).normal(size=(3, 9)) * 300)
+    graph = vpps.Graph()
+    results = [UNARY[name](graph.lookup(table, i)) for i in range(3)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("reduce", [vpps.sum, vpps.mean])
+@pytest.mark.parametrize("length", [1, 2, 3, 150])
+def test_reductions_of_lists_of_expressions(reduce: Op, length: int) -> None:
+    model, table = operands(-1.0, 40, 7)
+    graph = vpps.Graph()
+    y = reduce([graph.lookup(table, i % 7) for i in range(length)])
+    assert_agrees_with_reference(model, graph, weighted(graph, y, 0), [y])
+
+
+def test_vector_parameters_are_operands() -> None:
+    model, table = operands(-1.0, 40, 7)
+    p = model.parameter("p", (40,), init="normal")
+    s = model.parameter("s", (), init=0.7)
+    q = model.parameter("q", (90,), init="normal")
+
+    @vpps.cell
+    def mix(x: vpps.Expression) -> vpps.Expression:
+        return (vpps.tanh(x * p) - p) * s + q[10:50] * x + vpps.concat([q[:30], p[:10]])
+
+    graph = vpps.Graph()
+    results = [mix(graph.lookup(table, i)) for i in range(7)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+def test_zeros_and_inputs_are_leaves() -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (6, 8))
+    graph = vpps.Graph()
+    x = graph.input(np.linspace(-1, 1, 5))
+    y = vpps.tanh(W @ vpps.concat([x, graph.zeros(3)]))
+    scalar = graph.input(2.5)
+    assert_agrees_with_reference(model, graph, vpps.sum(y * scalar), [x, y, scalar, graph.zeros(3)])
+
+
+def test_lookups_inside_cells_share_rows() -> None:
+    model = vpps.Model(seed=1)
+    E = model.lookup("E", (9, 34))
+    F = model.lookup("F", (4, 34), trainable=False)
+
+    @vpps.cell
+    def pair(a: int, b: int) -> vpps.Expression:
+        return vpps.lookup(E, a) * vpps.lookup(E, b) + vpps.lookup(F, 2) + vpps.lookup(E, 0)
+
+    graph = vpps.Graph()
+    results = [graph.call(pair, i % 3, 8 - i) for i in range(7)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
