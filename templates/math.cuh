@@ -1,7 +1,7 @@
 // ---- elementary functions: branch-free polynomials that vectorise and give the same bits in vector and scalar loops.
 // Right for NaN, infinities, zeros and denormals; error bounds are asserted by tests/kernel/test_math.py.
 
-// e^x. Cody-Waite reduction to |r| <= ln(2)/2, degree-6 polynomial, scaling in two steps so that denormals come out right.
+// e^x. Cody-Waite reduction to |r| <= ln(2)/2, degree-7 polynomial, scaling in two steps so that denormals come out right.
 VP_DEVICE float exp_(float x)
 {
     float t = x < -104.f ? -104.f : x;  // below: 0
@@ -10,7 +10,8 @@ VP_DEVICE float exp_(float x)
     const float n = shifted - 12582912.f;
     float r = fma_(n, -0.693145751953125f, t);
     r = fma_(n, -1.42860682030941723e-6f, r);
-    float p = 1.388888888e-3f;
+    float p = 1.984126984e-4f;
+    p = fma_(p, r, 1.388888889e-3f);
     p = fma_(p, r, 8.333333333e-3f);
     p = fma_(p, r, 4.166666667e-2f);
     p = fma_(p, r, 1.666666667e-1f);
@@ -41,25 +42,26 @@ VP_DEVICE float tanh_(float x)
     return (x < 0 ? -x : x) < 0.625f ? near : far;
 }
 
-// Natural logarithm: x = m * 2^k with m in [sqrt(1/2), sqrt(2)), log(m) by an odd series in s = (m - 1) / (m + 1).
+// Natural logarithm: x = (1 + f) * 2^k with 1 + f in [sqrt(1/2), sqrt(2)); with s = f / (2 + f),
+// log(1 + f) = f - f^2/2 + s (f^2/2 + R), R an even series in s: the small terms are summed before f itself.
 VP_DEVICE float log_(float x)
 {
     const bool denormal = x < 1.17549435e-38f;
     const float scaled = denormal ? x * 8388608.f : x;
     const Word bits = as_word(scaled);
     const Word shifted = bits - 0x3f3504f3u;  // sqrt(1/2): makes the mantissa's range symmetric about 1
-    const int k = (int)shifted >> 23;
-    const float m = as_float(bits - ((Word)k << 23));
-    const float exponent = (float)(denormal ? k - 23 : k);
-    const float f = m - 1.f;
+    const int exponent = (int)shifted >> 23;
+    const float f = as_float(bits - ((Word)exponent << 23)) - 1.f;
+    const float k = (float)(denormal ? exponent - 23 : exponent);
     const float s = f / (2.f + f);
     const float z = s * s;
-    float p = 0.2220000f;
-    p = fma_(p, z, 0.28571429f);
-    p = fma_(p, z, 0.4f);
-    p = fma_(p, z, 0.66666667f);
-    const float series = fma_(p * z, s, 2.f * s);
-    const float y = fma_(exponent, 0.693145751953125f, fma_(exponent, 1.42860682030941723e-6f, series));
+    float series = 0.222222222f;
+    series = fma_(series, z, 0.285714286f);
+    series = fma_(series, z, 0.4f);
+    series = fma_(series, z, 0.666666667f);
+    const float half = 0.5f * f * f;
+    const float small = fma_(s, fma_(series, z, half), k * 1.42860682030941723e-6f);
+    const float y = fma_(k, 0.693145751953125f, f - (half - small));
     const float infinity = as_float(0x7f800000u), nan = as_float(0x7fc00000u);
     return x != x ? x : x < 0.f ? nan : x == 0.f ? -infinity : x == infinity ? x : y;
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar, overload
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
 from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, result_shape, tracing
@@ -240,7 +241,7 @@ class Trace:
             name = f"argument {position + 1}"
             raise TraceError(
                 f"{self.describe()}: the list given as {name} is empty in its first call and {op} does not tell the "
-                "shape of its elements; call the cell with a non-empty list first"
+                "shape of its elements; declare it: @vpps.cell(elements={argument_name: shape})"
             )
         if known:
             raise ElementShapeFound(position, known[0])
@@ -300,7 +301,7 @@ class Trace:
             elif v.ref in self._unknown:
                 raise TraceError(
                     f"{self.describe()}: a list is empty in its first call and nothing in the cell tells the shape of "
-                    "its elements; call the cell with a non-empty list first"
+                    "its elements; declare it: @vpps.cell(elements={argument_name: shape})"
                 )
             else:
                 nodes.append(v.ref)
@@ -383,10 +384,17 @@ class Cell(Generic[R]):
     Keyword-only arguments are static: each combination of their values is a program of its own. The function runs once
     per signature, on symbolic arguments: it must not branch on values nor depend on state that changes later.
     Called inside another cell, it is inlined.
+
+    Args:
+        elements: shapes of the elements of list arguments, by argument name. Needed only where a cell's first call has
+            an empty list and no use of the list shows the shape.
     """
 
-    def __init__(self, function: Callable[..., R], instance: Any = None) -> None:
+    def __init__(
+        self, function: Callable[..., R], instance: Any = None, elements: Mapping[str, Shape] | None = None
+    ) -> None:
         self._function = function
+        self._elements = dict(elements or {})
         self._bound = function if instance is None else functools.partial(function, instance)
         self._programs: dict[Any, TracedCell] = {}
         self.name = getattr(function, "__name__", "cell")
@@ -407,7 +415,7 @@ class Cell(Generic[R]):
             return self
         bound = instance.__dict__.get(self._attribute)
         if bound is None:
-            bound = instance.__dict__[self._attribute] = Cell(self._function, instance)
+            bound = instance.__dict__[self._attribute] = Cell(self._function, instance, self._elements)
         return bound  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **statics: Any) -> R:
@@ -424,7 +432,8 @@ class Cell(Generic[R]):
             signature: per positional argument its shape, `int`, or `(list, element shape or None)`.
         """
         try:
-            key = (signature, tuple(sorted(statics.items()))) if statics else signature
+            # The type belongs to the key: 1, 1.0 and True are equal and hash alike.
+            key = (signature, tuple((k, type(v), v) for k, v in sorted(statics.items()))) if statics else signature
             program = self._programs.get(key)
         except TypeError:
             raise TraceError(
@@ -440,9 +449,14 @@ class Cell(Generic[R]):
                     f"cell {self.name!r}: {name}={value!r}: keyword arguments are static; pass it by position"
                 )
         try:
-            inspect.signature(self._bound).bind(*signature, **statics)
+            bound = inspect.signature(self._bound).bind(*signature, **statics)
         except TypeError as error:
             raise TraceError(f"cell {self.name!r}: {error}") from None
+        names = [name for name in bound.arguments if name not in statics]
+        signature = tuple(
+            (list, self._elements.get(name)) if s == (list, None) else s
+            for name, s in zip_longest(names[: len(signature)], signature)
+        )
         try:
             program = trace(self.name, self._bound, tuple(map(_kind, signature)), statics)
         except TraceError:
@@ -479,6 +493,17 @@ def _fits(kinds: tuple[ArgKind, ...], signature: tuple[Any, ...]) -> bool:
     )
 
 
-def cell(function: Callable[..., R]) -> Cell[R]:
-    """Make a vertex function of a Python function; see `Cell`."""
+@overload
+def cell(function: Callable[..., R]) -> Cell[R]: ...
+@overload
+def cell(*, elements: Mapping[str, Shape]) -> Callable[[Callable[..., R]], Cell[R]]: ...
+def cell(
+    function: Callable[..., R] | None = None, *, elements: Mapping[str, Shape] | None = None
+) -> Cell[R] | Callable[[Callable[..., R]], Cell[R]]:
+    """Make a vertex function of a Python function; see `Cell`.
+
+    Used as `@vpps.cell`, or as `@vpps.cell(elements={"hs": (64,)})` to declare the shape of a list's elements.
+    """
+    if function is None:
+        return lambda f: Cell(f, elements=elements)
     return Cell(function)

@@ -35,12 +35,12 @@ def _cost(flops: int) -> Callable[[Sequence[Shape], Shape], Cost]:
 
 
 def _flat(x: Array) -> Array:
-    return x.reshape(len(x), -1)
+    return x.reshape(len(x), size(x.shape[1:]))
 
 
 def _column(dy: Array, x: Array) -> Array:
     """The gradients `(n,)` of scalar results, shaped to broadcast over operands `(n, ...)`."""
-    return dy.reshape((-1,) + (1,) * (x.ndim - 1))
+    return dy.reshape((len(x),) + (1,) * (x.ndim - 1))
 
 
 def _logsumexp(x: Array) -> Array:

@@ -48,11 +48,11 @@ def _concat_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _concat(attrs: Attrs, *xs: Array) -> Array:
-    return np.concatenate([x.reshape(len(x), -1) for x in xs], axis=1)
+    return np.concatenate([x.reshape(len(x), size(x.shape[1:])) for x in xs], axis=1)
 
 
 def _concat_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, ...]:
-    cuts = np.cumsum([x.reshape(len(x), -1).shape[1] for x in xs])[:-1]
+    cuts = np.cumsum([size(x.shape[1:]) for x in xs])[:-1]
     return tuple(d.reshape(x.shape) for d, x in zip(np.split(dy, cuts, axis=1), xs, strict=True))
 
 
@@ -69,7 +69,7 @@ def _slice(attrs: Attrs, x: Array) -> Array:
 
 def _slice_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
     d = np.zeros_like(xs[0])
-    d[:, attrs["start"] : attrs["stop"]] = dy.reshape(len(dy), -1)
+    d[:, attrs["start"] : attrs["stop"]] = dy.reshape(len(dy), attrs["stop"] - attrs["start"])
     return (d,)
 
 

@@ -103,4 +103,5 @@ def batch_dims(x: Array, like: Array) -> Array:
 
 def unbroadcast(gradient: Array, like: Array) -> Array:
     """The gradient of an operand that may have been broadcast from a batch of scalars."""
-    return gradient.reshape(len(gradient), -1).sum(axis=1) if gradient.ndim > like.ndim else gradient
+    summed: Array = gradient.sum(axis=tuple(range(like.ndim, gradient.ndim)))
+    return summed

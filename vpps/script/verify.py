@@ -79,7 +79,7 @@ class _Verifier:
             if len(seen) < target:
                 return False
             # A counter tells only that `target` signals came, not whose: all so far, in the order they were given.
-            self.clock[p] = np.maximum(self.clock[p], np.max(seen[:target], axis=0))
+            self.clock[p] = np.max([self.clock[p], *seen[:target]], axis=0)
         else:
             for cells, writes in self.touches(p, d):
                 if len(cells):

@@ -1,0 +1,167 @@
+"""The verifier accepts what the scheduler makes and finds every fault that is injected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from vpps.errors import ScriptError
+from vpps.plan.build import Plan, Planner, Update
+from vpps.plan.distribution import Distribution
+from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.instructions import HEADER_WORDS
+from vpps.script.verify import verify
+
+pytestmark = pytest.mark.host
+
+PANEL = 32
+
+
+def make_plan(vps: int, clip_norm: float | None = None) -> tuple[Plan, Distribution]:
+    """A small tree model whose units are sliced by panels: 64 hidden units, 2 parts."""
+    model = vpps.Model(seed=1)
+    E = model.lookup("E", (9, 64))
+    U = model.parameter("U", (128, 128))
+    b = model.parameter("b", (128,))
+    Wo = model.parameter("Wo", (3, 64))
+
+    @vpps.cell
+    def node(left: vpps.Expression, right: vpps.Expression) -> vpps.Expression:
+        gate, update = vpps.split(U @ vpps.concat([left, right]) + b, 2)
+        return vpps.sigmoid(gate) * vpps.tanh(update)
+
+    graph = vpps.Graph()
+    words = [graph.lookup(E, i) for i in range(6)]
+    states = [node(a, c) for a, c in zip(words[::2], words[1::2], strict=True)]
+    root = node(node(states[0], states[1]), states[2])
+    loss = vpps.sum([vpps.cross_entropy(Wo @ s, i % 3) for i, s in enumerate([*states, root])])
+    optimizer = vpps.Adam()
+    distribution = Distribution(model, vps, PANEL, len(optimizer.moments), train=True)
+    planner = Planner(distribution, "sinks-last")
+    return planner.plan_training(graph, loss, Update(optimizer, 1, clip_norm), 0), distribution
+
+
+def listing(plan: Plan) -> Iterator[Decoded]:
+    return instructions(plan.script, entry_points(plan.script)[0])
+
+
+@pytest.mark.parametrize("vps", [1, 2, 3, 7])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_scripts_of_the_scheduler_pass(vps: int, clip_norm: float | None) -> None:
+    verify(*make_plan(vps, clip_norm))
+
+
+def signals(plan: Plan) -> list[Decoded]:
+    return [d for d in listing(plan) if d.instruction.name == "signal"]
+
+
+def waits(plan: Plan) -> list[Decoded]:
+    return [d for d in listing(plan) if d.instruction.name == "wait"]
+
+
+def test_a_missing_signal_is_a_deadlock() -> None:
+    plan, distribution = make_plan(2)
+    # The last signal goes to another counter: nobody ever reaches the last target.
+    plan.script[signals(plan)[-1].position + 5] = 1
+    with pytest.raises(ScriptError, match=r"deadlock: .*VP 0 at word .*VP 1"):
+        verify(plan, distribution)
+
+
+@pytest.mark.parametrize("which", range(12))
+def test_a_wait_that_does_not_wait_is_a_race(which: int) -> None:
+    plan, distribution = make_plan(2)
+    chosen = waits(plan)
+    if which >= len(chosen):
+        pytest.skip(f"the script has {len(chosen)} barriers only")
+    plan.script[chosen[which].position + 6] = 0  # target 0: already reached
+    # Barriers that only separate instructions of one owner are allowed to be unnecessary, others are not.
+    necessary = {i for i in range(len(chosen)) if _is_necessary(i)}
+    if which in necessary:
+        with pytest.raises(ScriptError, match="race"):
+            verify(plan, distribution)
+    else:
+        verify(plan, distribution)
+
+
+_necessary: dict[int, bool] = {}
+
+
+def _is_necessary(which: int) -> bool:
+    """By brute force on the accesses of the script: does dropping the barrier let two VPs touch one element?"""
+    if which not in _necessary:
+        plan, distribution = make_plan(2)
+        plan.script[waits(plan)[which].position + 6] = 0
+        _necessary[which] = _conflicts(plan, distribution)
+    return _necessary[which]
+
+
+def _conflicts(plan: Plan, distribution: Distribution) -> bool:
+    from vpps.script.verify import _Verifier
+
+    verifier = _Verifier(plan, distribution)
+    epochs: list[list[list[tuple[set[int], bool]]]] = [[[] for _ in range(2)]]
+    for d in listing(plan):
+        if d.instruction.name == "wait" and plan.script[d.position + 6]:
+            epochs.append([[] for _ in range(2)])
+        for p in range(2):
+            if d.instruction.name not in ("signal", "wait", "end"):
+                epochs[-1][p].extend((set(cells.tolist()), writes) for cells, writes in verifier.touches(p, d))
+    return any(
+        (mine_writes or their_writes) and not mine.isdisjoint(theirs)
+        for first, second in epochs
+        for mine, mine_writes in first
+        for theirs, their_writes in second
+    )
+
+
+Damage = Callable[[Plan, NDArray[np.uint32]], None]
+
+
+def _address_beyond_the_pool(plan: Plan, script: NDArray[np.uint32]) -> None:
+    tanh = next(d for d in listing(plan) if d.instruction.name == "tanh")
+    script[tanh.position + 5] = plan.pool_floats - 8
+
+
+def _list_beyond_the_script(plan: Plan, script: NDArray[np.uint32]) -> None:
+    copy = next(d for d in listing(plan) if d.instruction.name == "copy")
+    script[copy.position + 7] = len(script) - 2
+
+
+def _wrong_opcode(plan: Plan, script: NDArray[np.uint32]) -> None:
+    script[entry_points(script)[0]] = 0xFFFF
+
+
+def _wrong_vp_count(plan: Plan, script: NDArray[np.uint32]) -> None:
+    script[1] = 1
+
+
+def _entry_outside(plan: Plan, script: NDArray[np.uint32]) -> None:
+    script[HEADER_WORDS] = len(script) + 5
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (_address_beyond_the_pool, r"touches element \d+ of a pool of"),
+        (_list_beyond_the_script, "an index list reaches word"),
+        (_wrong_opcode, "no opcode"),
+        (_wrong_vp_count, "for 1 virtual processors, not 2"),
+        (_entry_outside, "outside the script"),
+    ],
+)
+def test_damage_is_found(damage: Damage, message: str) -> None:
+    plan, distribution = make_plan(2)
+    damage(plan, plan.script)
+    with pytest.raises(ScriptError, match=message):
+        verify(plan, distribution)
+
+
+def test_messages_name_the_cell_and_op() -> None:
+    plan, distribution = make_plan(2)
+    _address_beyond_the_pool(plan, plan.script)
+    with pytest.raises(ScriptError, match=r"tanh \(forward of cell 'node', op 'tanh', from call \d+\)"):
+        verify(plan, distribution)

@@ -1,0 +1,159 @@
+"""Updates at the end of a launch equal the NumPy reference of each optimizer, for any number of virtual processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from tests.comparison import VP_COUNTS, relative_error
+from vpps.optim import Optimizer
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.cpu
+
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "sgd": lambda: vpps.SGD(lr=0.002),
+    "sgd-decay": lambda: vpps.SGD(lr=0.002, weight_decay=0.5),
+    "momentum": lambda: vpps.Momentum(lr=0.001, momentum=0.8),
+    "momentum-decay": lambda: vpps.Momentum(lr=0.001, momentum=0.8, weight_decay=0.5),
+    "adam": lambda: vpps.Adam(lr=0.02),
+    "adam-decay": lambda: vpps.Adam(lr=0.02, beta1=0.8, beta2=0.95, weight_decay=0.05),
+}
+STEPS = 5
+
+
+def make_model() -> vpps.Model:
+    model = vpps.Model(seed=4)
+    model.lookup("E", (10, 40), init="normal")
+    model.parameter("W", (70, 80))
+    model.parameter("b", (70,), init="normal")
+    model.parameter("v", (70,))
+    model.parameter("unused", (33, 5))
+    model.parameter("frozen", (70,), init="ones", trainable=False)
+    return model
+
+
+def make_batch(model: vpps.Model, step: int) -> tuple[vpps.Graph, vpps.Expression]:
+    """Uses other rows of the table at every step, and some rows twice."""
+    E, W, b, v, frozen = (model[n] for n in ("E", "W", "b", "v", "frozen"))
+    assert isinstance(E, vpps.Lookup)
+    graph = vpps.Graph()
+    losses = []
+    for i in range(6):
+        x = vpps.concat([graph.lookup(E, (step + i) % 4), graph.lookup(E, (2 * step + i) % 9)])
+        y = vpps.tanh(W @ x + b) * frozen
+        losses.append(vpps.square(vpps.dot(y, graph.input(np.cos(np.arange(70) + step))) - 1.0) + vpps.dot(v, y))
+    return graph, vpps.sum(losses)
+
+
+class ReferenceTraining:
+    """The same steps in float64."""
+
+    def __init__(self, optimizer: Optimizer, clip_norm: float | None) -> None:
+        self.optimizer = optimizer
+        self.clip_norm = clip_norm
+        self.model = make_model()
+        self.weights = weights_of(self.model)
+        self.moments = {k: [np.zeros_like(w) for _ in optimizer.moments] for k, w in self.weights.items()}
+
+    def step(self, step: int) -> float:
+        graph, loss = make_batch(self.model, step)
+        reference = Reference(graph, self.weights)
+        gradients = reference.backward(loss)
+        trainable = [p for p in self.model if p.trainable]
+        if self.clip_norm is not None:
+            norm = np.sqrt(sum(np.sum(gradients[p.name] ** 2) for p in trainable))
+            scale = min(1.0, self.clip_norm / norm)
+            gradients = {k: g * scale for k, g in gradients.items()}
+        for p in trainable:
+            name = p.name
+            rows: NDArray[np.int64] | slice = slice(None)
+            if isinstance(p, vpps.Lookup):
+                rows = reference.touched_rows(p)  # lazy: other rows, their moments and decay stay as they are
+            old = [m[rows] for m in self.moments[name]]
+            w, new = self.optimizer.reference(self.weights[name][rows], gradients[name][rows], old, step)
+            self.weights[name][rows] = w
+            for m, n in zip(self.moments[name], new, strict=True):
+                m[rows] = n
+        return float(reference.value(loss))
+
+
+def train(vps: int, optimizer: Optimizer, clip_norm: float | None) -> tuple[list[float], dict[str, NDArray[np.float32]]]:
+    model = make_model()
+    losses = []
+    with vpps.Handle(model, optimizer, vps=vps, clip_norm=clip_norm) as handle:
+        for step in range(1, STEPS + 1):
+            handle.fb(*make_batch(model, step))
+            losses.append(handle.sync_get_latest_loss())
+    return losses, model.numpy()
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_follow_the_reference(name: str, clip_norm: float | None) -> None:
+    reference = ReferenceTraining(OPTIMIZERS[name](), clip_norm)
+    expected_losses = [reference.step(s) for s in range(1, STEPS + 1)]
+    first: dict[str, NDArray[np.float32]] | None = None
+    for vps in VP_COUNTS:
+        losses, weights = train(vps, OPTIMIZERS[name](), clip_norm)
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+        for k, w in weights.items():
+            assert relative_error(w, reference.weights[k]) <= 1e-5, k
+        if first is None:
+            first = weights
+        for k, w in weights.items():
+            assert np.array_equal(first[k], w), f"{k} differs with {vps} VPs"
+
+
+def test_parameters_without_a_gradient_still_decay() -> None:
+    model = make_model()
+    before = model["unused"].numpy()
+    with vpps.Handle(model, vpps.SGD(lr=0.1, weight_decay=0.5), vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+    np.testing.assert_allclose(model["unused"].numpy(), before * 0.95, rtol=1e-6)
+
+
+def test_rows_that_a_batch_does_not_use_stay_as_they_are() -> None:
+    model = make_model()
+    before = model["E"].numpy()
+    with vpps.Handle(model, vpps.Adam(lr=0.1, weight_decay=0.5), vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+    after = model["E"].numpy()
+    used = sorted({(1 + i) % 4 for i in range(6)} | {(2 + i) % 9 for i in range(6)})
+    unused = [r for r in range(10) if r not in used]
+    assert unused
+    assert np.array_equal(before[unused], after[unused])
+    assert (before[used] != after[used]).any(axis=1).all()
+
+
+def test_frozen_parameters_stay_as_they_are() -> None:
+    model = make_model()
+    with vpps.Handle(model, vpps.Adam(lr=0.1, weight_decay=0.5)) as handle:
+        handle.fb(*make_batch(model, 1))
+    assert np.array_equal(model["frozen"].numpy(), np.ones(70, np.float32))
+
+
+def test_hyper_parameters_may_change_between_calls() -> None:
+    model = make_model()
+    optimizer = vpps.SGD(lr=0.1)
+    with vpps.Handle(model, optimizer, vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+        after_one = model["W"].numpy()
+        optimizer.lr = 0.0
+        handle.fb(*make_batch(model, 2))
+        assert np.array_equal(model["W"].numpy(), after_one)
+        optimizer.lr = 0.1
+        handle.fb(*make_batch(model, 3))
+        assert not np.array_equal(model["W"].numpy(), after_one)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_repeated_runs_are_bitwise_equal(name: str) -> None:
+    first = train(2, OPTIMIZERS[name](), 1.0)
+    second = train(2, OPTIMIZERS[name](), 1.0)
+    assert first[0] == second[0]
+    assert all(np.array_equal(first[1][k], second[1][k]) for k in first[1])
