@@ -192,3 +192,21 @@ def test_lookups_inside_cells_share_rows() -> None:
     results = [graph.call(pair, i % 3, 8 - i) for i in range(7)]
     loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
     assert_agrees_with_reference(model, graph, loss, results)
+
+
+@pytest.mark.parametrize("width", [16, 32, 48, 96])
+def test_gradient_of_a_product_with_a_vector_that_is_also_split(width: int) -> None:
+    """Parts narrower than a panel made a product compute its panels once per part, and add them each time."""
+    model, table = operands(-1.0, width, 3)
+    W = model.parameter("W", (width, width))
+
+    @vpps.cell
+    def swap(x: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+        t = vpps.tanh(x)
+        a, b = vpps.split(t, 2)
+        return W @ t, vpps.concat([b, a])
+
+    graph = vpps.Graph()
+    results = [y for i in range(3) for y in swap(graph.lookup(table, i))]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)

@@ -151,6 +151,8 @@ class _Lowering:
         """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide."""
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
+        if name == "matvec" and dst.width // parts % self.granule:
+            parts = 1  # a product computes whole panels
         rows = by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps)
         self.emit_to.append(
             Instr(

@@ -165,6 +165,8 @@ class _Verifier:
             entries = self.list(d, 0, np.arange(offsets[0], offsets[-1]))
             yield _grid(entries + self.word(d, "shift"), units), False
         elif name == "Matvec":
+            if d.parts > 1 and d.width // d.parts % self.panel:
+                self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")
             # Panels of the rows that this VP computes; the last one's padding included.
             panels = np.unique(units // self.panel)
             span = self.panel * self.word(d, "columns")
