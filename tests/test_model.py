@@ -45,7 +45,7 @@ class TestInitialWeights:
         assert w.mean() == pytest.approx(0, abs=3 * (variance / w.size) ** 0.5)
         assert w.var() == pytest.approx(variance, rel=0.02)
         if law == "uniform":
-            assert abs(w).max() <= (3 * variance) ** 0.5
+            assert abs(w).max() <= (3 * variance) ** 0.5 * (1 + 1e-6)
 
     @pytest.mark.parametrize("shape", [(20, 50), (50, 20), (30, 30)])
     def test_orthogonal_has_orthonormal_rows_or_columns(self, shape: tuple[int, int]) -> None:

@@ -1,10 +1,12 @@
-"""Checkpoints: safetensors files with weights, optimizer moments, step count and seed. Written atomically."""
+"""Checkpoints: safetensors files with weights, optimizer moments, step count and seed. Atomic, with a checksum."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
 _WEIGHT = "weight/"
 _MOMENT = "moment/"
+_DESCRIPTION = "vpps"
+_CHECKSUM = "vpps.crc32"  # safetensors has none
 
 
 def save(model: Model, path: Path) -> None:
@@ -32,16 +36,19 @@ def save(model: Model, path: Path) -> None:
     if state is not None:
         for name, arrays in state.moments.items():
             tensors |= {f"{_MOMENT}{name}/{k}": v for k, v in arrays.items()}
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise CheckpointError(f"{path}: not written, because {name} holds NaN or infinity: the training diverged")
     description = {
         "format": FORMAT,
         "seed": model.seed,
         "step": model.step,
         "optimizer": state.optimizer if state is not None else None,
-        "moments": list(state.moments) if state is not None else [],
+        "moments": {name: list(arrays) for name, arrays in state.moments.items()} if state is not None else {},
         "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
     }
-    metadata = {"vpps": json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
-    data = serialise(tensors, metadata)
+    metadata = {_DESCRIPTION: json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
+    data = serialise(tensors, sealed(tensors, metadata))
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as scratch:
             try:
@@ -55,6 +62,16 @@ def save(model: Model, path: Path) -> None:
                 raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
+
+
+def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, str]:
+    """The metadata with a checksum of everything that the file holds."""
+    kept = {k: v for k, v in metadata.items() if k != _CHECKSUM}
+    checksum = zlib.crc32(json.dumps(kept, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        checksum = zlib.crc32(f"{name} {tensor.dtype.str} {tensor.shape}".encode(), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8), checksum)
+    return kept | {_CHECKSUM: f"{checksum:08x}"}
 
 
 def _umask() -> int:
@@ -84,29 +101,29 @@ def _read(path: Path) -> _Contents:
         raise CheckpointError(f"{path}: no such checkpoint") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: damaged or no safetensors file ({error})") from error
+    if _DESCRIPTION not in raw:
+        raise CheckpointError(f"{path}: no vpps checkpoint, but another safetensors file")
     try:
-        description = json.loads(raw["vpps"])
+        description = json.loads(raw[_DESCRIPTION])
+        if description["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path}: written by another version of vpps (format {description['format']}, not {FORMAT})"
+            )
+        if sealed(tensors, raw) != raw:
+            raise CheckpointError(f"{path}: damaged: the checksum differs from that of its contents")
         names = [p["name"] for p in description["parameters"]]
         weights = {name: tensors[_WEIGHT + name] for name in names}
         int(description["seed"]), int(description["step"])
         state = None
         if description["optimizer"] is not None:
-            moments = {
-                m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in names if f"{_MOMENT}{m}/{n}" in tensors}
-                for m in description["moments"]
-            }
+            moments = {m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in ns} for m, ns in description["moments"].items()}
             state = OptimizerState(description["optimizer"], moments)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: no vpps checkpoint, or a damaged one ({error!r} is missing or wrong)"
-        ) from error
-    if description["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path}: written by another version of vpps (format {description['format']}, not {FORMAT})"
-        )
-    for name, w in tensors.items():
-        if w.dtype != np.float32 or not np.isfinite(w).all():
-            raise CheckpointError(f"{path}: damaged: {name} holds values that are no finite float32")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
+    for arrays in (weights, *(state.moments.values() if state is not None else ())):
+        for name, x in arrays.items():
+            if x.dtype != np.float32 or not np.isfinite(x).all() or x.shape != weights[name].shape:
+                raise CheckpointError(f"{path}: damaged: {name!r} is not of finite float32, or not of one shape")
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
     return _Contents(description, user, weights, state)
 

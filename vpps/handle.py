@@ -22,6 +22,7 @@ from vpps.plan.build import Plan, Planner, Update
 from vpps.plan.distribution import ONE, Distribution
 from vpps.plan.topology import POLICIES
 from vpps.runtime.cpu import CpuMachine
+from vpps.values import as_index, as_number
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
 _GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
@@ -58,6 +59,8 @@ class Handle:
     One thread at a time may use a handle. Close it (or use it as a context manager) to end its threads.
     """
 
+    _closed = True  # until construction has succeeded
+
     def __init__(
         self,
         model: Model,
@@ -72,7 +75,6 @@ class Handle:
         pool_limit: int | None = None,
         verify: bool | None = None,
     ) -> None:
-        self._closed = True  # until construction has succeeded
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
         if target == "auto":
@@ -83,29 +85,32 @@ class Handle:
             raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
         if on_nonfinite not in ("warn", "raise"):
             raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn' or 'raise'")
-        if clip_norm is not None and not (clip_norm > 0 and math.isfinite(clip_norm)):
-            raise HandleError(f"clip_norm={clip_norm!r}: expected a positive number or None")
-        if train and model.trainer is not None:
+        if pool_limit is not None and (as_index(pool_limit) or 0) < 1:
+            raise HandleError(f"pool_limit={pool_limit!r}: expected a positive int, bytes")
+        if train and model.trainer is not None and model.trainer.pid == os.getpid():
             raise HandleError(
                 "the model already has an open training handle; close it first, or make this one forward-only "
                 "with Handle(model, train=False)"
             )
-        self.model = model
-        self.optimizer = optimizer if optimizer is not None else SGD(lr=0.1)
-        if not isinstance(self.optimizer, Optimizer):
+        if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise HandleError(f"optimizer={optimizer!r}: expected an optimizer such as vpps.Adam()")
-        self.optimizer.check()
+        self.model = model
+        self._optimizer = optimizer if optimizer is not None else SGD(lr=0.1)
+        self._optimizer.check()
         self.clip_norm = clip_norm
         self.policy = policy
+        self.pid = os.getpid()
         self._train = train
         self._on_nonfinite = on_nonfinite
         self._pool_limit = _default_pool_limit() if pool_limit is None else pool_limit
         self._verify = VERIFY.get() not in ("", "0") if verify is None else verify
-        self._pid = os.getpid()
+        if train:
+            model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._machine = CpuMachine(vps)
         self._closed = False
         self._plan: Plan | None = None
         self._in_flight = False
+        self._updates = False  # whether the latest launch is a step of training
         self._loss = math.nan
         self._warned = False
         self._launches = 0
@@ -113,6 +118,7 @@ class Handle:
         self._versions: dict[Parameter, int] = {}
         self._state_version = -1
         self._planner: Planner | None = None
+        self._layout = -1  # the model's layout that the planner was made for
         if train:
             model.trainer = self
 
@@ -130,9 +136,14 @@ class Handle:
         state = "closed" if self._closed else f"{self._machine.target}, {self._machine.vps} virtual processors"
         return f"<vpps.Handle: {state}>"
 
+    def __del__(self) -> None:
+        # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
+        if not self._closed and self._machine.is_open:
+            self.close()
+
     def close(self) -> None:
         """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self.pid:
             return
         try:
             self.pull_weights()
@@ -148,10 +159,37 @@ class Handle:
         """Number of virtual processors."""
         return self._machine.vps
 
+    @property
+    def optimizer(self) -> Optimizer:
+        """The rule of the updates. Its fields may change between calls, and so may the object, for one of its kind."""
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer) -> None:
+        if type(optimizer) is not type(self._optimizer):
+            raise HandleError(
+                f"optimizer={optimizer!r}: this handle keeps the state of {type(self._optimizer).__name__}; close it "
+                "and make another one to change the kind of optimizer"
+            )
+        optimizer.check()
+        self._optimizer = optimizer
+
+    @property
+    def clip_norm(self) -> float | None:
+        """Bound of the global norm of all gradients, or None; may change between calls."""
+        return self._clip_norm
+
+    @clip_norm.setter
+    def clip_norm(self, bound: float | None) -> None:
+        number = as_number(bound)
+        if bound is not None and (number is None or not 0 < number < math.inf):
+            raise HandleError(f"clip_norm={bound!r}: expected a positive number or None")
+        self._clip_norm = number
+
     def _check_usable(self) -> None:
         if self._closed:
             raise HandleError("the handle is closed; make a new one")
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise HandleError(
                 "the handle belongs to the parent process: a forked child has none of its threads; "
                 "make a handle of its own there"
@@ -183,9 +221,7 @@ class Handle:
         plan = planner.plan_training(graph, loss, update, self._launches & 1)  # overlaps with the launch in flight
         self._wait()
         previous = self._loss
-        self._launch(plan)
-        self.model.step = step
-        self._dirty = True
+        self._launch(plan, updates=True)
         return previous
 
     def sync_get_latest_loss(self) -> float:
@@ -213,10 +249,9 @@ class Handle:
         self._check_loss(graph, loss)
         plan = planner.plan_training(graph, loss, None, self._launches & 1)
         self._wait()
-        before = self._loss
         self._launch(plan)
         self._wait()
-        value, self._loss = self._loss, before
+        value = float(self._machine.pool[plan.loss_slot])
         found = {p.name: self._gradient(planner.distribution, plan, p) for p in self.model}
         return value, found
 
@@ -252,10 +287,8 @@ class Handle:
             return []
         plan = planner.plan_forward(graph, wanted)
         self._wait()
-        before = self._loss
         self._launch(plan)
         self._wait()
-        self._loss = before
         return [self.value(e) for e in wanted]
 
     def value(self, expression: Expression) -> NDArray[np.float32]:
@@ -274,15 +307,17 @@ class Handle:
         """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`.
 
         Raises:
-            GraphError: any other expression.
+            GraphError: any other expression, or the latest call was `forward`.
         """
         plan = self._latest_plan(expression, "input_gradient")
+        if plan.loss_slot < 0:
+            raise GraphError("input_gradient: the latest call was forward, which computes no gradients")
         for block in plan.blocks:
             view = block.cell.lowered.input_gradient
             row = np.flatnonzero(block.arrays.first[block.order] == expression.ref)
             if view is None or not len(row):
                 continue
-            if row[0] >= block.n_needed or plan.loss_slot < 0:
+            if row[0] >= block.n_needed:
                 return np.zeros(expression.shape, np.float32)
             return self._read(int(block.bases[view.slab] + row[0] * view.width), expression.shape)
         raise GraphError(f"input_gradient: {expression!r} is no graph.input(array, grad=True)")
@@ -325,7 +360,7 @@ class Handle:
             raise GraphError(f"{what}: expected a vpps.Graph, got {graph!r}")
         if not len(graph):
             raise GraphError(f"{what}: the graph is empty")
-        if self._planner is None or len(self._planner.distribution.places) != len(self.model):
+        if self._planner is None or self._layout != self.model.layout_version:
             self._bind()
         assert self._planner is not None
         return self._planner
@@ -339,17 +374,18 @@ class Handle:
             )
 
     def _bind(self) -> None:
-        """Place all parameters that the model has now."""
+        """Place all parameters as the model has them now."""
         self.pull_weights()
+        layout = self.model.layout_version
         n_moments = len(self.optimizer.moments) if self._train else 0
         distribution = Distribution(self.model, self.vps, self._machine.panel, n_moments, self._train)
-        self._planner = Planner(distribution, self.policy)
-        self._plan = None
+        self._plan = self._planner = None
         self._reserve(distribution.end, keep=0)
         self._machine.pool[: distribution.end] = 0
         self._machine.pool[ONE] = 1
         self._versions.clear()
         self._state_version = -1
+        self._planner, self._layout = Planner(distribution, self.policy), layout
 
     def _reserve(self, floats: int, keep: int) -> None:
         if floats > len(self._machine.pool):
@@ -362,7 +398,7 @@ class Handle:
                 )
             self._machine.reserve(min(max(floats, int(len(self._machine.pool) * _GROWTH)), limit), keep)
 
-    def _launch(self, plan: Plan) -> None:
+    def _launch(self, plan: Plan, updates: bool = False) -> None:
         assert self._planner is not None
         distribution = self._planner.distribution
         self._reserve(plan.pool_floats, keep=distribution.end)
@@ -372,9 +408,13 @@ class Handle:
 
             verify(plan, distribution)
         self._plan = plan
-        self._machine.launch(plan.script)
-        self._in_flight = True
         self._launches += 1
+        self._updates = updates
+        if updates:
+            self.model.step += 1
+            self._dirty = True
+        self._in_flight = True
+        self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
 
     def _upload(self, distribution: Distribution) -> None:
         """Bring the pool's weights and moments up to the model's. No launch is running."""
@@ -396,7 +436,7 @@ class Handle:
             self._state_version = self.model.state_version
 
     def _wait(self) -> None:
-        """Wait for the launch in flight; note its loss. Ctrl-C leaves it running, to be waited for later."""
+        """Wait for the launch in flight; note the loss of a step. Ctrl-C leaves it running, to be waited for later."""
         if not self._in_flight:
             return
         stopped = self._machine.wait()
@@ -405,7 +445,7 @@ class Handle:
         assert plan is not None
         if stopped is not None:
             raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}")
-        if plan.loss_slot < 0:
+        if not self._updates:
             return
         self._loss = float(self._machine.pool[plan.loss_slot])
         if not math.isfinite(self._loss):
@@ -424,13 +464,20 @@ class Handle:
 
     def pull_weights(self) -> None:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
-        if not self._dirty or self._closed or os.getpid() != self._pid:
+        if not self._dirty or self._closed:
             return
+        if self._in_flight and os.getpid() != self.pid:
+            raise HandleError(
+                "this process was forked while the model was being trained, so its newest weights are with the parent "
+                "alone; call handle.sync_get_latest_loss() before forking"
+            )
         self._wait()
         assert self._planner is not None
         distribution = self._planner.distribution
         pool = self._machine.pool
-        moments: dict[str, dict[str, Any]] = {name: {} for name in self.optimizer.moments}
+        state = self.model.optimizer_state
+        kept = state.moments if state is not None and state.optimizer == self.optimizer.name else {}
+        moments = {name: dict(kept.get(name, {})) for name in self.optimizer.moments}  # of parameters frozen by now
         for p, place in distribution.places.items():
             if not p.trainable:
                 continue

@@ -16,7 +16,7 @@ from vpps.errors import ModelError, ShapeError
 from vpps.graph.operand import Operand
 from vpps.init import INITIALISERS, Initialiser
 from vpps.ops import Shape, size
-from vpps.values import Float32, as_float32, as_index
+from vpps.values import Float32, as_float32, as_index, as_number
 
 if TYPE_CHECKING:
     from vpps.optim import OptimizerState
@@ -25,7 +25,9 @@ Init = str | float | ArrayLike | Initialiser
 
 
 class WeightSource(Protocol):
-    """Whoever holds weights newer than the Model's own arrays: the training handle."""
+    """Whoever holds weights newer than the Model's own arrays: the training handle, in the process `pid`."""
+
+    pid: int
 
     def pull_weights(self) -> None:
         """Wait for the launch in flight and copy all weights and optimizer state back into the Model."""
@@ -38,7 +40,6 @@ class Parameter(Operand):
     Attributes:
         name: full name, scopes included, such as "encoder/U".
         shape: its shape.
-        trainable: whether updates touch it.
         version: counts assignments; packed copies with another version are out of date.
     """
 
@@ -46,7 +47,7 @@ class Parameter(Operand):
         self._model = weakref.ref(model)
         self.name = name
         self.shape: Shape = value.shape
-        self.trainable = trainable
+        self._trainable = trainable
         self.version = 0
         self.host = value  # the Model's copy; older than the training handle's while that one trains
 
@@ -61,9 +62,21 @@ class Parameter(Operand):
             raise ModelError(f"{self!r}: its model no longer exists; keep a reference to the Model")
         return model
 
+    @property
+    def trainable(self) -> bool:
+        """Whether updates touch it. May be changed at any time: layers are frozen and thawed."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        if self._trainable != bool(value):
+            self._pull()
+            self._trainable = bool(value)
+            self.model.layout_version += 1
+
     def numpy(self) -> Float32:
         """A copy of the current weights, float32. Waits for a launch in flight."""
-        self.model.pull_weights()
+        self._pull()
         return self.host.copy()
 
     def assign(self, value: ArrayLike) -> None:
@@ -72,9 +85,15 @@ class Parameter(Operand):
         if array.shape != self.shape:
             raise ShapeError(f"{self!r}.assign: expected shape {self.shape}, got {array.shape}")
         _refuse_nonfinite(array, f"{self!r}.assign")
-        self.model.pull_weights()
+        self._pull()
         self.host = array
         self.version += 1
+
+    def _pull(self) -> None:
+        """Make `host` current. Where the Model is gone it is: nothing can be training it."""
+        model = self._model()
+        if model is not None:
+            model.pull_weights()
 
 
 class Lookup(Parameter):
@@ -103,6 +122,7 @@ class Model:
         self.metadata: dict[str, str] = {}
         self.optimizer_state: OptimizerState | None = None
         self.state_version = 0  # counts replacements of the optimizer state from outside (restore)
+        self.layout_version = 0  # counts changes of what parameters there are and which are trained
         self._parameters: dict[str, Parameter] = {}
         self._scope: list[str] = []
         self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
@@ -154,6 +174,7 @@ class Model:
         shape = _checked_shape(full, shape, ranks)
         value = self._initial(full, shape, init)
         self._parameters[full] = parameter = kind(self, full, value, bool(trainable))
+        self.layout_version += 1
         return parameter
 
     def _initial(self, name: str, shape: Shape, init: Init | None) -> Float32:
@@ -171,7 +192,7 @@ class Model:
             except ValueError as error:
                 raise ModelError(f"{name!r} of shape {shape}: the initialiser expects {error}") from None
         else:
-            value = np.full(shape, init) if isinstance(init, int | float) else init
+            value = init if as_number(init) is None else np.full(shape, init)
         array = as_float32(value, f"initial value of {name!r}")
         if array.shape != shape:
             raise ShapeError(f"initial value of {name!r}: expected shape {shape}, got {array.shape}")

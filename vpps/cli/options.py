@@ -16,7 +16,7 @@ class OptimizerName(StrEnum):
     MOMENTUM = "momentum"
 
 
-LEARNING_RATES = {OptimizerName.ADAM: 1e-3, OptimizerName.SGD: 0.05, OptimizerName.MOMENTUM: 0.01}
+LEARNING_RATES = {OptimizerName.ADAM: 3e-3, OptimizerName.SGD: 0.05, OptimizerName.MOMENTUM: 0.01}
 _LR_TEXT = ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
 
 # For the signatures of commands: Typer reads them.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.host_compiler import build_cpu
+from vpps.values import as_index
 
 MAX_VPS = 1024
 _ALIGN_BYTES = 64
@@ -88,17 +89,18 @@ class CpuMachine:
     def __init__(self, vps: int | None = None) -> None:
         if vps is None:
             vps = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if not isinstance(vps, int) or isinstance(vps, bool) or not 1 <= vps <= MAX_VPS:
+        count = as_index(vps)
+        if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
         path, self.source, tile = build_cpu()
         self.panel = tile.panel
         self.isa = tile.isa
-        self.vps = vps
+        self.vps = count
         self.pool: NDArray[np.float32] = _aligned_zeros(0)
         lib = _library(path)
-        handle = lib.vpps_open(vps)
+        handle = lib.vpps_open(count)
         if not handle:
-            raise HandleError(f"the system gives no {vps} threads; use a smaller vps=")
+            raise HandleError(f"the system gives no {count} threads; use a smaller vps=")
         self._state = _State(lib, handle)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
 
@@ -119,6 +121,11 @@ class CpuMachine:
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
             pass  # back in Python: pending signals are handled here
         return int(result) - 1 if result else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its threads are there: neither closed nor ended because Python exits."""
+        return self._finalizer.alive
 
     def close(self) -> None:
         """End the threads; may be called twice."""
