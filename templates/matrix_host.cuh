@@ -45,23 +45,43 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     }
 }
 
-// All vectors [r0, r1) times panels [p0, p1).
+// Vectors [r0, r1) times panels [p0, p1), NP panels at a time; fewer vectors than a pass takes.
+template <int NP, int NV>
+VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1)
+{
+    int p = p0;
+    for (; p + NP <= p1; p += NP) panel_product<NP, NV>(vp, i, i.x, p, r0);
+    for (; p < p1; p++) panel_product<1, NV>(vp, i, i.x, p, r0);
+}
+
+// Panel by panel, all vectors: a panel is read once and stays in the cache while the vectors pass. With few vectors
+// several panels go together, to keep as many sums in flight.
 VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, int p0, int p1)
 {
-    int r = r0;
-    for (int p = p0; p < p1; p++)  // panel by panel: a panel stays in the cache while all vectors pass
-        for (r = r0; r + VP_VECTORS <= r1; r += VP_VECTORS) panel_product<1, VP_VECTORS>(vp, i, i.x, p, r);
-    for (; r + 4 <= r1; r += 4)
-        for (int p = p0; p < p1; p++) panel_product<1, 4>(vp, i, i.x, p, r);
-    for (; r + 2 <= r1; r += 2) {
-        int p = p0;
-        for (; p + 2 <= p1; p += 2) panel_product<2, 2>(vp, i, i.x, p, r);
-        for (; p < p1; p++) panel_product<1, 2>(vp, i, i.x, p, r);
+    switch (r1 - r0) {
+    case 1: return few_vectors<4, 1>(vp, i, r0, p0, p1);
+    case 2: return few_vectors<4, 2>(vp, i, r0, p0, p1);
+    case 3: return few_vectors<2, 3>(vp, i, r0, p0, p1);
+    case 4: return few_vectors<2, 4>(vp, i, r0, p0, p1);
     }
-    for (; r < r1; r++) {
-        int p = p0;
-        for (; p + 4 <= p1; p += 4) panel_product<4, 1>(vp, i, i.x, p, r);
-        for (; p < p1; p++) panel_product<1, 1>(vp, i, i.x, p, r);
+    const int passes = (r1 - r0 + VP_VECTORS - 1) / VP_VECTORS;  // of nearly equal size: a short one would waste lanes
+    for (int p = p0; p < p1; p++) {
+        for (int k = 0; k < passes; k++) {
+            const int r = r0 + share(r1 - r0, k, passes), n = r0 + share(r1 - r0, k + 1, passes) - r;
+            switch (n) {
+            case 2: panel_product<1, 2>(vp, i, i.x, p, r); break;
+            case 3: panel_product<1, 3>(vp, i, i.x, p, r); break;
+            case 4: panel_product<1, 4>(vp, i, i.x, p, r); break;
+#if VP_VECTORS > 4
+            case 5: panel_product<1, 5>(vp, i, i.x, p, r); break;
+            case 6: panel_product<1, 6>(vp, i, i.x, p, r); break;
+#endif
+#if VP_VECTORS > 6
+            case 7: panel_product<1, 7>(vp, i, i.x, p, r); break;
+            case 8: panel_product<1, 8>(vp, i, i.x, p, r); break;
+#endif
+            }
+        }
     }
 }
 
@@ -85,17 +105,18 @@ template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns,
     }
 }
 
-enum { OUTER_ROWS = 64 };  // vectors per pass, so that they stay in the first-level cache
+enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-level cache
 
 // NC columns of one panel of G += dy x^T over up to OUTER_ROWS vectors.
-template <int NC> static void outer_columns(float* g, const float* const* x, const float* const* dy, int n, bool fresh)
+template <int NC>
+static void outer_columns(float* g, const float* const* x, size_t column, const float* const* dy, int n, bool fresh)
 {
     float sum[NC][VP_PANEL];
     VP_UNROLL for (int c = 0; c < NC; c++) {
         VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fresh ? 0.f : g[c * VP_PANEL + p];
     }
     for (int k = 0; k < n; k++) {
-        const float *v = x[k], *d = dy[k];
+        const float *v = x[k] + column, *d = dy[k];
         VP_UNROLL for (int c = 0; c < NC; c++) {
             const float e = v[c];
             VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fma_(d[p], e, sum[c][p]);
@@ -111,7 +132,7 @@ VP_ROUTINE void outer(const Vp& vp, const Outer& i)
 {
     const int rows = i.head.width, columns = (int)i.columns;
     const bool accumulate = i.head.flags & ACCUMULATE;
-    const float *x[OUTER_ROWS], *dy[OUTER_ROWS], *xc[OUTER_ROWS];
+    const float *x[OUTER_ROWS], *dy[OUTER_ROWS];
     float padded[OUTER_ROWS][VP_PANEL];
     for (int r = 0; r < i.head.n; r += OUTER_ROWS) {
         const int n = least(OUTER_ROWS, i.head.n - r);
@@ -143,10 +164,9 @@ VP_ROUTINE void outer(const Vp& vp, const Outer& i)
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
                 const int step = c + 8 <= stop ? 8 : c + 4 <= stop ? 4 : 1;
-                for (int k = 0; k < n; k++) xc[k] = x[k] + (c - first);
-                if (step == 8) outer_columns<8>(g, xc, dy, n, fresh);
-                else if (step == 4) outer_columns<4>(g, xc, dy, n, fresh);
-                else outer_columns<1>(g, xc, dy, n, fresh);
+                if (step == 8) outer_columns<8>(g, x, c - first, dy, n, fresh);
+                else if (step == 4) outer_columns<4>(g, x, c - first, dy, n, fresh);
+                else outer_columns<1>(g, x, c - first, dy, n, fresh);
                 c += step;
             }
         });

@@ -27,6 +27,9 @@ from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
 Words = NDArray[np.uint32]
 
+# Signal, then wait for everyone; the last word is the target.
+BARRIER = plain([*encode("signal", 0, 0, counter=0), *encode("wait", 0, 0, counter=0, target=0)])
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -239,8 +242,9 @@ class _Build:
         self.n_barriers += 1
         if self.n_vps > 1:
             self.sections.append(Section(self.position, None, None, 0, f"barrier {self.n_barriers}, {why}"))
-            self.append(plain(encode("signal", 0, 0, counter=0)))
-            self.append(plain(encode("wait", 0, 0, counter=0, target=self.n_vps * self.n_barriers)))
+            words = BARRIER.copy()
+            words[-1] = self.n_vps * self.n_barriers
+            self.append(words)
 
     # ---- rows
 

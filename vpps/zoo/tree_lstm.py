@@ -71,8 +71,14 @@ class TreeLSTMSentiment:
     def loss(self, graph: vpps.Graph, tree: Tree, root_only: bool = False) -> vpps.Expression:
         """The cross entropy at the root, or its sum over all nodes; a scalar. Raises as `states` does."""
         nodes = list(zip(self.states(graph, tree), tree.labels.tolist(), strict=True))
-        return vpps.sum([vpps.cross_entropy(self.classify(h), label) for h, label in nodes[-1 if root_only else 0 :]])
+        return vpps.sum([self.node_loss(h, label) for h, label in nodes[-1 if root_only else 0 :]])
 
+    @vpps.cell
     def classify(self, h: vpps.Expression) -> vpps.Expression:
         """Logits of shape (n_classes,) from a state of shape (hidden,)."""
         return self.Wo @ h + self.bo
+
+    @vpps.cell
+    def node_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
+        """The cross entropy of one node; a scalar."""
+        return vpps.cross_entropy(self.classify(h), label)
