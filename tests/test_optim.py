@@ -82,7 +82,9 @@ class ReferenceTraining:
         return float(reference.value(loss))
 
 
-def train(vps: int, optimizer: Optimizer, clip_norm: float | None) -> tuple[list[float], dict[str, NDArray[np.float32]]]:
+def train(
+    vps: int, optimizer: Optimizer, clip_norm: float | None
+) -> tuple[list[float], dict[str, NDArray[np.float32]]]:
     model = make_model()
     losses = []
     with vpps.Handle(model, optimizer, vps=vps, clip_norm=clip_norm) as handle:

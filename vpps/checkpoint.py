@@ -70,7 +70,7 @@ def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     checksum = zlib.crc32(json.dumps(kept, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         checksum = zlib.crc32(f"{name} {tensor.dtype.str} {tensor.shape}".encode(), checksum)
-        checksum = zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data, checksum)
     return kept | {_CHECKSUM: f"{checksum:08x}"}
 
 

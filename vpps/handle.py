@@ -6,8 +6,9 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,14 +146,17 @@ class Handle:
         """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
         if self._closed or os.getpid() != self.pid:
             return
-        try:
-            self.pull_weights()
-        finally:
-            self._closed = True
-            self._plan = None
-            if self.model.trainer is self:
-                self.model.trainer = None
-            self._machine.close()
+        with ExitStack() as whatever_happens:
+            whatever_happens.callback(self._release)
+            whatever_happens.callback(self.pull_weights)
+            self._wait()
+
+    def _release(self) -> None:
+        self._closed = True
+        self._plan = None
+        if self.model.trainer is self:
+            self.model.trainer = None
+        self._machine.close()
 
     @property
     def vps(self) -> int:
@@ -281,8 +285,7 @@ class Handle:
         planner = self._prepare(graph, "forward", training=False)
         if isinstance(wanted, Expression):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
-        for e in wanted:
-            graph.check_owns(e, "forward")
+        wanted = [graph.check_owns(e, "forward") for e in wanted]
         if not wanted:
             return []
         plan = planner.plan_forward(graph, wanted)

@@ -255,6 +255,8 @@ class Model:
         from vpps.checkpoint import save
 
         if metadata is not None:
+            if not all(isinstance(x, str) for item in metadata.items() for x in item):
+                raise ModelError(f"save: metadata maps strings to strings; got {metadata!r}")
             self.metadata = dict(metadata)
         save(self, Path(path))
 

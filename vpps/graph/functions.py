@@ -117,8 +117,10 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
     items = list(x)
     if not items:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
-    if not isinstance(common_owner(items, op), Trace):
-        return cast(Expression, LIST_CELLS[op](items))
+    owner = common_owner(items, op)
+    if not isinstance(owner, Trace):
+        terms = [owner.apply("copy", [x], {}) if isinstance(x, Parameter) else x for x in items]
+        return cast(Expression, LIST_CELLS[op](terms))
     if len(items) == 1:
         return record("copy", items)
     total = items[0] + items[1]
@@ -153,7 +155,10 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
     if not lists:
         raise TraceError("each(f): expected one or more lists")
     if not any(isinstance(xs, ListExpression) for xs in lists):
-        return [f(*items) for items in zip(*lists, strict=True)]
+        columns = [list(xs) for xs in lists]
+        if any(len(column) != len(columns[0]) for column in columns):
+            raise ShapeError(f"each: the lists have different lengths: {', '.join(str(len(c)) for c in columns)}")
+        return [f(*items) for items in zip(*columns, strict=True)]
     if not all(isinstance(xs, ListExpression) for xs in lists):
         raise TraceError("each: a list argument of the cell cannot be mapped together with a Python list")
     owner = common_owner(lists, "each")

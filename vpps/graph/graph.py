@@ -71,6 +71,9 @@ class Graph:
     def describe(self) -> str:
         return f"graph of {self.n_calls} vertices"
 
+    def foreign(self, what: str, x: Any) -> GraphError:
+        return GraphError(f"{what}: the operands belong to two graphs ({self.describe()}, {x.owner.describe()})")
+
     def __len__(self) -> int:
         return self.n_calls
 
@@ -133,14 +136,15 @@ class Graph:
                 refs.append(x.ref)
                 key.append(x.shape)
             else:
-                check_operand(x, op, self._where(op))
+                if i or op not in ("affine", "lookup"):  # these begin with a matrix or a table
+                    check_operand(x, op, self._where(op))
                 key.append(x)
                 model = x.model
         programs = _bare_programs if model is None else model.bare_programs
         full_key = tuple(key)
         program = programs.get(full_key)
-        if program is None:
-            program = programs[full_key] = self._bare_program(op, operands[:n_floats], attrs)
+        if program is None:  # setdefault: another thread may be faster
+            program = programs.setdefault(full_key, self._bare_program(op, operands[:n_floats], attrs))
         result: Expression = self._record(program, refs, ints, [])
         return result
 
@@ -200,10 +204,7 @@ class Graph:
         )
 
     def _record(self, cell: TracedCell, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
-        """Append a vertex; returns its output expression, or a tuple of them."""
-        block = self.blocks.get(cell)
-        if block is None:
-            block = self.blocks[cell] = Block(cell)
+        """Append a vertex; returns its output expression, or a tuple of them. Where it raises, nothing was appended."""
         if ints:
             for value, limit in zip(ints, cell.int_limits, strict=True):
                 if limit is not None and not 0 <= value < limit[0]:
@@ -211,12 +212,6 @@ class Graph:
                         f"{cell.name}, call {self.n_calls}: index {value} is out of range; {limit[1]}: {limit[0]}, so "
                         f"0 to {limit[0] - 1}"
                     )
-            block.ints.extend(ints)
-        levels = self.value_levels
-        level = -1
-        for r in refs:
-            if levels[r] > level:
-                level = levels[r]
         if lists:
             lengths: dict[int, int] = {}
             for items, domain in zip(lists, cell.lists, strict=True):
@@ -225,18 +220,27 @@ class Graph:
                         f"cell {cell.name!r}, call {self.n_calls}: lists that the cell maps together have lengths "
                         f"{lengths[domain]} and {len(items)}"
                     )
-            for k, items in enumerate(lists):
-                block.lengths[k].append(len(items))
-                block.elements[k].extend(items)
-                for r in items:
-                    if levels[r] > level:
-                        level = levels[r]
+        block = self.blocks.get(cell)
+        if block is None:
+            block = self.blocks[cell] = Block(cell)
+        levels = self.value_levels
+        level = -1
+        for r in refs:
+            if levels[r] > level:
+                level = levels[r]
+        for k, items in enumerate(lists):
+            block.lengths[k].append(len(items))
+            block.elements[k].extend(items)
+            for r in items:
+                if levels[r] > level:
+                    level = levels[r]
         level += 1
         first = len(levels)
         block.calls.append(self.n_calls)
         self.n_calls += 1
         block.first.append(first)
         block.args.extend(refs)
+        block.ints.extend(ints)
         block.levels.append(level)
         self._last_block = block
         if cell.single:

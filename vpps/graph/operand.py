@@ -7,11 +7,11 @@ taken from the expressions among the operands; inside a cell that has none, the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from vpps.errors import GraphError, ShapeError, TraceError
+from vpps.errors import GraphError, ShapeError, TraceError, VppsError
 from vpps.ops import OPS, Shape
 from vpps.values import as_index, as_number
 
@@ -25,6 +25,10 @@ class Recorder(Protocol):
 
     def describe(self) -> str:
         """What this recorder is, for error messages."""
+        ...
+
+    def foreign(self, what: str, x: Any) -> VppsError:
+        """The error for `what`, which uses `x` of another recorder."""
         ...
 
 
@@ -77,11 +81,28 @@ class Operand:
     def __iter__(self) -> Iterator[Any]:
         raise TraceError(f"{self!r} cannot be iterated over; use vpps.split(x, n) or slices such as x[0:8]")
 
-    def __bool__(self) -> bool:
+    def __len__(self) -> int:
+        raise TraceError(f"{self!r} has no len(); x.shape is its shape")
+
+    def _no_value(self, *unused: Any) -> Any:
+        raise TraceError(
+            f"{self!r} has no value while the graph is being recorded; handle.forward(graph, [x]) computes it, and "
+            "after fb handle.value(x) reads it"
+        )
+
+    __float__ = __int__ = _no_value
+
+    def _no_truth(self, *unused: Any) -> Any:
         raise TraceError(
             f"{self!r} has no truth value while the graph is being recorded; a cell is traced once, so it cannot "
             "branch on values. Branch on Python data, or make two cells"
         )
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _no_truth
+
+    def __eq__(self, other: object) -> bool:
+        """Identity, so that operands can be found in lists; a comparison with a number can only be meant for values."""
+        return self._no_truth() if as_number(other) is not None else self is other
 
     __hash__ = object.__hash__
 
@@ -126,6 +147,7 @@ class Index(Operand):
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __matmul__ = _refuse
+    __mod__ = __floordiv__ = __pow__ = __float__ = __bool__ = _refuse
     __int__ = __index__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __truediv__ = _refuse
     __hash__ = object.__hash__
 
@@ -152,50 +174,50 @@ class ListExpression:
     __iter__ = __len__ = __getitem__ = __bool__ = __add__ = __mul__ = __sub__ = _refuse
 
 
-_tracing = threading.local()
+_RECORDED = frozenset((Expression, Index, ListExpression))
 
 
-def current_trace() -> Recorder | None:
-    """The trace that is running on this thread, if any."""
-    stack: list[Recorder] = getattr(_tracing, "stack", [])
-    return stack[-1] if stack else None
+class _Tracing(threading.local):
+    """The recorder in use on each thread."""
+
+    current: Recorder | None = None
+
+
+_tracing = _Tracing()
 
 
 @contextmanager
 def tracing(trace: Recorder) -> Iterator[None]:
-    """Make `trace` the current one."""
-    if not hasattr(_tracing, "stack"):
-        _tracing.stack = []
-    _tracing.stack.append(trace)
+    """Make `trace` the recorder in use."""
+    before, _tracing.current = _tracing.current, trace
     try:
         yield
     finally:
-        _tracing.stack.pop()
+        _tracing.current = before
 
 
-def common_owner(operands: Sequence[Any], what: str) -> Recorder:
-    """The one recorder that the expressions among `operands` belong to.
+def common_owner(operands: Iterable[Any], what: str) -> Recorder:
+    """The one recorder that the expressions among `operands` (and in lists among them) belong to.
 
     Raises GraphError where expressions of two graphs meet, TraceError where a cell uses an expression from outside.
     """
-    owner: Recorder | None = None
-    trace = current_trace()
+    owner = _owner(_tracing.current, operands, what)
+    if owner is None:
+        raise GraphError(f"{what}: no operand is an expression, so the graph is unknown; use graph.call(f, ...)")
+    return owner
+
+
+def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:
     for x in operands:
-        if not isinstance(x, Expression | Index | ListExpression):
-            continue
-        if trace is not None and x.owner is not trace:
-            raise TraceError(
-                f"{what}: {trace.describe()} closes over {x!r}; a cell may close over parameters and Python constants "
-                "only. Pass the expression to the cell as an argument"
-            )
-        if owner is not None and x.owner is not owner:
-            raise GraphError(f"{what}: the operands belong to two graphs ({owner.describe()}, {x.owner.describe()})")
-        owner = x.owner
-    if owner is not None:
-        return owner
-    if trace is not None:
-        return trace
-    raise GraphError(f"{what}: no operand is an expression, so the graph is unknown; use graph.call(f, ...)")
+        kind = type(x)
+        if kind in _RECORDED:
+            if x.owner is not owner:
+                if owner is not None:
+                    raise owner.foreign(what, x)
+                owner = x.owner
+        elif kind is list or kind is tuple:
+            owner = _owner(owner, x, what)
+    return owner
 
 
 def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:

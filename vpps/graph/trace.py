@@ -127,6 +127,12 @@ class Trace:
     def describe(self) -> str:
         return f"cell {self.cell.name!r}"
 
+    def foreign(self, what: str, x: Any) -> TraceError:
+        return TraceError(
+            f"{what}: {self.describe()} closes over {x!r}; a cell may close over parameters and Python constants only. "
+            "Pass the expression to the cell as an argument"
+        )
+
     # ---- nodes
 
     def add(
@@ -177,16 +183,10 @@ class Trace:
         """The node of an operand; parameters become a source node, once each."""
         if isinstance(x, Expression):
             return x.ref
-        if isinstance(x, Lookup):
-            raise ShapeError(f"{self.describe()}: {op} of {x!r}: take a row of it with vpps.lookup(table, i)")
-        if isinstance(x, Parameter):
-            if len(x.shape) > 1:
-                raise ShapeError(f"{self.describe()}: {op} of {x!r}: parameters of rank 2 appear only on the left of @")
-            if x not in self._parameter_nodes:
-                self._parameter_nodes[x] = self.add("parameter", shape=x.shape, parameter=x)
-            return self._parameter_nodes[x]
         check_operand(x, op, self.describe())
-        raise AssertionError("check_operand raises for whatever is no operand")
+        if x not in self._parameter_nodes:
+            self._parameter_nodes[x] = self.add("parameter", shape=x.shape, parameter=x)
+        return self._parameter_nodes[x]
 
     def index_of(self, x: Any, op: str, limit: int, what: str) -> int:
         """The node of an int operand, with the bound that this use imposes."""
@@ -290,7 +290,7 @@ class Trace:
         for v in values:
             if isinstance(v, Parameter):
                 nodes.append(self.node_of(v, "return"))
-            elif not isinstance(v, Expression) or v.owner is not self:
+            elif not isinstance(v, Expression | ListExpression) or v.owner is not self:
                 raise TraceError(
                     f"{self.describe()} returns {v!r}; it must return expressions computed from its arguments"
                 )
@@ -334,6 +334,10 @@ APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expressio
 
 def check_operand(x: Any, op: str, where: str) -> None:
     """Raise if `x` is nothing that a float operand can be."""
+    if isinstance(x, Lookup):
+        raise ShapeError(f"{where}: {op} of {x!r}: take a row of it with lookup(table, i)")
+    if isinstance(x, Parameter) and len(x.shape) > 1:
+        raise ShapeError(f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @")
     if isinstance(x, Expression | Parameter):
         return
     if isinstance(x, Index):
@@ -398,6 +402,7 @@ class Cell(Generic[R]):
         self._bound = function if instance is None else functools.partial(function, instance)
         self._programs: dict[Any, TracedCell] = {}
         self.name = getattr(function, "__name__", "cell")
+        self.description = f"cell {self.name!r}"
         functools.update_wrapper(self, function)
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
@@ -415,12 +420,12 @@ class Cell(Generic[R]):
             return self
         bound = instance.__dict__.get(self._attribute)
         if bound is None:
-            bound = instance.__dict__[self._attribute] = Cell(self._function, instance, self._elements)
+            new = Cell(self._function, instance, self._elements)
+            bound = instance.__dict__.setdefault(self._attribute, new)  # another thread may have been faster
         return bound  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **statics: Any) -> R:
-        operands = [y for x in args for y in (x if isinstance(x, list | tuple) else (x,))]
-        owner = common_owner(operands, f"cell {self.name!r}")
+        owner = common_owner(args, self.description)
         if isinstance(owner, Trace):
             return self._bound(*args, **statics)
         return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]

@@ -11,6 +11,8 @@ from pathlib import Path
 from vpps.config import cache_dir
 from vpps.errors import CompileError
 
+_ADVICE = "set VPPS_CACHE_DIR to a directory of your own"
+
 
 def key_of(*parts: str) -> str:
     """Digest of everything a binary depends on."""
@@ -33,34 +35,38 @@ def cached(key: str, suffix: str, source: str, build: Callable[[Path, Path], Non
     Raises:
         CompileError: the directory cannot be used (the message says why), or what `build` raises.
     """
-    folder = _private_directory(cache_dir())
+    folder = _private_directory(cache_dir().absolute())
     binary = folder / f"{key}{suffix}"
     if binary.is_file():
         return binary
     # Processes may build the same kernel at once: each in a directory of its own, and the rename decides.
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-        text = Path(scratch) / f"{key}.cpp"
-        text.write_text(source, encoding="utf-8")
-        result = Path(scratch) / f"{key}{suffix}"
-        build(text, result)
-        os.replace(text, folder / text.name)
-        os.replace(result, binary)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
+            text = Path(scratch) / f"{key}.cpp"
+            text.write_text(source, encoding="utf-8")
+            result = Path(scratch) / f"{key}{suffix}"
+            build(text, result)
+            with result.open("rb") as f:
+                os.fsync(f.fileno())  # else a power failure may leave a file that has its name but not its contents
+            os.replace(text, folder / text.name)
+            os.replace(result, binary)
+    except OSError as error:
+        raise CompileError(f"the kernel cache {folder} cannot be written ({error}); {_ADVICE}") from error
     return binary
 
 
 def _private_directory(folder: Path) -> Path:
     """Create the directory with mode 0700; refuse one that others could plant binaries in."""
-    advice = "set VPPS_CACHE_DIR to a directory of your own"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        raise CompileError(f"the kernel cache {folder} cannot be created ({error}); {advice}") from error
+        raise CompileError(f"the kernel cache {folder} cannot be created ({error}); {_ADVICE}") from error
     if hasattr(os, "getuid") and status.st_uid != os.getuid():
-        raise CompileError(f"the kernel cache {folder} belongs to another user; {advice}")
+        raise CompileError(f"the kernel cache {folder} belongs to another user; {_ADVICE}")
     if status.st_mode & 0o022:
         raise CompileError(
             f"the kernel cache {folder} is writable by other users, who could plant a binary there; "
-            f"run chmod 700 on it, or {advice}"
+            f"run chmod 700 on it, or {_ADVICE}"
         )
     return folder

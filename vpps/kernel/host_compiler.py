@@ -40,6 +40,12 @@ ISA_FLAGS = {
     "avx2": ("-mavx2", "-mfma"),
     "portable": (),
 }
+# What the processor must have, best first.
+ISA_NEEDS = {
+    "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
+    "avx2": {"avx2", "fma"},
+    "portable": set[str](),
+}
 
 
 @lru_cache(maxsize=1)
@@ -56,16 +62,17 @@ def cpu_features() -> frozenset[str]:
 
 
 def tile_of_machine() -> Tile:
-    """The tile for this processor, or the one that VPPS_ISA forces. Raises CompileError for an unknown name."""
-    wanted = ISA.get()
-    if wanted != "auto":
-        if wanted not in TILES:
-            raise CompileError(f"VPPS_ISA={wanted}: expected one of auto, {', '.join(TILES)}")
-        return TILES[wanted]
+    """The tile for this processor, or the one that VPPS_ISA forces. Raises CompileError if it cannot run here."""
     features = cpu_features()
-    if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return TILES["avx512"]
-    return TILES["avx2"] if {"avx2", "fma"} <= features else TILES["portable"]
+    wanted = ISA.get()
+    if wanted == "auto":
+        return next(TILES[isa] for isa, needs in ISA_NEEDS.items() if needs <= features)
+    if wanted not in TILES:
+        raise CompileError(f"VPPS_ISA={wanted}: expected one of auto, {', '.join(TILES)}")
+    lacking = ISA_NEEDS[wanted] - features
+    if features and lacking:
+        raise CompileError(f"VPPS_ISA={wanted}: this processor has no {', '.join(sorted(lacking))}")
+    return TILES[wanted]
 
 
 def compiler() -> list[str]:
@@ -114,5 +121,7 @@ def build_cpu() -> tuple[Path, str, Tile]:
                 "\n".join([line for line in run.stderr.splitlines() if "error" in line][:8]) or run.stderr[:2000]
             )
             raise CompileError(f"{shlex.join(command)} rejected the kernel source:\n{complaints}")
+        if not binary.is_file():
+            raise CompileError(f"{shlex.join(command)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
     return cached(key, ".so", source, build), source, tile

@@ -26,7 +26,11 @@ def _library(path: Path) -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
-        raise CompileError(f"the compiled kernel {path} cannot be loaded ({error}); delete it and try again") from error
+        path.unlink(missing_ok=True)  # the next attempt compiles it anew
+        raise CompileError(
+            f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
+            "does not help set CXX to another compiler"
+        ) from error
     lib.vpps_open.restype = ctypes.c_void_p
     lib.vpps_open.argtypes = [ctypes.c_int]
     lib.vpps_close.restype = None

@@ -1,0 +1,334 @@
+"""The cpu target's kernel: which compiler makes it, with what flags, for which processor, and what if it cannot."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vpps
+from tests.classifier import new
+from tests.comparison import relative_error
+from tests.processes import finish, start
+from vpps.kernel import host_compiler
+from vpps.kernel.host_compiler import build_cpu, compiler, tile_of_machine
+from vpps.reference import Reference, weights_of
+from vpps.script.instructions import TABLE
+
+GXX = shutil.which("g++") or shutil.which("clang++") or "no compiler"
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("VPPS_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes a shell script of the given lines the C++ compiler; it logs its arguments."""
+
+    def make(lines: str) -> Path:
+        path = tmp_path / "compiler of mine"
+        path.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(tmp_path / "log"))}\n{lines}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", shlex.quote(str(path)))
+        return path
+
+    return make
+
+
+ANSWER = 'if [ "$1" = --version ]; then echo "my compiler 1.0"; exit 0; fi\n'
+FAST = ANSWER + f'exec {shlex.quote(GXX)} "$@" -O0'  # compiles in a fraction of the time
+
+
+def train_once(**options: Any) -> dict[str, Any]:
+    """Gradients of a batch."""
+    net = new()
+    with vpps.Handle(net.model, vps=2, **options) as handle:
+        return handle.gradients(*net.batch(1))[1]
+
+
+@pytest.mark.cpu
+class TestCompiler:
+    def test_is_the_one_that_cxx_names(self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path) -> None:
+        script(FAST)
+        assert train_once()
+        version, build = (tmp_path / "log").read_text().splitlines()
+        assert version == "--version"
+        for flag in ("-std=c++17", "-ffp-contract=off", "-fvisibility=hidden", "-o"):
+            assert flag in build.split()
+        assert "-ffast-math" not in build
+        assert sorted(p.suffix for p in fresh_cache.iterdir()) == [".cpp", ".so"]
+        train_once()
+        assert (tmp_path / "log").read_text().splitlines() == [version, build]  # the second handle compiles nothing
+
+    def test_may_have_arguments(
+        self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = script('shift\nif [ "$1" = --version ]; then echo 1; exit 0; fi\n' + f'exec {shlex.quote(GXX)} "$@" -O0')
+        monkeypatch.setenv("CXX", f"{shlex.quote(str(path))} --launcher")
+        assert train_once()
+        assert all(line.startswith("--launcher ") for line in (tmp_path / "log").read_text().splitlines())
+
+    def test_of_several_processes_at_once_succeeds_in_all(
+        self, fresh_cache: Path, script: Callable[[str], Path]
+    ) -> None:
+        script(FAST)
+        code = """
+            import vpps
+            from tests.classifier import new
+
+            net = new()
+            with vpps.Handle(net.model, vps=1) as handle:
+                print(net.train(handle, range(2)))
+        """
+        results = list(map(finish, [start(code) for _ in range(3)]))
+        assert all(status == 0 for status, _, _ in results), results
+        assert len({out for _, out, _ in results}) == 1
+        assert sorted(p.suffix for p in fresh_cache.iterdir()) == [".cpp", ".so"]
+
+
+@pytest.mark.host
+class TestChoice:
+    def commands(self, folder: Path, *names: str) -> None:
+        for name in names:
+            (folder / name).write_text("#!/bin/sh\n")
+            (folder / name).chmod(0o755)
+
+    @pytest.mark.parametrize(
+        "installed, cxx, expected",
+        [
+            (["g++", "clang++"], None, ["g++"]),
+            (["clang++"], None, ["clang++"]),
+            (["g++", "clang++"], "", ["g++"]),
+            (["g++", "clang++"], "clang++", ["clang++"]),
+            (["g++", "icpx"], "icpx -v 'a b'", ["icpx", "-v", "a b"]),
+        ],
+    )
+    def test_is_cxx_then_gxx_then_clang(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        installed: list[str],
+        cxx: str | None,
+        expected: list[str],
+    ) -> None:
+        self.commands(tmp_path, *installed)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        if cxx is not None:
+            monkeypatch.setenv("CXX", cxx)
+        assert compiler() == expected
+
+    def test_without_any_says_how_to_get_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        net = new()
+        with pytest.raises(vpps.CompileError) as caught:
+            vpps.Handle(net.model)
+        for word in ("C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
+            assert word in str(caught.value)
+        assert net.model.trainer is None
+
+    @pytest.mark.parametrize("cxx", ["no-such-compiler", "/nowhere/g++ -O2"])
+    def test_of_a_missing_cxx_names_it(self, monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
+        monkeypatch.setenv("CXX", cxx)
+        with pytest.raises(vpps.CompileError) as caught:
+            vpps.Handle(new().model)
+        for word in (f"CXX={cxx}", "no such program", "apt-get install g++"):
+            assert word in str(caught.value)
+
+
+@pytest.mark.host
+class TestFailure:
+    @staticmethod
+    def message() -> str:
+        with pytest.raises(vpps.CompileError) as caught:
+            vpps.Handle(new().model)
+        return str(caught.value)
+
+    def test_shows_what_the_compiler_complains_of(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
+        path = script(ANSWER + 'echo "x.cpp:7: note: see here" >&2\necho "x.cpp:7: error: no such thing" >&2\nexit 1')
+        message = self.message()
+        for word in (str(path), "rejected", "x.cpp:7: error: no such thing"):
+            assert word in message
+        assert "note" not in message
+        assert list(fresh_cache.iterdir()) == []
+
+    def test_shows_everything_where_no_line_is_an_error(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
+        script(ANSWER + 'echo "licence expired" >&2\nexit 3')
+        assert "licence expired" in self.message()
+
+    def test_of_the_version_query_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
+        script("exit 1")
+        message = self.message()
+        assert "--version failed" in message
+        assert "apt-get install g++" in message
+
+    def test_without_output_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
+        script(ANSWER + "exit 0")
+        assert "wrote no library" in self.message()
+        assert list(fresh_cache.iterdir()) == []
+
+    @pytest.mark.cpu
+    def test_to_load_the_output_is_told_and_mends_itself(
+        self, fresh_cache: Path, script: Callable[[str], Path]
+    ) -> None:
+        script(ANSWER + 'while [ "$1" != -o ]; do shift; done\necho garbage > "$2"')
+        message = self.message()
+        assert "cannot be loaded" in message
+        assert "removed from the cache" in message
+        script(FAST)  # the same command, the same version: the same key
+        assert train_once()
+
+    @pytest.mark.cpu
+    def test_leaves_vpps_usable(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
+        script(ANSWER + "exit 1")
+        net = new()
+        with pytest.raises(vpps.CompileError):
+            vpps.Handle(net.model)
+        script(FAST)
+        with vpps.Handle(net.model) as handle:
+            net.train(handle, range(1))
+
+
+@pytest.mark.host
+class TestKey:
+    @pytest.fixture
+    def key(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], str]:
+        """The key under which the kernel would be kept; builds nothing. The machine is a made-up one."""
+        keys: list[str] = []
+
+        def record(key: str, *others: Any) -> Path:
+            keys.append(key)
+            return tmp_path / key
+
+        monkeypatch.setattr(host_compiler, "cached", record)
+        monkeypatch.setattr(host_compiler, "compiler", lambda: ["c++"])
+        monkeypatch.setattr(host_compiler, "compiler_version", lambda command: "1.0")
+        monkeypatch.setattr(host_compiler, "cpu_features", lambda: frozenset({"avx2", "fma"}))
+
+        def build() -> str:
+            build_cpu()
+            return keys[-1]
+
+        return build
+
+    @pytest.mark.parametrize(
+        "name, value",
+        [
+            ("compiler", lambda: ["c++", "-g"]),
+            ("compiler", lambda: ["other-c++"]),
+            ("compiler_version", lambda command: "1.1"),
+            ("cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"})),
+            ("FLAGS", (*host_compiler.FLAGS, "-g")),
+            ("ISA_FLAGS", {**host_compiler.ISA_FLAGS, "avx2": ("-march=native",)}),
+            ("render_cpu", lambda tile: "// another source"),
+        ],
+        ids=["arguments", "compiler", "version", "processor", "flags", "flags of the ISA", "source"],
+    )
+    def test_changes_with(self, key: Callable[[], str], monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+        before = key()
+        assert key() == before
+        monkeypatch.setattr(host_compiler, name, value)
+        assert key() != before
+
+    def test_changes_with_the_isa(self, key: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+        before = key()
+        monkeypatch.setenv("VPPS_ISA", "portable")
+        assert key() != before
+
+    def test_changes_with_the_architecture(self, key: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+        before = key()
+        monkeypatch.setattr("platform.machine", lambda: "riscv64")
+        assert key() != before
+
+
+AVX512 = frozenset({"avx512f", "avx512vl", "avx512dq", "avx512bw"})
+
+
+@pytest.mark.host
+class TestInstructionSet:
+    @pytest.mark.parametrize(
+        "features, isa",
+        [
+            (frozenset(), "portable"),
+            (frozenset({"sse2", "avx"}), "portable"),
+            (frozenset({"avx2"}), "portable"),
+            (frozenset({"avx2", "fma"}), "avx2"),
+            (frozenset({"avx2", "fma", "avx512f"}), "avx2"),
+            (AVX512 | {"avx2", "fma"}, "avx512"),
+        ],
+        ids=lambda x: "+".join(sorted(x)) if isinstance(x, frozenset) else x,
+    )
+    def test_is_the_best_that_the_processor_has(
+        self, monkeypatch: pytest.MonkeyPatch, features: frozenset[str], isa: str
+    ) -> None:
+        monkeypatch.delenv("VPPS_ISA", raising=False)
+        monkeypatch.setattr(host_compiler, "cpu_features", lambda: features)
+        assert tile_of_machine().isa == isa
+
+    def test_that_is_unknown_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VPPS_ISA", "mmx")
+        with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=mmx.*auto, avx512, avx2, portable"):
+            vpps.Handle(new().model)
+
+    def test_that_the_processor_lacks_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Instead of a crash at the first instruction of it."""
+        monkeypatch.setenv("VPPS_ISA", "avx512")
+        monkeypatch.setattr(host_compiler, "cpu_features", lambda: frozenset({"avx2", "fma"}))
+        with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=avx512.*avx512f"):
+            vpps.Handle(new().model)
+
+    @pytest.mark.cpu
+    @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+    def test_does_not_matter_to_the_results(self, monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
+        if not host_compiler.ISA_NEEDS[isa] <= host_compiler.cpu_features():
+            pytest.skip(f"the processor has no {isa}")
+        native = train_once()
+        monkeypatch.setenv("VPPS_ISA", isa)
+        net = new()
+        graph, loss = net.batch(1)
+        expected = Reference(graph, weights_of(net.model)).backward(loss)
+        found = train_once()
+        for name, g in found.items():
+            assert relative_error(g, native[name]) < 1e-5
+            assert relative_error(g, expected[name]) < 1e-5
+
+
+@pytest.mark.cpu
+class TestSource:
+    def test_is_what_was_compiled(self) -> None:
+        path, source, _ = build_cpu()
+        with vpps.Handle(vpps.Model()) as handle:
+            assert handle.source() == source
+        assert path.with_suffix(".cpp").read_text() == source
+
+    def test_names_every_instruction(self) -> None:
+        _, source, _ = build_cpu()
+        for instruction in TABLE:
+            if instruction.name not in ("end", "wait"):
+                assert f"// {instruction.name}\n" in source
+
+    def test_says_for_what_it_was_made_and_leaves_no_hole(self) -> None:
+        _, source, tile = build_cpu()
+        head = source[:500]
+        assert vpps.__version__ in head
+        assert f"for target cpu: {tile.isa}" in head
+        assert "{{" not in source.replace("{{}", "")
+        assert "{%" not in source
+        assert "\n\n\n\n" not in source
+
+    def test_is_the_same_in_every_process(self) -> None:
+        """Else the cache would never hit."""
+        code = "from vpps.kernel.host_compiler import build_cpu; print(build_cpu()[0])"
+        assert finish(start(code, {"PYTHONHASHSEED": "1"}))[1] == finish(start(code, {"PYTHONHASHSEED": "2"}))[1]
+        assert sys.flags.hash_randomization

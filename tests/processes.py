@@ -1,0 +1,43 @@
+"""Runs Python code in a process of its own, for tests of signals, forks, imports and exits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TIMEOUT = 120  # seconds; reached only by what hangs
+
+
+def start(code: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A process that runs the code in the root of the checkout; its output is piped."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code, output and error output, when the process ends; one that hangs is killed and fails the test."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"the process hangs\n{out}\n{err}") from None
+    return process.returncode, out, err
+
+
+def run(code: str, environment: Mapping[str, str] | None = None) -> str:
+    """The output of a process that runs the code and succeeds."""
+    status, out, err = finish(start(code, environment))
+    assert status == 0, f"exit status {status}\n{out}\n{err}"
+    return out

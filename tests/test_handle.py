@@ -1,0 +1,501 @@
+"""Handle: when losses and values arrive, that runs repeat, what a graph may look like, how a handle ends."""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import warnings
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.classifier import Classifier, new, same_bits
+from tests.comparison import relative_error
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.cpu
+
+
+class TestLoss:
+    def test_fb_returns_the_loss_of_the_call_before(self) -> None:
+        net, witness = new(), new()
+        with vpps.Handle(witness.model) as handle:
+            losses = witness.train(handle, range(4))
+        with vpps.Handle(net.model) as handle:
+            assert math.isnan(handle.sync_get_latest_loss())
+            stale = [handle.fb(*net.batch(seed)) for seed in range(4)]
+            assert math.isnan(stale[0])
+            assert stale[1:] == losses[:-1]
+            assert handle.sync_get_latest_loss() == losses[-1]
+            assert handle.sync_get_latest_loss() == losses[-1]
+
+    @pytest.mark.parametrize(
+        "between", ["forward", "gradients", "value", "disassemble", "numpy", "failure", "later parameter"]
+    )
+    def test_nothing_in_between_disturbs_it(self, between: str) -> None:
+        net, witness = new(), new()
+
+        def disturb(handle: vpps.Handle) -> None:
+            graph, loss = net.batch(77)
+            match between:
+                case "forward":
+                    handle.forward(graph, [loss])
+                case "gradients":
+                    handle.gradients(graph, loss)
+                case "value":
+                    handle.forward(graph, [loss])
+                    handle.value(loss)
+                case "disassemble":
+                    handle.disassemble(graph, loss)
+                case "numpy":
+                    net.model.numpy()
+                case "failure":
+                    with pytest.raises(vpps.GraphError):
+                        handle.fb(vpps.Graph(), loss)
+                case "later parameter":
+                    net.model.parameter(f"p{len(net.model)}", (3,))
+
+        with vpps.Handle(witness.model) as handle:
+            losses = witness.train(handle, range(4))
+        with vpps.Handle(net.model) as handle:
+            for seed in range(4):
+                disturb(handle)
+                stale = handle.fb(*net.batch(seed))
+                assert stale == losses[seed - 1] if seed else math.isnan(stale)
+            disturb(handle)
+            assert handle.sync_get_latest_loss() == losses[-1]
+        after = net.model.numpy()
+        assert same_bits({name: after[name] for name in witness.model.numpy()}, witness.model.numpy())
+
+    def test_is_that_of_the_weights_before_the_update(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        expected = float(Reference(graph, weights_of(net.model)).value(loss))
+        with vpps.Handle(net.model, vpps.SGD(lr=1.0)) as handle:
+            handle.fb(graph, loss)
+            assert handle.sync_get_latest_loss() == pytest.approx(expected, rel=1e-6)
+
+    def test_of_the_same_graph_falls(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        with vpps.Handle(net.model, vpps.SGD(lr=0.05)) as handle:
+            losses = []
+            for _ in range(20):
+                handle.fb(graph, loss)
+                losses.append(handle.sync_get_latest_loss())
+        assert losses == sorted(losses, reverse=True)
+        assert losses[-1] < 0.8 * losses[0]
+
+    @pytest.mark.parametrize("kind", ["slice", "bare", "lookup", "argument"])
+    def test_may_be_any_scalar(self, kind: str) -> None:
+        model = vpps.Model(seed=1)
+        table = model.lookup("E", (3, 1))
+        scalar = model.parameter("s", (), init=2.0)
+        graph = vpps.Graph()
+        x = graph.lookup(table, 1)
+
+        @vpps.cell
+        def same(x: vpps.Expression) -> vpps.Expression:
+            return x
+
+        loss = {
+            "slice": lambda: x[0],
+            "bare": lambda: x[0] * scalar,
+            "lookup": lambda: vpps.sum(x),
+            "argument": lambda: same(x[0]),
+        }[kind]()
+        expected = float(Reference(graph, weights_of(model)).value(loss))
+        with vpps.Handle(model) as handle:
+            got, gradients = handle.gradients(graph, loss)
+        assert got == pytest.approx(expected)
+        assert gradients["E"][1] == (2 if kind == "bare" else 1)
+
+
+class TestNonFiniteLoss:
+    @staticmethod
+    def explosive() -> tuple[vpps.Model, Callable[[float], tuple[vpps.Graph, vpps.Expression]]]:
+        """A model, and batches whose loss is the logarithm of a number (plus a parameter)."""
+        model = vpps.Model(seed=1)
+        b = model.parameter("b", (1,))
+
+        def batch(x: float) -> tuple[vpps.Graph, vpps.Expression]:
+            graph = vpps.Graph()
+            return graph, vpps.sum(vpps.log(graph.input([x])) + b)
+
+        return model, batch
+
+    @pytest.mark.parametrize("x, loss", [(-1.0, "nan"), (0.0, "-inf")])
+    def test_is_warned_of_once_naming_the_step(self, x: float, loss: str) -> None:
+        model, batch = self.explosive()
+        with vpps.Handle(model) as handle:
+            handle.fb(*batch(1.0))
+            handle.fb(*batch(x))
+            with pytest.warns(RuntimeWarning, match=f"loss of step 2 is {loss}.*learning rate") as caught:
+                handle.sync_get_latest_loss()
+            assert caught[0].filename == __file__  # points at the user's line
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                for _ in range(3):
+                    handle.fb(*batch(x))
+                assert not math.isfinite(handle.sync_get_latest_loss())
+
+    def test_raises_at_the_next_synchronisation_if_asked_to(self) -> None:
+        model, batch = self.explosive()
+        with vpps.Handle(model, on_nonfinite="raise") as handle:
+            handle.fb(*batch(1.0))
+            handle.fb(*batch(-1.0))  # returns the finite loss of the call before
+            with pytest.raises(vpps.NonFiniteError, match="step 2"):
+                handle.fb(*batch(1.0))
+            assert model.step == 2  # that call ran nothing
+            handle.fb(*batch(1.0))
+            assert math.isfinite(handle.sync_get_latest_loss())
+        assert model.step == 3
+
+    @pytest.mark.parametrize("read", ["numpy", "close"])
+    def test_raising_does_not_lose_weights(self, read: str) -> None:
+        model, batch = self.explosive()
+        handle = vpps.Handle(model, vpps.SGD(lr=1.0), on_nonfinite="raise")
+        handle.fb(*batch(-1.0))
+        with pytest.raises(vpps.NonFiniteError):
+            model.numpy() if read == "numpy" else handle.close()
+        assert model["b"].numpy() == -1
+        handle.close()
+
+    def test_of_gradients_is_returned_like_any_other(self) -> None:
+        model, batch = self.explosive()
+        with vpps.Handle(model, on_nonfinite="raise") as handle:
+            handle.fb(*batch(1.0))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert math.isnan(handle.gradients(*batch(-1.0))[0])
+            assert handle.sync_get_latest_loss() == 0
+
+
+class TestValues:
+    @pytest.mark.parametrize("vps", [1, 2])
+    def test_after_fb_are_those_before_the_update(self, vps: int) -> None:
+        """Also rows of tables and parameters themselves, which the update overwrites."""
+        net = new()
+
+        @vpps.cell
+        def bias(x: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+            return net.model["b"], net.model["b"] * x  # type: ignore[return-value]
+
+        graph = vpps.Graph()
+        word = graph.lookup(net.model["words"], 3)  # type: ignore[arg-type]
+        scale = word[0]
+        b, scaled = bias(scale)
+        h = vpps.tanh(net.model["W"] @ word + scaled + b)
+        loss = vpps.cross_entropy(net.model["Wo"] @ h, 1)
+        wanted = [word, word[1:4], scale, b, scaled, h, loss, graph.zeros(5)]
+        reference = Reference(graph, weights_of(net.model))
+        exact = net.model["words"].numpy()[3]
+        with vpps.Handle(net.model, vpps.SGD(lr=1.0), vps=vps) as handle:
+            handle.fb(graph, loss)
+            got = [handle.value(e) for e in wanted]
+            assert not np.array_equal(net.model["words"].numpy()[3], exact)
+            assert np.array_equal(handle.value(word), exact)  # reading the weights changes nothing
+        assert np.array_equal(got[0], exact)
+        for value, e in zip(got, wanted, strict=True):
+            assert value.shape == e.shape
+            assert relative_error(value, reference.value(e)) < 1e-5
+
+    def test_are_copies(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        with vpps.Handle(net.model) as handle:
+            (value,) = handle.forward(graph, [loss])
+            before = float(value)
+            value[...] = 7
+            assert handle.value(loss) == before
+            handle.fb(graph, loss)
+            assert handle.sync_get_latest_loss() == before
+
+    def test_forward_computes_only_what_is_wanted(self) -> None:
+        model = vpps.Model()
+        graph = vpps.Graph()
+        x = graph.input([1.0, 2.0])
+        wanted, other = vpps.tanh(x), vpps.exp(x)
+        with vpps.Handle(model, train=False) as handle:
+            handle.forward(graph, [wanted])
+            with pytest.raises(vpps.GraphError, match="not computed"):
+                handle.value(other)
+            assert handle.forward(graph, []) == []
+
+    def test_forward_takes_any_iterable(self) -> None:
+        graph = vpps.Graph()
+        x = graph.input([1.0, 2.0])
+        with vpps.Handle(vpps.Model(), train=False) as handle:
+            for wanted in ([x], (x,), iter([x]), {x}):
+                assert [v.tolist() for v in handle.forward(graph, wanted)] == [[1.0, 2.0]]  # type: ignore[arg-type]
+
+    def test_forward_gives_values_in_the_order_asked_for_repeated_ones_too(self) -> None:
+        net = new()
+        graph = vpps.Graph()
+        logits = [net.logits(graph, [k, k + 1]) for k in range(3)]
+        reference = Reference(graph, weights_of(net.model))
+        order = [2, 0, 2, 1]
+        with vpps.Handle(net.model, train=False) as handle:
+            values = handle.forward(graph, [logits[k] for k in order])
+        for k, value in zip(order, values, strict=True):
+            assert relative_error(value, reference.value(logits[k])) < 1e-5
+
+    def test_a_growing_graph_is_evaluated_as_it_grows(self) -> None:
+        """Greedy decoding: the next word depends on the values so far."""
+        net = new()
+
+        def decode(step: Callable[[vpps.Graph, vpps.Expression], np.ndarray[Any, Any]]) -> list[int]:
+            graph, words = vpps.Graph(), [1]
+            h = graph.zeros(20)
+            for _ in range(12):
+                h = net.read(h, words[-1])
+                words.append(int(np.argmax(step(graph, net.model["Wo"] @ h))))
+            return words
+
+        with vpps.Handle(net.model, train=False) as handle:
+            found = decode(lambda graph, e: handle.forward(graph, [e])[0])
+        assert found == decode(lambda graph, e: Reference(graph, weights_of(net.model)).value(e))
+        assert len(set(found)) > 1
+
+    def test_a_graph_that_was_evaluated_can_be_trained(self) -> None:
+        net, witness = new(), new()
+        with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
+            graph, loss = net.batch(1)
+            handle.forward(graph, [loss])
+            handle.fb(graph, loss)
+            other.fb(*witness.batch(1))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_input_gradient_reaches_back_to_the_data(self) -> None:
+        net = new()
+        graph = vpps.Graph()
+        x = graph.input(np.linspace(-1, 1, 6), grad=True)
+        unused = graph.input(np.ones(2), grad=True)
+        loss = vpps.cross_entropy(net.model["Wo"] @ vpps.tanh(net.model["W"] @ x), 2)
+        reference = Reference(graph, weights_of(net.model))
+        reference.backward(loss)
+        with vpps.Handle(net.model) as handle:
+            for compute in (handle.gradients, handle.fb):
+                compute(graph, loss)
+                assert relative_error(handle.input_gradient(x), reference.gradient(x)) < 1e-5
+                assert not handle.input_gradient(unused).any()
+
+
+class TestRepeatedRuns:
+    @pytest.mark.parametrize("optimizer", [vpps.SGD, vpps.Momentum, vpps.Adam])
+    @pytest.mark.parametrize("vps", [1, 2, 5])
+    def test_are_equal_to_the_last_bit_for_any_number_of_virtual_processors(
+        self, optimizer: Callable[..., vpps.Optimizer], vps: int
+    ) -> None:
+        def run(vps: int) -> tuple[list[float], dict[str, Any]]:
+            net = new()
+            with vpps.Handle(net.model, optimizer(lr=0.05, weight_decay=0.01), vps=vps, clip_norm=1.0) as handle:
+                return net.train(handle, range(6)), net.model.numpy()
+
+        (losses, weights), (expected_losses, expected) = run(vps), run(2)
+        assert losses == expected_losses
+        assert same_bits(weights, expected)
+
+    def test_policies_agree(self) -> None:
+        found = {}
+        for policy in ("sinks-last", "depth"):
+            net = new()
+            with vpps.Handle(net.model, policy=policy) as handle:
+                found[policy] = net.train(handle, range(6)), net.model.numpy()
+        (losses, weights), (expected_losses, expected) = found.values()
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+        for name, w in weights.items():
+            assert relative_error(w, expected[name]) < 1e-5
+
+    def test_the_learning_rate_may_change_between_calls(self) -> None:
+        """Set on the optimizer, or with another object of its kind: no difference."""
+        field, replaced = new(), new()
+        with (
+            vpps.Handle(field.model, vpps.Adam(lr=0.1)) as handle,
+            vpps.Handle(replaced.model, vpps.Adam(lr=0.1)) as other,
+        ):
+            for seed, lr in enumerate((0.1, 0.01, 0.0)):
+                handle.optimizer.lr = lr
+                other.optimizer = vpps.Adam(lr=lr)
+                before = field.model.numpy()
+                field.train(handle, range(seed, seed + 1))
+                replaced.train(other, range(seed, seed + 1))
+                assert same_bits(field.model.numpy(), before) == (lr == 0)
+        assert same_bits(field.model.numpy(), replaced.model.numpy())
+
+    def test_clipping_may_change_between_calls(self) -> None:
+        net, witness = new(), new()
+        with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
+            handle.clip_norm = 1e-3
+            before = net.model.numpy()
+            net.train(handle, range(1))
+            moved = np.sqrt(sum(np.sum((w - before[name]) ** 2) for name, w in net.model.numpy().items()))
+            assert moved == pytest.approx(0.1 * 1e-3, rel=1e-3)
+            handle.clip_norm = None
+            for p in witness.model:
+                p.assign(net.model[p.name].numpy())
+            assert net.train(handle, range(1, 3)) == witness.train(other, range(1, 3))
+
+
+class TestGraphs:
+    def test_a_chain_of_20000_vertices_trains(self) -> None:
+        """No recursion anywhere. The verifier takes minutes for so many barriers, so it is off."""
+        net = new()
+        graph = vpps.Graph()
+        loss = vpps.cross_entropy(net.logits(graph, [k % 12 for k in range(20000)]), 1)
+        with vpps.Handle(net.model, vps=2, verify=False) as handle:
+            handle.fb(graph, loss)
+            assert math.isfinite(handle.sync_get_latest_loss())
+        assert all(np.isfinite(w).all() for w in net.model.numpy().values())
+
+    def test_a_chain_is_deeper_than_pythons_stack_in_the_reference_too(self) -> None:
+        net = new()
+        graph = vpps.Graph()
+        loss = vpps.cross_entropy(net.logits(graph, [k % 12 for k in range(1500)]), 1)
+        reference = Reference(graph, weights_of(net.model))
+        expected = reference.backward(loss)
+        with vpps.Handle(net.model, verify=False) as handle:
+            got, gradients = handle.gradients(graph, loss)
+        assert got == pytest.approx(float(reference.value(loss)), rel=1e-4)
+        for name, g in gradients.items():
+            assert relative_error(g, expected[name]) < 1e-3
+
+    def test_batches_of_every_size_follow_each_other(self) -> None:
+        net, witness = new(), new()
+        sizes = [1, 30, 2, 100, 1]
+        with vpps.Handle(net.model) as handle:
+            for n in sizes:
+                handle.fb(*net.batch(n, sentences=n))
+        for n in sizes:
+            with vpps.Handle(witness.model) as handle:
+                handle.fb(*witness.batch(n, sentences=n))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_a_graph_that_grew_since_is_trained_as_if_it_were_new(self) -> None:
+        net, witness = new(), new()
+        with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
+            graph = vpps.Graph()
+            short = vpps.cross_entropy(net.logits(graph, [1, 2]), 0)
+            handle.fb(graph, short)
+            long = vpps.cross_entropy(net.logits(graph, [3, 4, 5]), 1)
+            handle.fb(graph, short + long)
+            for n in (1, 2):
+                graph = vpps.Graph()
+                losses = [vpps.cross_entropy(witness.logits(graph, [1, 2]), 0)]
+                if n == 2:
+                    losses.append(vpps.cross_entropy(witness.logits(graph, [3, 4, 5]), 1))
+                other.fb(graph, losses[0] if n == 1 else losses[0] + losses[1])
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_may_be_built_on_any_thread_while_the_handle_trains(self) -> None:
+        """Also the first ones, which trace the cells."""
+        net, witness = new(), new()
+        seeds = range(12)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with vpps.Handle(net.model, vps=2) as handle, ThreadPoolExecutor(4) as builders:
+                for graph, loss in builders.map(net.batch, seeds):
+                    assert len(graph.blocks) == 6  # zeros, read, Wo @ h, + bo, cross_entropy, sum: none twice
+                    handle.fb(graph, loss)
+        finally:
+            sys.setswitchinterval(interval)
+        with vpps.Handle(witness.model, vps=2) as other:
+            witness.train(other, seeds)
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_a_graph_may_be_dropped_while_its_kernel_runs(self) -> None:
+        net, witness = new(), new()
+        with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
+            for seed in range(5):
+                handle.fb(*net.batch(seed, sentences=50))
+                gc.collect()
+            kept = [witness.batch(seed, sentences=50) for seed in range(5)]
+            for graph, loss in kept:
+                other.fb(graph, loss)
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+
+class TestLife:
+    def test_a_context_manager_closes_and_hands_the_weights_back(self) -> None:
+        net = new()
+        before = net.model.numpy()
+        with vpps.Handle(net.model) as handle:
+            handle.fb(*net.batch(1))
+        assert not same_bits(net.model.numpy(), before)
+        assert net.model.trainer is None
+        assert "closed" in repr(handle)
+
+    def test_closing_twice_is_harmless(self) -> None:
+        net = new()
+        handle = vpps.Handle(net.model)
+        handle.fb(*net.batch(1))
+        handle.close()
+        after = net.model.numpy()
+        net.model["b"].assign(np.zeros(20))
+        handle.close()
+        assert not net.model["b"].numpy().any()
+        assert np.array_equal(net.model["U"].numpy(), after["U"])
+
+    def test_a_context_manager_closes_on_an_exception_too(self) -> None:
+        net, witness = new(), new()
+
+        def fail_after(handle: vpps.Handle) -> None:
+            handle.fb(*net.batch(1))
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError), vpps.Handle(net.model) as handle:
+            fail_after(handle)
+        with vpps.Handle(witness.model) as other:
+            other.fb(*witness.batch(1))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_a_handle_is_freed_with_its_last_reference(self) -> None:
+        net = new()
+        handle = vpps.Handle(net.model)
+        handle.fb(*net.batch(1))
+        freed = weakref.ref(handle)
+        del handle
+        assert freed() is None  # at once: no cycle holds it
+        with vpps.Handle(net.model) as other:
+            net.train(other, range(1))
+
+    def test_a_model_is_freed_with_its_handle(self) -> None:
+        net = new()
+        handle = vpps.Handle(net.model)
+        handle.fb(*net.batch(1))
+        freed = weakref.ref(net.model)
+        del net, handle
+        gc.collect()
+        assert freed() is None
+
+    def test_the_model_outlives_its_handles(self) -> None:
+        net = new()
+        vpps.Handle(net.model).close()
+        assert net.model["U"].numpy().shape == (20, 20)
+        assert Classifier(net.model).batch(1)
+
+    def test_repr_says_what_runs_where(self) -> None:
+        with vpps.Handle(vpps.Model(), vps=3) as handle:
+            assert repr(handle) == "<vpps.Handle: cpu, 3 virtual processors>"
+            assert handle.vps == 3
+
+    def test_source_is_there_before_and_after(self) -> None:
+        with vpps.Handle(vpps.Model()) as handle:
+            source = handle.source()
+            assert "vpps_kernel" in source
+        assert handle.source() == source
+
+    def test_disassembly_speaks_of_the_users_cells(self) -> None:
+        net = new()
+        with vpps.Handle(net.model, vps=2) as handle:
+            text = handle.disassemble(*net.batch(1))
+            assert net.model.step == 0
+        for word in ("read", "tanh", "update_matrix", "barrier"):
+            assert word in text

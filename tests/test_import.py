@@ -1,0 +1,56 @@
+"""`import vpps` is light: what is only needed to compile, save or run on a GPU is imported when needed."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.processes import run
+
+pytestmark = pytest.mark.host
+
+LATER = ("cuda", "cupy", "jinja2", "rich", "safetensors", "scipy", "torch", "typer")
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level modules that a new process has after a statement."""
+    names = run(f"import sys\n{statement}\nprint(*sys.modules)")
+    return {name.split(".")[0] for name in names.split()}
+
+
+@pytest.fixture(scope="module")
+def modules() -> set[str]:
+    return imported_by("import vpps")
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_import_leaves_out(name: str, modules: set[str]) -> None:
+    assert name not in modules
+
+
+def test_import_needs_nothing_but_numpy_and_the_standard_library(modules: set[str]) -> None:
+    assert modules - imported_by("import numpy.random") - sys.stdlib_module_names == {"vpps"}
+
+
+def test_import_starts_no_thread_and_reads_no_templates() -> None:
+    out = run(
+        """
+        import sys, threading
+        opened = []
+        sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+        import vpps
+        print(threading.active_count(), [name for name in opened if name.endswith((".j2", ".cuh", ".h", "cpuinfo"))])
+        """
+    )
+    assert out == "1 []\n"
+
+
+def test_import_takes_a_moment(record_property: Callable[[str, object], None]) -> None:
+    """Reported, not judged: the budget is 0.2 s beyond numpy."""
+    code = "import time, numpy; start = time.perf_counter(); import vpps; print(time.perf_counter() - start)"
+    seconds = statistics.median(float(run(code)) for _ in range(3))
+    record_property("import_seconds_beyond_numpy", round(seconds, 3))
+    print(f"import vpps: {seconds:.3f} s beyond numpy")
