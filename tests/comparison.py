@@ -38,7 +38,7 @@ def assert_agrees_with_reference(
     """Loss, gradients and values agree with the reference, and are bitwise equal for all numbers of VPs.
 
     Args:
-        floor: gradients whose norm is below it (relative to the largest) count as zero: cancellation left only rounding.
+        floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
     """
     reference = Reference(graph, weights_of(model))
     expected_loss = float(reference.value(loss))

@@ -147,17 +147,18 @@ class TestChoice:
             assert word in str(caught.value)
 
 
+def failure() -> str:
+    """The message with which no handle can be made."""
+    with pytest.raises(vpps.CompileError) as caught:
+        vpps.Handle(new().model)
+    return str(caught.value)
+
+
 @pytest.mark.host
 class TestFailure:
-    @staticmethod
-    def message() -> str:
-        with pytest.raises(vpps.CompileError) as caught:
-            vpps.Handle(new().model)
-        return str(caught.value)
-
     def test_shows_what_the_compiler_complains_of(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         path = script(ANSWER + 'echo "x.cpp:7: note: see here" >&2\necho "x.cpp:7: error: no such thing" >&2\nexit 1')
-        message = self.message()
+        message = failure()
         for word in (str(path), "rejected", "x.cpp:7: error: no such thing"):
             assert word in message
         assert "note" not in message
@@ -165,32 +166,31 @@ class TestFailure:
 
     def test_shows_everything_where_no_line_is_an_error(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + 'echo "licence expired" >&2\nexit 3')
-        assert "licence expired" in self.message()
+        assert "licence expired" in failure()
 
     def test_of_the_version_query_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script("exit 1")
-        message = self.message()
+        message = failure()
         assert "--version failed" in message
         assert "apt-get install g++" in message
 
     def test_without_output_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + "exit 0")
-        assert "wrote no library" in self.message()
+        assert "wrote no library" in failure()
         assert list(fresh_cache.iterdir()) == []
 
-    @pytest.mark.cpu
-    def test_to_load_the_output_is_told_and_mends_itself(
-        self, fresh_cache: Path, script: Callable[[str], Path]
-    ) -> None:
+
+@pytest.mark.cpu
+class TestRecovery:
+    def test_from_an_output_that_cannot_be_loaded(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + 'while [ "$1" != -o ]; do shift; done\necho garbage > "$2"')
-        message = self.message()
+        message = failure()
         assert "cannot be loaded" in message
         assert "removed from the cache" in message
         script(FAST)  # the same command, the same version: the same key
         assert train_once()
 
-    @pytest.mark.cpu
-    def test_leaves_vpps_usable(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
+    def test_from_a_rejected_source(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + "exit 1")
         net = new()
         with pytest.raises(vpps.CompileError):
@@ -288,20 +288,21 @@ class TestInstructionSet:
         with pytest.raises(vpps.CompileError, match=r"VPPS_ISA=avx512.*avx512f"):
             vpps.Handle(new().model)
 
-    @pytest.mark.cpu
-    @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
-    def test_does_not_matter_to_the_results(self, monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
-        if not host_compiler.ISA_NEEDS[isa] <= host_compiler.cpu_features():
-            pytest.skip(f"the processor has no {isa}")
-        native = train_once()
-        monkeypatch.setenv("VPPS_ISA", isa)
-        net = new()
-        graph, loss = net.batch(1)
-        expected = Reference(graph, weights_of(net.model)).backward(loss)
-        found = train_once()
-        for name, g in found.items():
-            assert relative_error(g, native[name]) < 1e-5
-            assert relative_error(g, expected[name]) < 1e-5
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_the_instruction_set_does_not_matter_to_the_results(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
+    if not host_compiler.ISA_NEEDS[isa] <= host_compiler.cpu_features():
+        pytest.skip(f"the processor has no {isa}")
+    native = train_once()
+    monkeypatch.setenv("VPPS_ISA", isa)
+    net = new()
+    graph, loss = net.batch(1)
+    expected = Reference(graph, weights_of(net.model)).backward(loss)
+    found = train_once()
+    for name, g in found.items():
+        assert relative_error(g, native[name]) < 1e-5
+        assert relative_error(g, expected[name]) < 1e-5
 
 
 @pytest.mark.cpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_binary(name: str, width: int) -> None:
     model, table = operands(-1.2, width, 5)
     graph = vpps.Graph()
     xs = [graph.lookup(table, i) for i in range(5)]
-    results = [BINARY[name](a, b) for a, b in zip(xs, xs[1:], strict=False)]
+    results = [BINARY[name](a, b) for a, b in pairwise(xs)]
     loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
     assert_agrees_with_reference(model, graph, loss, results)
 

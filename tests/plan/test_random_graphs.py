@@ -106,13 +106,12 @@ def random_cell(drawn: Drawn, p: Parameters) -> vpps.Cell[list[E]]:
 
     arguments = [f"v{i}" for i in range(drawn.n_vectors)] + [f"xs{i}" for i in range(drawn.n_lists)]
     arguments += ["row"] if drawn.has_int else []
+    # The number of arguments belongs to a cell's signature, and their names to the declaration of list elements.
     namespace: dict[str, Callable[..., list[E]]] = {"body": body}  # type: ignore[dict-item]
     vectors = ", ".join(arguments[: drawn.n_vectors])
     lists = ", ".join(arguments[drawn.n_vectors : drawn.n_vectors + drawn.n_lists])
-    exec(
-        f"def drawn({', '.join(arguments)}):\n    return body([{vectors}], [{lists}], {'row' if drawn.has_int else None})",
-        namespace,
-    )
+    row = "row" if drawn.has_int else None
+    exec(f"def drawn({', '.join(arguments)}): return body([{vectors}], [{lists}], {row})", namespace)
     return vpps.cell(elements={name: (w,) for name in arguments if name.startswith("xs")})(namespace["drawn"])
 
 
