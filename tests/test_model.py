@@ -328,3 +328,14 @@ class TestTraining:
 def _wanted(net: Classifier) -> tuple[vpps.Graph, list[vpps.Expression]]:
     graph = vpps.Graph()
     return graph, [net.logits(graph, [1, 2])]
+
+
+def test_a_model_is_not_copied_by_accident() -> None:
+    """A copy's parameters would still belong to the original; save and load make a real one."""
+    import copy
+    import pickle
+
+    model = vpps.Model(seed=1)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(vpps.ModelError, match=r"model\.save and Model\.load"):
+            duplicate(model)

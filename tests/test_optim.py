@@ -159,3 +159,16 @@ def test_repeated_runs_are_bitwise_equal(name: str) -> None:
     second = train(2, OPTIMIZERS[name](), 1.0)
     assert first[0] == second[0]
     assert all(np.array_equal(first[1][k], second[1][k]) for k in first[1])
+
+
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf"), 1e300, None, "0.1", True])
+def test_a_bad_learning_rate_is_refused_before_anything_runs(lr: object) -> None:
+    model = make_model()
+    with pytest.raises(vpps.ModelError, match=r"SGD\(lr=.*expected a number >= 0"):
+        vpps.Handle(model, vpps.SGD(lr=lr))  # type: ignore[arg-type]
+    optimizer = vpps.SGD(lr=0.1)
+    with vpps.Handle(model, optimizer) as handle:
+        optimizer.lr = lr  # type: ignore[assignment]
+        with pytest.raises(vpps.ModelError, match="lr="):
+            handle.fb(*make_batch(model, 1))
+    assert model.step == 0

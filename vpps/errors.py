@@ -22,6 +22,10 @@ class IndexRangeError(VppsError, IndexError):
     """A lookup row, a label or an element index lies outside its range."""
 
 
+class DivisionError(VppsError, ZeroDivisionError):
+    """An expression is divided by the constant 0."""
+
+
 class GraphError(VppsError):
     """A graph is put together wrongly: expressions of two graphs mixed, a loss that is no scalar, an empty graph."""
 

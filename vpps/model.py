@@ -199,6 +199,11 @@ class Model:
         _refuse_nonfinite(array, f"initial value of {name!r}")
         return array
 
+    def __deepcopy__(self, memo: object = None) -> Model:
+        raise ModelError("a Model cannot be copied: handles and cells refer to it; use model.save and Model.load")
+
+    __copy__ = __reduce__ = __deepcopy__  # type: ignore[assignment]
+
     # ---- access
 
     def __getitem__(self, name: str) -> Parameter:

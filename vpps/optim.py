@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ModelError
+from vpps.values import MAX_FLOAT32, as_number
 
 Array = NDArray[Any]
 
@@ -47,13 +48,14 @@ class Optimizer:
 
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range."""
-        self._require(self.lr >= 0, "lr", "a number >= 0")
-        self._require(self.weight_decay >= 0, "weight_decay", "a number >= 0")
+        self._require("lr", "a number >= 0", lambda v: v >= 0)
+        self._require("weight_decay", "a number >= 0", lambda v: v >= 0)
 
-    def _require(self, ok: bool, name: str, expected: str) -> None:
+    def _require(self, name: str, expected: str, holds: Callable[[float], bool]) -> None:
         value = getattr(self, name)
-        if not ok or not np.isfinite(value):
-            raise ModelError(f"{type(self).__name__}({name}={value}): expected {expected}")
+        number = as_number(value)
+        if number is None or not abs(number) <= MAX_FLOAT32 or not holds(number):
+            raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
 
     def hyper(self, step: int) -> NDArray[np.float32]:
         """The floats of `HYPER` for update number `step` (from 1)."""
@@ -91,7 +93,7 @@ class Momentum(Optimizer):
 
     def check(self) -> None:
         super().check()
-        self._require(0 <= self.momentum < 1, "momentum", "a number in [0, 1)")
+        self._require("momentum", "a number in [0, 1)", lambda v: 0 <= v < 1)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta1": self.momentum}
@@ -116,9 +118,9 @@ class Adam(Optimizer):
 
     def check(self) -> None:
         super().check()
-        self._require(0 <= self.beta1 < 1, "beta1", "a number in [0, 1)")
-        self._require(0 <= self.beta2 < 1, "beta2", "a number in [0, 1)")
-        self._require(self.eps > 0, "eps", "a positive number")
+        self._require("beta1", "a number in [0, 1)", lambda v: 0 <= v < 1)
+        self._require("beta2", "a number in [0, 1)", lambda v: 0 <= v < 1)
+        self._require("eps", "a positive number", lambda v: v > 0)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {

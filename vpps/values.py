@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.errors import DtypeError
 
 Float32 = NDArray[np.float32]
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def as_float32(value: ArrayLike, what: str) -> Float32:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from vpps.errors import GraphError, ShapeError, TraceError, VppsError
+from vpps.errors import DivisionError, GraphError, ShapeError, TraceError, VppsError
 from vpps.ops import OPS, Shape
 from vpps.values import as_index, as_number
 
@@ -66,7 +66,7 @@ class Operand:
         if number is None:
             raise TraceError(f"{self!r} / {type(other).__name__}: only division by a Python number is supported")
         if number == 0:
-            raise ZeroDivisionError(f"{self!r} / 0")
+            raise DivisionError(f"{self!r} / 0")
         return record("scale", [self], value=1.0 / number)
 
     def __neg__(self) -> Expression:
@@ -231,7 +231,8 @@ def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where:
         return OPS[op].shape(shapes, attrs)
     except ValueError as error:
         got = ", ".join(map(str, shapes))
-        raise ShapeError(f"{where}: {op} expects {error}; got {got or 'nothing'}") from None
+        name = "@" if op == "affine" else op  # as the user wrote it
+        raise ShapeError(f"{where}: {name} expects {error}; got {got or 'nothing'}") from None
 
 
 def take(x: Any, key: Any) -> Expression:

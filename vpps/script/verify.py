@@ -45,7 +45,7 @@ class _Verifier:
         self.written_by = np.zeros(plan.pool_floats, np.int16)
         self.written_at = np.zeros(plan.pool_floats, np.int64)
         self.read_at = np.zeros((self.n, plan.pool_floats), np.int64)
-        self.counters: dict[int, list[Ints]] = {}  # clocks at each signal
+        self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
 
     def fail(self, d: Decoded, what: str) -> None:
         """Raise, in the user's words."""
@@ -71,15 +71,17 @@ class _Verifier:
         """Execute one instruction of VP p; False if it must wait."""
         name = d.instruction.name
         if name == "signal":
-            self.counters.setdefault(self.word(d, "counter"), []).append(self.clock[p].copy())
+            seen = self.counters.setdefault(self.word(d, "counter"), [])
+            seen.append(np.maximum(seen[-1], self.clock[p]) if seen else self.clock[p].copy())
             self.clock[p, p] += 1
         elif name == "wait":
             seen = self.counters.get(self.word(d, "counter"), [])
             target = self.word(d, "target")
             if len(seen) < target:
                 return False
-            # A counter tells only that `target` signals came, not whose: all so far, in the order they were given.
-            self.clock[p] = np.max([self.clock[p], *seen[:target]], axis=0)
+            # A counter tells only that `target` signals came, not whose: the first ones, in the order they were given.
+            if target:
+                self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
         else:
             for cells, writes in self.touches(p, d):
                 if len(cells):
