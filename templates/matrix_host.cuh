@@ -113,7 +113,7 @@ static void outer_columns(float* g, const float* const* x, size_t column, const 
 {
     float sum[NC][VP_PANEL];
     VP_UNROLL for (int c = 0; c < NC; c++) {
-        VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fresh ? 0.f : g[c * VP_PANEL + p];
+        VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = 0.f;
     }
     for (int k = 0; k < n; k++) {
         const float *v = x[k] + column, *d = dy[k];
@@ -123,17 +123,24 @@ static void outer_columns(float* g, const float* const* x, size_t column, const 
         }
     }
     VP_UNROLL for (int c = 0; c < NC; c++) {
-        VP_SIMD for (int p = 0; p < VP_PANEL; p++) g[c * VP_PANEL + p] = sum[c][p];
+        VP_SIMD for (int p = 0; p < VP_PANEL; p++)
+            g[c * VP_PANEL + p] = fresh ? sum[c][p] : g[c * VP_PANEL + p] + sum[c][p];
     }
 }
 
-// G = (or +=) sum over n rows of dy x^T, packed like W. Every element sums over the rows in order.
+// G = (or +=) sum over n rows of dy x^T, packed like W. Every element sums the rows of a pass in order, then the passes:
+// one long chain of single-precision sums would lose digits.
 VP_ROUTINE void outer(const Vp& vp, const Outer& i)
 {
     const int rows = i.head.width, columns = (int)i.columns;
     const bool accumulate = i.head.flags & ACCUMULATE;
     const float *x[OUTER_ROWS], *dy[OUTER_ROWS];
     float padded[OUTER_ROWS][VP_PANEL];
+    if (i.head.n == 0 && !accumulate)  // all lists of the batch were empty: the gradient is zero, not the last launch's
+        for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
+            float* g = vp.pool + i.gradient + ((size_t)panel * columns + from) * VP_PANEL;
+            memset(g, 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
+        });
     for (int r = 0; r < i.head.n; r += OUTER_ROWS) {
         const int n = least(OUTER_ROWS, i.head.n - r);
         const bool fresh = r == 0 && !accumulate;

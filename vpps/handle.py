@@ -104,7 +104,7 @@ class Handle:
         self._train = train
         self._on_nonfinite = on_nonfinite
         self._pool_limit = _default_pool_limit() if pool_limit is None else pool_limit
-        self._verify = VERIFY.get() not in ("", "0") if verify is None else verify
+        self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._machine = CpuMachine(vps)

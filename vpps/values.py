@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import struct
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,9 @@ def as_index(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def float_word(value: float) -> int:
+    """The bits of an IEEE single. A Python constant beyond its range becomes infinite, as in any float32 arithmetic."""
+    with np.errstate(over="ignore"):
+        return int(struct.unpack("<I", np.float32(value).tobytes())[0])

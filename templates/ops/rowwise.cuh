@@ -1,9 +1,13 @@
 // ---- device code of the row-wise ops. In backward, x holds the operands, then the result y, then its gradient dy.
-VP_DEVICE float log_sum_exp(const float* x, int n)
-{
-    const float top = reduce_max(n, [&](int u) { return x[u]; });
-    return top + log_(reduce_sum(n, [&](int u) { return exp_(x[u] - top); }));
-}
+// The largest logit, and the sum of exp(x - largest): never a rounded log-sum-exp, which would cost digits when subtracted.
+struct Exponentials {
+    float top, sum;
+    VP_DEVICE static Exponentials of(const float* x, int n)
+    {
+        const float top = reduce_max(n, [&](int u) { return x[u]; });
+        return {top, reduce_sum(n, [&](int u) { return exp_(x[u] - top); })};
+    }
+};
 
 struct Sum {
     VP_DEVICE static void forward(const Row& r)
@@ -60,8 +64,9 @@ struct MeanSquaredError {
 struct Softmax {
     VP_DEVICE static void forward(const Row& r)
     {
-        const float total = log_sum_exp(r.x[0], r.width);
-        for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - total));
+        const Exponentials e = Exponentials::of(r.x[0], r.width);
+        const float scale = 1.f / e.sum;
+        for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - e.top) * scale);
     }
     VP_DEVICE static void backward(const Row& r)
     {
@@ -73,8 +78,9 @@ struct Softmax {
 struct LogSoftmax {
     VP_DEVICE static void forward(const Row& r)
     {
-        const float total = log_sum_exp(r.x[0], r.width);
-        for (int u = 0; u < r.width; u++) r.put(u, r.x[0][u] - total);
+        const Exponentials e = Exponentials::of(r.x[0], r.width);
+        const float log_sum = log_(e.sum);
+        for (int u = 0; u < r.width; u++) r.put(u, (r.x[0][u] - e.top) - log_sum);
     }
     VP_DEVICE static void backward(const Row& r)
     {
@@ -87,9 +93,8 @@ struct CrossEntropy {
     // From x - x[label], so that the loss of a confident right answer keeps its digits.
     VP_DEVICE static float loss(const Row& r)
     {
-        const float *x = r.x[0], mine = x[r.label];
-        const float top = reduce_max(r.width, [&](int u) { return x[u]; });
-        return (top - mine) + log_(reduce_sum(r.width, [&](int u) { return exp_(x[u] - top); }));
+        const Exponentials e = Exponentials::of(r.x[0], r.width);
+        return (e.top - r.x[0][r.label]) + log_(e.sum);
     }
     VP_DEVICE static void forward(const Row& r) { r.put(0, loss(r)); }
     VP_DEVICE static void backward(const Row& r)

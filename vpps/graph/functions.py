@@ -150,7 +150,7 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
         A list expression, to be reduced by `sum` or `mean` or mapped again (a tuple of them if f returns a tuple).
 
     Raises:
-        TraceError: f's result does not depend on the elements, or f returns no expression.
+        TraceError: f's result does not depend on the elements, f returns no expression, or f maps the same list again.
     """
     if not lists:
         raise TraceError("each(f): expected one or more lists")
@@ -166,7 +166,8 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
     domain = owner.domain(lists[0].ref)
     for xs in lists[1:]:
         domain = owner.join(domain, owner.domain(xs.ref))
-    result = f(*(Expression(owner, xs.ref, xs.shape) for xs in lists))
+    with owner.mapping(lists[0].ref):
+        result = f(*(Expression(owner, xs.ref, xs.shape) for xs in lists))
     values = result if isinstance(result, tuple) else (result,)
     for v in values:
         if not isinstance(v, Expression) or owner.domain(v.ref) != domain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
@@ -13,10 +14,14 @@ from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.trace import Cell, Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
-from vpps.values import Float32, as_float32, as_index
+from vpps.values import Float32, as_float32, as_index, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
+
+
+# Ops with a Python constant, and what they are with the constant as an operand.
+CONSTANT_OPS = {"scale": "mul", "shift": "add"}
 
 
 class Block:
@@ -64,6 +69,7 @@ class Graph:
         self.n_calls = 0
         self.value_levels: list[int] = []  # by value id
         self._zeros: dict[int, Expression] = {}
+        self._constants: dict[int, Expression] = {}
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -121,6 +127,9 @@ class Graph:
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record a bare op: a vertex of a one-op cell (Recorder)."""
+        if op in ("scale", "shift"):
+            # Constants of a graph may differ at every call (1 / number of tokens): as data they share one program.
+            return self.apply(CONSTANT_OPS[op], [*operands, self._constant(attrs["value"])], {})
         key: list[Any] = [op, *attrs.items()]
         refs: list[int] = []
         ints: list[int] = []
@@ -147,6 +156,13 @@ class Graph:
             program = programs.setdefault(full_key, self._bare_program(op, operands[:n_floats], attrs))
         result: Expression = self._record(program, refs, ints, [])
         return result
+
+    def _constant(self, value: float) -> Expression:
+        key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
+        if key not in self._constants:
+            self._constants[key] = self.apply("input", [], {"shape": (), "grad": False})
+            self._last_block.data.append(np.array([value], np.float32))
+        return self._constants[key]
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
         """Trace a one-op cell; errors name the call."""
@@ -207,7 +223,10 @@ class Graph:
         """Append a vertex; returns its output expression, or a tuple of them. Where it raises, nothing was appended."""
         if ints:
             for value, limit in zip(ints, cell.int_limits, strict=True):
-                if limit is not None and not 0 <= value < limit[0]:
+                if limit is None:
+                    if not -(2**31) <= value < 2**31:
+                        raise IndexRangeError(f"{cell.name}, call {self.n_calls}: {value} is no 32-bit int")
+                elif not 0 <= value < limit[0]:
                     raise IndexRangeError(
                         f"{cell.name}, call {self.n_calls}: index {value} is out of range; {limit[1]}: {limit[0]}, so "
                         f"0 to {limit[0] - 1}"

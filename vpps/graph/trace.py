@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar, overload
@@ -76,7 +78,6 @@ class TracedCell:
         index_limits: for each int argument position, the smallest exclusive upper bound its uses impose, and by whom.
         int_limits: the same in the order of the int arguments, None where nothing uses one.
         lists: domain of each list argument, in order.
-        input_shape: for graph inputs, the shape of the array each vertex carries; None otherwise.
     """
 
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
@@ -91,7 +92,6 @@ class TracedCell:
         self.lists: tuple[int, ...] = ()
         self.int_limits: tuple[tuple[int, str] | None, ...] = ()
         self.index_limits: dict[int, tuple[int, str]] = {}
-        self.input_shape: Shape | None = None
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}: {len(self.nodes)} nodes>"
@@ -123,6 +123,7 @@ class Trace:
         ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
         self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
         self._parameter_nodes: dict[Parameter, int] = {}
+        self._mapped: list[int] = []  # lists that `each` is mapping now
 
     def describe(self) -> str:
         return f"cell {self.cell.name!r}"
@@ -178,6 +179,21 @@ class Trace:
         if a != b:
             self._domain_of[max(a, b) - 1] = min(a, b)
         return min(a, b)
+
+    @contextmanager
+    def mapping(self, node: int) -> Iterator[None]:
+        """While `each` maps the list of a node: inside, its elements are one symbolic element, so mapping it again there
+        would pair every element with itself."""
+        if any(self.domain(outer) == self.domain(node) for outer in self._mapped):
+            raise TraceError(
+                f"{self.describe()}: each inside each over the same list (or one mapped together with it): the inner one "
+                "would see the outer one's element only; reduce the list before the outer each"
+            )
+        self._mapped.append(node)
+        try:
+            yield
+        finally:
+            self._mapped.pop()
 
     def node_of(self, x: Any, op: str) -> int:
         """The node of an operand; parameters become a source node, once each."""
@@ -275,8 +291,6 @@ class Trace:
 
     def _source(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         shape = attrs["shape"]
-        if op == "input":
-            self.cell.input_shape = shape
         return Expression(self, self.add(op, shape=shape, attrs=attrs), shape)
 
     # ---- the end
@@ -400,6 +414,7 @@ class Cell(Generic[R]):
         self._function = function
         self._elements = dict(elements or {})
         self._bound = function if instance is None else functools.partial(function, instance)
+        self._instance = (lambda: None) if instance is None else _reference_to(instance)
         self._programs: dict[Any, TracedCell] = {}
         self.name = getattr(function, "__name__", "cell")
         self.description = f"cell {self.name!r}"
@@ -407,21 +422,33 @@ class Cell(Generic[R]):
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")
+        unknown = set(self._elements) - set(inspect.signature(function).parameters)
+        if unknown:
+            raise TraceError(
+                f"cell {self.name!r}: elements= names {', '.join(sorted(unknown))}, which is no argument of it"
+            )
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}>"
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = f"_cell_{name}"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Cell[R]:
         """A cell on a method binds per instance: each instance has its own programs, over its own parameters."""
         if instance is None:
             return self
-        bound = instance.__dict__.get(self._attribute)
-        if bound is None:
+        # Bound cells live in the instance, so that they live as long as it. The key is the unbound cell: an overridden
+        # one is another. A copied instance brings along the original's, which the check finds.
+        try:
+            own: dict[Any, Any] = instance.__dict__
+        except AttributeError:
+            raise TraceError(
+                f"cell {self.name!r}: instances of {type(instance).__name__} have __slots__ and no __dict__ to keep the "
+                "bound cell in; add '__dict__' to the slots"
+            ) from None
+        key = f"_cell_{self.name}_{id(self):x}"
+        bound = own.get(key)
+        if bound is None or bound._instance() is not instance:
             new = Cell(self._function, instance, self._elements)
-            bound = instance.__dict__.setdefault(self._attribute, new)  # another thread may have been faster
+            own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
         return bound  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **statics: Any) -> R:
@@ -475,6 +502,14 @@ class Cell(Generic[R]):
         program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
         self._programs[key] = program
         return program
+
+
+def _reference_to(instance: Any) -> Callable[[], Any]:
+    """Weak where the class allows it."""
+    try:
+        return weakref.ref(instance)
+    except TypeError:
+        return lambda: instance
 
 
 def _kind(signature: Any) -> ArgKind:

@@ -99,7 +99,7 @@ class Distribution:
         rows, columns = shape
         panels = -(-rows // self.panel)
         padded = flat.reshape(panels, columns, self.panel).transpose(0, 2, 1).reshape(panels * self.panel, columns)
-        return np.ascontiguousarray(padded[:rows])
+        return padded[:rows].copy()
 
     def is_packed(self, p: Parameter) -> bool:
         """Whether the parameter is a matrix kept as panels."""

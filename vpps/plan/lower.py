@@ -65,7 +65,7 @@ class _Lowering:
         self.live = self._live()
         self.uses = self._uses()
         self.needs = self._needs()
-        self.parts = _parts(self.nodes, self.live)
+        self.parts = _parts(self.nodes, self.live, self.granule)
         self.view: list[View | None] = [None] * len(self.nodes)
         # Gradients: where each node's is collected, and which units of it have been written so far.
         self.storage: dict[int, View] = {}
@@ -253,7 +253,10 @@ class _Lowering:
             raise AssertionError(f"no rule for {form}")
 
     def _labels(self, node: Node) -> Hashable:
-        return ("ints", node.inputs[-1]) if node.op.indices else ("none",)
+        if not node.op.indices:
+            return ("none",)
+        key = ("ints", node.inputs[-1])  # one per vertex
+        return ("expand", node.domain, key) if node.domain else key
 
     def _reduce_list(
         self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False
@@ -489,11 +492,12 @@ def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
     return nodes
 
 
-def _parts(nodes: list[Node], live: list[bool]) -> list[int]:
+def _parts(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
     """In how many equal parts each node's units are dealt to virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
-    (design 4.3). Nodes joined by elementwise ops must agree.
+    (design 4.3). Nodes joined by elementwise ops must agree. Parts narrower than a granule have no say: no VP could own
+    a block of one, and loops over them would be short.
     """
     parent = list(range(len(nodes)))
 
@@ -515,10 +519,13 @@ def _parts(nodes: list[Node], live: list[bool]) -> list[int]:
         if node.op.form is Form.SLICE:
             source = node.inputs[0]
             width, total = size(node.shape), size(nodes[source].shape)
+            if width < granule:
+                continue
             fits = total % width == 0 and node.attrs["start"] % width == 0
             wishes.setdefault(find(source), set()).add(total // width if fits else 1)
         elif node.op.form is Form.CONCAT:
             widths = {size(nodes[j].shape) for j in node.inputs}
-            wishes.setdefault(find(i), set()).add(len(node.inputs) if len(widths) == 1 else 1)
+            equal = len(widths) == 1 and min(widths) >= granule
+            wishes.setdefault(find(i), set()).add(len(node.inputs) if equal else 1)
     chosen = {root: w.pop() for root, w in wishes.items() if len(w) == 1}
     return [chosen.get(find(i), 1) for i in range(len(nodes))]

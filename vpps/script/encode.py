@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.script.instructions import BY_NAME, INDEXED, NO_FLAGS, OFFSET_MASK, SCALAR, Flag, Kind
+from vpps.values import float_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,6 @@ def indexed(position: AnyWord, offset: int, scalar: bool = False) -> OperandWord
     """Operand whose row r starts at `script[position + r] + offset`."""
     assert 0 <= offset <= OFFSET_MASK
     return position, INDEXED | offset | (SCALAR if scalar else 0)
-
-
-def float_word(value: float) -> int:
-    """The bits of an IEEE single. A Python constant beyond its range becomes infinite, as in any float32 arithmetic."""
-    with np.errstate(over="ignore"):
-        return int(struct.unpack("<I", np.float32(value).tobytes())[0])
 
 
 def encode(
