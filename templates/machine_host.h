@@ -40,10 +40,11 @@ static void* vpps_thread(void* argument)
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Stop the threads and free the machine. No launch may be running.
+// Wait for the launch that is running, stop the threads and free the machine.
 void vpps_close(Machine* m)
 {
     pthread_mutex_lock(&m->lock);
+    while (m->running) pthread_cond_wait(&m->done, &m->lock);
     m->closing = true;
     pthread_cond_broadcast(&m->start);
     pthread_mutex_unlock(&m->lock);
@@ -87,19 +88,29 @@ Machine* vpps_open(int count)
     return m;
 }
 
-// Begin a launch and return at once. The previous one must have ended.
-void vpps_launch(Machine* m, float* pool, const Word* script)
+// Number of launches begun.
+unsigned vpps_launches(Machine* m)
+{
+    return m->launches;
+}
+
+// Begin a launch and return at once: 1, or 0 if the previous one is still running.
+int vpps_launch(Machine* m, float* pool, const Word* script)
 {
     pthread_mutex_lock(&m->lock);
+    if (m->running) {
+        pthread_mutex_unlock(&m->lock);
+        return 0;
+    }
     m->launches++;
     unsigned* mine = m->counters[m->launches & 1];
     memset(m->counters[~m->launches & 1], 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
-    if (m->stopped) memset(mine, 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
     m->stopped = 0;
     m->running = m->count;
     m->launch = {0, m->count, pool, script, mine, &m->stopped, 1.f};
     pthread_cond_broadcast(&m->start);
     pthread_mutex_unlock(&m->lock);
+    return 1;
 }
 
 // Wait up to `milliseconds`. -1: still running. 0: done. Else the position + 1 of the instruction that stopped the launch.

@@ -1,8 +1,4 @@
-// ---- optimizers: one weight's step. The order of Hyper's members is HYPER in vpps/optim.py.
-struct Hyper {
-    float lr, weight_decay, beta1, beta2, eps, step_size, inv_sqrt_correction;
-};
-
+// ---- optimizers: one weight's step. The members of Hyper are HYPER in vpps/optim.py.
 struct Sgd {
     enum { MOMENTS = 0 };
     VP_DEVICE static void step(float& w, float g, float&, float&, const Hyper& h) { w -= h.lr * fma_(h.weight_decay, w, g); }
@@ -20,8 +16,8 @@ struct Adam {
     VP_DEVICE static void step(float& w, float g, float& m, float& v, const Hyper& h)
     {
         const float d = fma_(h.weight_decay, w, g);
-        m = fma_(h.beta1, m, (1.f - h.beta1) * d);
-        v = fma_(h.beta2, v, (1.f - h.beta2) * (d * d));
+        m = fma_(h.beta1, m, h.complement1 * d);
+        v = fma_(h.beta2, v, h.complement2 * (d * d));
         w -= h.step_size * m / fma_(sqrt_(v), h.inv_sqrt_correction, h.eps);
     }
 };

@@ -1,9 +1,7 @@
 // ---- the script: heads, operands, slices. Mirrors vpps/script/instructions.py and vpps/script/slices.py.
-enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8 };
-
 VP_DEVICE int opcode_of(const Word* ip) { return ip[0] & 0xffff; }
 VP_DEVICE int size_of(const Word* ip) { return ip[1]; }
-VP_DEVICE Word entry_point(const Vp& vp) { return vp.script[4 + vp.id]; }
+VP_DEVICE Word entry_point(const Vp& vp) { return vp.script[VP_HEADER_WORDS + vp.id]; }
 
 struct Head {
     int flags, n, width, parts;
@@ -32,7 +30,7 @@ struct Reader {
     Head head()
     {
         Head h = {(int)(ip[0] >> 16), (int)ip[2], (int)ip[3], (int)ip[4]};
-        ip += 5;
+        ip += VP_HEAD_WORDS;
         return h;
     }
     Word word() { return *ip++; }
@@ -42,9 +40,9 @@ struct Reader {
     {
         const Word address = ip[0], mode = ip[1];
         ip += 2;
-        const bool indexed = mode >> 31;
+        const bool indexed = mode & VP_INDEXED;
         return {indexed ? vp.pool : vp.pool + address, indexed ? vp.script + address : nullptr,
-                (size_t)(mode & 0x1fffffff), (mode >> 30 & 1) != 0};
+                (size_t)(mode & VP_OFFSET_MASK), (mode & VP_SCALAR) != 0};
     }
     Segments segments() { return {ip, (int)(end - ip) / 3}; }
 };

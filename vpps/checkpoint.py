@@ -44,6 +44,7 @@ def save(model: Model, path: Path) -> None:
         "seed": model.seed,
         "step": model.step,
         "optimizer": state.optimizer if state is not None else None,
+        "since": state.since if state is not None else 0,
         "moments": {name: list(arrays) for name, arrays in state.moments.items()} if state is not None else {},
         "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
     }
@@ -117,7 +118,7 @@ def _read(path: Path) -> _Contents:
         state = None
         if description["optimizer"] is not None:
             moments = {m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in ns} for m, ns in description["moments"].items()}
-            state = OptimizerState(description["optimizer"], moments)
+            state = OptimizerState(description["optimizer"], moments, int(description["since"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     for arrays in (weights, *(state.moments.values() if state is not None else ())):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Literal, Self
+from typing import Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +21,15 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer, OptimizerState
-from vpps.plan.build import Plan, Planner, Update
+from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import ONE, Distribution
 from vpps.plan.topology import POLICIES
+from vpps.plan.update import Update
 from vpps.runtime.cpu import CpuMachine
 from vpps.values import as_index, as_number
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
 _GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
@@ -36,6 +42,19 @@ def _default_pool_limit() -> int:
     except (ValueError, OSError, AttributeError):
         memory = 8 * 2**30
     return min(memory // 2, 4 * MAX_POOL_FLOATS)
+
+
+def _serialised(method: Callable[Concatenate[Handle, P], R]) -> Callable[Concatenate[Handle, P], R]:
+    """Let one thread in at a time: a forward-only handle or `model.save` on another one pulls weights from here."""
+
+    @functools.wraps(method)
+    def locked(self: Handle, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if os.getpid() != self.pid:  # a forked child: a thread that no longer exists may hold the lock
+            return method(self, *args, **kwargs)
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return locked
 
 
 class Handle:
@@ -57,7 +76,7 @@ class Handle:
         HandleError: the model already has an open training handle, or an argument is wrong.
         CompileError: there is no C++ compiler.
 
-    One thread at a time may use a handle. Close it (or use it as a context manager) to end its threads.
+    Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
     """
 
     _closed = True  # until construction has succeeded
@@ -101,6 +120,7 @@ class Handle:
         self.clip_norm = clip_norm
         self.policy = policy
         self.pid = os.getpid()
+        self._lock = threading.RLock()
         self._train = train
         self._on_nonfinite = on_nonfinite
         self._pool_limit = _default_pool_limit() if pool_limit is None else pool_limit
@@ -118,6 +138,7 @@ class Handle:
         self._dirty = False  # the pool's weights are newer than the model's
         self._versions: dict[Parameter, int] = {}
         self._state_version = -1
+        self._since = 0  # the model's step when this optimizer's moments began
         self._planner: Planner | None = None
         self._layout = -1  # the model's layout that the planner was made for
         if train:
@@ -142,6 +163,7 @@ class Handle:
         if not self._closed and self._machine.is_open:
             self.close()
 
+    @_serialised
     def close(self) -> None:
         """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
         if self._closed or os.getpid() != self.pid:
@@ -201,6 +223,7 @@ class Handle:
 
     # ---- training
 
+    @_serialised
     def fb(self, graph: Graph, loss: Expression) -> float:
         """Forward, backward and update for one mini-batch; returns while the kernel runs.
 
@@ -220,20 +243,20 @@ class Handle:
         planner = self._prepare(graph, "fb", training=True)
         self._check_loss(graph, loss)
         self.optimizer.check()
-        step = self.model.step + 1
-        update = Update(self.optimizer, step, self.clip_norm)
-        plan = planner.plan_training(graph, loss, update, self._launches & 1)  # overlaps with the launch in flight
+        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1)  # while the last launch runs
         self._wait()
         previous = self._loss
         self._launch(plan, updates=True)
         return previous
 
+    @_serialised
     def sync_get_latest_loss(self) -> float:
         """Wait for the launch in flight and return the loss of the latest `fb` (nan if there was none)."""
         self._check_usable()
         self._wait()
         return self._loss
 
+    @_serialised
     def gradients(
         self, graph: Graph, loss: Expression, train: bool = False
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
@@ -261,11 +284,11 @@ class Handle:
 
     def _gradient(self, distribution: Distribution, plan: Plan, p: Parameter) -> NDArray[np.float32]:
         pool = self._machine.pool
-        if p in plan.table_gradients:
-            rows, address = plan.table_gradients[p]
+        if p in plan.tables:
+            used = plan.tables[p]
             dense = np.zeros(p.shape, np.float32)
-            compact = pool[address : address + len(rows) * dense[0].size]
-            dense[rows] = compact.reshape(len(rows), *p.shape[1:])
+            compact = pool[used.gradient : used.gradient + len(used.rows) * dense[0].size]
+            dense[used.rows] = compact.reshape(len(used.rows), *p.shape[1:])
             return dense
         if p in plan.touched:
             return distribution.fetch(pool, p, distribution.places[p].gradient)
@@ -273,6 +296,7 @@ class Handle:
 
     # ---- evaluation
 
+    @_serialised
     def forward(self, graph: Graph, wanted: Sequence[Expression]) -> list[NDArray[np.float32]]:
         """Values of expressions with the current weights: inference, no gradients are stored.
 
@@ -294,6 +318,7 @@ class Handle:
         self._wait()
         return [self.value(e) for e in wanted]
 
+    @_serialised
     def value(self, expression: Expression) -> NDArray[np.float32]:
         """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; valid until the next.
 
@@ -306,6 +331,7 @@ class Handle:
             raise GraphError(f"value: {expression!r} was not computed by the latest call")
         return self._read(address, expression.shape)
 
+    @_serialised
     def input_gradient(self, expression: Expression) -> NDArray[np.float32]:
         """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`.
 
@@ -322,7 +348,8 @@ class Handle:
                 continue
             if row[0] >= block.n_needed:
                 return np.zeros(expression.shape, np.float32)
-            return self._read(int(block.bases[view.slab] + row[0] * view.width), expression.shape)
+            stride = block.cell.lowered.slabs[view.slab].width
+            return self._read(int(block.bases[view.slab] + row[0] * stride + view.offset), expression.shape)
         raise GraphError(f"input_gradient: {expression!r} is no graph.input(array, grad=True)")
 
     def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -343,14 +370,14 @@ class Handle:
         """The source of the kernel: C++ that a person can read."""
         return self._machine.source
 
+    @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
         """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
         from vpps.script.disassemble import disassemble
 
         planner = self._prepare(graph, "disassemble", training=True)
         self._check_loss(graph, loss)
-        update = Update(self.optimizer, self.model.step + 1, self.clip_norm)
-        plan = planner.plan_training(graph, loss, update, self._launches & 1)
+        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1)
         return disassemble(plan.script, plan.origin)
 
     # ---- launches
@@ -378,6 +405,7 @@ class Handle:
 
     def _bind(self) -> None:
         """Place all parameters as the model has them now."""
+        self._wait()
         self.pull_weights()
         layout = self.model.layout_version
         n_moments = len(self.optimizer.moments) if self._train else 0
@@ -409,7 +437,10 @@ class Handle:
         if self._verify:
             from vpps.script.verify import verify
 
-            verify(plan, distribution)
+            verify(plan.script, plan.layout, plan.origin)
+            # What the script does not write it must not read: gradients of former launches, memory of former batches.
+            for start, stop in plan.layout.unwritten:
+                self._machine.pool[start:stop] = np.nan
         self._plan = plan
         self._launches += 1
         self._updates = updates
@@ -418,6 +449,18 @@ class Handle:
             self._dirty = True
         self._in_flight = True
         self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
+
+    def _saved_state(self) -> OptimizerState | None:
+        """The model's optimizer state, if it is this optimizer's."""
+        state = self.model.optimizer_state
+        return state if state is not None and state.optimizer == self.optimizer.name else None
+
+    def _update(self) -> Update:
+        """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
+        if self._state_version != self.model.state_version:
+            state = self._saved_state()
+            self._since = self.model.step if state is None else state.since
+        return Update(self.optimizer, self.model.step + 1 - self._since, self.clip_norm)
 
     def _upload(self, distribution: Distribution) -> None:
         """Bring the pool's weights and moments up to the model's. No launch is running."""
@@ -429,11 +472,10 @@ class Handle:
                 distribution.store_weights(pool, p, p.host)
                 self._versions[p] = p.version
         if self._train and self._state_version != self.model.state_version:
-            state = self.model.optimizer_state
-            fits = state is not None and state.optimizer == self.optimizer.name
+            state = self._saved_state()
             for p, place in distribution.places.items():
                 for name, address in zip(self.optimizer.moments, place.moments, strict=False):
-                    saved = state.moments[name].get(p.name) if fits and state is not None else None
+                    saved = state.moments[name].get(p.name) if state is not None else None
                     zeros = np.zeros(p.shape, np.float32)
                     distribution.store(pool, p, address, zeros if saved is None else saved)
             self._state_version = self.model.state_version
@@ -446,6 +488,10 @@ class Handle:
         self._in_flight = False
         plan = self._plan
         assert plan is not None
+        if self._machine.launches != self._launches:  # Ctrl-C came just before it began
+            self._launches = self._machine.launches
+            self.model.step -= self._updates
+            return
         if stopped is not None:
             raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}")
         if not self._updates:
@@ -463,8 +509,9 @@ class Handle:
             raise NonFiniteError(message)
         if not self._warned:
             self._warned = True
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warnings.warn(message, RuntimeWarning, stacklevel=5)
 
+    @_serialised
     def pull_weights(self) -> None:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
         if not self._dirty or self._closed:
@@ -478,8 +525,8 @@ class Handle:
         assert self._planner is not None
         distribution = self._planner.distribution
         pool = self._machine.pool
-        state = self.model.optimizer_state
-        kept = state.moments if state is not None and state.optimizer == self.optimizer.name else {}
+        state = self._saved_state()
+        kept = state.moments if state is not None else {}
         moments = {name: dict(kept.get(name, {})) for name in self.optimizer.moments}  # of parameters frozen by now
         for p, place in distribution.places.items():
             if not p.trainable:
@@ -489,5 +536,5 @@ class Handle:
             self._versions[p] = p.version
             for name, address in zip(self.optimizer.moments, place.moments, strict=True):
                 moments[name][p.name] = distribution.fetch(pool, p, address)
-        self.model.optimizer_state = OptimizerState(self.optimizer.name, moments)
+        self.model.optimizer_state = OptimizerState(self.optimizer.name, moments, self._since)
         self._dirty = False

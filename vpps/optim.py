@@ -14,8 +14,19 @@ from vpps.values import MAX_FLOAT32, as_number
 
 Array = NDArray[Any]
 
-# Order of the floats that an update instruction reads; the struct Hyper in templates/optimizers.cuh mirrors it.
-HYPER = ("lr", "weight_decay", "beta1", "beta2", "eps", "step_size", "inv_sqrt_correction")
+# Order of the floats that an update instruction reads; the kernel's struct Hyper is made from it.
+# The complements are 1 - beta, rounded once: in single precision 1 - 0.999 would keep five digits.
+HYPER = (
+    "lr",
+    "weight_decay",
+    "beta1",
+    "complement1",
+    "beta2",
+    "complement2",
+    "eps",
+    "step_size",
+    "inv_sqrt_correction",
+)
 
 
 @dataclass
@@ -25,10 +36,12 @@ class OptimizerState:
     Attributes:
         optimizer: its name; another optimizer starts afresh.
         moments: per moment ("m", "v"), arrays by parameter name.
+        since: the model's step when they began, from which bias correction counts.
     """
 
     optimizer: str
     moments: dict[str, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
+    since: int = 0
 
 
 @dataclass
@@ -58,7 +71,7 @@ class Optimizer:
             raise ModelError(f"{type(self).__name__}({name}={value!r}): expected {expected}")
 
     def hyper(self, step: int) -> NDArray[np.float32]:
-        """The floats of `HYPER` for update number `step` (from 1)."""
+        """The floats of `HYPER` for update number `step` (from 1, counted since the moments began)."""
         values = dict.fromkeys(HYPER, 0.0) | {"lr": self.lr, "weight_decay": self.weight_decay} | self._extra(step)
         return np.array([values[k] for k in HYPER], np.float32)
 
@@ -93,7 +106,7 @@ class Momentum(Optimizer):
 
     def check(self) -> None:
         super().check()
-        self._require("momentum", "a number in [0, 1)", lambda v: 0 <= v < 1)
+        self._require("momentum", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {"beta1": self.momentum}
@@ -118,14 +131,16 @@ class Adam(Optimizer):
 
     def check(self) -> None:
         super().check()
-        self._require("beta1", "a number in [0, 1)", lambda v: 0 <= v < 1)
-        self._require("beta2", "a number in [0, 1)", lambda v: 0 <= v < 1)
-        self._require("eps", "a positive number", lambda v: v > 0)
+        self._require("beta1", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
+        self._require("beta2", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
+        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {
             "beta1": self.beta1,
+            "complement1": 1 - self.beta1,
             "beta2": self.beta2,
+            "complement2": 1 - self.beta2,
             "eps": self.eps,
             "step_size": self.lr / (1 - self.beta1**step),
             "inv_sqrt_correction": (1 - self.beta2**step) ** -0.5,

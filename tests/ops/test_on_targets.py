@@ -211,3 +211,81 @@ def test_gradient_of_a_product_with_a_vector_that_is_also_split(width: int) -> N
     results = [y for i in range(3) for y in swap(graph.lookup(table, i))]
     loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
     assert_agrees_with_reference(model, graph, loss, results)
+
+
+def test_a_product_over_no_elements_has_a_zero_gradient() -> None:
+    """With all lists empty, the weight gradient is zero, not what the launch before left behind."""
+    model, table = operands(-1.0, 8, 3)
+    U = model.parameter("U", (8, 8))
+
+    @vpps.cell(elements={"hs": (8,)})
+    def node(x: vpps.Expression, hs: list[vpps.Expression]) -> vpps.Expression:
+        return vpps.tanh(x + vpps.sum(vpps.each(lambda h: vpps.sigmoid(U @ h) * h, hs)))
+
+    def loss(n_children: int) -> tuple[vpps.Graph, vpps.Expression]:
+        graph = vpps.Graph()
+        return graph, vpps.sum(node(graph.lookup(table, 0), [graph.lookup(table, 1 + i) for i in range(n_children)]))
+
+    with vpps.Handle(model, vpps.SGD(lr=0.1), vps=2) as handle:
+        handle.fb(*loss(2))
+        before = U.numpy()
+        handle.fb(*loss(0))
+        assert np.array_equal(before, U.numpy())
+        assert not handle.gradients(*loss(0))[1]["U"].any()
+
+
+@pytest.mark.parametrize("n", [0, 4, 300])
+def test_losses_of_list_elements(n: int) -> None:
+    """Every element has the label of its vertex."""
+    model, table = operands(-1.0, 6, 5)
+    b = model.parameter("b", (6,), init="normal")
+
+    @vpps.cell(elements={"xs": (6,)})
+    def total(xs: list[vpps.Expression], label: int) -> vpps.Expression:
+        constant = vpps.each(lambda x: vpps.cross_entropy(x * b, 2), xs)
+        return vpps.sum(vpps.each(lambda x: vpps.cross_entropy(x + b, label), xs)) + vpps.sum(constant)
+
+    graph = vpps.Graph()
+    losses = [
+        graph.call(total, [graph.lookup(table, i % 5) for i in range(length)], label)
+        for length, label in ((n, 5), (2, 0), (3, 4))
+    ]
+    assert_agrees_with_reference(model, graph, vpps.sum(losses), losses)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_keeps_its_digits_far_from_zero(name: str, offset: float) -> None:
+    model = vpps.Model(seed=1)
+    table = model.lookup("logits", (3, 40), init=np.round(np.random.default_rng(0).normal(size=(3, 40)), 1) + offset)
+    graph = vpps.Graph()
+    results = [UNARY[name](graph.lookup(table, i)) for i in range(3)]
+    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
+    assert_agrees_with_reference(model, graph, loss, results)
+
+
+def test_weight_gradients_of_very_many_rows_keep_their_digits() -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (3, 2))
+    graph = vpps.Graph()
+    x = graph.input([0.1, 0.7])
+    loss = vpps.sum([W @ x for _ in range(20_000)])
+    assert_agrees_with_reference(model, graph, vpps.sum(loss) * 1e-4, vp_counts=[1])
+
+
+@pytest.mark.parametrize("shape", [(32, 1), (1, 32), (1, 1), (64, 1)])
+def test_what_is_read_from_the_pool_is_a_copy(shape: tuple[int, int]) -> None:
+    model, table = operands(-1.0, shape[1], 2)
+    W = model.parameter("W", shape)
+    graph = vpps.Graph()
+    loss = vpps.sum(W @ graph.lookup(table, 0))
+    with vpps.Handle(model, vpps.SGD(lr=0.1), vps=2) as handle:
+        _, gradients = handle.gradients(graph, loss)
+        kept = gradients["W"].copy()
+        handle.fb(graph, loss)
+        weights = W.numpy()
+        host = W.host
+        handle.fb(graph, loss * 3.0)
+        handle.sync_get_latest_loss()
+        assert np.array_equal(gradients["W"], kept)
+        assert np.array_equal(host, weights)

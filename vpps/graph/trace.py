@@ -182,12 +182,12 @@ class Trace:
 
     @contextmanager
     def mapping(self, node: int) -> Iterator[None]:
-        """While `each` maps the list of a node: inside, its elements are one symbolic element, so mapping it again there
+        """While `each` maps the list of a node. Inside, its elements are one symbolic element: mapping it again there
         would pair every element with itself."""
         if any(self.domain(outer) == self.domain(node) for outer in self._mapped):
             raise TraceError(
-                f"{self.describe()}: each inside each over the same list (or one mapped together with it): the inner one "
-                "would see the outer one's element only; reduce the list before the outer each"
+                f"{self.describe()}: each inside each over the same list (or one mapped together with it): the inner "
+                "one would see the outer one's element only; reduce the list before the outer each"
             )
         self._mapped.append(node)
         try:
@@ -441,15 +441,15 @@ class Cell(Generic[R]):
             own: dict[Any, Any] = instance.__dict__
         except AttributeError:
             raise TraceError(
-                f"cell {self.name!r}: instances of {type(instance).__name__} have __slots__ and no __dict__ to keep the "
-                "bound cell in; add '__dict__' to the slots"
+                f"cell {self.name!r}: instances of {type(instance).__name__} have __slots__ and no __dict__ to keep "
+                "the bound cell in; add '__dict__' to the slots"
             ) from None
         key = f"_cell_{self.name}_{id(self):x}"
         bound = own.get(key)
         if bound is None or bound._instance() is not instance:
             new = Cell(self._function, instance, self._elements)
             own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
-        return bound  # type: ignore[no-any-return]
+        return bound
 
     def __call__(self, *args: Any, **statics: Any) -> R:
         owner = common_owner(args, self.description)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import vpps
 from vpps.errors import CompileError
-from vpps.script.instructions import FORMS, TABLE
+from vpps.optim import HYPER
+from vpps.script.instructions import (
+    FORMS,
+    HEAD_WORDS,
+    HEADER_WORDS,
+    INDEXED,
+    OFFSET_MASK,
+    SCALAR,
+    TABLE,
+    Flag,
+)
 from vpps.script.slices import TILE_COLUMNS
 
 
@@ -82,6 +92,13 @@ def render_cpu(tile: Tile) -> str:
         panel=tile.panel,
         vectors=tile.vectors,
         tile_columns=TILE_COLUMNS,
+        header_words=HEADER_WORDS,
+        head_words=HEAD_WORDS,
+        indexed=INDEXED,
+        scalar=SCALAR,
+        offset_mask=OFFSET_MASK,
+        flags=Flag.__members__,
+        hyper=HYPER,
         headers=_joined(folder, HEADERS),
         routines=_joined(folder, ROUTINES),
         machine=_joined(folder, MACHINE),

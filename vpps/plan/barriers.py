@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.plan.instr import Instr, View
+from vpps.plan.instr import Instr
 from vpps.script.instructions import Role
 from vpps.script.slices import unit_owners
 
@@ -80,6 +80,3 @@ def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
     for i in instrs:
         groups[i.group].append(i)
     return groups
-
-
-__all__ = ["View", "assign_groups", "in_groups"]

@@ -82,6 +82,18 @@ class Distribution:
             self.places[p] = Place(weights, transposed, gradient, moments, floats)
         self.end = cursor  # the batch's memory begins here
 
+    def spans(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(spans of everything placed, spans of the gradients, which hold nothing from one launch to the next)."""
+        fixed, gradients = [(ZERO, FIRST_FREE)], []
+        for p, place in self.places.items():
+            starts = [place.weights, *place.moments]
+            if place.gradient:
+                gradients.append((place.gradient, place.gradient + place.floats))
+            if place.transposed:
+                fixed.append((place.transposed, place.transposed + self.packed_size(p.shape[::-1])))
+            fixed.extend((start, start + place.floats) for start in starts)
+        return fixed + gradients, gradients
+
     def packed_size(self, shape: tuple[int, ...]) -> int:
         """Floats of a packed matrix."""
         return -(-shape[0] // self.panel) * self.panel * shape[1]

@@ -2,12 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vpps.model import Lookup, Parameter
-from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Kind, Role, Slices
+from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Kind, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Index list: address of the value given as the vector argument at a position."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Index list, a word per list element: address of each element of the list argument at a position."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Index list: address of each row of a slab."""
+
+    slab: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Index list: address of the table row that a lookup node selects."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ints:
+    """List: the int of each vertex at an index node (a label, a row number)."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Another list, per vertex, repeated for every element of the vertex's lists of a domain."""
+
+    domain: int
+    of: ListKey
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """CSR offsets, a word per vertex and one more, into the index list `of` of a domain's elements."""
+
+    domain: int
+    of: ListKey
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """CSR offsets into the addresses of the gradient rows that the readers of an output hand back."""
+
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The floats of graph inputs, carried by the script."""
+
+
+ListKey = Args | Elements | Rows | TableRows | Ints | Expand | Offsets | Uses | Data
 
 
 class Slab(NamedTuple):
@@ -30,7 +95,7 @@ class View(NamedTuple):
     """
 
     slab: int
-    rows: Hashable | None
+    rows: ListKey | None
     address: int
     offset: int
     width: int
@@ -40,10 +105,10 @@ class View(NamedTuple):
         """The view of `width` floats, `offset` floats in."""
         return self._replace(offset=self.offset + offset, width=width)
 
-    def row_list(self, domain: int) -> Hashable:
+    def row_list(self, domain: int) -> ListKey:
         """Key of an index list with the rows' addresses, for every element of a domain (offset not included)."""
-        own = ("rows", self.slab) if self.rows is None else self.rows
-        return own if self.domain == domain else ("expand", domain, own)
+        own = Rows(self.slab) if self.rows is None else self.rows
+        return own if self.domain == domain else Expand(domain, own)
 
     @property
     def shared(self) -> bool:
@@ -104,11 +169,6 @@ class Instr:
                 found.extend((f.role, v) for v in self.operands[f.name])
         return found + [(Role.READ, v) for v in self.gathers]
 
-    @property
-    def sliced(self) -> bool:
-        """Whether it is divided by units or rows."""
-        return BY_NAME[self.name].slices is Slices.UNITS
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterGradient:
@@ -123,5 +183,5 @@ class TableGradient:
     """Gradient rows of looked-up table rows; `ids` is the key of the list of row numbers."""
 
     table: Lookup
-    ids: Hashable
+    ids: Ints
     view: View

@@ -8,7 +8,7 @@ sums of lists), it is a view of it and costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,22 @@ from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Form, size
 from vpps.plan.barriers import assign_groups
 from vpps.plan.distribution import ZERO, Distribution
-from vpps.plan.instr import Instr, ParameterGradient, Slab, TableGradient, View
+from vpps.plan.instr import (
+    Args,
+    Data,
+    Elements,
+    Expand,
+    Instr,
+    Ints,
+    ListKey,
+    Offsets,
+    ParameterGradient,
+    Slab,
+    TableGradient,
+    TableRows,
+    Uses,
+    View,
+)
 from vpps.script.slices import sliced_by_rows
 
 NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
@@ -48,7 +63,7 @@ class LoweredCell:
         self.parameter_gradients: list[ParameterGradient] = []
         self.table_gradients: list[TableGradient] = []
         self.outputs: list[View] = []
-        self.arguments: list[tuple[Hashable, View]] = []
+        self.arguments: list[tuple[Args | Elements, View]] = []
         self.input_gradient: View | None = None
         _Lowering(self, distribution).run()
 
@@ -128,7 +143,7 @@ class _Lowering:
         for k, o in enumerate(self.outputs):
             if self.needs[o]:
                 dst, accumulate = self.claim(o)
-                self.emit("gather_sum", o, dst, values={"offsets": ("uses", k), "shift": 0}, accumulate=accumulate)
+                self.emit("gather_sum", o, dst, values={"offsets": Uses(k), "shift": 0}, accumulate=accumulate)
         for i in reversed(range(len(self.nodes))):
             if self.live[i] and self.needs[i]:
                 self._backward(i, self.nodes[i])
@@ -194,13 +209,14 @@ class _Lowering:
     def _forward(self, i: int, node: Node) -> None:
         form, width, domain = node.op.form, self.width(i), node.domain
         if form is Form.ARGUMENT:
-            key = ("elements" if domain else "args", node.attrs["position"])
+            position = node.attrs["position"]
+            key = Elements(position) if domain else Args(position)
             self.view[i] = View(-1, key, 0, 0, width, domain)
         elif form is Form.PARAMETER:
             assert node.parameter is not None
             self.view[i] = View(-1, None, self.places[node.parameter].weights, 0, width, 0)
         elif form is Form.LOOKUP:
-            self.view[i] = View(-1, ("table", i), 0, 0, width, 0)
+            self.view[i] = View(-1, TableRows(i), 0, 0, width, 0)
         elif form is Form.SLICE:
             self.view[i] = self._view(node.inputs[0]).part(node.attrs["start"], width)
         elif form is Form.CONCAT and self._is_segments(i):
@@ -246,24 +262,24 @@ class _Lowering:
             source = self._view(node.inputs[0])
             self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
         elif form is Form.INPUT:
-            self.emit("input", i, dst, {"data": ("data",)})
+            self.emit("input", i, dst, {"data": Data()})
         elif form is Form.ZEROS:
             self.emit("zero", i, dst)
         else:
             raise AssertionError(f"no rule for {form}")
 
-    def _labels(self, node: Node) -> Hashable:
+    def _labels(self, node: Node) -> ListKey | None:
         if not node.op.indices:
-            return ("none",)
-        key = ("ints", node.inputs[-1])  # one per vertex
-        return ("expand", node.domain, key) if node.domain else key
+            return None
+        key = Ints(node.inputs[-1])  # one per vertex
+        return Expand(node.domain, key) if node.domain else key
 
     def _reduce_list(
         self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False
     ) -> None:
         """dst[vertex] = sum of the source's rows over the elements of the vertex's lists of a domain."""
         gathers = (source,) if source.slab >= 0 else ()
-        values = {"offsets": ("offsets", domain, source.row_list(domain)), "shift": source.offset}
+        values = {"offsets": Offsets(domain, source.row_list(domain)), "shift": source.offset}
         self.emit("gather_sum", i, dst, values, mean=mean, accumulate=accumulate, gathers=gathers)
 
     # ---- backward
@@ -317,10 +333,10 @@ class _Lowering:
         if dy is None:
             return
         if form is Form.ARGUMENT:
-            self.out.arguments.append((self._view(i).rows, dy))
+            self._hand_back(i, dy)
         elif form is Form.LOOKUP:
             assert isinstance(node.parameter, Lookup)
-            self.out.table_gradients.append(TableGradient(node.parameter, ("ints", node.inputs[0]), dy))
+            self.out.table_gradients.append(TableGradient(node.parameter, Ints(node.inputs[0]), dy))
         elif form is Form.INPUT:
             self.out.input_gradient = dy
         elif form is Form.PARAMETER:  # slices of it were used
@@ -393,7 +409,7 @@ class _Lowering:
         if node.op.name == "list_mean":
             domain = self.nodes[j].domain
             scaled = self.slab(dy.width, 0)
-            offsets = ("offsets", domain, self._view(j).row_list(domain))
+            offsets = Offsets(domain, self._view(j).row_list(domain))
             self.emit("divide_by_count", i, scaled, {"offsets": offsets}, operands={"src": dy})
             dy = scaled
         self.pass_on(i, j, dy)
@@ -420,19 +436,25 @@ class _Lowering:
         if target.op.form is Form.PARAMETER or dy.width != self.width(j) or not same_rows:
             self.reduce_into(i, j, dy)
         elif target.op.form is Form.ARGUMENT:
-            self.out.arguments.append((self._view(j).rows, dy))
+            self._hand_back(j, dy)
         elif self.uses[j] == 1 and target.op.form is not Form.SLICE:
             self.alias[j] = dy
         else:
             dst, accumulate = self.claim(j)
             self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
 
+    def _hand_back(self, argument: int, dy: View) -> None:
+        """Let the producer of an argument find a gradient row for it in `dy`."""
+        key = self._view(argument).rows
+        assert isinstance(key, Args | Elements)
+        self.out.arguments.append((key, dy))
+
     def reduce_into(self, i: int, j: int, source: View) -> None:
         """Add `source`, a gradient of node i with more rows or floats than node j has, to j's gradient."""
         domain, target = self.nodes[i].domain, self.nodes[j]
         if source.width != self.width(j):  # a scalar that was broadcast: sum the units
             single = self.slab(1, source.domain)
-            values = {"row_width": source.width, "labels": ("none",)}
+            values = {"row_width": source.width, "labels": None}
             self.emit("sum", i, single, values, by_rows=True, operands={"a": source})
             source = single
         if target.op.form is Form.PARAMETER:

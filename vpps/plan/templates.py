@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.plan.barriers import in_groups
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Instr, ParameterGradient, View
+from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, View
 from vpps.plan.lower import LoweredCell
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Kind
@@ -45,7 +44,7 @@ class CellTemplates:
     def __init__(self, cell: TracedCell, distribution: Distribution) -> None:
         self.cell = cell
         self.lowered = LoweredCell(cell, distribution)
-        self.keys: dict[Hashable, int] = {}
+        self.keys: dict[ListKey, int] = {}
         self.forward = [Group(self, g) for g in in_groups(self.lowered.forward)]
         self.n_forward_keys = len(self.keys)
         self.backward = [Group(self, g) for g in in_groups(self.lowered.backward)]
@@ -56,7 +55,7 @@ class CellTemplates:
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
 
-    def _list(self, key: Hashable, per_row: int = 1) -> Word:
+    def _list(self, key: ListKey, per_row: int = 1) -> Word:
         number = self.keys.setdefault(key, len(self.keys))
         return Word(0, len(self.lowered.slabs) + number, per_row)
 
@@ -81,9 +80,9 @@ class CellTemplates:
                 ]
             elif field.kind is Kind.LIST:
                 key = instr.values[field.name]
-                fields[field.name] = 0 if key == ("none",) else self._list(key)
-            elif instr.values[field.name] == ("data",):
-                fields[field.name] = self._list(("data",), per_row=instr.width)
+                fields[field.name] = 0 if key is None else self._list(key)
+            elif instr.values[field.name] == Data():
+                fields[field.name] = self._list(Data(), per_row=instr.width)
             else:
                 fields[field.name] = instr.values[field.name]
         return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)

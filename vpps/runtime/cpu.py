@@ -35,7 +35,9 @@ def _library(path: Path) -> ctypes.CDLL:
     lib.vpps_open.argtypes = [ctypes.c_int]
     lib.vpps_close.restype = None
     lib.vpps_close.argtypes = [ctypes.c_void_p]
-    lib.vpps_launch.restype = None
+    lib.vpps_launches.restype = ctypes.c_uint
+    lib.vpps_launches.argtypes = [ctypes.c_void_p]
+    lib.vpps_launch.restype = ctypes.c_int
     lib.vpps_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.vpps_wait.restype = ctypes.c_long
     lib.vpps_wait.argtypes = [ctypes.c_void_p, ctypes.c_int]
@@ -67,11 +69,10 @@ class _State:
         self.alive: list[Any] = []  # memory that a launch in flight uses
 
     def shutdown(self) -> None:
-        """Wait for the launch in flight and end the threads. In a forked child there are none."""
+        """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot leave half done: the pool
+        must not go while they write to it. In a forked child there are none."""
         if os.getpid() != self.pid:
             return
-        while self.lib.vpps_wait(self.handle, _POLL_MS) < 0:
-            pass
         self.lib.vpps_close(self.handle)
         self.alive.clear()
 
@@ -118,7 +119,13 @@ class CpuMachine:
     def launch(self, script: NDArray[np.uint32]) -> None:
         """Begin to execute a script; returns at once. The previous launch must have ended."""
         self._state.alive[:] = [self.pool, script]
-        self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data)
+        if not self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data):
+            raise HandleError("a launch was begun while another one is running")
+
+    @property
+    def launches(self) -> int:
+        """Launches begun so far."""
+        return int(self._state.lib.vpps_launches(self._state.handle))
 
     def wait(self) -> int | None:
         """Wait for the launch to end. None if all went well, else the script position at which it stopped."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.script.instructions import BY_NAME, INDEXED, NO_FLAGS, OFFSET_MASK, SCALAR, Flag, Kind
+from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, NO_FLAGS, OFFSET_MASK, SCALAR, Flag, Kind
 from vpps.values import float_word
 
 
@@ -74,7 +74,7 @@ def encode(
         else:
             body.append(value)
     assert not fields, f"{name} has no fields {sorted(fields)}"
-    return [instruction.opcode | int(flags) << 16, 5 + len(body), n, width, parts, *body]
+    return [instruction.opcode | int(flags) << 16, HEAD_WORDS + len(body), n, width, parts, *body]
 
 
 class Template:

@@ -1,6 +1,8 @@
 """The verifier: executes a script on shadow memory and checks the rules of the virtual processors.
 
-    - every operand lies inside the memory that the plan gave it, every index list inside the script;
+    - every row of an operand lies inside one array of the pool, every list inside one list of the script;
+    - labels are classes of their row;
+    - nothing is read that was not written: weights and moments are there before the launch, the rest is not;
     - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
     - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
       (read after write, write after read, write after write).
@@ -10,47 +12,73 @@ Order is tracked by vector clocks, so it holds for any arrangement of signals an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan
-from vpps.plan.distribution import Distribution
-from vpps.script.disassemble import Decoded, Operand, entry_points, instructions
+from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
 from vpps.script.instructions import Flag, Kind, Role, Slices
 from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
 
 Ints = NDArray[np.int64]
 
 
-def verify(plan: Plan, distribution: Distribution) -> None:
-    """Check a plan's script. Raises ScriptError naming the instruction and the user's cell and op."""
-    _Verifier(plan, distribution).run()
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a script may touch.
+
+    Attributes:
+        n_vps: virtual processors.
+        panel: rows of a packed panel.
+        pool_floats: floats of the pool.
+        memory: `(n, 2)` sorted spans of the pool that hold an array each.
+        unwritten: spans that hold nothing before the launch.
+        lists: spans of the script that hold a list (or data) each.
+    """
+
+    n_vps: int
+    panel: int
+    pool_floats: int
+    memory: Ints
+    unwritten: Ints
+    lists: Ints
 
 
-class _Verifier:
-    def __init__(self, plan: Plan, distribution: Distribution) -> None:
-        self.plan = plan
-        self.script = plan.script
-        self.panel = distribution.panel
-        self.n = distribution.n_vps
-        entries = entry_points(plan.script)
+def verify(script: Words, layout: Layout, origin: Callable[[int], str] = lambda position: "") -> None:
+    """Check a script. Raises ScriptError naming the instruction and, through `origin`, the user's cell and op."""
+    Verifier(script, layout, origin).run()
+
+
+class Verifier:
+    """One execution."""
+
+    def __init__(self, script: Words, layout: Layout, origin: Callable[[int], str]) -> None:
+        self.script = script
+        self.layout = layout
+        self.origin = origin
+        self.panel = layout.panel
+        self.n = layout.n_vps
+        entries = entry_points(script)
         if len(entries) != self.n:
             raise ScriptError(f"the script is for {len(entries)} virtual processors, not {self.n}")
-        self.streams: list[Iterator[Decoded]] = [instructions(plan.script, e) for e in entries]
+        self.streams: list[Iterator[Decoded]] = [instructions(script, e) for e in entries]
         self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
-        self.written_by = np.zeros(plan.pool_floats, np.int16)
-        self.written_at = np.zeros(plan.pool_floats, np.int64)
-        self.read_at = np.zeros((self.n, plan.pool_floats), np.int64)
+        self.holds = np.ones(layout.pool_floats, bool)
+        for start, stop in layout.unwritten:
+            self.holds[start:stop] = False
+        self.written_by = np.zeros(layout.pool_floats, np.int16)
+        self.written_at = np.zeros(layout.pool_floats, np.int64)
+        self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
         self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
 
-    def fail(self, d: Decoded, what: str) -> None:
+    def fail(self, d: Decoded, what: str) -> NoReturn:
         """Raise, in the user's words."""
-        where = self.plan.origin(d.position)
-        raise ScriptError(f"word {d.position}, {d.instruction.name} ({where}): {what}")
+        where = self.origin(d.position)
+        raise ScriptError(f"word {d.position}, {d.instruction.name}{f' ({where})' if where else ''}: {what}")
 
     def run(self) -> None:
         """Let the virtual processors run in turn, each until it must wait."""
@@ -90,8 +118,8 @@ class _Verifier:
 
     def access(self, p: int, d: Decoded, cells: Ints, writes: bool) -> None:
         """Check one access to pool elements against the accesses before it, and note it."""
-        if cells.min() < 0 or cells.max() >= self.plan.pool_floats:
-            self.fail(d, f"touches element {cells.max()} of a pool of {self.plan.pool_floats}")
+        if cells.min() < 0 or cells.max() >= self.layout.pool_floats:
+            self.fail(d, f"touches element {cells.max()} of a pool of {self.layout.pool_floats}")
         writers = self.written_by[cells]
         late = self.written_at[cells] > self.clock[p][writers]
         if (late & (writers != p)).any():
@@ -105,7 +133,10 @@ class _Verifier:
                     self.fail(d, f"write after read race of VP {p} with VP {q}")
             self.written_by[cells] = p
             self.written_at[cells] = now
+            self.holds[cells] = True
         else:
+            if not self.holds[cells].all():
+                self.fail(d, f"reads element {cells[~self.holds[cells]][0]}, which nothing has written")
             self.read_at[p][cells] = now
 
     # ---- what an instruction touches
@@ -162,10 +193,18 @@ class _Verifier:
     def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, bool]]:
         """Accesses that fields other than operands stand for."""
         name = d.instruction.form
+        if name.startswith("Row") and self.word(d, "labels"):
+            labels = self.list(d, self.word(d, "labels"), rows)
+            if labels.max() >= self.word(d, "row_width"):
+                self.fail(d, f"label {labels.max()} in a row of {self.word(d, 'row_width')} classes")
+        elif name == "Input":
+            self.list(d, self.word(d, "data"), rows[-1] * d.width + units)
+        elif name == "DivideByCount":
+            self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
         if name == "GatherSum":
             offsets = self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
             entries = self.list(d, 0, np.arange(offsets[0], offsets[-1]))
-            yield _grid(entries + self.word(d, "shift"), units), False
+            yield self.grid(d, entries + self.word(d, "shift"), units), False
         elif name == "Matvec":
             if d.parts > 1 and d.width // d.parts % self.panel:
                 self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")
@@ -212,6 +251,7 @@ class _Verifier:
             assert isinstance(segments, list)
             for operand, width in segments:
                 yield self.cells(d, operand, rows, np.arange(width)), False
+            # With no rows at all, a gradient that is not added to becomes zero.
             yield self.word(d, "gradient") + cells, True
         elif form == "SquaresMatrix":
             yield self.word(d, "gradient") + cells, False
@@ -243,15 +283,29 @@ class _Verifier:
             starts = self.list(d, operand.address, rows) + operand.stride
         else:
             starts = operand.address + rows * operand.stride
+        return self.grid(d, starts, units)
+
+    def grid(self, d: Decoded, starts: Ints, units: Ints) -> Ints:
+        """Elements of rows; each row must lie inside one array of the pool."""
+        if len(starts) and len(units):
+            memory = self.layout.memory
+            array = np.searchsorted(memory[:, 0], starts + units[0], side="right") - 1
+            inside = (array >= 0) & (starts + units[-1] < memory[array, 1])
+            if not inside.all():
+                start = starts[~inside][0]
+                self.fail(d, f"elements {start + units[0]} to {start + units[-1]} are no row of one array of the pool")
         return _grid(starts, units)
 
     def list(self, d: Decoded, position: int, rows: Ints) -> Ints:
         """Words of an index list."""
-        at = position + rows
-        if len(at) and (at.min() < 0 or at.max() >= len(self.script)):
-            self.fail(d, f"an index list reaches word {at.max()} of a script of {len(self.script)}")
-        result: Any = self.script[at].astype(np.int64)
-        return result  # type: ignore[no-any-return]
+        at = np.asarray(position + rows, np.int64)
+        if len(at):
+            lists = self.layout.lists
+            found = np.searchsorted(lists[:, 0], at.min(), side="right") - 1
+            if found < 0 or at.max() >= lists[found, 1]:
+                self.fail(d, f"words {at.min()} to {at.max()} are no part of one list of the script")
+        values: Ints = self.script[at].astype(np.int64)
+        return values
 
 
 def _grid(starts: Ints, units: Ints) -> Ints:

@@ -1,0 +1,154 @@
+"""A cell means what its function means when it is called on the plain expressions of a graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.host
+
+E = vpps.Expression
+
+
+def functions(model: vpps.Model) -> dict[str, Callable[..., E]]:
+    """Functions of two vectors, a list and an int, that work as cells and on plain expressions."""
+    W = model.parameter("W", (4, 4))
+    U = model.parameter("U", (8, 8))
+    p = model.parameter("p", (4,), init="normal")
+
+    def gates(a: E, b: E, xs: list[E], k: int) -> E:
+        i, f = vpps.split(vpps.sigmoid(U @ vpps.concat([a, b])), 2)
+        return i * vpps.tanh(W @ b) + f * p
+
+    def children(a: E, b: E, xs: list[E], k: int) -> E:
+        return a + vpps.sum(vpps.each(lambda x: vpps.sigmoid(W @ x + b) * x, xs)) - vpps.mean(xs)
+
+    def twice(a: E, b: E, xs: list[E], k: int) -> E:
+        scores = vpps.each(lambda x: vpps.dot(x, a), xs)
+        return vpps.sum(vpps.each(lambda x, s: x * vpps.exp(s), xs, scores)) * vpps.mean(scores) + b
+
+    def losses(a: E, b: E, xs: list[E], k: int) -> E:
+        return vpps.sum(vpps.each(lambda x: vpps.cross_entropy(W @ x + a, k), xs)) + b * 0.5
+
+    def slices(a: E, b: E, xs: list[E], k: int) -> E:
+        return vpps.concat([a[1:3], b[0], a[-1]]) * vpps.mean(b[:2]) + 1.0 - a / 2
+
+    return {f.__name__: f for f in (gates, children, twice, losses, slices)}
+
+
+@pytest.mark.parametrize("name", ["gates", "children", "twice", "losses", "slices"])
+def test_a_cell_computes_what_its_function_computes_on_plain_expressions(name: str) -> None:
+    model = vpps.Model(seed=1)
+    function = functions(model)[name]
+    cell = vpps.cell(function)
+    graph = vpps.Graph()
+    rng = np.random.default_rng(0)
+    vectors = [graph.input(rng.normal(size=4)) for _ in range(6)]
+    traced = cell(vectors[0], vectors[1], vectors[2:], 3)
+    plain = function(vectors[0], vectors[1], vectors[2:], 3)
+    reference = Reference(graph, weights_of(model))
+    np.testing.assert_allclose(reference.value(traced), reference.value(plain), rtol=1e-12)
+
+
+def test_each_inside_each_over_the_same_list_is_refused() -> None:
+    """The inner one would pair every element with itself: x_i x_i instead of the sum over j of x_i x_j."""
+
+    @vpps.cell
+    def attention(xs: list[E]) -> E:
+        return vpps.sum(vpps.each(lambda q: vpps.sum(vpps.each(lambda k: vpps.dot(q, k) * k, xs)), xs))
+
+    graph = vpps.Graph()
+    with pytest.raises(vpps.TraceError, match=r"cell 'attention': each inside each over the same list"):
+        graph.call(attention, [graph.zeros(2), graph.input([1, 2])])
+
+
+class Layer:
+    """A module with a cell."""
+
+    def __init__(self, model: vpps.Model, value: float) -> None:
+        self.p = model.parameter(f"p{value}", (2,), init=value)
+
+    @vpps.cell
+    def step(self, x: E) -> E:
+        return x + self.p
+
+
+class Doubled(Layer):
+    """Overrides the cell and calls the original."""
+
+    @vpps.cell
+    def step(self, x: E) -> E:
+        return super().step(x) * 2.0
+
+
+def test_an_overridden_cell_can_call_the_original() -> None:
+    model = vpps.Model()
+    layer = Doubled(model, 3.0)
+    graph = vpps.Graph()
+    y = layer.step(graph.input([1, 2]))
+    np.testing.assert_array_equal(Reference(graph, weights_of(model)).value(y), [8, 10])
+
+
+def test_a_copied_module_binds_its_cells_anew() -> None:
+    model = vpps.Model()
+    first = Layer(model, 1.0)
+    graph = vpps.Graph()
+    a = first.step(graph.zeros(2))
+    second = copy.copy(first)
+    second.p = model.parameter("other", (2,), init=5.0)
+    b = second.step(graph.zeros(2))
+    c = first.step(graph.zeros(2))
+    reference = Reference(graph, weights_of(model))
+    assert [reference.value(e).tolist() for e in (a, b, c)] == [[1, 1], [5, 5], [1, 1]]
+
+
+def test_a_module_without_dict_is_refused() -> None:
+    class Slotted:
+        __slots__ = ()
+
+        @vpps.cell
+        def step(self, x: E) -> E:
+            return x
+
+    with pytest.raises(vpps.TraceError, match=r"Slotted have __slots__ and no __dict__"):
+        Slotted().step(vpps.Graph().zeros(2))
+
+
+def test_static_arguments_that_are_equal_but_of_other_types_are_other_programs() -> None:
+    @vpps.cell
+    def scaled(x: E, *, by: float) -> E:
+        return x if by is True else x * (by + 1)
+
+    graph = vpps.Graph()
+    x = graph.input([1.0])
+    reference = Reference(graph := vpps.Graph(), {})
+    x = graph.input([1.0])
+    values = [scaled(x, by=True), scaled(x, by=1), scaled(x, by=1.0)]
+    reference = Reference(graph, {})
+    assert [float(reference.value(v)[0]) for v in values] == [1, 2, 2]
+
+
+def test_python_constants_of_a_graph_share_one_program() -> None:
+    graph = vpps.Graph()
+    x = graph.input([1.0, 2.0])
+    for n in range(1, 50):
+        _ = x * (1 / n) + n
+    assert len(graph.blocks) == 4  # inputs of two shapes, mul, add
+    y, z = x * 0.0, x * -0.0
+    reference = Reference(graph, {})
+    assert np.signbit(reference.value(y)).tolist() == [False, False]
+    assert np.signbit(reference.value(z)).tolist() == [True, True]
+
+
+def test_misspelt_element_declarations_are_refused() -> None:
+    with pytest.raises(vpps.TraceError, match="elements= names typo, which is no argument"):
+
+        @vpps.cell(elements={"typo": (3,)})
+        def f(xs: list[E]) -> E:
+            return vpps.sum(xs)

@@ -1,0 +1,146 @@
+"""The rows of a cell in execution order: which vertex is in which, where its slabs lie, what its index lists hold."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.ops import size
+from vpps.plan.distribution import Distribution
+from vpps.plan.instr import Args, Elements, Expand, Ints, ListKey, Rows, TableRows, View
+from vpps.plan.templates import CellTemplates
+from vpps.plan.topology import BlockArrays, ragged
+from vpps.plan.topology import Ints as IntArray
+from vpps.plan.writer import ScriptWriter
+
+
+class BlockPlan:
+    """Rows of one cell: vertices that run backward first, then by stage, then in the user's order.
+
+    Args:
+        stage: of each vertex.
+        needed: whether the loss (or a wanted value) depends on the vertex.
+        skip_rest: leave out the others altogether.
+        addresses: of all values of the graph; shared by all blocks, each fills in its own.
+
+    Attributes:
+        order: the vertex (row of the block's arrays) in each row.
+        n_needed: the first rows are those that run backward.
+        step_stage: stage of each step; steps cover the rows one after the other.
+        first, count: `(steps, 1 + domains)`, rows of each step in each domain.
+        bases: addresses of the slabs, then positions of the lists, then 0.
+    """
+
+    def __init__(
+        self,
+        arrays: BlockArrays,
+        cell: CellTemplates,
+        distribution: Distribution,
+        stage: IntArray,
+        needed: NDArray[np.bool_],
+        skip_rest: bool,
+        addresses: IntArray,
+    ) -> None:
+        self.arrays = arrays
+        self.cell = cell
+        self._places = distribution.places
+        self._addresses = addresses
+        key = stage + (~needed) * (int(stage.max(initial=0)) + 1)
+        self.order = np.argsort(key, kind="stable")
+        self.n_needed = int(needed.sum())
+        if skip_rest:
+            self.order = self.order[: self.n_needed]
+        starts = np.flatnonzero(np.diff(key[self.order], prepend=-1))
+        stops = np.append(starts[1:], len(self.order))[: len(starts)].astype(np.int64)
+        self.step_stage = stage[self.order[starts]]
+        self._ends: list[IntArray] = []  # per domain, element row where each vertex's list begins
+        self._owner: list[IntArray] = []  # per domain, vertex row of each element
+        first, count = [starts], [stops - starts]
+        for domain in range(1, cell.cell.n_domains + 1):
+            xs = arrays.lists[cell.cell.lists.index(domain)]
+            ends = np.zeros(len(self.order) + 1, np.int64)
+            np.cumsum(xs.ends[self.order + 1] - xs.ends[self.order], out=ends[1:])
+            self._ends.append(ends)
+            self._owner.append(np.repeat(np.arange(len(self.order)), np.diff(ends)))
+            first.append(ends[starts])
+            count.append(ends[stops] - ends[starts])
+        self.first, self.count = np.stack(first, axis=1), np.stack(count, axis=1)
+        self.bases = np.zeros(len(cell.lowered.slabs) + len(cell.keys) + 1, np.int64)
+
+    def n_rows(self, domain: int) -> int:
+        """Rows in a domain."""
+        return len(self.order) if domain == 0 else len(self._owner[domain - 1])
+
+    def needed_rows(self, domain: int) -> int:
+        """Rows in a domain that run backward."""
+        return self.n_needed if domain == 0 else int(self._ends[domain - 1][self.n_needed])
+
+    @property
+    def n_needed_steps(self) -> int:
+        """Steps that run backward; the first ones."""
+        return int((self.first[:, 0] < self.n_needed).sum())
+
+    def allocate(self, writer: ScriptWriter, training: bool) -> None:
+        """Take memory for the slabs and give every value its address."""
+        lowered = self.cell.lowered
+        slabs = lowered.slabs if training else lowered.slabs[: lowered.n_forward_slabs]
+        for i, slab in enumerate(slabs):
+            self.bases[i] = writer.take(self.n_rows(slab.domain) * slab.width)
+        for k, view in enumerate(lowered.outputs):
+            self._addresses[self.arrays.first[self.order] + k] = self.row_addresses(view)
+
+    def row_addresses(self, view: View, domain: int | None = None) -> IntArray:
+        """Address of each row of a view; for every element of a domain, if one is given."""
+        domain = view.domain if domain is None else domain
+        if view.shared:
+            return np.full(self.n_rows(domain), view.address + view.offset, np.int64)
+        return self.list_values(view.row_list(domain)) + view.offset
+
+    def list_values(self, key: ListKey) -> IntArray:
+        """Contents of an index list."""
+        b, cell = self.arrays, self.cell
+        found: IntArray
+        match key:
+            case Rows(slab):
+                width, domain = cell.lowered.slabs[slab]
+                found = self.bases[slab] + np.arange(self.n_rows(domain)) * width
+            case Args(position):
+                found = self._addresses[b.args[self.order, cell.vector_index[position]]]
+            case Elements(position):
+                found = self._addresses[self.values_read(key)]
+            case Expand(domain, of):
+                found = self.list_values(of)[self._owner[domain - 1]]
+            case Ints(node):
+                attrs = cell.cell.nodes[node].attrs
+                if "constant" in attrs:
+                    found = np.full(len(self.order), attrs["constant"], np.int64)
+                else:
+                    found = b.ints[self.order, cell.int_index[attrs["position"]]]
+            case TableRows(node):
+                lookup = cell.cell.nodes[node]
+                table = lookup.parameter
+                assert table is not None
+                rows = self.list_values(Ints(lookup.inputs[0]))
+                found = self._places[table].weights + rows * size(table.shape[1:])
+            case _:
+                raise AssertionError(f"{key} is no list of the block alone")
+        return found
+
+    def values_read(self, key: Args | Elements) -> IntArray:
+        """Value ids of an argument: one per row, or one per list element."""
+        values: IntArray
+        if isinstance(key, Args):
+            values = self.arrays.args[self.order, self.cell.vector_index[key.position]]
+        else:
+            xs = self.arrays.lists[self.cell.list_index[key.position]]
+            values = xs.elements[ragged(xs.ends, self.order)]
+        return values
+
+    def offsets(self, domain: int) -> IntArray:
+        """Where each vertex's elements begin among a domain's rows, and the end."""
+        return self._ends[domain - 1]
+
+    def data(self) -> NDArray[np.float32]:
+        """Floats of graph inputs, row after row."""
+        rows = self.arrays.block.data
+        return np.concatenate([rows[r] for r in self.order.tolist()]) if len(self.order) else np.zeros(0, np.float32)

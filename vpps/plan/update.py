@@ -1,0 +1,170 @@
+"""The end of a launch: weight gradients, clipping, the optimizer's step (kernel.md 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.model import Lookup, Parameter
+from vpps.ops import size
+from vpps.optim import Optimizer
+from vpps.plan.distribution import Distribution
+from vpps.plan.rows import BlockPlan
+from vpps.plan.writer import ScriptWriter
+from vpps.script.encode import direct
+from vpps.script.instructions import NO_FLAGS, Flag
+from vpps.script.slices import TILE_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What the end of a launch does with the gradients.
+
+    Attributes:
+        optimizer: its rule and hyper-parameters.
+        step: number of the update, from 1, counted since the moments began.
+        clip_norm: bound of the gradients' global norm, or None.
+    """
+
+    optimizer: Optimizer
+    step: int
+    clip_norm: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRows:
+    """Rows of a lookup table that a batch uses.
+
+    Attributes:
+        rows: their numbers, sorted, each once.
+        gradient: address of their gradients, a row each.
+        offsets: script position of the CSR offsets into the addresses of the gradient rows to sum.
+        numbers: script position of `rows`.
+    """
+
+    rows: NDArray[np.int64]
+    gradient: int
+    offsets: int
+    numbers: int
+
+
+class EndOfLaunch:
+    """Writes the end of one launch.
+
+    Args:
+        blocks: rows of all cells.
+
+    Attributes:
+        touched: dense parameters with a gradient.
+        tables: used rows of each lookup table with a gradient.
+    """
+
+    def __init__(self, writer: ScriptWriter, distribution: Distribution, blocks: Iterable[BlockPlan]) -> None:
+        self.writer = writer
+        self.distribution = distribution
+        self.blocks = [b for b in blocks if b.n_needed]
+        gradients = (g for b in self.blocks for g in b.cell.lowered.parameter_gradients)
+        self.touched: set[Parameter] = {g.parameter for g in gradients}
+        self.tables: dict[Parameter, UsedRows] = {}
+
+    def place_lists(self, update: Update | None) -> None:
+        """Put what the end needs of lists into the script: used table rows, hyper-parameters."""
+        self._hyper = 0
+        if update is not None:
+            self._hyper = self.writer.place_list(update.optimizer.hyper(update.step).view(np.uint32))
+        ids: dict[Lookup, list[NDArray[np.int64]]] = {}
+        addresses: dict[Lookup, list[NDArray[np.int64]]] = {}
+        for b in self.blocks:
+            for g in b.cell.lowered.table_gradients:
+                ids.setdefault(g.table, []).append(b.list_values(g.ids)[: b.n_needed])
+                addresses.setdefault(g.table, []).append(b.row_addresses(g.view)[: b.n_needed])
+        for table, parts in ids.items():
+            rows, inverse = np.unique(np.concatenate(parts), return_inverse=True)
+            order = np.argsort(inverse, kind="stable")
+            entries = self.writer.place_list(np.concatenate(addresses[table])[order])
+            offsets = np.zeros(len(rows) + 1, np.int64)
+            np.cumsum(np.bincount(inverse, minlength=len(rows)), out=offsets[1:])
+            gradient = self.writer.take(len(rows) * size(table.shape[1:]))
+            self.tables[table] = UsedRows(
+                rows, gradient, self.writer.place_list(entries + offsets), self.writer.place_list(rows)
+            )
+
+    def gradients(self) -> None:
+        """All weight gradients, each once over all rows of a cell (Cavs's lazy batching)."""
+        written: set[Parameter] = set()
+        for b in self.blocks:
+            domains = range(b.cell.cell.n_domains + 1)
+            first = np.zeros((1, len(domains)), np.int64)
+            count = np.array([[b.needed_rows(d) for d in domains]])
+            for gradient, group in b.cell.gradients:
+                words = group.template.fill(b.bases, first, count)[0]
+                if gradient.parameter in written:
+                    words[0] |= int(Flag.ACCUMULATE) << 16
+                written.add(gradient.parameter)
+                self.writer.section(words, b, group, 0, f"gradient of {gradient.parameter.name!r}")
+        for table, used in self.tables.items():
+            width = size(table.shape[1:])
+            dst = direct(used.gradient, width)
+            flags = self.writer.row_flag(width)
+            self.writer.instruction("gather_sum", len(used.rows), width, flags, dst=dst, offsets=used.offsets, shift=0)
+
+    def update(self, update: Update) -> None:
+        """The optimizer's step for every trainable dense parameter (unused ones still decay) and used rows of tables.
+
+        A full barrier must precede it: others may still be reading weights, or writing gradients.
+        """
+        if update.clip_norm is not None:
+            self._clip(update.clip_norm)
+        rule = update.optimizer.name
+        for p, place in self.distribution.places.items():
+            if not p.trainable:
+                continue
+            moment0, moment1 = (*place.moments, 0, 0)[:2]
+            fields: dict[str, Any] = {"weights": place.weights, "moment0": moment0, "moment1": moment1}
+            fields["hyper"] = self._hyper
+            if isinstance(p, Lookup):
+                if p in self.tables:
+                    used = self.tables[p]
+                    fields |= {"gradient": used.gradient, "table_rows": used.numbers}
+                    width = size(p.shape[1:])
+                    self.writer.instruction(f"update_rows.{rule}", len(used.rows), width, Flag.ROWS, **fields)
+                continue
+            flags = NO_FLAGS if p in self.touched else Flag.NO_GRADIENT
+            fields["gradient"] = place.gradient
+            if self.distribution.is_packed(p):
+                fields |= {"columns": p.shape[1], "transposed": place.transposed}
+                self.writer.instruction(f"update_matrix.{rule}", 0, p.shape[0], flags, **fields)
+            else:
+                self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, **fields)
+
+    def _clip(self, clip_norm: float) -> None:
+        """Scale all gradients so that their global norm is at most `clip_norm`.
+
+        Partial sums of squares, a barrier, then every virtual processor adds them up in the same order.
+        """
+        places = self.distribution.places
+        dense = [p for p in places if p in self.touched]
+        counts = [p.shape[0] * -(-p.shape[1] // TILE_COLUMNS) if self.distribution.is_packed(p) else 1 for p in dense]
+        counts += [len(used.rows) for used in self.tables.values()]
+        partials = self.writer.take(sum(counts))
+        cursor = partials
+        for p, n in zip(dense, counts, strict=False):
+            gradient = places[p].gradient
+            if self.distribution.is_packed(p):
+                columns = p.shape[1]
+                self.writer.instruction(
+                    "squares_matrix", 0, p.shape[0], gradient=gradient, columns=columns, partials=cursor
+                )
+            else:
+                self.writer.instruction("squares_rows", 1, size(p.shape), Flag.ROWS, gradient=gradient, partials=cursor)
+            cursor += n
+        for table, used in self.tables.items():
+            n, width = len(used.rows), size(table.shape[1:])
+            self.writer.instruction("squares_rows", n, width, Flag.ROWS, gradient=used.gradient, partials=cursor)
+            cursor += n
+        self.writer.barrier("before clipping")
+        self.writer.instruction("clip", sum(counts), 1, partials=partials, max_norm=clip_norm)
