@@ -499,3 +499,83 @@ class TestLife:
             assert net.model.step == 0
         for word in ("read", "tanh", "update_matrix", "barrier"):
             assert word in text
+
+
+def test_a_forward_only_handle_on_another_thread_does_not_disturb_training() -> None:
+    """It pulls the newest weights from the training handle, in the middle of its launches."""
+    import threading
+
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (64, 64))
+    steps, failures = 150, []
+
+    def loss(graph: vpps.Graph) -> vpps.Expression:
+        return vpps.sum(vpps.square(W @ graph.input(np.ones(64))))
+
+    def evaluate(done: threading.Event) -> None:
+        try:
+            with vpps.Handle(model, vps=1, train=False, verify=False) as evaluator:
+                while not done.is_set():
+                    graph = vpps.Graph()
+                    assert np.isfinite(evaluator.forward(graph, [loss(graph)])[0])
+        except BaseException as error:  # told to the main thread
+            failures.append(error)
+
+    done = threading.Event()
+    with vpps.Handle(model, vpps.SGD(lr=1e-3), vps=2, verify=False) as handle:
+        thread = threading.Thread(target=evaluate, args=(done,))
+        thread.start()
+        losses = []
+        for _ in range(steps):
+            graph = vpps.Graph()
+            handle.fb(graph, loss(graph))
+            losses.append(handle.sync_get_latest_loss())
+        done.set()
+        thread.join(timeout=60)
+    assert not thread.is_alive()
+    assert not failures
+    assert losses[-1] < losses[0]
+    assert model.step == steps
+
+
+def test_an_interrupted_launch_is_waited_for_before_parameters_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (8, 8))
+    graph = vpps.Graph()
+    y = W @ graph.input(np.ones(8))
+    with vpps.Handle(model, vps=2) as handle:
+        expected = handle.forward(graph, [y])[0]
+        wait = handle._machine.wait
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(handle._machine, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            handle.forward(graph, [y])
+        monkeypatch.setattr(handle._machine, "wait", wait)
+        model.parameter("later", (3,))
+        np.testing.assert_array_equal(handle.forward(graph, [y])[0], expected)
+
+
+def test_an_update_that_was_interrupted_before_its_launch_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (8, 8))
+    graph = vpps.Graph()
+    loss = vpps.sum(W @ graph.input(np.ones(8)))
+    with vpps.Handle(model, vps=2) as handle:
+        handle.fb(graph, loss)
+        before = handle.sync_get_latest_loss()
+
+        def interrupted(script: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(handle._machine, "launch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                handle.fb(graph, loss)
+        assert handle.sync_get_latest_loss() == before
+        assert model.step == 1
+        handle.fb(graph, loss)
+        assert handle.sync_get_latest_loss() < before
+        assert model.step == 2

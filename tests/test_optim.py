@@ -172,3 +172,21 @@ def test_a_bad_learning_rate_is_refused_before_anything_runs(lr: object) -> None
         with pytest.raises(vpps.ModelError, match="lr="):
             handle.fb(*make_batch(model, 1))
     assert model.step == 0
+
+
+def test_bias_correction_counts_from_when_the_moments_began() -> None:
+    """Adam after another optimizer must not take its first moments for those of a thousand steps."""
+    model = make_model()
+    with vpps.Handle(model, vpps.SGD(lr=1e-4)) as handle:
+        for step in range(20):
+            handle.fb(*make_batch(model, step))
+    before = model["v"].numpy()
+    with vpps.Handle(model, vpps.Adam(lr=0.01)) as handle:
+        handle.fb(*make_batch(model, 20))
+    np.testing.assert_allclose(np.abs(model["v"].numpy() - before), 0.01, rtol=1e-3)  # Adam's first step is lr
+
+
+@pytest.mark.parametrize("field, value", [("beta1", 1 - 1e-9), ("beta2", 1 - 1e-9), ("eps", 1e-50)])
+def test_hyper_parameters_that_vanish_in_single_precision_are_refused(field: str, value: float) -> None:
+    with pytest.raises(vpps.ModelError, match=field):
+        vpps.Handle(make_model(), vpps.Adam(**{field: value}))

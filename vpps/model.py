@@ -296,7 +296,10 @@ def _checked_shape(name: str, shape: Any, ranks: tuple[int, ...]) -> Shape:
     dims = [as_index(d) for d in shape] if isinstance(shape, tuple | list) else [None]
     if any(d is None or d < 1 for d in dims) or len(dims) not in ranks:
         raise ShapeError(f"{name!r}: expected a tuple of {' or '.join(map(str, ranks))} positive ints, got {shape!r}")
-    return tuple(d for d in dims if d is not None)
+    checked = tuple(d for d in dims if d is not None)
+    if size(checked) >= 2**31:
+        raise ShapeError(f"{name!r}: {size(checked)} weights; a parameter may have fewer than 2**31")
+    return checked
 
 
 def _refuse_nonfinite(array: NDArray[Any], what: str) -> None:

@@ -147,6 +147,7 @@ class Reference:
         """Fill `gradients` with those of a scalar loss and return them."""
         self._d_values[()][self._slot[loss.ref]] = 1.0
         self._useful = self._reaches(loss)
+        self._touched: dict[Parameter, list[int]] = {}
         for batch in reversed(self._batches):
             self._backward(batch)
         return self.gradients
@@ -190,6 +191,8 @@ class Reference:
                 self.gradients[node.parameter.name] += dy.sum(axis=0)
             if node.op.form in (Form.PARAMETER, Form.ARGUMENT, Form.INDEX, Form.INPUT, Form.ZEROS):
                 continue
+            if node.op.form is Form.LOOKUP and node.parameter is not None:
+                self._touched.setdefault(node.parameter, []).extend(batch.nodes[node.inputs[0]].tolist())
             grads = list(node.op.backward(node.attrs, self._operands(batch, i), batch.nodes[i], dy))
             if node.parameter is not None:
                 d_weights = grads.pop(0)
@@ -212,13 +215,7 @@ class Reference:
 
     def touched_rows(self, table: Parameter) -> Array:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
-        rows: list[int] = []
-        for batch in self._batches:
-            first = np.array(batch.block.first)[batch.rows]
-            for i, node in enumerate(batch.block.cell.nodes):
-                if node.op.form is Form.LOOKUP and node.parameter is table:
-                    rows.extend(batch.nodes[batch.block.cell.nodes[i].inputs[0]][self._useful[first]].tolist())
-        return np.unique(np.array(rows, np.int64))
+        return np.unique(np.array(self._touched.get(table, []), np.int64))
 
     def _subset(self, batch: _Batch, used: Array) -> _Batch:
         """The batch without the vertices that the loss does not depend on."""

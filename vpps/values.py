@@ -45,7 +45,10 @@ def as_number(value: Any) -> float | None:
     if isinstance(value, bool | np.bool_):
         return None
     if isinstance(value, int | float | np.integer | np.floating):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise DtypeError("an int beyond the range of floats is no constant of a graph") from None
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiu":
         return float(value)
     return None

@@ -107,7 +107,7 @@ class Graph:
         return result
 
     def zeros(self, n: int) -> Expression:
-        """A vector of n zeros (no memory of its own, no gradient)."""
+        """A vector of n zeros, the same one for every call with that n; it has no gradient."""
         width = as_index(n)
         if width is None or width < 1:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")

@@ -32,7 +32,7 @@ class Form(Enum):
     LIST_REDUCE = "list_reduce"  # reduces the elements of a list argument
     LOOKUP = "lookup"  # a row of a table: a view through an index list
     INPUT = "input"  # data carried by the script
-    ZEROS = "zeros"  # the shared zero row
+    ZEROS = "zeros"  # a row of zeros
     PARAMETER = "parameter"  # a parameter vector: the same row for every vertex
     ARGUMENT = "argument"  # a value of another vertex
     INDEX = "index"  # an int32 of the vertex

@@ -1,6 +1,7 @@
 """Who owns what: how an instruction's output is divided among the virtual processors.
 
-The same arithmetic as in templates/script.cuh; a test compares the two. It must not influence results: every element is
+The same arithmetic as in templates/script.cuh: barriers are placed and scripts verified by this one. It must not
+influence results: every element is
 computed by one VP, in an order that does not depend on the division.
 """
 
