@@ -66,4 +66,14 @@ VP_DEVICE float log_(float x)
     return x != x ? x : x < 0.f ? nan : x == 0.f ? -infinity : x == infinity ? x : y;
 }
 
+// e^x - 1 without cancellation near 0: e^x - 1 = tanh(x / 2) (e^x + 1).
+VP_DEVICE float expm1_(float x) { return x < -20.f ? -1.f : x > 88.f ? exp_(x) : tanh_(0.5f * x) * (exp_(x) + 1.f); }
+
+// log(1 + x) without cancellation near 0 (Kahan): the rounding of 1 + x cancels in the quotient.
+VP_DEVICE float log1p_(float x)
+{
+    const float u = 1.f + x;
+    return u == 1.f ? x : log_(u) * (x / (u - 1.f));
+}
+
 VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }

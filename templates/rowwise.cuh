@@ -4,6 +4,7 @@ struct Row {
     const float* x[4];   // operands; in a gradient: the forward pass's operands, its result, its gradient
     int width;           // of the operands
     int label;           // of the vertex; 0 where the op takes none (its list is at position 0, the script itself)
+    float value;         // a Python constant of the op
     bool accumulate;
     void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
 };
@@ -14,7 +15,7 @@ VP_DEVICE void for_rows(const Vp& vp, const Args& i, const Operand (&source)[N])
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
         for (int r = r0; r < r1; r++) {
             Row row = {i.dst.row(r), {nullptr, nullptr, nullptr, nullptr}, (int)i.row_width, i.labels == vp.script ? 0 : (int)i.labels[r],
-                       (i.head.flags & ACCUMULATE) != 0};
+                       i.value, (i.head.flags & ACCUMULATE) != 0};
             for (int k = 0; k < N; k++) row.x[k] = source[k].row(r);
             F(row);
         }

@@ -37,6 +37,70 @@ struct Scale {
 struct Shift {
     VP_DEVICE static float forward(float x, float value) { return x + value; }
 };
+struct AtLeast {
+    VP_DEVICE static float forward(float x, float value) { return x > value || x != x ? x : value; }
+    VP_DEVICE static float backward(float x, float, float dy, float value) { return x > value ? dy : 0.f; }
+};
+struct AtMost {
+    VP_DEVICE static float forward(float x, float value) { return x < value || x != x ? x : value; }
+    VP_DEVICE static float backward(float x, float, float dy, float value) { return x < value ? dy : 0.f; }
+};
+struct LeakyRelu {
+    VP_DEVICE static float forward(float x, float slope) { return x > 0.f ? x : x * slope; }
+    VP_DEVICE static float backward(float x, float, float dy, float slope) { return x > 0.f ? dy : dy * slope; }
+};
+struct Elu {
+    VP_DEVICE static float forward(float x, float value) { return x > 0.f ? x : value * expm1_(x); }
+    VP_DEVICE static float backward(float x, float y, float dy, float value) { return x > 0.f ? dy : dy * (y + value); }
+};
+struct Sqrt {
+    VP_DEVICE static float forward(float x, float) { return sqrt_(x); }
+    VP_DEVICE static float backward(float, float y, float dy, float) { return dy * (0.5f / y); }
+};
+struct Abs {
+    VP_DEVICE static float forward(float x, float) { return x < 0.f ? -x : x == 0.f ? 0.f : x; }
+    VP_DEVICE static float backward(float x, float, float dy, float)
+    {
+        return x > 0.f ? dy : x < 0.f ? -dy : x == 0.f ? 0.f : x;
+    }
+};
+struct Softplus {
+    VP_DEVICE static float forward(float x, float)
+    {
+        const float far = x < 0.f ? x : -x;
+        return (x > 0.f ? x : 0.f) + log1p_(exp_(far));
+    }
+    VP_DEVICE static float backward(float x, float, float dy, float) { return dy * sigmoid_(x); }
+};
+struct Gelu {
+    VP_DEVICE static float gate(float x) { return sigmoid_(1.5957691216f * x * fma_(0.044715f * x, x, 1.f)); }
+    VP_DEVICE static float forward(float x, float) { return x * gate(x); }
+    VP_DEVICE static float backward(float x, float, float dy, float)
+    {
+        const float s = gate(x);
+        const float slope = 1.5957691216f * fma_(0.134145f * x, x, 1.f);  // of the gate's argument
+        return dy * fma_(x * slope, s * (1.f - s), s);
+    }
+};
+struct Reciprocal {
+    VP_DEVICE static float forward(float x, float) { return 1.f / x; }
+    VP_DEVICE static float backward(float, float y, float dy, float) { return -dy * y * y; }
+};
+struct Div {
+    VP_DEVICE static float forward(float a, float b, float) { return a / b; }
+    VP_DEVICE static float backward0(float, float b, float, float dy, float) { return dy / b; }
+    VP_DEVICE static float backward1(float, float b, float y, float dy, float) { return -(dy * y) / b; }
+};
+struct Maximum {
+    VP_DEVICE static float forward(float a, float b, float) { return a >= b || a != a ? a : b; }
+    VP_DEVICE static float backward0(float a, float b, float, float dy, float) { return a >= b ? dy : 0.f; }
+    VP_DEVICE static float backward1(float a, float b, float, float dy, float) { return a < b ? dy : 0.f; }
+};
+struct Minimum {
+    VP_DEVICE static float forward(float a, float b, float) { return a <= b || a != a ? a : b; }
+    VP_DEVICE static float backward0(float a, float b, float, float dy, float) { return a <= b ? dy : 0.f; }
+    VP_DEVICE static float backward1(float a, float b, float, float dy, float) { return a > b ? dy : 0.f; }
+};
 struct Add {
     VP_DEVICE static float forward(float a, float b, float) { return a + b; }
 };

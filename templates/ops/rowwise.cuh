@@ -103,3 +103,159 @@ struct CrossEntropy {
         for (int u = 0; u < r.width; u++) r.put(u, dy * (exp_((x[u] - mine) - y) - (u == r.label ? 1.f : 0.f)));
     }
 };
+struct SquaredDistance {
+    VP_DEVICE static void forward(const Row& r)
+    {
+        r.put(0, reduce_sum(r.width, [&](int u) {
+                  const float d = r.x[0][u] - r.x[1][u];
+                  return d * d;
+              }));
+    }
+    VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
+    {
+        for (int u = 0; u < r.width; u++) r.put(u, 2.f * r.x[3][0] * (mine[u] - other[u]));
+    }
+    VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
+    VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
+};
+struct Cosine {
+    VP_DEVICE static float norm(const float* x, int n)
+    {
+        return sqrt_(reduce_sum(n, [&](int u) { return x[u] * x[u]; }));
+    }
+    VP_DEVICE static void forward(const Row& r)
+    {
+        const float norms = norm(r.x[0], r.width) * norm(r.x[1], r.width);
+        const float product = reduce_sum(r.width, [&](int u) { return r.x[0][u] * r.x[1][u]; });
+        r.put(0, product / (norms > 1e-8f ? norms : 1e-8f));
+    }
+    VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
+    {
+        const float my_norm = norm(mine, r.width), norms = my_norm * norm(other, r.width), dy = r.x[3][0];
+        const bool free = norms > 1e-8f;  // else the denominator is a constant
+        const float scale = dy / (free ? norms : 1e-8f), along = free ? dy * r.x[2][0] / (my_norm * my_norm) : 0.f;
+        for (int u = 0; u < r.width; u++) r.put(u, scale * other[u] - along * mine[u]);
+    }
+    VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
+    VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
+};
+struct LogSumExp {
+    VP_DEVICE static void forward(const Row& r)
+    {
+        const Exponentials e = Exponentials::of(r.x[0], r.width);
+        r.put(0, e.top + log_(e.sum));
+    }
+    VP_DEVICE static void backward(const Row& r)
+    {
+        const Exponentials e = Exponentials::of(r.x[0], r.width);
+        const float scale = r.x[2][0] / e.sum;
+        for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - e.top) * scale);
+    }
+};
+struct ArgMax {
+    VP_DEVICE static int position(const float* x, int n)
+    {
+        int best = 0;
+        for (int u = 1; u < n; u++)
+            if (x[u] > x[best]) best = u;
+        return best;
+    }
+    VP_DEVICE static void forward(const Row& r) { r.put(0, (float)position(r.x[0], r.width)); }
+};
+struct Max {
+    VP_DEVICE static void forward(const Row& r)
+    {
+        r.put(0, reduce_max(r.width, [&](int u) { return r.x[0][u]; }));
+    }
+    VP_DEVICE static void backward(const Row& r)
+    {
+        const int best = ArgMax::position(r.x[0], r.width);
+        for (int u = 0; u < r.width; u++) r.put(u, u == best ? r.x[2][0] : 0.f);
+    }
+};
+struct Pick {
+    VP_DEVICE static void forward(const Row& r) { r.put(0, r.x[0][r.label]); }
+    VP_DEVICE static void backward(const Row& r)
+    {
+        for (int u = 0; u < r.width; u++) r.put(u, u == r.label ? r.x[2][0] : 0.f);
+    }
+};
+struct Hinge {
+    VP_DEVICE static float margin(const Row& r, int u) { return r.x[0][u] - r.x[0][r.label] + r.value; }
+    VP_DEVICE static void forward(const Row& r)
+    {
+        r.put(0, reduce_sum(r.width, [&](int u) {
+                  const float m = margin(r, u);
+                  return u != r.label && !(m <= 0.f) ? m : 0.f;
+              }));
+    }
+    VP_DEVICE static void backward(const Row& r)
+    {
+        const float violations = reduce_sum(r.width, [&](int u) { return u != r.label && margin(r, u) > 0.f ? 1.f : 0.f; });
+        for (int u = 0; u < r.width; u++)
+            r.put(u, u == r.label ? -violations * r.x[2][0] : margin(r, u) > 0.f ? r.x[2][0] : 0.f);
+    }
+};
+struct BinaryCrossEntropy {
+    VP_DEVICE static void forward(const Row& r)
+    {
+        const float total = reduce_sum(r.width, [&](int u) {
+            const float x = r.x[0][u], far = x < 0.f ? x : -x;
+            return (x > 0.f ? x : 0.f) - x * r.x[1][u] + log1p_(exp_(far));
+        });
+        r.put(0, total / (float)r.width);
+    }
+    VP_DEVICE static void backward0(const Row& r)
+    {
+        const float scale = r.x[3][0] / (float)r.width;
+        for (int u = 0; u < r.width; u++) r.put(u, scale * (sigmoid_(r.x[0][u]) - r.x[1][u]));
+    }
+    VP_DEVICE static void backward1(const Row& r)
+    {
+        const float scale = r.x[3][0] / (float)r.width;
+        for (int u = 0; u < r.width; u++) r.put(u, -scale * r.x[0][u]);
+    }
+};
+struct KlDivergence {
+    VP_DEVICE static void forward(const Row& r)
+    {
+        r.put(0, reduce_sum(r.width, [&](int u) {
+                  const float p = r.x[1][u];
+                  return p > 0.f ? p * (log_(p) - r.x[0][u]) : 0.f;
+              }));
+    }
+    VP_DEVICE static void backward0(const Row& r)
+    {
+        for (int u = 0; u < r.width; u++) r.put(u, -r.x[3][0] * r.x[1][u]);
+    }
+    VP_DEVICE static void backward1(const Row& r)
+    {
+        for (int u = 0; u < r.width; u++) {
+            const float p = r.x[1][u];
+            r.put(u, p > 0.f ? r.x[3][0] * (log_(p) + 1.f - r.x[0][u]) : 0.f);
+        }
+    }
+};
+struct LayerNorm {
+    struct Moments { float mean, scale; };
+    VP_DEVICE static Moments of(const Row& r)
+    {
+        const float* x = r.x[0];
+        const float mean = reduce_sum(r.width, [&](int u) { return x[u]; }) / (float)r.width;
+        const float variance = reduce_sum(r.width, [&](int u) { return (x[u] - mean) * (x[u] - mean); }) / (float)r.width;
+        return {mean, 1.f / sqrt_(variance + r.value)};
+    }
+    VP_DEVICE static void forward(const Row& r)
+    {
+        const Moments m = of(r);
+        for (int u = 0; u < r.width; u++) r.put(u, (r.x[0][u] - m.mean) * m.scale);
+    }
+    VP_DEVICE static void backward(const Row& r)
+    {
+        const float *y = r.x[1], *dy = r.x[2];
+        const float scale = of(r).scale;
+        const float mean = reduce_sum(r.width, [&](int u) { return dy[u]; }) / (float)r.width;
+        const float along = reduce_sum(r.width, [&](int u) { return dy[u] * y[u]; }) / (float)r.width;
+        for (int u = 0; u < r.width; u++) r.put(u, scale * (dy[u] - mean - y[u] * along));
+    }
+};

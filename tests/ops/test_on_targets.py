@@ -25,6 +25,24 @@ UNARY: dict[str, Op] = {
     "scale": lambda x: x * 1.7,
     "divide": lambda x: x / 4,
     "shift": lambda x: 0.5 + x,
+    "sqrt": lambda x: vpps.sqrt(vpps.square(x) + 0.1),
+    "abs": vpps.abs,
+    "reciprocal": lambda x: 1.5 / (vpps.exp(x) + 0.5),
+    "softplus": vpps.softplus,
+    "softplus of large": lambda x: vpps.softplus(x * 40),
+    "gelu": vpps.gelu,
+    "elu": lambda x: vpps.elu(x, 1.3),
+    "leaky_relu": lambda x: vpps.leaky_relu(x, 0.1),
+    "clamp": lambda x: vpps.clamp(x, -0.5, 0.4),
+    "clamp from below": lambda x: vpps.clamp(x, low=0.1) + x,
+    "stop_gradient": lambda x: vpps.stop_gradient(x) * x,
+    "layer_norm": lambda x: vpps.layer_norm(x) + x,
+    "logsumexp": vpps.logsumexp,
+    "max": vpps.max,
+    "min": vpps.min,
+    "argmax": lambda x: vpps.argmax(x) * vpps.sum(x),
+    "pick": lambda x: vpps.pick(x, x.shape[0] // 2),
+    "hinge": lambda x: vpps.hinge(x, x.shape[0] // 3, 0.8),
     "softmax": vpps.softmax,
     "log_softmax": vpps.log_softmax,
     "sum": vpps.sum,
@@ -36,6 +54,13 @@ BINARY: dict[str, Op] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / (vpps.square(b) + 0.5),
+    "maximum": vpps.maximum,
+    "minimum": lambda a, b: vpps.min([a, b, a * b]),
+    "squared_distance": vpps.squared_distance,
+    "cosine": lambda a, b: vpps.cosine(a, b) + vpps.dot(a, b) * 0.1,
+    "binary_cross_entropy_with_logits": lambda a, b: vpps.binary_cross_entropy_with_logits(a * 5, vpps.sigmoid(b)),
+    "kl_div": lambda a, b: vpps.kl_div(vpps.log_softmax(a), vpps.softmax(b)),
     "dot": vpps.dot,
     "mse": vpps.mse,
     "concat": lambda a, b: vpps.concat([a, b, a]),
@@ -78,7 +103,7 @@ def test_binary(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [5, 64, 96])
-@pytest.mark.parametrize("name", ["add", "sub", "mul"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum"])
 @pytest.mark.parametrize("side", [0, 1])
 def test_scalars_broadcast(name: str, side: int, width: int) -> None:
     model, table = operands(-1.2, width, 3)

@@ -38,6 +38,8 @@ def sample(op: Op, rng: np.random.Generator) -> tuple[dict[str, Any], list[NDArr
         case Form.LOOKUP:
             return attrs, [draw(6, 4), rng.integers(0, 6, N)]
     operands: list[NDArray[Any]] = [draw(N, 5) for _ in range(op.arity or 0)]
+    if op.name == "kl_div":
+        operands[1] = rng.uniform(0.1, 0.4, (N, 5))
     return attrs, operands + [rng.integers(0, 5, N) for _ in range(op.indices)]
 
 
@@ -51,6 +53,8 @@ def test_reference_gradient_is_the_derivative(op: Op) -> None:
     step = 1e-6
     checked = 0
     for k, gradient in enumerate(gradients):
+        if gradient is None and not op.differentiable:
+            return
         if gradient is None:
             assert operands[k].dtype.kind == "i", f"operand {k} of {op.name} has no gradient but is no index"
             continue
@@ -83,6 +87,6 @@ def test_row_is_complete(op: Op) -> None:
     if op.form in (Form.MAP, Form.ROWWISE):
         assert op.device
         assert op.name in BY_NAME
-        gradients = [k for k in range(op.arity or 0) if k not in op.passes]
+        gradients = [k for k in range(op.arity or 0) if k not in op.passes and op.differentiable]
         assert all(f"{op.name}.grad{k}" in BY_NAME for k in gradients)
         assert size(shape) >= 1

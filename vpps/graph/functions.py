@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast, overload
 
-from vpps.errors import ShapeError, TraceError
+from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, record
 from vpps.graph.trace import Cell, Trace
 from vpps.model import Lookup, Parameter
-from vpps.values import as_index
+from vpps.values import as_index, as_number
 
 Value = Expression | Parameter
 
@@ -44,6 +44,119 @@ def square(x: Value) -> Expression:
     return record("square", [x])
 
 
+def sqrt(x: Value) -> Expression:
+    """Square root, element by element."""
+    return record("sqrt", [x])
+
+
+def abs(x: Value) -> Expression:
+    """Absolute value, element by element; the slope at 0 is 0."""
+    return record("abs", [x])
+
+
+def softplus(x: Value) -> Expression:
+    """log(1 + exp(x)), element by element; stable for large x."""
+    return record("softplus", [x])
+
+
+def gelu(x: Value) -> Expression:
+    """Gaussian error linear unit, the tanh form (Hendrycks & Gimpel 2016), element by element."""
+    return record("gelu", [x])
+
+
+def elu(x: Value, alpha: float = 1.0) -> Expression:
+    """x where positive, else alpha (exp(x) - 1), element by element."""
+    return record("elu", [x], value=_constant(alpha, "elu"))
+
+
+def leaky_relu(x: Value, slope: float = 0.01) -> Expression:
+    """x where positive, else slope x, element by element."""
+    return record("leaky_relu", [x], value=_constant(slope, "leaky_relu"))
+
+
+def clamp(x: Value, low: float | None = None, high: float | None = None) -> Expression:
+    """x limited to [low, high], element by element; no gradient flows where it is limited."""
+    y: Value = x
+    if low is not None:
+        y = record("at_least", [y], value=_constant(low, "clamp"))
+    if high is not None:
+        y = record("at_most", [y], value=_constant(high, "clamp"))
+    return y if isinstance(y, Expression) else record("copy", [y])
+
+
+def maximum(a: Value, b: Value) -> Expression:
+    """The larger of a and b, element by element; where they are equal, a gets the gradient."""
+    return record("maximum", [a, b])
+
+
+def minimum(a: Value, b: Value) -> Expression:
+    """The smaller of a and b, element by element; where they are equal, a gets the gradient."""
+    return record("minimum", [a, b])
+
+
+def stop_gradient(x: Value) -> Expression:
+    """x itself, through which no gradient flows."""
+    return record("stop_gradient", [x])
+
+
+def layer_norm(x: Value, eps: float = 1e-5) -> Expression:
+    """(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need."""
+    return record("layer_norm", [x], value=_constant(eps, "layer_norm"))
+
+
+def squared_distance(a: Value, b: Value) -> Expression:
+    """Sum of the squared differences of two operands of one shape; a scalar."""
+    return record("squared_distance", [a, b])
+
+
+def cosine(a: Value, b: Value) -> Expression:
+    """Cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes."""
+    return record("cosine", [a, b])
+
+
+def logsumexp(x: Value) -> Expression:
+    """Logarithm of the sum of exponentials of a vector; a scalar, stable for large elements."""
+    return record("logsumexp", [x])
+
+
+def argmax(x: Value) -> Expression:
+    """Position of the largest element (the first of equal ones) as a scalar float; it has no gradient."""
+    return record("argmax", [x])
+
+
+def max(x: Value | Sequence[Value]) -> Expression:
+    """Largest element of a vector, a scalar; of a list of expressions, the largest of each element."""
+    return _extremum("max", maximum, x)
+
+
+def min(x: Value | Sequence[Value]) -> Expression:
+    """Smallest element of a vector, a scalar; of a list of expressions, the smallest of each element."""
+    return _extremum("min", minimum, x)
+
+
+def _extremum(
+    name: str, pair: Callable[[Value, Value], Expression], x: Value | Sequence[Value] | ListExpression
+) -> Expression:
+    if isinstance(x, ListExpression):
+        raise TraceError(f"{x.owner.describe()}: {name} of a list argument is not supported; use vpps.sum or vpps.mean")
+    if isinstance(x, Operand):
+        return record("max", [x]) if name == "max" else -record("max", [-x])
+    items = list(x)
+    if not items:
+        raise ShapeError(f"{name}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
+    result = record("copy", items) if len(items) == 1 else pair(items[0], items[1])
+    for item in items[2:]:
+        result = pair(result, item)
+    return result
+
+
+def _constant(value: float, op: str) -> float:
+    number = as_number(value)
+    if number is None:
+        raise DtypeError(f"{op}: expected a Python number, got {value!r}")
+    return number
+
+
 def dot(a: Value, b: Value) -> Expression:
     """Inner product of two operands of one shape; a scalar."""
     return record("dot", [a, b])
@@ -75,6 +188,26 @@ def cross_entropy(logits: Value, label: int | Index) -> Expression:
         IndexRangeError: the label is negative or not below the number of classes.
     """
     return record("cross_entropy", [logits, label])
+
+
+def hinge(logits: Value, label: int | Index, margin: float = 1.0) -> Expression:
+    """Sum over the other classes of max(0, margin + logits[class] - logits[label]). Raises IndexRangeError."""
+    return record("hinge", [logits, label], value=_constant(margin, "hinge"))
+
+
+def pick(x: Value, i: int | Index) -> Expression:
+    """Element of a vector at a per-vertex position; `x[i]` is the one at a fixed position. Raises IndexRangeError."""
+    return record("pick", [x, i])
+
+
+def binary_cross_entropy_with_logits(logits: Value, targets: Value) -> Expression:
+    """Mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits."""
+    return record("binary_cross_entropy_with_logits", [logits, targets])
+
+
+def kl_div(log_q: Value, p: Value) -> Expression:
+    """Divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar."""
+    return record("kl_div", [log_q, p])
 
 
 def lookup(table: Lookup, row: int | Index) -> Expression:

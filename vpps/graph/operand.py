@@ -64,10 +64,15 @@ class Operand:
     def __truediv__(self, other: Any) -> Expression:
         number = as_number(other)
         if number is None:
-            raise TraceError(f"{self!r} / {type(other).__name__}: only division by a Python number is supported")
+            return record("div", [self, other])
         if number == 0:
             raise DivisionError(f"{self!r} / 0")
         return record("scale", [self], value=1.0 / number)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        inverse: Expression = record("reciprocal", [self])
+        scaled: Expression = inverse * other
+        return scaled
 
     def __neg__(self) -> Expression:
         return record("neg", [self])
@@ -148,7 +153,9 @@ class Index(Operand):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __matmul__ = _refuse
     __mod__ = __floordiv__ = __pow__ = __float__ = __bool__ = _refuse
-    __int__ = __index__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __truediv__ = _refuse
+    __int__ = __index__ = __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __truediv__ = __rtruediv__ = (
+        _refuse
+    )
     __hash__ = object.__hash__
 
 

@@ -245,8 +245,9 @@ class Trace:
         if any(n in self._unknown for n in nodes):
             return self._unknown_result(op, nodes, shapes, attrs)
         shape = result_shape(op, shapes, attrs, self.describe())
-        if op == "cross_entropy":
-            nodes.append(self.index_of(operands[1], op, shapes[0][0], "number of classes"))
+        if OPS[op].indices:
+            what = "number of elements" if op == "pick" else "number of classes"
+            nodes.append(self.index_of(operands[-1], op, shapes[0][0], what))
         return self._result(op, nodes, shape, None, attrs)
 
     def _unknown_result(self, op: str, nodes: list[int], shapes: list[Shape], attrs: dict[str, Any]) -> Expression:

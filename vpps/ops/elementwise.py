@@ -74,11 +74,12 @@ def constant(
     name: str,
     device: str,
     forward: Callable[[Array, float], Array],
-    derivative: Callable[[float], float],
+    derivative: Callable[[Array, Array, float], Array],
     doc: str,
     passes: tuple[int, ...] = (),
+    sample: float = 0.75,
 ) -> Op:
-    """Register y = forward(x, value), `value` a Python constant, whose derivative depends on the constant only."""
+    """Register y = forward(x, value), `value` a Python constant, with dy/dx = derivative(x, y, value)."""
     return register(
         Op(
             name=name,
@@ -86,13 +87,13 @@ def constant(
             arity=1,
             shape=_same_shape,
             forward=lambda attrs, x: forward(x, attrs["value"]),
-            backward=lambda attrs, xs, y, dy: (dy * derivative(attrs["value"]),),
+            backward=lambda attrs, xs, y, dy: (dy * derivative(xs[0], y, attrs["value"]),),
             cost=_cost(1),
             device=device,
             attrs=("value",),
             passes=passes,
             doc=doc,
-            samples={"value": 0.75},
+            samples={"value": sample},
         )
     )
 
@@ -100,6 +101,15 @@ def constant(
 def _sigmoid(x: Array) -> Array:
     e = np.exp(-np.abs(x))  # never overflows
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+_GELU = 2 * np.sqrt(2 / np.pi)
+
+
+def _gelu_argument(x: Array) -> Array:
+    """(1 + tanh(z)) / 2 is the sigmoid of 2 z."""
+    argument: Array = _GELU * (x + 0.044715 * x**3)
+    return argument
 
 
 unary("tanh", "Tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent")
@@ -115,5 +125,89 @@ binary("add", "Add", np.add, lambda a, b, dy: (dy, dy), "a plus b", (0, 1))
 binary("sub", "Sub", np.subtract, lambda a, b, dy: (dy, -dy), "a minus b", (0,))
 binary("mul", "Mul", np.multiply, lambda a, b, dy: (dy * b, dy * a), "a times b, element by element")
 
-constant("scale", "Scale", lambda x, c: x * c, lambda c: c, "x times a Python constant")
-constant("shift", "Shift", lambda x, c: x + c, lambda c: 1.0, "x plus a Python constant", (0,))
+constant("scale", "Scale", lambda x, c: x * c, lambda x, y, c: np.full_like(x, c), "x times a Python constant")
+constant("shift", "Shift", lambda x, c: x + c, lambda x, y, c: np.ones_like(x), "x plus a Python constant", (0,))
+constant(
+    "at_least",
+    "AtLeast",
+    np.maximum,
+    lambda x, y, c: (x > c) * 1.0,
+    "the larger of x and a Python constant; its slope at the constant is 0",
+)
+constant(
+    "at_most",
+    "AtMost",
+    np.minimum,
+    lambda x, y, c: (x < c) * 1.0,
+    "the smaller of x and a Python constant; its slope at the constant is 0",
+)
+constant(
+    "leaky_relu",
+    "LeakyRelu",
+    lambda x, c: np.where(x > 0, x, c * x),
+    lambda x, y, c: np.where(x > 0, 1.0, c),
+    "x where positive, else x times a Python constant",
+    sample=0.1,
+)
+constant(
+    "elu",
+    "Elu",
+    lambda x, c: np.where(x > 0, x, c * np.expm1(np.minimum(x, 0))),
+    lambda x, y, c: np.where(x > 0, 1.0, c * np.exp(np.minimum(x, 0))),
+    "x where positive, else a Python constant times exp(x) - 1",
+    sample=1.3,
+)
+
+unary("sqrt", "Sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", low=0.2, high=3.0)
+unary("reciprocal", "Reciprocal", np.reciprocal, lambda x, y: -y * y, 8, "1 divided by x", low=0.4, high=3.0)
+unary("abs", "Abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; its slope at 0 is 0")
+unary(
+    "softplus",
+    "Softplus",
+    lambda x: np.logaddexp(x, 0),
+    lambda x, y: _sigmoid(x),
+    20,
+    "log(1 + exp(x)), stable for large x of either sign",
+)
+unary(
+    "gelu",
+    "Gelu",
+    lambda x: x * _sigmoid(_gelu_argument(x)),
+    lambda x, y: (
+        _sigmoid(_gelu_argument(x))
+        + x * _sigmoid(_gelu_argument(x)) * (1 - _sigmoid(_gelu_argument(x))) * _GELU * (1 + 3 * 0.044715 * x * x)
+    ),
+    25,
+    "Gaussian error linear unit, the tanh form (Hendrycks & Gimpel 2016)",
+)
+
+binary("div", "Div", np.divide, lambda a, b, dy: (dy / b, -dy * a / (b * b)), "a divided by b, element by element")
+binary(
+    "maximum",
+    "Maximum",
+    np.maximum,
+    lambda a, b, dy: (dy * (a >= b), dy * (a < b)),
+    "the larger of a and b, element by element; equal ones count as a",
+)
+binary(
+    "minimum",
+    "Minimum",
+    np.minimum,
+    lambda a, b, dy: (dy * (a <= b), dy * (a > b)),
+    "the smaller of a and b, element by element; equal ones count as a",
+)
+
+register(
+    Op(
+        name="stop_gradient",
+        form=Form.MAP,
+        arity=1,
+        shape=_same_shape,
+        forward=lambda attrs, x: x.copy(),
+        backward=lambda attrs, xs, y, dy: (None,),
+        cost=_cost(0),
+        device="Copy",
+        differentiable=False,
+        doc="x itself, through which no gradient flows",
+    )
+)

@@ -160,3 +160,233 @@ register(
         doc="minus the log-softmax of the labelled class, stable for large logits",
     )
 )
+
+
+def _squared_distance_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    d = _column(dy, xs[0]) * 2 * (xs[0] - xs[1])
+    return d, -d
+
+
+def _norms(a: Array, b: Array) -> tuple[Array, Array]:
+    return np.sqrt(_flat(a * a).sum(axis=1)), np.sqrt(_flat(b * b).sum(axis=1))
+
+
+def _cosine(attrs: Attrs, a: Array, b: Array) -> Array:
+    na, nb = _norms(a, b)
+    cosine: Array = _flat(a * b).sum(axis=1) / np.maximum(na * nb, COSINE_EPS)
+    return cosine
+
+
+def _cosine_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    a, b = xs
+    na, nb = _norms(a, b)
+    scale = _column(dy / np.maximum(na * nb, COSINE_EPS), a)
+    free = na * nb > COSINE_EPS  # else the denominator is a constant
+    along_a = _column(dy * np.where(free, y / np.maximum(na, 1e-300) ** 2, 0), a)
+    along_b = _column(dy * np.where(free, y / np.maximum(nb, 1e-300) ** 2, 0), a)
+    return scale * b - along_a * a, scale * a - along_b * b
+
+
+COSINE_EPS = 1e-8  # least product of norms, as in other libraries
+
+
+def _max_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
+    d = np.zeros_like(xs[0])
+    d[np.arange(len(d)), xs[0].argmax(axis=1)] = dy
+    return (d,)
+
+
+def _pick_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
+    d = np.zeros_like(xs[0])
+    d[np.arange(len(d)), xs[1]] = dy
+    return d, None
+
+
+def _hinge_margins(attrs: Attrs, x: Array, label: Array) -> Array:
+    margins: Array = x - x[np.arange(len(x)), label][:, None] + attrs["value"]
+    margins[np.arange(len(x)), label] = 0
+    return margins
+
+
+def _hinge_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, None]:
+    d = (_hinge_margins(attrs, *xs) > 0) * dy[:, None]
+    d[np.arange(len(d)), xs[1]] = -d.sum(axis=1)
+    return d, None
+
+
+def _bce(attrs: Attrs, x: Array, t: Array) -> Array:
+    loss: Array = _flat(np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))).mean(axis=1)
+    return loss
+
+
+def _bce_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    x, t = xs
+    scale = _column(dy, x) / size(x.shape[1:])
+    sigmoid = np.where(x >= 0, 1.0, np.exp(-np.abs(x))) / (1 + np.exp(-np.abs(x)))
+    return scale * (sigmoid - t), -scale * x
+
+
+def _layer_norm(attrs: Attrs, x: Array) -> Array:
+    centred = x - x.mean(axis=1, keepdims=True)
+    normed: Array = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + attrs["value"])
+    return normed
+
+
+def _layer_norm_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
+    x = xs[0]
+    deviation = np.sqrt(((x - x.mean(axis=1, keepdims=True)) ** 2).mean(axis=1, keepdims=True) + attrs["value"])
+    mean, along = dy.mean(axis=1, keepdims=True), (dy * y).mean(axis=1, keepdims=True)
+    return ((dy - mean - y * along) / deviation,)
+
+
+register(
+    Op(
+        "squared_distance",
+        Form.ROWWISE,
+        2,
+        _pair_to_scalar,
+        lambda attrs, a, b: _flat((a - b) ** 2).sum(axis=1),
+        _squared_distance_back,
+        _cost(3),
+        "SquaredDistance",
+        doc="sum of the squared differences of two operands of one shape",
+    )
+)
+register(
+    Op(
+        "cosine",
+        Form.ROWWISE,
+        2,
+        _pair_to_scalar,
+        _cosine,
+        _cosine_back,
+        _cost(6),
+        "Cosine",
+        doc="cosine of the angle between two operands of one shape",
+    )
+)
+register(
+    Op(
+        "logsumexp",
+        Form.ROWWISE,
+        1,
+        _vector_to_scalar,
+        lambda attrs, x: _logsumexp(x)[:, 0],
+        lambda attrs, xs, y, dy: (_softmax(xs[0]) * dy[:, None],),
+        _cost(12),
+        "LogSumExp",
+        doc="logarithm of the sum of exponentials, stable for large elements",
+    )
+)
+register(
+    Op(
+        "max",
+        Form.ROWWISE,
+        1,
+        _vector_to_scalar,
+        lambda attrs, x: x.max(axis=1),
+        _max_back,
+        _cost(1),
+        "Max",
+        doc="largest element; the first of equal ones gets the gradient",
+    )
+)
+register(
+    Op(
+        "pick",
+        Form.ROWWISE,
+        1,
+        _vector_to_scalar,
+        lambda attrs, x, label: x[np.arange(len(x)), label],
+        _pick_back,
+        _cost(1),
+        "Pick",
+        indices=1,
+        doc="the element at a per-vertex position",
+    )
+)
+register(
+    Op(
+        "hinge",
+        Form.ROWWISE,
+        1,
+        _vector_to_scalar,
+        lambda attrs, x, label: np.maximum(_hinge_margins(attrs, x, label), 0).sum(axis=1),
+        _hinge_back,
+        _cost(3),
+        "Hinge",
+        indices=1,
+        attrs=("value",),
+        samples={"value": 0.8},
+        doc="sum over the other classes of max(0, margin + x[class] - x[label])",
+    )
+)
+register(
+    Op(
+        "binary_cross_entropy_with_logits",
+        Form.ROWWISE,
+        2,
+        _pair_to_scalar,
+        _bce,
+        _bce_back,
+        _cost(25),
+        "BinaryCrossEntropy",
+        doc="mean binary cross entropy of logits against targets in [0, 1], stable for large logits",
+    )
+)
+register(
+    Op(
+        "layer_norm",
+        Form.ROWWISE,
+        1,
+        _vector,
+        _layer_norm,
+        _layer_norm_back,
+        _cost(8),
+        "LayerNorm",
+        attrs=("value",),
+        samples={"value": 1e-5},
+        doc="(x - mean) / sqrt(variance + eps) (Ba et al. 2016)",
+    )
+)
+
+
+def _kl_div(attrs: Attrs, log_q: Array, p: Array) -> Array:
+    divergence: Array = _flat(np.where(p > 0, p * (np.log(np.where(p > 0, p, 1)) - log_q), 0)).sum(axis=1)
+    return divergence
+
+
+def _kl_div_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    log_q, p = xs
+    d_p = np.where(p > 0, np.log(np.where(p > 0, p, 1)) + 1 - log_q, 0)
+    return -_column(dy, p) * p, _column(dy, p) * d_p
+
+
+register(
+    Op(
+        "kl_div",
+        Form.ROWWISE,
+        2,
+        _pair_to_scalar,
+        _kl_div,
+        _kl_div_back,
+        _cost(14),
+        "KlDivergence",
+        doc="divergence of the distribution p (second operand) from the one whose logarithm is the first operand",
+        samples={"low": 0.1, "high": 1.0},
+    )
+)
+register(
+    Op(
+        "argmax",
+        Form.ROWWISE,
+        1,
+        _vector_to_scalar,
+        lambda attrs, x: x.argmax(axis=1).astype(np.float64),
+        lambda attrs, xs, y, dy: (None,),
+        _cost(1),
+        "ArgMax",
+        differentiable=False,
+        doc="position of the largest element (the first of equal ones), as a float; it has no gradient",
+    )
+)

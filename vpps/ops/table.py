@@ -62,6 +62,7 @@ class Op:
         device: struct in templates/ops that holds the device code ("" where the form has its own instruction).
         attrs: names of the static attributes.
         passes: operands whose gradient is the result's gradient itself, so that backward needs no instruction for them.
+        differentiable: False for ops that stop the gradient.
         doc: one line for the reference page.
     """
 
@@ -76,6 +77,7 @@ class Op:
     indices: int = 0
     attrs: tuple[str, ...] = ()
     passes: tuple[int, ...] = ()
+    differentiable: bool = True
     doc: str = ""
     samples: Mapping[str, Any] = field(default_factory=dict)  # hints for generated tests: value ranges, attributes
 

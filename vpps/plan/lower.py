@@ -121,6 +121,8 @@ class _Lowering:
                 needs[i] = True
             elif form is Form.INPUT:
                 needs[i] = node.attrs["grad"]
+            elif not node.op.differentiable:
+                needs[i] = False
             else:
                 trained = node.parameter is not None and node.parameter.trainable
                 needs[i] = trained or any(needs[j] for j in node.inputs)
@@ -244,7 +246,7 @@ class _Lowering:
             values = {"value": node.attrs.get("value", 0.0)}
             self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
         elif form is Form.ROWWISE:
-            values = {"row_width": sources[0].width, "labels": self._labels(node)}
+            values = self._row_values(sources[0].width, node)
             self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
         elif form is Form.MATVEC:
             assert node.parameter is not None
@@ -267,6 +269,10 @@ class _Lowering:
             self.emit("zero", i, dst)
         else:
             raise AssertionError(f"no rule for {form}")
+
+    def _row_values(self, width: int, node: Node) -> dict[str, Any]:
+        """Fields of a row-wise instruction that are no operands."""
+        return {"row_width": width, "labels": self._labels(node), "value": node.attrs.get("value", 0.0)}
 
     def _labels(self, node: Node) -> ListKey | None:
         if not node.op.indices:
@@ -365,11 +371,7 @@ class _Lowering:
                 self.pass_on(i, j, dy)
                 continue
             by_rows = node.op.form is Form.ROWWISE
-            values = (
-                {"row_width": operands[0].width, "labels": self._labels(node)}
-                if by_rows
-                else {"value": node.attrs.get("value", 0.0)}
-            )
+            values = self._row_values(operands[0].width, node) if by_rows else {"value": node.attrs.get("value", 0.0)}
             write = partial(self._emit_gradient, f"{node.op.name}.grad{k}", i, values, by_rows, sources)
             self.contribute(i, j, self.width(j if by_rows else i), write)
 
@@ -454,7 +456,7 @@ class _Lowering:
         domain, target = self.nodes[i].domain, self.nodes[j]
         if source.width != self.width(j):  # a scalar that was broadcast: sum the units
             single = self.slab(1, source.domain)
-            values = {"row_width": source.width, "labels": None}
+            values = {"row_width": source.width, "labels": None, "value": 0.0}
             self.emit("sum", i, single, values, by_rows=True, operands={"a": source})
             source = single
         if target.op.form is Form.PARAMETER:

@@ -134,7 +134,7 @@ def _map_form(n: int) -> tuple[Field, ...]:
 
 def _row_form(n: int) -> tuple[Field, ...]:
     sources = (_operand(s, Role.READ_ROWS, "row_width") for s in _SOURCES[:n])
-    return (DST, *sources, Field("row_width", Kind.WORD), Field("labels", Kind.LIST))
+    return (DST, *sources, Field("row_width", Kind.WORD), Field("labels", Kind.LIST), Field("value", Kind.FLOAT))
 
 
 _MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD))
@@ -212,7 +212,7 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
             yield op.name, f"Row{op.arity}", f"rowwise<&{op.device}::forward>", units, op.doc
         else:
             continue
-        for k in range(op.arity):
+        for k in range(op.arity if op.differentiable else 0):
             if k in op.passes:
                 continue
             function = f"backward{k}" if op.arity > 1 else "backward"
