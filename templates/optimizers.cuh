@@ -22,6 +22,43 @@ struct Adam {
     }
 };
 
+struct NesterovMomentum {
+    enum { MOMENTS = 1 };
+    VP_DEVICE static void step(float& w, float g, float& m, float&, const Hyper& h)
+    {
+        const float d = fma_(h.weight_decay, w, g);
+        m = fma_(h.beta1, m, d);
+        w -= h.lr * fma_(h.beta1, m, d);
+    }
+};
+struct AdamDecoupled {
+    enum { MOMENTS = 2 };
+    VP_DEVICE static void step(float& w, float g, float& m, float& v, const Hyper& h)
+    {
+        m = fma_(h.beta1, m, h.complement1 * g);
+        v = fma_(h.beta2, v, h.complement2 * (g * g));
+        w -= fma_(h.lr * h.weight_decay, w, h.step_size * m / fma_(sqrt_(v), h.inv_sqrt_correction, h.eps));
+    }
+};
+struct Adagrad {
+    enum { MOMENTS = 1 };
+    VP_DEVICE static void step(float& w, float g, float& v, float&, const Hyper& h)
+    {
+        const float d = fma_(h.weight_decay, w, g);
+        v = fma_(d, d, v);
+        w -= h.lr * d / (sqrt_(v) + h.eps);
+    }
+};
+struct RmsProp {
+    enum { MOMENTS = 1 };
+    VP_DEVICE static void step(float& w, float g, float& v, float&, const Hyper& h)
+    {
+        const float d = fma_(h.weight_decay, w, g);
+        v = fma_(h.beta2, v, h.complement2 * (d * d));
+        w -= h.lr * d / (sqrt_(v) + h.eps);
+    }
+};
+
 VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
 {
     Hyper h;

@@ -20,6 +20,10 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "sgd-decay": lambda: vpps.SGD(lr=0.002, weight_decay=0.5),
     "momentum": lambda: vpps.Momentum(lr=0.001, momentum=0.8),
     "momentum-decay": lambda: vpps.Momentum(lr=0.001, momentum=0.8, weight_decay=0.5),
+    "nesterov": lambda: vpps.Nesterov(lr=0.001, momentum=0.8, weight_decay=0.5),
+    "adamw": lambda: vpps.AdamW(lr=0.02, weight_decay=0.3),
+    "adagrad": lambda: vpps.Adagrad(lr=0.02, weight_decay=0.05),
+    "rmsprop": lambda: vpps.RMSprop(lr=0.005, rho=0.9, eps=1e-3, weight_decay=0.05),
     "adam": lambda: vpps.Adam(lr=0.02),
     "adam-decay": lambda: vpps.Adam(lr=0.02, beta1=0.8, beta2=0.95, weight_decay=0.05),
 }

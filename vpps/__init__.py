@@ -66,11 +66,13 @@ from vpps.graph.operand import Expression
 from vpps.graph.trace import Cell, cell
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
-from vpps.optim import SGD, Adam, Momentum, Optimizer
+from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
 
 __all__ = [
     "SGD",
+    "Adagrad",
     "Adam",
+    "AdamW",
     "CapacityError",
     "Cell",
     "CheckpointError",
@@ -89,9 +91,11 @@ __all__ = [
     "Model",
     "ModelError",
     "Momentum",
+    "Nesterov",
     "NonFiniteError",
     "Optimizer",
     "Parameter",
+    "RMSprop",
     "ScriptError",
     "ShapeError",
     "TraceError",

@@ -154,4 +154,84 @@ class Adam(Optimizer):
         return w - self.lr * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
 
 
-OPTIMIZERS: tuple[type[Optimizer], ...] = (SGD, Momentum, Adam)
+@dataclass
+class Nesterov(Momentum):
+    """g += weight_decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m) (Sutskever et al. 2013)."""
+
+    name: ClassVar[str] = "nesterov"
+    device: ClassVar[str] = "NesterovMomentum"
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        g = g + self.weight_decay * w
+        m = self.momentum * moments[0] + g
+        return w - self.lr * (g + self.momentum * m), [m]
+
+
+@dataclass
+class AdamW(Adam):
+    """Adam whose decay acts on the weights directly: w -= lr * weight_decay * w (Loshchilov & Hutter 2019)."""
+
+    weight_decay: float = 1e-2
+
+    name: ClassVar[str] = "adamw"
+    device: ClassVar[str] = "AdamDecoupled"
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        m = self.beta1 * moments[0] + (1 - self.beta1) * g
+        v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
+        m_hat, v_hat = m / (1 - self.beta1**step), v / (1 - self.beta2**step)
+        decayed = w - self.lr * self.weight_decay * w
+        return decayed - self.lr * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
+
+
+@dataclass
+class Adagrad(Optimizer):
+    """v += g^2;  w -= lr * g / (sqrt(v) + eps) (Duchi et al. 2011); decay is added to the gradient."""
+
+    lr: float = 1e-2
+    eps: float = 1e-10
+
+    name: ClassVar[str] = "adagrad"
+    moments: ClassVar[tuple[str, ...]] = ("v",)
+    device: ClassVar[str] = "Adagrad"
+
+    def check(self) -> None:
+        super().check()
+        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
+
+    def _extra(self, step: int) -> dict[str, float]:
+        return {"eps": self.eps}
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        g = g + self.weight_decay * w
+        v = moments[0] + g * g
+        return w - self.lr * g / (np.sqrt(v) + self.eps), [v]
+
+
+@dataclass
+class RMSprop(Optimizer):
+    """v = rho * v + (1 - rho) * g^2;  w -= lr * g / (sqrt(v) + eps) (Hinton 2012); decay is added to the gradient."""
+
+    lr: float = 1e-3
+    rho: float = 0.99
+    eps: float = 1e-8
+
+    name: ClassVar[str] = "rmsprop"
+    moments: ClassVar[tuple[str, ...]] = ("v",)
+    device: ClassVar[str] = "RmsProp"
+
+    def check(self) -> None:
+        super().check()
+        self._require("rho", "a number in [0, 1)", lambda v: v >= 0 and float(np.float32(v)) < 1)
+        self._require("eps", "a positive number", lambda v: float(np.float32(v)) > 0)
+
+    def _extra(self, step: int) -> dict[str, float]:
+        return {"beta2": self.rho, "complement2": 1 - self.rho, "eps": self.eps}
+
+    def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
+        g = g + self.weight_decay * w
+        v = self.rho * moments[0] + (1 - self.rho) * g * g
+        return w - self.lr * g / (np.sqrt(v) + self.eps), [v]
+
+
+OPTIMIZERS: tuple[type[Optimizer], ...] = (SGD, Momentum, Nesterov, Adam, AdamW, Adagrad, RMSprop)
