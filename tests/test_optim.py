@@ -194,3 +194,55 @@ def test_bias_correction_counts_from_when_the_moments_began() -> None:
 def test_hyper_parameters_that_vanish_in_single_precision_are_refused(field: str, value: float) -> None:
     with pytest.raises(vpps.ModelError, match=field):
         vpps.Handle(make_model(), vpps.Adam(**{field: value}))
+
+
+def test_a_schedule_gives_the_rate_of_each_update() -> None:
+    model, twin = make_model(), make_model()
+    rates = [0.004, 0.0, 0.001]
+    seen: list[int] = []
+
+    def schedule(update: int) -> float:
+        seen.append(update)
+        return rates[update - 1]
+
+    constant = vpps.Momentum(lr=0.0)
+    with (
+        vpps.Handle(model, vpps.Momentum(lr=schedule)) as handle,
+        vpps.Handle(twin, constant) as other,
+    ):
+        for step, rate in enumerate(rates, 1):
+            handle.fb(*make_batch(model, step))
+            constant.lr = rate
+            other.fb(*make_batch(twin, step))
+    assert sorted(set(seen)) == [1, 2, 3]
+    for name, w in model.numpy().items():
+        np.testing.assert_array_equal(w, twin[name].numpy(), name)
+
+
+def test_groups_have_hyper_parameters_of_their_own() -> None:
+    model = make_model()
+    before = model.numpy()
+    optimizer = vpps.SGD(
+        lr=0.002, groups={"E": {"lr": 0.0}, "unus*": {"weight_decay": 0.5, "lr": lambda update: 0.1}, "*": {}}
+    )
+    with vpps.Handle(model, optimizer, vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+    after = model.numpy()
+    np.testing.assert_array_equal(after["E"], before["E"])
+    np.testing.assert_allclose(after["unused"], before["unused"] * 0.95, rtol=1e-6)
+    assert not np.array_equal(after["W"], before["W"])
+
+
+@pytest.mark.parametrize(
+    "optimizer, message",
+    [
+        (lambda: vpps.SGD(lr=0.1, groups={"W": {"momentum": 0.9}}), "group 'W' sets momentum; hyper-parameters are lr"),
+        (lambda: vpps.SGD(lr=0.1, groups={"W": {"lr": -1}}), r"SGD\(lr=-1\)"),
+        (lambda: vpps.SGD(lr=lambda update: float("nan")), r"SGD\(lr=nan\)"),
+    ],
+)
+def test_bad_groups_and_schedules_are_refused(optimizer: Callable[[], Optimizer], message: str) -> None:
+    model = make_model()
+    with pytest.raises(vpps.ModelError, match=message), vpps.Handle(model, optimizer()) as handle:
+        handle.fb(*make_batch(model, 1))
+    assert model.step == 0

@@ -460,7 +460,8 @@ class Handle:
         if self._state_version != self.model.state_version:
             state = self._saved_state()
             self._since = self.model.step if state is None else state.since
-        return Update(self.optimizer, self.model.step + 1 - self._since, self.clip_norm)
+        number = self.model.step + 1
+        return Update(self.optimizer, number, number - self._since, self.clip_norm)
 
     def _upload(self, distribution: Distribution) -> None:
         """Bring the pool's weights and moments up to the model's. No launch is running."""

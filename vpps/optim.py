@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from vpps.errors import ModelError
 from vpps.values import MAX_FLOAT32, as_number
 
 Array = NDArray[Any]
+Schedule = Callable[[int], float]
 
 # Order of the floats that an update instruction reads; the kernel's struct Hyper is made from it.
 # The complements are 1 - beta, rounded once: in single precision 1 - 0.999 would keep five digits.
@@ -50,19 +52,54 @@ class Optimizer:
 
     Lookup tables are updated lazily: rows that a batch does not use, their moments and decay, stay as they are, while
     bias correction uses the global step.
+
+    Args:
+        lr: learning rate, or a schedule: a function of the number of the update, from 1.
+        groups: hyper-parameters of some parameters, by name pattern (`fnmatch`; the first that fits counts):
+            `groups={"words": {"lr": 0.01}, "*/b": {"weight_decay": 0.0}}`.
     """
 
-    lr: float
+    lr: float | Schedule
     weight_decay: float = 0.0
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, kw_only=True)
 
     name: ClassVar[str] = ""
     moments: ClassVar[tuple[str, ...]] = ()
     device: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Raise ModelError where a hyper-parameter is out of its range."""
-        self._require("lr", "a number >= 0", lambda v: v >= 0)
+        """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
+        if not callable(self.lr):
+            self._require("lr", "a number >= 0", lambda v: v >= 0)
         self._require("weight_decay", "a number >= 0", lambda v: v >= 0)
+
+        known = {f.name for f in fields(self)} - {"groups"}
+        for pattern, values in self.groups.items():
+            unknown = set(values) - known
+            if unknown:
+                raise ModelError(
+                    f"{type(self).__name__}: group {pattern!r} sets {', '.join(sorted(unknown))}; "
+                    f"hyper-parameters are {', '.join(sorted(known))}"
+                )
+            replace(self, groups={}, **values).check()
+
+    def at(self, update: int, parameter: str) -> Self:
+        """The rule for one parameter at update number `update`: its group's hyper-parameters, the schedule's rate.
+
+        Raises ModelError where the schedule gives no number >= 0.
+        """
+        values = next((v for pattern, v in self.groups.items() if fnmatchcase(parameter, pattern)), {})
+        rule = replace(self, groups={}, **values)
+        if callable(rule.lr):
+            rule = replace(rule, lr=rule.lr(update))
+            rule.check()
+        return rule
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of a rule without a schedule, such as `at` returns."""
+        assert not callable(self.lr)
+        return self.lr
 
     def _require(self, name: str, expected: str, holds: Callable[[float], bool]) -> None:
         value = getattr(self, name)
@@ -72,7 +109,7 @@ class Optimizer:
 
     def hyper(self, step: int) -> NDArray[np.float32]:
         """The floats of `HYPER` for update number `step` (from 1, counted since the moments began)."""
-        values = dict.fromkeys(HYPER, 0.0) | {"lr": self.lr, "weight_decay": self.weight_decay} | self._extra(step)
+        values = dict.fromkeys(HYPER, 0.0) | {"lr": self.rate, "weight_decay": self.weight_decay} | self._extra(step)
         return np.array([values[k] for k in HYPER], np.float32)
 
     def _extra(self, step: int) -> dict[str, float]:
@@ -91,7 +128,7 @@ class SGD(Optimizer):
     device: ClassVar[str] = "Sgd"
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
-        return w - self.lr * (g + self.weight_decay * w), []
+        return w - self.rate * (g + self.weight_decay * w), []
 
 
 @dataclass
@@ -113,14 +150,14 @@ class Momentum(Optimizer):
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         m = self.momentum * moments[0] + g + self.weight_decay * w
-        return w - self.lr * m, [m]
+        return w - self.rate * m, [m]
 
 
 @dataclass
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015) with bias correction; decay is added to the gradient."""
 
-    lr: float = 1e-3
+    lr: float | Schedule = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -142,7 +179,7 @@ class Adam(Optimizer):
             "beta2": self.beta2,
             "complement2": 1 - self.beta2,
             "eps": self.eps,
-            "step_size": self.lr / (1 - self.beta1**step),
+            "step_size": self.rate / (1 - self.beta1**step),
             "inv_sqrt_correction": (1 - self.beta2**step) ** -0.5,
         }
 
@@ -151,7 +188,7 @@ class Adam(Optimizer):
         m = self.beta1 * moments[0] + (1 - self.beta1) * g
         v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
         m_hat, v_hat = m / (1 - self.beta1**step), v / (1 - self.beta2**step)
-        return w - self.lr * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
+        return w - self.rate * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
 
 
 @dataclass
@@ -164,7 +201,7 @@ class Nesterov(Momentum):
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
         m = self.momentum * moments[0] + g
-        return w - self.lr * (g + self.momentum * m), [m]
+        return w - self.rate * (g + self.momentum * m), [m]
 
 
 @dataclass
@@ -180,15 +217,15 @@ class AdamW(Adam):
         m = self.beta1 * moments[0] + (1 - self.beta1) * g
         v = self.beta2 * moments[1] + (1 - self.beta2) * g * g
         m_hat, v_hat = m / (1 - self.beta1**step), v / (1 - self.beta2**step)
-        decayed = w - self.lr * self.weight_decay * w
-        return decayed - self.lr * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
+        decayed = w - self.rate * self.weight_decay * w
+        return decayed - self.rate * m_hat / (np.sqrt(v_hat) + self.eps), [m, v]
 
 
 @dataclass
 class Adagrad(Optimizer):
     """v += g^2;  w -= lr * g / (sqrt(v) + eps) (Duchi et al. 2011); decay is added to the gradient."""
 
-    lr: float = 1e-2
+    lr: float | Schedule = 1e-2
     eps: float = 1e-10
 
     name: ClassVar[str] = "adagrad"
@@ -205,14 +242,14 @@ class Adagrad(Optimizer):
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
         v = moments[0] + g * g
-        return w - self.lr * g / (np.sqrt(v) + self.eps), [v]
+        return w - self.rate * g / (np.sqrt(v) + self.eps), [v]
 
 
 @dataclass
 class RMSprop(Optimizer):
     """v = rho * v + (1 - rho) * g^2;  w -= lr * g / (sqrt(v) + eps) (Hinton 2012); decay is added to the gradient."""
 
-    lr: float = 1e-3
+    lr: float | Schedule = 1e-3
     rho: float = 0.99
     eps: float = 1e-8
 
@@ -231,7 +268,7 @@ class RMSprop(Optimizer):
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
         v = self.rho * moments[0] + (1 - self.rho) * g * g
-        return w - self.lr * g / (np.sqrt(v) + self.eps), [v]
+        return w - self.rate * g / (np.sqrt(v) + self.eps), [v]
 
 
 OPTIMIZERS: tuple[type[Optimizer], ...] = (SGD, Momentum, Nesterov, Adam, AdamW, Adagrad, RMSprop)

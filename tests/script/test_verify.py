@@ -43,7 +43,7 @@ def make_plan(vps: int, clip_norm: float | None = None) -> Plan:
     optimizer = vpps.Adam()
     distribution = Distribution(model, vps, PANEL, len(optimizer.moments), train=True)
     planner = Planner(distribution, "sinks-last")
-    return planner.plan_training(graph, loss, Update(optimizer, 1, clip_norm), 0)
+    return planner.plan_training(graph, loss, Update(optimizer, 1, 1, clip_norm), 0)
 
 
 def check(plan: Plan) -> None:

@@ -26,11 +26,13 @@ class Update:
 
     Attributes:
         optimizer: its rule and hyper-parameters.
-        step: number of the update, from 1, counted since the moments began.
+        number: of the update, from 1, for schedules.
+        step: the same, counted since the moments began, for bias correction.
         clip_norm: bound of the gradients' global norm, or None.
     """
 
     optimizer: Optimizer
+    number: int
     step: int
     clip_norm: float | None
 
@@ -70,12 +72,17 @@ class EndOfLaunch:
         gradients = (g for b in self.blocks for g in b.cell.lowered.parameter_gradients)
         self.touched: set[Parameter] = {g.parameter for g in gradients}
         self.tables: dict[Parameter, UsedRows] = {}
+        self._hyper: dict[Parameter, int] = {}  # script position of each parameter's hyper-parameters
 
     def place_lists(self, update: Update | None) -> None:
         """Put what the end needs of lists into the script: used table rows, hyper-parameters."""
-        self._hyper = 0
         if update is not None:
-            self._hyper = self.writer.place_list(update.optimizer.hyper(update.step).view(np.uint32))
+            placed: dict[bytes, int] = {}  # most parameters share one set of hyper-parameters
+            for p in self.distribution.places:
+                hyper = update.optimizer.at(update.number, p.name).hyper(update.step)
+                if hyper.tobytes() not in placed:
+                    placed[hyper.tobytes()] = self.writer.place_list(hyper.view(np.uint32))
+                self._hyper[p] = placed[hyper.tobytes()]
         ids: dict[Lookup, list[NDArray[np.int64]]] = {}
         addresses: dict[Lookup, list[NDArray[np.int64]]] = {}
         for b in self.blocks:
@@ -125,7 +132,7 @@ class EndOfLaunch:
                 continue
             moment0, moment1 = (*place.moments, 0, 0)[:2]
             fields: dict[str, Any] = {"weights": place.weights, "moment0": moment0, "moment1": moment1}
-            fields["hyper"] = self._hyper
+            fields["hyper"] = self._hyper[p]
             if isinstance(p, Lookup):
                 if p in self.tables:
                     used = self.tables[p]
