@@ -68,6 +68,18 @@ from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
 
+_SUBMODULES = ("data", "nn", "reference", "zoo")
+
+
+def __getattr__(name: str) -> object:
+    """Submodules that a program may not need are imported when they are first used."""
+    if name in _SUBMODULES:
+        import importlib
+
+        return importlib.import_module(f"vpps.{name}")
+    raise AttributeError(f"module 'vpps' has no attribute {name!r}")
+
+
 __all__ = [
     "SGD",
     "Adagrad",

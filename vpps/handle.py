@@ -68,7 +68,8 @@ class Handle:
         policy: batching policy, "sinks-last" or "depth".
         train: False for a forward-only handle, of which a model may have any number.
         clip_norm: bound of the global norm of all gradients, or None.
-        on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite.
+        on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite. By then the update has been made
+            and the weights may be damaged: go back to a checkpoint.
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
 
@@ -152,7 +153,11 @@ class Handle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except NonFiniteError:
+            if kind is None:  # else it would hide the exception that ends the block
+                raise
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._machine.target}, {self._machine.vps} virtual processors"
@@ -161,7 +166,10 @@ class Handle:
     def __del__(self) -> None:
         # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
         if not self._closed and self._machine.is_open:
-            self.close()
+            try:
+                self.close()
+            except NonFiniteError as error:
+                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     @_serialised
     def close(self) -> None:
@@ -361,7 +369,7 @@ class Handle:
         self._wait()
         if self._plan is None:
             raise GraphError(f"{what}: nothing has been computed yet; call fb or forward first")
-        self._plan.graph.check_owns(expression, what)
+        self._plan.graph.check_owns(expression, what, given="the one of the latest fb, forward or gradients")
         return self._plan
 
     # ---- inspection
@@ -389,7 +397,7 @@ class Handle:
         if not isinstance(graph, Graph):
             raise GraphError(f"{what}: expected a vpps.Graph, got {graph!r}")
         if not len(graph):
-            raise GraphError(f"{what}: the graph is empty")
+            raise GraphError(f"{what}: the graph is empty: nothing was recorded on it")
         if self._planner is None or self._layout != self.model.layout_version:
             self._bind()
         assert self._planner is not None

@@ -128,6 +128,9 @@ class Model:
         self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[WeightSource] | None = None
 
+    def __repr__(self) -> str:
+        return f"<vpps.Model: {len(self)} parameters, {self.n_weights} weights, {self.step} steps>"
+
     # ---- declaration
 
     def parameter(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Parameter:
@@ -169,7 +172,8 @@ class Model:
         if full in self._parameters:
             raise ModelError(
                 f"{full!r} is already a parameter of this model (shape {self._parameters[full].shape}); "
-                "choose another name, or declare it inside `with model.scope(...)`"
+                "choose another name, or declare it inside `with model.scope(...)`; to continue from a checkpoint, "
+                "declare a new Model's parameters and call model.restore(path)"
             )
         shape = _checked_shape(full, shape, ranks)
         value = self._initial(full, shape, init)
@@ -280,7 +284,13 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """A new Model with the parameters, state, step count and seed of a checkpoint. Raises CheckpointError."""
+        """A new Model with the parameters, state, step count and seed of a checkpoint.
+
+        For a model made of classes that declare their parameters (`vpps.nn`), declare it as before and call `restore`.
+
+        Raises:
+            CheckpointError: no such file, or a damaged one.
+        """
         from vpps.checkpoint import load
 
         return load(cls, Path(path))

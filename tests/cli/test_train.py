@@ -183,5 +183,5 @@ class TestCheckpoint:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
         assert re.fullmatch(
-            r"vpps-train: interrupted after \d+ of 100000 epochs; continue with --resume from .*run\n", errors
+            r"vpps-train: interrupted after \d+ of 100000 epochs; continue with --resume --checkpoint .*run\n", errors
         )

@@ -84,7 +84,7 @@ def test_disassembly_names_cell_op_and_call() -> None:
     loss = vpps.sum(squash(squash(x)))
     with vpps.Handle(model, vps=2) as handle:
         text = handle.disassemble(graph, loss)
-    assert "forward of cell 'squash', op 'affine', from call 1" in text
+    assert "forward of cell 'squash', op '@' of 'W', from call 1" in text
     assert "backward of cell 'squash', op 'tanh', from call 2" in text
     assert "gradient of 'W' of cell 'squash'" in text
     assert "update_matrix.sgd" in text

@@ -76,7 +76,7 @@ def run(task: Task[Any], options: TrainOptions, resumed: SavedRun | None, comman
                 console.print(f"{done}{scores}  {speed:.0f} sentences/s", soft_wrap=True)
     except KeyboardInterrupt:
         kept = options.checkpoint is not None and finished
-        advice = f"; continue with --resume from {options.checkpoint}" if kept else ""
+        advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept else "; nothing was saved"
         raise KeyboardInterrupt(f"after {finished} of {options.epochs} epochs{advice}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
-from vpps.graph.operand import Expression, result_shape, tracing
+from vpps.graph.operand import Expression, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.trace import Cell, Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.model import Lookup, Parameter
@@ -19,6 +20,8 @@ from vpps.values import Float32, as_float32, as_index, float_word
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
 
+
+_numbers = itertools.count(1)
 
 # Ops with a Python constant, and what they are with the constant as an operand.
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
@@ -65,6 +68,7 @@ class Graph:
     """
 
     def __init__(self) -> None:
+        self.number = next(_numbers)
         self.blocks: dict[TracedCell, Block] = {}
         self.n_calls = 0
         self.value_levels: list[int] = []  # by value id
@@ -75,10 +79,14 @@ class Graph:
         return f"<{self.describe()}>"
 
     def describe(self) -> str:
-        return f"graph of {self.n_calls} vertices"
+        """Number and size: batches have graphs of their own, and mixing them up is a common mistake."""
+        return f"graph {self.number} of {self.n_calls} vertices"
 
     def foreign(self, what: str, x: Any) -> GraphError:
-        return GraphError(f"{what}: the operands belong to two graphs ({self.describe()}, {x.owner.describe()})")
+        return GraphError(
+            f"{what}: the operands belong to two graphs ({self.describe()}, {x.owner.describe()}); "
+            "is one of them left over from an earlier batch?"
+        )
 
     def __len__(self) -> int:
         return self.n_calls
@@ -123,7 +131,7 @@ class Graph:
     # ---- recording
 
     def _where(self, what: str) -> str:
-        return f"{what}, call {self.n_calls}"
+        return f"{shown(what)}, call {self.n_calls}"
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record a bare op: a vertex of a one-op cell (Recorder)."""
@@ -205,7 +213,10 @@ class Graph:
         where = self._where(f"cell {cell.name!r}")
         for e in items:
             if type(e) is not Expression:
-                raise DtypeError(f"{where}: a list argument holds {e!r}; it may hold expressions only")
+                raise DtypeError(
+                    f"{where}: a list argument holds {e!r}; it may hold expressions only: data comes in by "
+                    "graph.input(array)"
+                )
             if e.shape != items[0].shape:
                 raise ShapeError(f"{where}: the elements of a list argument have shapes {items[0].shape} and {e.shape}")
         return items[0].shape if items else None
@@ -271,10 +282,13 @@ class Graph:
 
     # ---- inspection
 
-    def check_owns(self, expression: Any, what: str) -> Expression:
+    def check_owns(self, expression: Any, what: str, given: str = "the one given") -> Expression:
         """The expression, if it belongs to this graph; else a GraphError."""
         if not isinstance(expression, Expression):
             raise GraphError(f"{what}: expected an expression, got {expression!r}")
         if expression.owner is not self:
-            raise GraphError(f"{what}: {expression!r} belongs to another graph than the one given ({self.describe()})")
+            raise GraphError(
+                f"{what}: {expression!r} belongs to another graph than {given} ({self.describe()}); "
+                "is it left over from an earlier batch?"
+            )
         return expression

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from vpps.errors import DivisionError, GraphError, ShapeError, TraceError, VppsError
+from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
 from vpps.ops import OPS, Shape
 from vpps.values import as_index, as_number
 
@@ -80,6 +80,16 @@ class Operand:
     def __matmul__(self, other: Any) -> Expression:
         return record("affine", [self, other])
 
+    def __pow__(self, exponent: Any) -> Expression:
+        if as_number(exponent) == 2:
+            return record("square", [self])
+        if as_number(exponent) == 0.5:
+            return record("sqrt", [self])
+        raise TraceError(f"{self!r} ** {exponent!r}: only ** 2 and ** 0.5; use vpps.exp(vpps.log(x) * exponent)")
+
+    def __array__(self, *unused: Any, **also_unused: Any) -> Any:
+        raise DtypeError(f"{self!r} is no array; use the functions of vpps on it, and handle.forward to evaluate it")
+
     def __getitem__(self, key: Any) -> Expression:
         return take(self, key)
 
@@ -112,6 +122,18 @@ class Operand:
     __hash__ = object.__hash__
 
 
+# What users of other libraries try on an expression, and what does it here.
+HINTS = {
+    **dict.fromkeys(
+        ("value", "npvalue", "vec_value", "scalar_value", "numpy", "item", "detach"),
+        "handle.forward(graph, [x]) evaluates it, and after fb handle.value(x) reads it",
+    ),
+    "backward": "handle.fb(graph, loss) runs forward, backward and the update",
+    "grad": "handle.gradients(graph, loss) returns the gradients of the parameters",
+    "gradient": "handle.gradients(graph, loss) returns the gradients of the parameters",
+}
+
+
 class Expression(Operand):
     """A value that a graph (or the trace of a cell) will compute: a vector, a scalar of shape `()`, or a matrix.
 
@@ -130,6 +152,10 @@ class Expression(Operand):
 
     def __repr__(self) -> str:
         return f"<expression {self.ref} of shape {self.shape} in {self.owner.describe()}>"
+
+    def __getattr__(self, name: str) -> Any:
+        hint = HINTS.get(name)
+        raise AttributeError(f"expressions have no {name!r}" + (f"; {hint}" if hint else ""), name=name, obj=self)
 
 
 class Index(Operand):
@@ -203,15 +229,23 @@ def tracing(trace: Recorder) -> Iterator[None]:
         _tracing.current = before
 
 
-def common_owner(operands: Iterable[Any], what: str) -> Recorder:
+def common_owner(operands: Sequence[Any], what: str) -> Recorder:
     """The one recorder that the expressions among `operands` (and in lists among them) belong to.
 
     Raises GraphError where expressions of two graphs meet, TraceError where a cell uses an expression from outside.
     """
     owner = _owner(_tracing.current, operands, what)
     if owner is None:
-        raise GraphError(f"{what}: no operand is an expression, so the graph is unknown; use graph.call(f, ...)")
+        hint = "use graph.call(f, ...)"
+        if any(isinstance(x, list | tuple) or hasattr(x, "dtype") for x in operands):
+            hint = "bring data into a graph with graph.input(array)"
+        raise GraphError(f"{shown(what)}: no operand is an expression, so the graph is unknown; {hint}")
     return owner
+
+
+def shown(op: str) -> str:
+    """The name of an op as the user wrote it."""
+    return "@" if op == "affine" else op
 
 
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:
@@ -238,8 +272,7 @@ def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where:
         return OPS[op].shape(shapes, attrs)
     except ValueError as error:
         got = ", ".join(map(str, shapes))
-        name = "@" if op == "affine" else op  # as the user wrote it
-        raise ShapeError(f"{where}: {name} expects {error}; got {got or 'nothing'}") from None
+        raise ShapeError(f"{where}: {shown(op)} expects {error}; got {got or 'nothing'}") from None
 
 
 def take(x: Any, key: Any) -> Expression:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
 from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, result_shape, tracing
 from vpps.model import Lookup, Parameter
-from vpps.ops import OPS, Form, Op, Shape
+from vpps.ops import OPS, Form, Op, Shape, size
 from vpps.values import as_index, as_number
 
 R = TypeVar("R")
@@ -121,6 +121,7 @@ class Trace:
         self._unknown: dict[
             int, int
         ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
+        self._incomplete: dict[int, tuple[int, int]] = {}  # concatenation with such a node -> (argument, other floats)
         self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
         self._parameter_nodes: dict[Parameter, int] = {}
         self._mapped: list[int] = []  # lists that `each` is mapping now
@@ -242,7 +243,7 @@ class Trace:
         floats = operands[: len(operands) - OPS[op].indices]
         nodes = [self.node_of(x, op) for x in floats]
         shapes = [self.cell.nodes[n].shape for n in nodes]
-        if any(n in self._unknown for n in nodes):
+        if any(self._is_unknown(n) for n in nodes):
             return self._unknown_result(op, nodes, shapes, attrs)
         shape = result_shape(op, shapes, attrs, self.describe())
         if OPS[op].indices:
@@ -250,15 +251,23 @@ class Trace:
             nodes.append(self.index_of(operands[-1], op, shapes[0][0], what))
         return self._result(op, nodes, shape, None, attrs)
 
+    def _is_unknown(self, node: int) -> bool:
+        return node in self._unknown or node in self._incomplete
+
     def _unknown_result(self, op: str, nodes: list[int], shapes: list[Shape], attrs: dict[str, Any]) -> Expression:
         """An op on elements of a list that is empty in the first call: learn their shape from the other operand."""
-        position = next(self._unknown[n] for n in nodes if n in self._unknown)
-        known = [s for n, s in zip(nodes, shapes, strict=True) if n not in self._unknown and s != ()]
+        first = next(n for n in nodes if self._is_unknown(n))
+        position = self._unknown[first] if first in self._unknown else self._incomplete[first][0]
+        known = [s for n, s in zip(nodes, shapes, strict=True) if not self._is_unknown(n) and s != ()]
+        if OPS[op].form is Form.CONCAT and sum(n in self._unknown for n in nodes) == 1:
+            # A product with the concatenation will tell: its matrix has that many columns.
+            result = self._result(op, nodes, UNKNOWN, None, attrs)
+            self._incomplete[result.ref] = (position, sum(map(size, known)) + sum(s == () for s in shapes))
+            return result
         if OPS[op].form is not Form.MAP:
-            name = f"argument {position + 1}"
             raise TraceError(
-                f"{self.describe()}: the list given as {name} is empty in its first call and {op} does not tell the "
-                "shape of its elements; declare it: @vpps.cell(elements={argument_name: shape})"
+                f"{self.describe()}: list argument {position + 1} is empty in its first call and {op} does not tell "
+                "the shape of its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
             )
         if known:
             raise ElementShapeFound(position, known[0])
@@ -272,6 +281,9 @@ class Trace:
             check_operand(matrix, "@", self.describe())
             raise ShapeError(f"{self.describe()}: @ expects a parameter of rank 2 on its left, got {matrix!r}")
         node = self.node_of(x, "@")
+        if node in self._incomplete and len(matrix.shape) == 2:
+            position, rest = self._incomplete[node]
+            raise ElementShapeFound(position, (max(matrix.shape[1] - rest, 0),))
         if node in self._unknown and len(matrix.shape) == 2:
             raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
         shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
@@ -316,7 +328,7 @@ class Trace:
             elif v.ref in self._unknown:
                 raise TraceError(
                     f"{self.describe()}: a list is empty in its first call and nothing in the cell tells the shape of "
-                    "its elements; declare it: @vpps.cell(elements={argument_name: shape})"
+                    "its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
                 )
             else:
                 nodes.append(v.ref)
@@ -418,6 +430,9 @@ class Cell(Generic[R]):
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
         self._programs: dict[Any, TracedCell] = {}
         self.name = getattr(function, "__name__", "cell")
+        if instance is not None:  # modules of one class are told apart by their names
+            own = getattr(instance, "name", None)
+            self.name = f"{own if isinstance(own, str) else type(instance).__name__}.{self.name}"
         self.description = f"cell {self.name!r}"
         functools.update_wrapper(self, function)
         for p in inspect.signature(function).parameters.values():
@@ -547,4 +562,4 @@ def cell(
     """
     if function is None:
         return lambda f: Cell(f, elements=elements)
-    return Cell(function)
+    return Cell(function, elements=elements)

@@ -41,6 +41,7 @@ class NaryTreeLSTM:
         forget_bias: float = 0.0,
         name: str = "tree_lstm",
     ) -> None:
+        self.name = name
         self.hidden_size = H = hidden_size
         self.arity = arity
         with model.scope(name):
@@ -91,6 +92,7 @@ class ChildSumTreeLSTM:
     def __init__(
         self, model: vpps.Model, input_size: int, hidden_size: int, *, forget_bias: float = 0.0, name: str = "child_sum"
     ) -> None:
+        self.name = name
         self.hidden_size = H = hidden_size
         with model.scope(name):
             self.W = model.parameter("W", (4 * H, input_size), init=glorot_per_gate(4))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError, ModelError
 from vpps.graph.graph import Graph
-from vpps.graph.operand import Expression
+from vpps.graph.operand import Expression, shown
 from vpps.graph.trace import TracedCell
 from vpps.model import Parameter
 from vpps.plan.distribution import LOSS_SLOTS, ONE, Distribution
@@ -68,8 +68,10 @@ class Plan:
         instr: Instr = [instr for start, instr in section.group.starts if start <= offset][-1]
         cell = section.block.arrays.cell
         call = int(section.block.arrays.calls[section.block.order[section.first]])
-        op = cell.nodes[instr.node].op.name if instr.node < len(cell.nodes) else "output"
-        return f"{section.phase} of cell {cell.name!r}, op {op!r}, from call {call}"
+        node = cell.nodes[instr.node] if instr.node < len(cell.nodes) else None
+        op = "output" if node is None else shown(node.op.name)
+        of = f" of {node.parameter.name!r}" if node is not None and node.parameter is not None else ""
+        return f"{section.phase} of cell {cell.name!r}, op {op!r}{of}, from call {call}"
 
 
 class Planner:
