@@ -3,6 +3,11 @@
 // vector registers; every row's sum runs over the columns in order, whatever the tile: results do not depend on slicing.
 // The transpose is packed the same way, so that both products stream panels and no VP adds into another's rows.
 
+template <int N> VP_DEVICE void add_run(float* to, const float* from)
+{
+    VP_SIMD for (int p = 0; p < N; p++) to[p] += from[p];
+}
+
 // NV vectors times NP panels, one pass over the columns.
 template <int NP, int NV>
 static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
@@ -34,12 +39,20 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
     for (int k = 0; k < NV; k++) {
         float* y = i.dst.row(row + k) + panel * VP_PANEL;
         const float* bias = i.bias.row(row + k) + (i.bias.scalar ? 0 : panel * VP_PANEL);
+        const bool no_bias = bias == vp.pool;  // the constant zero at the start of the pool
         for (int q = 0; q < NP; q++) {
             const int end = least(VP_PANEL, valid - q * VP_PANEL);
-            for (int p = 0; p < end; p++) {
-                const int u = q * VP_PANEL + p;
-                const float v = sum[q][k][p] + (i.bias.scalar ? bias[0] : bias[u]);
-                y[u] = accumulate ? y[u] + v : v;
+            float* to = y + q * VP_PANEL;
+            float* result = sum[q][k];
+            if (end == VP_PANEL) {
+                if (!no_bias) add_run<VP_PANEL>(result, bias + q * VP_PANEL);
+                if (accumulate) add_run<VP_PANEL>(result, to);
+                memcpy(to, result, sizeof sum[q][k]);
+            } else {
+                for (int p = 0; p < end; p++) {
+                    const float v = no_bias ? result[p] : result[p] + bias[i.bias.scalar ? 0 : q * VP_PANEL + p];
+                    to[p] = accumulate ? v + to[p] : v;
+                }
             }
         }
     }
