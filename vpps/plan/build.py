@@ -64,7 +64,7 @@ class Plan:
         section = self.sections[i]
         offset = position - section.start
         if section.block is None or section.group is None or offset >= len(section.group.template):
-            return section.phase
+            return f"barrier {section.first}, {section.phase}" if section.first else section.phase
         instr: Instr = [instr for start, instr in section.group.starts if start <= offset][-1]
         cell = section.block.arrays.cell
         call = int(section.block.arrays.calls[section.block.order[section.first]])
@@ -254,11 +254,11 @@ class _Build:
                     members.setdefault(stage, []).append((number, step))
         phase = "backward" if backward else "forward"
         for stage in sorted(members, reverse=backward):
+            why = f"{phase}, stage {stage}"
             for g in range(max(len(filled[number]) for number, _ in members[stage])):
                 for number, step in members[stage]:
                     if g < len(filled[number]):
                         block = self.blocks[number]
                         group = (block.cell.backward if backward else block.cell.forward)[g]
-                        first_row = int(block.first[step, 0])
-                        self.writer.section(filled[number][g][step], block, group, first_row, phase)
-                self.writer.barrier(f"{phase}, stage {stage}")
+                        self.writer.section(filled[number][g][step], block, group, int(block.first[step, 0]), phase)
+                self.writer.barrier(why)

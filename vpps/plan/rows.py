@@ -45,27 +45,35 @@ class BlockPlan:
         self.cell = cell
         self._places = distribution.places
         self._addresses = addresses
-        key = stage + (~needed) * (int(stage.max(initial=0)) + 1)
-        self.order = np.argsort(key, kind="stable")
-        self.n_needed = int(needed.sum())
-        if skip_rest:
-            self.order = self.order[: self.n_needed]
-        starts = np.flatnonzero(np.diff(key[self.order], prepend=-1))
-        stops = np.append(starts[1:], len(self.order))[: len(starts)].astype(np.int64)
+        self.n_needed = int(np.count_nonzero(needed))
+        starts, stops = self._arrange(stage, needed, skip_rest)
         self.step_stage = stage[self.order[starts]]
         self._ends: list[IntArray] = []  # per domain, element row where each vertex's list begins
         self._owner: list[IntArray] = []  # per domain, vertex row of each element
-        first, count = [starts], [stops - starts]
+        self.first, self.count = starts[:, None], (stops - starts)[:, None]
         for domain in range(1, cell.cell.n_domains + 1):
             xs = arrays.lists[cell.cell.lists.index(domain)]
             ends = np.zeros(len(self.order) + 1, np.int64)
             np.cumsum(xs.ends[self.order + 1] - xs.ends[self.order], out=ends[1:])
             self._ends.append(ends)
             self._owner.append(np.repeat(np.arange(len(self.order)), np.diff(ends)))
-            first.append(ends[starts])
-            count.append(ends[stops] - ends[starts])
-        self.first, self.count = np.stack(first, axis=1), np.stack(count, axis=1)
+            self.first = np.column_stack([self.first, ends[starts]])
+            self.count = np.column_stack([self.count, ends[stops] - ends[starts]])
         self.bases = np.zeros(len(cell.lowered.slabs) + len(cell.keys) + 1, np.int64)
+
+    def _arrange(self, stage: IntArray, needed: NDArray[np.bool_], skip_rest: bool) -> tuple[IntArray, IntArray]:
+        """Set the order; returns where each step's rows begin and end."""
+        n = len(stage)
+        if self.n_needed == n and (n == 1 or stage.min() == stage.max()):  # most cells: one step
+            self.order = np.arange(n)
+            return np.zeros(1, np.int64), np.array([n])
+        key = stage + (~needed) * (int(stage.max()) + 1)
+        self.order = np.argsort(key, kind="stable")
+        if skip_rest:
+            self.order = self.order[: self.n_needed]
+        ordered = key[self.order]
+        starts = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])[: len(ordered)]
+        return starts, np.append(starts[1:], len(ordered))[: len(starts)]
 
     def n_rows(self, domain: int) -> int:
         """Rows in a domain."""

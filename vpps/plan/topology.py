@@ -128,7 +128,10 @@ def stages_sinks_last(topology: Topology) -> list[Ints]:
     reads: list[set[int]] = [set() for _ in blocks]
     for number, b in enumerate(blocks):
         for _, values in b.operands():
-            reads[number].update(np.unique(topology.value_block[values]).tolist())
+            producers = topology.value_block[values]
+            # A set of few is quicker than sorting, counting many is quicker than either.
+            found = producers.tolist() if len(producers) < 256 else np.flatnonzero(np.bincount(producers)).tolist()
+            reads[number].update(found)
     component = strongly_connected(reads)
     n_components = max(component, default=-1) + 1
     rank = [0] * n_components

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +24,13 @@ Span = tuple[int, int]
 BARRIER = plain([*encode("signal", 0, 0, counter=0), *encode("wait", 0, 0, counter=0, target=0)])
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A run of words: those that a group of a cell's instructions made for one step, or a single instruction.
 
     Attributes:
         start: position of its first word.
         block, group: the cell's rows and instructions, if a cell made it.
-        first: first row of the step.
+        first: first row of the step; of a barrier, its number.
         phase: what it is for, in words.
     """
 
@@ -110,7 +108,7 @@ class ScriptWriter:
         """A full barrier. One virtual processor needs none."""
         self.n_barriers += 1
         if self.n_vps > 1:
-            self.sections.append(Section(self.position, None, None, 0, f"barrier {self.n_barriers}, {why}"))
+            self.sections.append(Section(self.position, None, None, self.n_barriers, why))
             words = BARRIER.copy()
             words[-1] = self.n_vps * self.n_barriers
             self.append(words)
