@@ -21,6 +21,7 @@ from vpps.errors import (
     TraceError,
     VppsError,
 )
+from vpps.graph.cell import Cell, cell
 from vpps.graph.functions import (
     abs,
     argmax,
@@ -63,7 +64,6 @@ from vpps.graph.functions import (
 )
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
-from vpps.graph.trace import Cell, cell
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop

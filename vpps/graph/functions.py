@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
+from vpps.graph.cell import Cell
 from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, record
-from vpps.graph.trace import Cell, Trace
+from vpps.graph.trace import Trace
 from vpps.model import Lookup, Parameter
 from vpps.values import as_index, as_number
 

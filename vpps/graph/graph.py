@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from vpps.graph.cell import Cell
 from vpps.graph.operand import Expression, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
-from vpps.graph.trace import Cell, Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.values import Float32, as_float32, as_index, float_word

@@ -16,7 +16,7 @@ import numpy as np
 
 from vpps.graph.trace import Node, TracedCell
 from vpps.model import Lookup, Parameter
-from vpps.ops import OPS, Form, size
+from vpps.ops import Form, size
 from vpps.plan.barriers import assign_groups
 from vpps.plan.distribution import ZERO, Distribution
 from vpps.plan.instr import (
@@ -35,6 +35,7 @@ from vpps.plan.instr import (
     Uses,
     View,
 )
+from vpps.plan.prepare import parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
 NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
@@ -76,11 +77,11 @@ class _Lowering:
         self.places = distribution.places
         self.n_vps = distribution.n_vps
         self.granule = distribution.panel
-        self.nodes, self.outputs = _prepare(result.cell)
+        self.nodes, self.outputs = prepare(result.cell)
         self.live = self._live()
         self.uses = self._uses()
         self.needs = self._needs()
-        self.parts = _parts(self.nodes, self.live, self.granule)
+        self.parts = parts_of_units(self.nodes, self.live, self.granule)
         self.view: list[View | None] = [None] * len(self.nodes)
         # Gradients: where each node's is collected, and which units of it have been written so far.
         self.storage: dict[int, View] = {}
@@ -475,81 +476,3 @@ class _Lowering:
         values = {"vector": self.places[parameter].gradient}
         instr = Instr("column_sum", i, domain, source.width, 1, {"src": source}, values)
         self.out.parameter_gradients.append(ParameterGradient(parameter, instr))
-
-
-# ---- preparation
-
-
-def _prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
-    """Nodes with biases fused into products, and outputs that have memory of their own."""
-    nodes = _fuse_biases(list(cell.nodes), cell.outputs)
-    outputs = []
-    for o in cell.outputs:
-        root = o
-        while nodes[root].op.form is Form.SLICE:
-            root = nodes[root].inputs[0]
-        # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
-        if nodes[root].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
-            nodes.append(Node(OPS["copy"], (o,), {}, nodes[o].shape))
-            o = len(nodes) - 1
-        outputs.append(o)
-    return nodes, tuple(outputs)
-
-
-def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
-    """Turn `W @ x + b` into one product where nothing else reads `W @ x`. Node numbers stay as they are."""
-    uses = [0] * len(nodes)
-    for n in nodes:
-        for j in n.inputs:
-            uses[j] += 1
-    for o in outputs:
-        uses[o] += 1
-    for i, n in enumerate(nodes):
-        if n.op.name != "add":
-            continue
-        for product, bias in (n.inputs, n.inputs[::-1]):
-            p = nodes[product]
-            fits = p.op.form is Form.MATVEC and len(p.inputs) == 1 and uses[product] == 1 and p.domain == n.domain
-            if fits and nodes[bias].shape == p.shape and bias != product:
-                nodes[i] = Node(p.op, (p.inputs[0], bias), p.attrs, n.shape, n.domain, p.parameter)
-                break
-    return nodes
-
-
-def _parts(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
-    """In how many equal parts each node's units are dealt to virtual processors.
-
-    Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
-    (design 4.3). Nodes joined by elementwise ops must agree. Parts narrower than a granule have no say: no VP could own
-    a block of one, and loops over them would be short.
-    """
-    parent = list(range(len(nodes)))
-
-    def find(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    for i, node in enumerate(nodes):
-        if live[i] and node.op.form is Form.MAP:
-            for j in node.inputs:
-                if nodes[j].shape == node.shape:
-                    parent[find(j)] = find(i)
-    wishes: dict[int, set[int]] = {}
-    for i, node in enumerate(nodes):
-        if not live[i]:
-            continue
-        if node.op.form is Form.SLICE:
-            source = node.inputs[0]
-            width, total = size(node.shape), size(nodes[source].shape)
-            if width < granule:
-                continue
-            fits = total % width == 0 and node.attrs["start"] % width == 0
-            wishes.setdefault(find(source), set()).add(total // width if fits else 1)
-        elif node.op.form is Form.CONCAT:
-            widths = {size(nodes[j].shape) for j in node.inputs}
-            equal = len(widths) == 1 and min(widths) >= granule
-            wishes.setdefault(find(i), set()).add(len(node.inputs) if equal else 1)
-    chosen = {root: w.pop() for root, w in wishes.items() if len(w) == 1}
-    return [chosen.get(find(i), 1) for i in range(len(nodes))]
