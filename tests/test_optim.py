@@ -214,7 +214,7 @@ def test_a_schedule_gives_the_rate_of_each_update() -> None:
             handle.fb(*make_batch(model, step))
             constant.lr = rate
             other.fb(*make_batch(twin, step))
-    assert sorted(set(seen)) == [1, 2, 3]
+    assert seen == [1, 2, 3]  # once per update: a schedule may keep state of its own
     for name, w in model.numpy().items():
         np.testing.assert_array_equal(w, twin[name].numpy(), name)
 

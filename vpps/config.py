@@ -28,8 +28,6 @@ ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2 or portable instead
 VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (slow; on in vpps's own tests)")
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, else clang++")
 
-VARIABLES = (CACHE_DIR, TARGET, ISA, VERIFY, CXX)
-
 
 def cache_dir() -> Path:
     """Directory of compiled kernels (not created)."""

@@ -83,13 +83,17 @@ class Optimizer:
                 )
             replace(self, groups={}, **values).check()
 
+    def group_of(self, parameter: str) -> str | None:
+        """The pattern of the first group that a parameter's name fits."""
+        return next((pattern for pattern in self.groups if fnmatchcase(parameter, pattern)), None)
+
     def at(self, update: int, parameter: str) -> Self:
         """The rule for one parameter at update number `update`: its group's hyper-parameters, the schedule's rate.
 
         Raises ModelError where the schedule gives no number >= 0.
         """
-        values = next((v for pattern, v in self.groups.items() if fnmatchcase(parameter, pattern)), {})
-        rule = replace(self, groups={}, **values)
+        group = self.group_of(parameter)
+        rule = replace(self, groups={}, **(self.groups[group] if group is not None else {}))
         if callable(rule.lr):
             rule = replace(rule, lr=rule.lr(update))
             rule.check()

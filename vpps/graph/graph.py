@@ -169,8 +169,8 @@ class Graph:
     def _constant(self, value: float) -> Expression:
         key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
         if key not in self._constants:
-            self._constants[key] = self.apply("input", [], {"shape": (), "grad": False})
-            self._last_block.data.append(np.array([value], np.float32))
+            with np.errstate(over="ignore"):  # beyond float32's range it is infinite, as in any float32 arithmetic
+                self._constants[key] = self.input(np.float32(value))
         return self._constants[key]
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:

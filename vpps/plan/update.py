@@ -77,12 +77,13 @@ class EndOfLaunch:
     def place_lists(self, update: Update | None) -> None:
         """Put what the end needs of lists into the script: used table rows, hyper-parameters."""
         if update is not None:
-            placed: dict[bytes, int] = {}  # most parameters share one set of hyper-parameters
+            placed: dict[str | None, int] = {}  # one set of hyper-parameters per group, a schedule asked once for each
             for p in self.distribution.places:
-                hyper = update.optimizer.at(update.number, p.name).hyper(update.step)
-                if hyper.tobytes() not in placed:
-                    placed[hyper.tobytes()] = self.writer.place_list(hyper.view(np.uint32))
-                self._hyper[p] = placed[hyper.tobytes()]
+                group = update.optimizer.group_of(p.name)
+                if group not in placed:
+                    hyper = update.optimizer.at(update.number, p.name).hyper(update.step)
+                    placed[group] = self.writer.place_list(hyper.view(np.uint32))
+                self._hyper[p] = placed[group]
         ids: dict[Lookup, list[NDArray[np.int64]]] = {}
         addresses: dict[Lookup, list[NDArray[np.int64]]] = {}
         for b in self.blocks:
