@@ -64,7 +64,10 @@ VP_DEVICE int share(long total, int vp, int count) { return (int)(total * vp / c
 template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
 {
     int row_from = 0, row_to = h.n, parts = h.parts, part = h.width / h.parts, from = 0, to = part;
-    if (h.flags & ROWS) {
+    if (h.flags & ALONE) {
+        parts = row_from < row_to ? 1 : 0;
+        to = h.width;
+    } else if (h.flags & ROWS) {
         row_from = share(h.n, vp.id, vp.count);
         row_to = share(h.n, vp.id + 1, vp.count);
         parts = row_from < row_to ? 1 : 0;

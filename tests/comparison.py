@@ -13,6 +13,7 @@ from vpps.reference import Reference, weights_of
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
 VP_COUNTS = (1, 2, 3, 7)
+PAPER_VP_COUNTS = (3,)  # with schedule "paper"
 
 Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression]]
 
@@ -35,7 +36,7 @@ def assert_agrees_with_reference(
     policy: str = "sinks-last",
     floor: float = 1e-6,
 ) -> None:
-    """Loss, gradients and values agree with the reference, and are bitwise equal for all numbers of VPs.
+    """Loss, gradients and values agree with the reference, and are bitwise equal for all numbers of VPs and schedules.
 
     Args:
         floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
@@ -46,8 +47,8 @@ def assert_agrees_with_reference(
     largest = max((float(np.linalg.norm(g)) for g in expected.values()), default=0.0)
     first: tuple[float, dict[str, NDArray[np.float32]]] | None = None
     values = list(values)
-    for vps in vp_counts:
-        with vpps.Handle(model, vps=vps, policy=policy) as handle:
+    for vps, schedule in [*((n, "vector") for n in vp_counts), *((n, "paper") for n in PAPER_VP_COUNTS)]:
+        with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule) as handle:
             got, gradients = handle.gradients(graph, loss)
             for shape in {e.shape for e in values}:  # a tensor is what a batch of vertices computes
                 batch = [e for e in values if e.shape == shape]
@@ -66,6 +67,8 @@ def assert_agrees_with_reference(
         if first is None:
             first = got, gradients
         else:
-            assert first[0] == got, f"loss with {vps} VPs differs"
+            assert first[0] == got, f"loss with {vps} VPs, schedule {schedule}, differs"
             for name, g in gradients.items():
-                assert np.array_equal(first[1][name], g), f"gradient of {name} differs with {vps} VPs"
+                assert np.array_equal(first[1][name], g), (
+                    f"gradient of {name} differs with {vps} VPs, schedule {schedule}"
+                )

@@ -23,6 +23,7 @@ from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer, OptimizerState
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import ONE, Distribution
+from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.plan.update import Update
 from vpps.runtime.cpu import CpuMachine
@@ -66,6 +67,8 @@ class Handle:
         target: "cpu", or "auto" for the best there is.
         vps: virtual processors; default one per core.
         policy: batching policy, "sinks-last" or "depth".
+        schedule: "vector", or "paper" for the published VPPS scheme, an instruction per vertex and op in exclusive
+            scripts. Results are the same; it is there to compare with.
         train: False for a forward-only handle, of which a model may have any number.
         clip_norm: bound of the global norm of all gradients, or None.
         on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite. By then the update has been made
@@ -90,6 +93,7 @@ class Handle:
         target: str = "auto",
         vps: int | None = None,
         policy: str = "sinks-last",
+        schedule: str = "vector",
         train: bool = True,
         clip_norm: float | None = None,
         on_nonfinite: Literal["warn", "raise"] = "warn",
@@ -104,6 +108,8 @@ class Handle:
             raise HandleError(f"target={target!r}: this version runs on 'cpu' only")
         if policy not in POLICIES:
             raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
+        if schedule not in SCHEDULES:
+            raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
         if on_nonfinite not in ("warn", "raise"):
             raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn' or 'raise'")
         if pool_limit is not None and (as_index(pool_limit) or 0) < 1:
@@ -120,6 +126,7 @@ class Handle:
         self._optimizer.check()
         self.clip_norm = clip_norm
         self.policy = policy
+        self.schedule = schedule
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._train = train
@@ -424,7 +431,7 @@ class Handle:
         self._machine.pool[ONE] = 1
         self._versions.clear()
         self._state_version = -1
-        self._planner, self._layout = Planner(distribution, self.policy), layout
+        self._planner, self._layout = Planner(distribution, self.policy, self.schedule), layout
 
     def _reserve(self, floats: int, keep: int) -> None:
         if floats > len(self._machine.pool):

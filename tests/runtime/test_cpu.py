@@ -348,8 +348,9 @@ def stop_next_launch(handle: vpps.Handle) -> None:
 
     def damaged(script: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> None:
         assert handle._plan is not None
-        sections = handle._plan.sections
-        position = next(s.start for s in sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
+        ((start, stream),) = handle._plan.streams
+        read = next(s for s in stream.sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
+        position = start + read.start
         script[position] = 0xFFFF
         machine.launch = launch  # type: ignore[method-assign]
         launch(script)

@@ -58,8 +58,11 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
     return found
 
 
-def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int) -> None:
-    """Number the groups: an instruction comes one group after every earlier one that it conflicts with across VPs."""
+def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: bool) -> None:
+    """Number the groups: an instruction comes one group after every earlier one that it conflicts with across VPs.
+
+    With exclusive scripts nothing is known of who executes an instruction, so every conflict counts.
+    """
     earlier: list[tuple[Instr, list[_Access]]] = []
     for instr in instrs:
         mine = _accesses(instr, granule, n_vps)
@@ -69,7 +72,7 @@ def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int) -> None:
                 for b in theirs:
                     if a.slab != b.slab or a.lo >= b.hi or b.lo >= a.hi or not (a.writes or b.writes):
                         continue
-                    group = max(group, other.group + (0 if n_vps == 1 or a.same_vp(b) else 1))
+                    group = max(group, other.group + (0 if n_vps == 1 or (not exclusive and a.same_vp(b)) else 1))
         instr.group = group
         earlier.append((instr, mine))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,10 +16,11 @@ from vpps.model import Parameter
 from vpps.plan.distribution import LOSS_SLOTS, ONE, Distribution
 from vpps.plan.instr import Args, Data, Instr, Offsets, Uses
 from vpps.plan.rows import BlockPlan
+from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
-from vpps.plan.writer import ScriptWriter, Section, Words, spans
+from vpps.plan.writer import ScriptWriter, Stream, Words, spans
 from vpps.script.verify import Layout
 
 
@@ -34,8 +34,8 @@ class Plan:
         addresses: address of each value's first float, by value id; -1 where it is not computed.
         loss_slot: address of the loss after the launch, or -1.
         blocks: rows and slabs of each cell.
-        sections: where the words came from, by position.
-        n_barriers: full barriers of a launch.
+        streams: the instructions, with where each came from, by the position where they begin.
+        n_barriers: barriers of a launch.
         touched: dense parameters that have a gradient.
         tables: used rows of each lookup table that has one.
     """
@@ -46,7 +46,7 @@ class Plan:
     addresses: Ints
     loss_slot: int
     blocks: list[BlockPlan]
-    sections: list[Section]
+    streams: list[tuple[int, Stream]]
     n_barriers: int
     touched: set[Parameter]
     tables: dict[Parameter, UsedRows]
@@ -58,16 +58,18 @@ class Plan:
 
     def origin(self, position: int) -> str:
         """The user's words for the instruction at a position of the script."""
-        i = bisect_right(self.sections, position, key=lambda s: s.start) - 1
-        if i < 0:
+        found = [(start, stream) for start, stream in self.streams if start <= position]
+        if not found:
             return ""
-        section = self.sections[i]
-        offset = position - section.start
-        if section.block is None or section.group is None or offset >= len(section.group.template):
+        start, stream = found[-1]
+        section = stream.section_at(position - start)
+        if section.block is None or section.group is None:
             return f"barrier {section.first}, {section.phase}" if section.first else section.phase
-        instr: Instr = [instr for start, instr in section.group.starts if start <= offset][-1]
+        repetition, offset = divmod(position - start - section.start, len(section.group.template))
+        instr: Instr = [instr for first, instr in section.group.starts if first <= offset][-1]
         cell = section.block.arrays.cell
-        call = int(section.block.arrays.calls[section.block.order[section.first]])
+        row = section.first if isinstance(section.first, int) else section.first[repetition]
+        call = int(section.block.arrays.calls[section.block.order[row]])
         node = cell.nodes[instr.node] if instr.node < len(cell.nodes) else None
         op = "output" if node is None else shown(node.op.name)
         of = f" of {node.parameter.name!r}" if node is not None and node.parameter is not None else ""
@@ -75,16 +77,18 @@ class Plan:
 
 
 class Planner:
-    """Makes plans for one distribution and policy; keeps the encoded cells.
+    """Makes plans for one distribution, policy and schedule; keeps the encoded cells.
 
     Args:
         distribution: places of the parameters, number of virtual processors.
         policy: name of the batching policy.
+        schedule: name of the schedule.
     """
 
-    def __init__(self, distribution: Distribution, policy: str) -> None:
+    def __init__(self, distribution: Distribution, policy: str, schedule: str = "vector") -> None:
         self.distribution = distribution
         self.policy = policy
+        self.schedule = SCHEDULES[schedule]
         self._cells: dict[TracedCell, CellTemplates] = {}
 
     def templates(self, cell: TracedCell) -> CellTemplates:
@@ -94,7 +98,7 @@ class Planner:
             for p in cell.parameters:
                 if p not in self.distribution.places:
                     raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
-            known = self._cells[cell] = CellTemplates(cell, self.distribution)
+            known = self._cells[cell] = CellTemplates(cell, self.distribution, self.schedule.exclusive)
         return known
 
     def plan_forward(self, graph: Graph, wanted: Sequence[Expression]) -> Plan:
@@ -125,7 +129,8 @@ class _Build:
     ) -> None:
         self.graph = graph
         self.distribution = planner.distribution
-        self.writer = ScriptWriter(planner.distribution)
+        self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
+        self.schedule = planner.schedule(self.writer)
         self.addresses: Ints = np.full(len(topology.value_block), -1, np.int64)
         self.blocks = [
             BlockPlan(
@@ -139,9 +144,8 @@ class _Build:
         for block in self.blocks:
             block.allocate(self.writer, training=False)
         self._place_lists(False, lambda block, output: 0)
-        entry = self.writer.position
-        self._steps(backward=False)
-        return self._finish(entry, -1, None)
+        self.schedule.steps(self.blocks, backward=False)
+        return self._finish(-1, None)
 
     def training(self, loss: Expression, update: Update | None, parity: int) -> Plan:
         """A plan with backward, gradients and update."""
@@ -155,20 +159,19 @@ class _Build:
                 "the loss depends on no trainable parameter, so there is nothing to learn; "
                 "use handle.forward to evaluate it"
             )
-        entry = self.writer.position
-        self._steps(backward=False)
+        self.schedule.steps(self.blocks, backward=False)
         slot = LOSS_SLOTS + parity
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
-        self._steps(backward=True)
+        self.schedule.steps(self.blocks, backward=True)
         end.gradients()
         self.writer.barrier("before the update")
         if update is not None:
             end.update(update)
-        return self._finish(entry, slot, end)
+        return self._finish(slot, end)
 
-    def _finish(self, entry: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
+    def _finish(self, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         writer = self.writer
-        script = writer.finish(entry)
+        script, starts = writer.finish()
         fixed, unwritten = self.distribution.spans()
         layout = Layout(
             n_vps=writer.n_vps,
@@ -186,7 +189,7 @@ class _Build:
             self.addresses,
             loss_slot,
             self.blocks,
-            writer.sections,
+            list(zip(starts, writer.streams, strict=True)),
             writer.n_barriers,
             touched,
             tables,
@@ -239,26 +242,3 @@ class _Build:
         np.cumsum(np.bincount(targets, minlength=total), out=offsets[1:])
         position = self.writer.place_list(entries + offsets)
         return lambda block, output: position + starts[block, output]
-
-    def _steps(self, backward: bool) -> None:
-        """Emit the steps of all stages. Cells of one stage share its barriers: their groups run side by side."""
-        members: dict[int, list[tuple[int, int]]] = {}
-        filled: list[list[Words]] = []
-        for number, block in enumerate(self.blocks):
-            groups = block.cell.backward if backward else block.cell.forward
-            n_steps = block.n_needed_steps if backward else len(block.step_stage)
-            first, count = block.first[:n_steps], block.count[:n_steps]
-            filled.append([g.template.fill(block.bases, first, count) for g in groups] if n_steps else [])
-            if filled[-1]:
-                for step, stage in enumerate(block.step_stage[:n_steps].tolist()):
-                    members.setdefault(stage, []).append((number, step))
-        phase = "backward" if backward else "forward"
-        for stage in sorted(members, reverse=backward):
-            why = f"{phase}, stage {stage}"
-            for g in range(max(len(filled[number]) for number, _ in members[stage])):
-                for number, step in members[stage]:
-                    if g < len(filled[number]):
-                        block = self.blocks[number]
-                        group = (block.cell.backward if backward else block.cell.forward)[g]
-                        self.writer.section(filled[number][g][step], block, group, int(block.first[step, 0]), phase)
-                self.writer.barrier(why)

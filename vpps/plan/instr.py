@@ -128,6 +128,7 @@ class Instr:
         operands: field name -> view (or list of views for segments).
         values: field name -> int, float, or key of an index list.
         rows: slices are rows (flag ROWS).
+        alone: one virtual processor computes all of it (flag ALONE).
         accumulate: adds to the result (flag ACCUMULATE).
         mean: flag MEAN.
         gathers: slabs read through an index list that the plan makes: (slab, offset, width).
@@ -146,6 +147,7 @@ class Instr:
     mean: bool = False
     gathers: tuple[View, ...] = ()
     group: int = 0
+    alone: bool = False
 
     @property
     def flags(self) -> Flag:
@@ -155,6 +157,8 @@ class Instr:
             flags |= Flag.ACCUMULATE
         if self.rows:
             flags |= Flag.ROWS
+        if self.alone:
+            flags |= Flag.ALONE
         if self.mean:
             flags |= Flag.MEAN
         return flags

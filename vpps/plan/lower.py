@@ -44,6 +44,10 @@ NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
 class LoweredCell:
     """Instructions of a cell for one distribution.
 
+    Args:
+        exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
+            products, which those execute that hold rows of the matrix.
+
     Attributes:
         cell: the traced cell.
         slabs: memory that each vertex (or list element) needs; the first `n_forward_slabs` of them for inference.
@@ -55,7 +59,7 @@ class LoweredCell:
         input_gradient: view of a graph input's gradient, if it was asked for.
     """
 
-    def __init__(self, cell: TracedCell, distribution: Distribution) -> None:
+    def __init__(self, cell: TracedCell, distribution: Distribution, exclusive: bool) -> None:
         self.cell = cell
         self.slabs: list[Slab] = []
         self.n_forward_slabs = 0
@@ -66,14 +70,15 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements, View]] = []
         self.input_gradient: View | None = None
-        _Lowering(self, distribution).run()
+        _Lowering(self, distribution, exclusive).run()
 
 
 class _Lowering:
     """The pass itself; state that is dropped afterwards."""
 
-    def __init__(self, result: LoweredCell, distribution: Distribution) -> None:
+    def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool) -> None:
         self.out = result
+        self.exclusive = exclusive
         self.places = distribution.places
         self.n_vps = distribution.n_vps
         self.granule = distribution.panel
@@ -151,7 +156,7 @@ class _Lowering:
             if self.live[i] and self.needs[i]:
                 self._backward(i, self.nodes[i])
         for instrs in (self.out.forward, self.out.backward):
-            assign_groups(instrs, self.granule, self.n_vps)
+            assign_groups(instrs, self.granule, self.n_vps, self.exclusive)
 
     def emit(
         self,
@@ -171,7 +176,7 @@ class _Lowering:
         parts = self.parts[model] if dst.width == self.width(model) else 1
         if name == "matvec" and dst.width // parts % self.granule:
             parts = 1  # a product computes whole panels
-        rows = by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps)
+        rows = not self.exclusive and (by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps))
         self.emit_to.append(
             Instr(
                 name,
@@ -185,6 +190,7 @@ class _Lowering:
                 accumulate,
                 mean,
                 gathers,
+                alone=self.exclusive and name != "matvec",
             )
         )
 

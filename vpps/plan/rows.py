@@ -83,6 +83,10 @@ class BlockPlan:
         """Rows in a domain that run backward."""
         return self.n_needed if domain == 0 else int(self._ends[domain - 1][self.n_needed])
 
+    def vertex_of(self, rows: IntArray, domain: int) -> IntArray:
+        """The vertex row that rows of a domain belong to."""
+        return rows if domain == 0 else self._owner[domain - 1][rows]
+
     @property
     def n_needed_steps(self) -> int:
         """Steps that run backward; the first ones."""

@@ -14,7 +14,7 @@ from vpps.script.instructions import BY_NAME, Kind
 
 
 class Group:
-    """Instructions of a cell between two barriers.
+    """Instructions of a cell that one virtual processor executes one after the other, with no barrier between.
 
     Attributes:
         template: their words.
@@ -35,25 +35,34 @@ class Group:
 class CellTemplates:
     """A lowered cell with its encoded groups.
 
+    Args:
+        exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
+
     Attributes:
+        forward, backward: groups between one barrier and the next, by barrier.
         keys: index lists that its words refer to, by key, numbered; base number `len(slabs) + i` is list i.
         n_forward_keys: the first of them are those that forward needs.
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
     """
 
-    def __init__(self, cell: TracedCell, distribution: Distribution) -> None:
+    def __init__(self, cell: TracedCell, distribution: Distribution, exclusive: bool = False) -> None:
         self.cell = cell
-        self.lowered = LoweredCell(cell, distribution)
+        self.lowered = LoweredCell(cell, distribution, exclusive)
         self.keys: dict[ListKey, int] = {}
-        self.forward = [Group(self, g) for g in in_groups(self.lowered.forward)]
+        self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys = len(self.keys)
-        self.backward = [Group(self, g) for g in in_groups(self.lowered.backward)]
+        self.backward = self._groups(self.lowered.backward, exclusive)
         self.gradients: list[tuple[ParameterGradient, Group]] = [
             (g, Group(self, [g.instr])) for g in self.lowered.parameter_gradients
         ]
         self.vector_index = _places(cell, Vector)
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
+
+    def _groups(self, instrs: list[Instr], exclusive: bool) -> list[list[Group]]:
+        if exclusive:
+            return [[Group(self, [i]) for i in between] for between in in_groups(instrs)]
+        return [[Group(self, between)] for between in in_groups(instrs)]
 
     def _list(self, key: ListKey, per_row: int = 1) -> Word:
         number = self.keys.setdefault(key, len(self.keys))

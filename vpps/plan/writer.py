@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,68 +19,106 @@ if TYPE_CHECKING:
     from vpps.plan.templates import Group
 
 Words = NDArray[np.uint32]
+Ints = NDArray[np.int64]
 Span = tuple[int, int]
 
-# Signal, then wait for everyone; the last word is the target.
-BARRIER = plain([*encode("signal", 0, 0, counter=0), *encode("wait", 0, 0, counter=0, target=0)])
+# Signals and waits; the last word of WAIT and of BARRIER is the number of signals to wait for.
+SIGNAL = plain(encode("signal", 0, 0, counter=0))
+WAIT = plain(encode("wait", 0, 0, counter=0, target=0))
+BARRIER = np.concatenate([SIGNAL, WAIT])
 
 
 class Section(NamedTuple):
     """A run of words: those that a group of a cell's instructions made for one step, or a single instruction.
 
     Attributes:
-        start: position of its first word.
+        start: position of its first word in its stream.
         block, group: the cell's rows and instructions, if a cell made it.
-        first: first row of the step; of a barrier, its number.
+        first: first row of the step, or one row for each repetition of the group; of a barrier, its number.
         phase: what it is for, in words.
     """
 
     start: int
     block: BlockPlan | None
     group: Group | None
-    first: int
+    first: int | Ints
     phase: str
+
+
+class Stream:
+    """Instructions that one virtual processor executes, or that all of them do.
+
+    Attributes:
+        chunks: the words.
+        words: their number.
+        sections: where they came from, in order.
+        busy: whether there are instructions after the latest signal.
+        awaited: signals that it has waited for.
+    """
+
+    __slots__ = ("awaited", "busy", "chunks", "sections", "words")
+
+    def __init__(self) -> None:
+        self.chunks: list[Words] = []
+        self.words = 0
+        self.sections: list[Section] = []
+        self.busy = False
+        self.awaited = 0
+
+    def add(self, words: Words, block: BlockPlan | None, group: Group | None, first: int | Ints, phase: str) -> None:
+        """Append a section."""
+        self.sections.append(Section(self.words, block, group, first, phase))
+        self.chunks.append(words)
+        self.words += len(words)
+
+    def section_at(self, position: int) -> Section:
+        """The section that holds a position of the stream."""
+        return self.sections[bisect_right(self.sections, position, key=lambda s: s.start) - 1]
 
 
 class ScriptWriter:
     """A script in the making.
 
+    All barriers share one counter, which counts signals. Who executed something since the last barrier signals; before
+    anything more is executed, whoever does waits for all signals given so far. A virtual processor that takes no part
+    neither signals nor waits. What it did before is ordered nonetheless: others waited for it, then signalled.
+
+    Args:
+        exclusive: every virtual processor has a stream of its own; else all share one.
+
     Attributes:
-        position: number of words so far.
+        streams: the instructions.
         lists: spans of the index lists and input data.
         memory: spans of the pool that the batch has taken.
-        sections: where the words came from.
-        n_barriers: full barriers so far.
+        n_barriers: barriers so far.
     """
 
-    def __init__(self, distribution: Distribution) -> None:
+    def __init__(self, distribution: Distribution, exclusive: bool = False) -> None:
         self.n_vps = distribution.n_vps
         self.panel = distribution.panel
-        self.position = 0
+        self.exclusive = exclusive
+        self.streams = [Stream() for _ in range(self.n_vps if exclusive else 1)]
         self.lists: list[Span] = []
         self.memory: list[Span] = []
-        self.sections: list[Section] = []
         self.n_barriers = 0
+        self._signals = 0
+        self._why = ""
         self._cursor = distribution.end
-        self._chunks: list[Words] = []
-        self.append(plain([MAGIC, self.n_vps, 1, 0] + [0] * self.n_vps))
+        header = plain([MAGIC, self.n_vps, 1, 0] + [0] * self.n_vps)
+        self._data = [header]
+        self._data_words = len(header)
 
     @property
     def pool_floats(self) -> int:
         """Floats of the pool that the script uses."""
         return self._cursor
 
-    def append(self, words: Words) -> int:
-        """Add words; returns their position."""
-        start = self.position
-        self._chunks.append(words)
-        self.position += len(words)
-        return start
-
     def place_list(self, values: NDArray[Any]) -> int:
         """Add an index list (or the bits of floats); returns its position."""
-        start = self.append(values.astype(np.uint32, copy=False))
-        self.lists.append((start, self.position))
+        start = self._data_words
+        self._data.append(values.astype(np.uint32, copy=False))
+        self._data_words += len(values)
+        self.lists.append((start, self._data_words))
         return start
 
     def take(self, floats: int) -> int:
@@ -90,36 +129,67 @@ class ScriptWriter:
             self.memory.append((start, start + floats))
         return start
 
-    def section(self, words: Words, block: BlockPlan, group: Group, first: int, phase: str) -> None:
-        """Add what a group of a cell's instructions makes for one step."""
-        self.sections.append(Section(self.position, block, group, first, phase))
-        self.append(words)
+    # ---- instructions
+
+    def section(
+        self,
+        words: Words,
+        block: BlockPlan,
+        group: Group,
+        first: int | Ints,
+        phase: str,
+        streams: Iterable[Stream] | None = None,
+    ) -> None:
+        """Add what a group of a cell's instructions makes for one step, to all streams or some."""
+        for stream in self.streams if streams is None else streams:
+            self._join(stream)
+            stream.add(words, block, group, first, phase)
 
     def instruction(self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, **fields: Any) -> None:
-        """Add an instruction that no cell made."""
-        self.sections.append(Section(self.position, None, None, 0, name))
-        self.append(plain(encode(name, n, width, 1, flags, **fields)))
+        """Add an instruction that no cell made; for all virtual processors, if it is divided among them."""
+        words = plain(encode(name, n, width, 1, flags, **fields))
+        for stream in self.streams[:1] if name == "loss" else self.streams:
+            self._join(stream)
+            stream.add(words, None, None, 0, name)
 
     def row_flag(self, width: int) -> Flag:
         """How an instruction on rows of this width is sliced."""
         return Flag.ROWS if sliced_by_rows(width, 1, self.panel, self.n_vps) else NO_FLAGS
 
     def barrier(self, why: str) -> None:
-        """A full barrier. One virtual processor needs none."""
+        """What comes now is executed after all that came before. One virtual processor needs nothing for that."""
         self.n_barriers += 1
-        if self.n_vps > 1:
-            self.sections.append(Section(self.position, None, None, self.n_barriers, why))
-            words = BARRIER.copy()
-            words[-1] = self.n_vps * self.n_barriers
-            self.append(words)
+        if self.n_vps == 1:
+            return
+        self._why = why
+        for stream in self.streams:
+            if stream.busy:
+                self._signals += 1 if self.exclusive else self.n_vps
+                if self.exclusive:  # others may wait for it, whether or not it goes on
+                    stream.add(SIGNAL, None, None, self.n_barriers, why)
+                stream.busy = False
 
-    def finish(self, entry: int) -> Words:
-        """The script, all virtual processors beginning at `entry`."""
-        self.instruction("end", 0, 0)
-        script = np.concatenate(self._chunks)
+    def _join(self, stream: Stream) -> None:
+        """Let a stream wait for the signals given so far, if it has not."""
+        stream.busy = True
+        if stream.awaited < self._signals:
+            words = (WAIT if self.exclusive else BARRIER).copy()
+            words[-1] = stream.awaited = self._signals
+            stream.add(words, None, None, self.n_barriers, self._why)
+
+    def finish(self) -> tuple[Words, list[int]]:
+        """The script, and where each stream begins."""
+        end = plain(encode("end", 0, 0))
+        chunks, starts, position = self._data, [], self._data_words
+        for stream in self.streams:
+            stream.add(end, None, None, 0, "end")
+            starts.append(position)
+            chunks.extend(stream.chunks)
+            position += stream.words
+        script = np.concatenate(chunks)
         script[3] = len(script)
-        script[HEADER_WORDS : HEADER_WORDS + self.n_vps] = entry
-        return script
+        script[HEADER_WORDS : HEADER_WORDS + self.n_vps] = starts if self.exclusive else starts[0]
+        return script, starts
 
 
 def spans(found: Sequence[Span]) -> NDArray[np.int64]:

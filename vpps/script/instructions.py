@@ -16,6 +16,7 @@ Field kinds:
 How an instruction is divided among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: it owns some rows, whole (flag ROWS set);
+    alone: it computes all of the result, since the instruction is in no other one's script (flag ALONE set);
     tiles: it owns some tiles of a packed matrix;
     one: virtual processor 0 does it.
 """
@@ -45,6 +46,7 @@ class Flag(IntFlag):
     ROWS = 2  # slices are rows rather than units
     MEAN = 4  # gather_sum divides by the number of entries
     NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
+    ALONE = 16  # one virtual processor computes all of the result
 
 
 NO_FLAGS = Flag(0)

@@ -160,6 +160,8 @@ class Verifier:
 
     def owned(self, p: int, d: Decoded) -> tuple[Ints, Ints]:
         """(rows, units) that VP p owns of the result."""
+        if d.flags & Flag.ALONE:
+            return np.arange(d.n), np.arange(d.width)
         if d.flags & Flag.ROWS:
             lo, hi = share(d.n, p, self.n)
             return np.arange(lo, hi), np.arange(d.width)

@@ -1,0 +1,156 @@
+"""Schedules: how the steps of all stages become instructions of the virtual processors.
+
+`vector`: an instruction covers all vertices of a step; all execute the same stream and own a slice of each result.
+`paper`: the published VPPS scheme (section III-B1), to compare with: an instruction per vertex and op, each in the
+script of one virtual processor, the least loaded one; products run where rows of the matrix are held. Kernel, order of
+every sum and end of launch are the same, so both give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.plan.instr import Instr
+from vpps.plan.rows import BlockPlan
+from vpps.plan.templates import Group
+from vpps.plan.writer import ScriptWriter, Words
+from vpps.script.slices import unit_owners
+
+Ints = NDArray[np.int64]
+
+
+class Schedule(Protocol):
+    """Writes the steps of one launch.
+
+    Attributes:
+        exclusive: every virtual processor has a script of its own.
+    """
+
+    exclusive: ClassVar[bool]
+
+    def __init__(self, writer: ScriptWriter) -> None: ...
+
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool) -> None:
+        """Write the forward steps of all stages, or the backward ones, last stage first."""
+        ...
+
+
+class VectorSchedule:
+    """Vector instructions in one stream for all."""
+
+    exclusive: ClassVar[bool] = False
+
+    def __init__(self, writer: ScriptWriter) -> None:
+        self.writer = writer
+
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool) -> None:
+        """Cells of one stage share its barriers: their groups run side by side."""
+        filled: list[list[list[Words]]] = []
+        for block in blocks:
+            n = n_steps(block, backward)
+            groups = groups_of(block, backward) if n else []
+            first, count = block.first[:n], block.count[:n]
+            filled.append([[g.template.fill(block.bases, first, count) for g in between] for between in groups])
+        phase = "backward" if backward else "forward"
+        for stage, members in stages_in_order(blocks, backward):
+            why = f"{phase}, stage {stage}"
+            for k in range(max(len(filled[number]) for number, _ in members)):
+                for number, step in members:
+                    if k < len(filled[number]):
+                        block = blocks[number]
+                        row = int(block.first[step, 0])
+                        for group, words in zip(groups_of(block, backward)[k], filled[number][k], strict=True):
+                            self.writer.section(words[step], block, group, row, phase)
+                self.writer.barrier(why)
+
+
+class PaperSchedule:
+    """Instructions of single vertices, each given to the virtual processor with the least load so far.
+
+    The load of an instruction is the length of the rows that it reads. A product is executed by all virtual processors
+    that hold rows of the matrix (VPPS: that cache them), each computing its own rows, and weighs more.
+    """
+
+    exclusive: ClassVar[bool] = True
+    PRODUCT_LOAD = 4  # how much more a product weighs: every float of its vector meets many rows
+
+    def __init__(self, writer: ScriptWriter) -> None:
+        self.writer = writer
+        self.load = np.zeros(writer.n_vps)
+
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool) -> None:
+        """A barrier after every level of ops, for those who take part."""
+        phase = "backward" if backward else "forward"
+        for stage, members in stages_in_order(blocks, backward):
+            why = f"{phase}, stage {stage}"
+            levels = [groups_of(blocks[number], backward) for number, _ in members]
+            for k in range(max(map(len, levels))):
+                for (number, step), groups in zip(members, levels, strict=True):
+                    for group in groups[k] if k < len(groups) else []:
+                        self._vertices(blocks[number], step, group, phase)
+                self.writer.barrier(why)
+
+    def _vertices(self, block: BlockPlan, step: int, group: Group, phase: str) -> None:
+        """One instruction for each row of a step."""
+        ((_, instr),) = group.starts
+        start, n = block.first[step, instr.domain], int(block.count[step, instr.domain])
+        if n == 0:
+            return
+        rows = np.arange(start, start + n)
+        first = np.zeros((n, block.first.shape[1]), np.int64)
+        first[:, instr.domain] = rows
+        words = group.template.fill(block.bases, first, np.ones_like(first))
+        vertices = block.vertex_of(rows, instr.domain)
+        streams = self.writer.streams
+        load = reading_load(instr)
+        if not instr.alone:
+            owners = np.unique(unit_owners(instr.width, instr.parts, self.writer.panel, self.writer.n_vps))
+            self.load[owners] += n * load * self.PRODUCT_LOAD
+            everyone = [streams[vp] for vp in owners.tolist()]
+            self.writer.section(words.reshape(-1), block, group, vertices, phase, everyone)
+            return
+        chosen = self._least_loaded(n, load)
+        for vp in np.unique(chosen).tolist():
+            mine = chosen == vp
+            self.writer.section(words[mine].reshape(-1), block, group, vertices[mine], phase, [streams[vp]])
+
+    def _least_loaded(self, n: int, load: float) -> Ints:
+        """Who executes each of n instructions of equal load, one after the other given to the least loaded."""
+        # The j-th one that a virtual processor gets comes when its load is that of j more: the n smallest of all these.
+        loads = (self.load[:, None] + load * np.arange(n)).reshape(-1)
+        chosen: Ints = np.argsort(loads, kind="stable")[:n] // n
+        self.load += load * np.bincount(chosen, minlength=len(self.load))
+        return chosen
+
+
+def reading_load(instr: Instr) -> float:
+    """Floats of the rows that an instruction reads; at least those that it writes (VPPS III-B1)."""
+    views = [view.width for _, view in instr.views()]
+    return float(max(sum(views) - instr.width, instr.width))
+
+
+def groups_of(block: BlockPlan, backward: bool) -> list[list[Group]]:
+    """A cell's groups, between one barrier and the next."""
+    return block.cell.backward if backward else block.cell.forward
+
+
+def n_steps(block: BlockPlan, backward: bool) -> int:
+    """Steps of a cell that run: all of them forward, the needed ones backward."""
+    return block.n_needed_steps if backward else len(block.step_stage)
+
+
+def stages_in_order(blocks: Sequence[BlockPlan], backward: bool) -> list[tuple[int, list[tuple[int, int]]]]:
+    """(stage, its steps as (block number, step)), in order of execution; stages in which nothing runs are left out."""
+    members: dict[int, list[tuple[int, int]]] = {}
+    for number, block in enumerate(blocks):
+        if groups_of(block, backward):
+            for step, stage in enumerate(block.step_stage[: n_steps(block, backward)].tolist()):
+                members.setdefault(stage, []).append((number, step))
+    return sorted(members.items(), reverse=backward)
+
+
+SCHEDULES: dict[str, type[Schedule]] = {"vector": VectorSchedule, "paper": PaperSchedule}
