@@ -28,6 +28,9 @@ _numbers = itertools.count(1)
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
 
 
+_new_expression = object.__new__  # with the attributes set one by one, half the time of Expression(...)
+
+
 class Block:
     """All vertices of one cell in a graph, in the user's order. Flat lists: no object per vertex.
 
@@ -43,7 +46,21 @@ class Block:
         data: for graph inputs, the flat array of each vertex.
     """
 
-    __slots__ = ("args", "calls", "cell", "data", "elements", "first", "ints", "lengths", "levels", "n_args", "n_ints")
+    __slots__ = (
+        "args",
+        "calls",
+        "cell",
+        "data",
+        "elements",
+        "expected",
+        "first",
+        "ints",
+        "lengths",
+        "levels",
+        "n_args",
+        "n_ints",
+        "results",
+    )
 
     def __init__(self, cell: TracedCell) -> None:
         self.cell = cell
@@ -57,9 +74,67 @@ class Block:
         self.data: list[Float32] = []
         self.n_args = sum(isinstance(k, Vector) for k in cell.kinds)
         self.n_ints = len(cell.int_limits)
+        self.results = tuple(cell.nodes[o].shape for o in cell.outputs)
+        # What `try_record` expects of each argument: a shape, or the bound of an int. Lists it leaves to others.
+        limits = iter(cell.int_limits)
+        self.expected: tuple[Any, ...] | None = None
+        if not cell.lists:
+            self.expected = tuple(
+                k.shape if isinstance(k, Vector) else (next(limits) or (2**31, ""))[0] for k in cell.kinds
+            )
 
     def __len__(self) -> int:
         return len(self.calls)
+
+    def try_record(self, graph: Graph, args: tuple[Any, ...]) -> Any:
+        """Append a vertex for a call like the others: expressions of this graph, shaped as theirs, and ints in range.
+        Returns its results, or None where anything is different; then nothing was appended.
+
+        Nearly every call comes this way, so this is what recording costs.
+        """
+        expected = self.expected
+        if expected is None or len(args) != len(expected):
+            return None
+        levels = graph.value_levels
+        level = -1
+        refs = []
+        ints = []
+        for x, wanted in zip(args, expected):  # noqa: B905 (of equal length; strict= would cost)
+            if x.__class__ is Expression:
+                shape = x.shape
+                if x.owner is not graph or (shape is not wanted and shape != wanted):
+                    return None
+                ref = x.ref
+                refs.append(ref)
+                if levels[ref] > level:
+                    level = levels[ref]
+            elif x.__class__ is int and wanted.__class__ is int and 0 <= x < wanted:
+                ints.append(x)
+            else:
+                return None
+        self.args += refs
+        self.ints += ints
+        return self.append(graph, level + 1)
+
+    def append(self, graph: Graph, level: int) -> Any:
+        """Append a vertex of a level, whose arguments are there already; returns its expression, or a tuple of them."""
+        levels = graph.value_levels
+        ref = len(levels)
+        self.calls.append(graph.n_calls)
+        graph.n_calls += 1
+        self.first.append(ref)
+        self.levels.append(level)
+        graph.last_block = self
+        found = []
+        for shape in self.results:
+            expression = _new_expression(Expression)
+            expression.owner = graph
+            expression.ref = ref
+            expression.shape = shape
+            ref += 1
+            levels.append(level)
+            found.append(expression)
+        return found[0] if self.cell.single else tuple(found)
 
 
 class Graph:
@@ -73,8 +148,13 @@ class Graph:
         self.blocks: dict[TracedCell, Block] = {}
         self.n_calls = 0
         self.value_levels: list[int] = []  # by value id
-        self._zeros: dict[int, Expression] = {}
-        self._constants: dict[int, Expression] = {}
+        self.cell_blocks: dict[
+            Any, Block
+        ] = {}  # by Cell or table: the block of the latest call with no keyword argument
+        self.last_block: Block  # where the latest vertex went
+        # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
+        self._zeros: dict[int, int] = {}
+        self._constants: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -96,8 +176,13 @@ class Graph:
 
     def lookup(self, table: Lookup, row: int) -> Expression:
         """Row `row` of an embedding table. Raises IndexRangeError, DtypeError."""
-        check_table(table, self._where("lookup"))
-        return self.apply("lookup", [table, row], {})
+        block = self.cell_blocks.get(table) if type(table) is Lookup else None
+        result: Expression | None = None if block is None else block.try_record(self, (row,))
+        if result is None:
+            check_table(table, self._where("lookup"))
+            result = self.apply("lookup", [table, row], {})
+            self.cell_blocks[table] = self.last_block
+        return result
 
     def input(self, array: ArrayLike, grad: bool = False) -> Expression:
         """Data as a leaf; copied now. With `grad=True` its gradient can be read back by `handle.input_gradient`.
@@ -112,7 +197,7 @@ class Graph:
                 f"{self._where('input')}: expected a scalar, vector or matrix with elements, got shape {data.shape}"
             )
         result = self.apply("input", [], {"shape": data.shape, "grad": bool(grad)})
-        self._last_block.data.append(data.reshape(-1))
+        self.last_block.data.append(data.reshape(-1))
         return result
 
     def zeros(self, n: int) -> Expression:
@@ -121,8 +206,8 @@ class Graph:
         if width is None or width < 1:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")
         if width not in self._zeros:
-            self._zeros[width] = self.apply("zeros", [], {"shape": (width,)})
-        return self._zeros[width]
+            self._zeros[width] = self.apply("zeros", [], {"shape": (width,)}).ref
+        return Expression(self, self._zeros[width], (width,))
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
@@ -133,6 +218,27 @@ class Graph:
 
     def _where(self, what: str) -> str:
         return f"{shown(what)}, call {self.n_calls}"
+
+    def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
+        """Record a bare op; quick where its operands are like those of an earlier one, but for values (Recorder)."""
+        place: list[Any] = [op]
+        args = []
+        for x in operands:
+            kind = type(x)
+            if kind is Expression or kind is int:
+                args.append(x)
+                place.append(None)
+            else:
+                place.append(x if kind is Parameter else kind)
+        key = tuple(place)
+        block = self.cell_blocks.get(key)
+        result: Expression | None = None if block is None else block.try_record(self, tuple(args))
+        if result is None:
+            recorder_of(operands, op)  # raises for an expression of another graph
+            result = self.apply(op, operands, {})
+            if len(args) + sum(isinstance(x, Parameter) for x in operands) == len(operands):
+                self.cell_blocks[key] = self.last_block
+        return result
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record a bare op: a vertex of a one-op cell (Recorder)."""
@@ -170,8 +276,8 @@ class Graph:
         key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
         if key not in self._constants:
             with np.errstate(over="ignore"):  # beyond float32's range it is infinite, as in any float32 arithmetic
-                self._constants[key] = self.input(np.float32(value))
-        return self._constants[key]
+                self._constants[key] = self.input(np.float32(value)).ref
+        return Expression(self, self._constants[key], ())
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
         """Trace a one-op cell; errors name the call."""
@@ -208,7 +314,10 @@ class Graph:
                 else:
                     signature.append(int)
                     ints.append(value)
-        return self._record(cell.program(tuple(signature), statics), refs, ints, lists)
+        result = self._record(cell.program(tuple(signature), statics), refs, ints, lists)
+        if not statics:
+            self.cell_blocks[cell] = self.last_block
+        return result
 
     def _element_shape(self, cell: Cell[Any], items: Sequence[Any]) -> Shape | None:
         where = self._where(f"cell {cell.name!r}")
@@ -265,21 +374,9 @@ class Graph:
             for r in items:
                 if levels[r] > level:
                     level = levels[r]
-        level += 1
-        first = len(levels)
-        block.calls.append(self.n_calls)
-        self.n_calls += 1
-        block.first.append(first)
-        block.args.extend(refs)
-        block.ints.extend(ints)
-        block.levels.append(level)
-        self._last_block = block
-        if cell.single:
-            levels.append(level)
-            return Expression(self, first, cell.nodes[cell.outputs[0]].shape)
-        nodes = cell.nodes
-        levels.extend([level] * len(cell.outputs))
-        return tuple(Expression(self, first + k, nodes[o].shape) for k, o in enumerate(cell.outputs))
+        block.args += refs
+        block.ints += ints
+        return block.append(self, level + 1)
 
     # ---- inspection
 

@@ -17,10 +17,20 @@ from vpps.values import as_index, as_number
 
 
 class Recorder(Protocol):
-    """Takes down ops: a Graph or a Trace."""
+    """Takes down ops: a Graph or a Trace.
+
+    Attributes:
+        cell_blocks: where calls of a cell like its latest one go; empty for a Trace, which inlines cells.
+    """
+
+    cell_blocks: dict[Any, Any]
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record `op` and return its result; operands are Expressions, Parameters and indices."""
+        ...
+
+    def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
+        """`apply` without attributes, quick where an op like this was recorded before; checks who owns the operands."""
         ...
 
     def describe(self) -> str:
@@ -42,12 +52,16 @@ class Operand:
     __array_ufunc__ = None
 
     def __add__(self, other: Any) -> Expression:
+        if isinstance(other, Operand):
+            return record("add", [self, other])
         number = as_number(other)
         return record("shift", [self], value=number) if number is not None else record("add", [self, other])
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Expression:
+        if isinstance(other, Operand):
+            return record("sub", [self, other])
         number = as_number(other)
         return record("shift", [self], value=-number) if number is not None else record("sub", [self, other])
 
@@ -56,6 +70,8 @@ class Operand:
         return difference
 
     def __mul__(self, other: Any) -> Expression:
+        if isinstance(other, Operand):
+            return record("mul", [self, other])
         number = as_number(other)
         return record("scale", [self], value=number) if number is not None else record("mul", [self, other])
 
@@ -216,17 +232,17 @@ class _Tracing(threading.local):
     current: Recorder | None = None
 
 
-_tracing = _Tracing()
+running = _Tracing()
 
 
 @contextmanager
 def tracing(trace: Recorder) -> Iterator[None]:
     """Make `trace` the recorder in use."""
-    before, _tracing.current = _tracing.current, trace
+    before, running.current = running.current, trace
     try:
         yield
     finally:
-        _tracing.current = before
+        running.current = before
 
 
 def common_owner(operands: Sequence[Any], what: str) -> Recorder:
@@ -234,7 +250,7 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 
     Raises GraphError where expressions of two graphs meet, TraceError where a cell uses an expression from outside.
     """
-    owner = _owner(_tracing.current, operands, what)
+    owner = _owner(running.current, operands, what)
     if owner is None:
         hint = "use graph.call(f, ...)"
         if any(isinstance(x, list | tuple) or hasattr(x, "dtype") for x in operands):
@@ -263,6 +279,10 @@ def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Record
 
 def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
     """Record one op on the recorder of its operands and return the result."""
+    if not attrs and running.current is None:
+        for x in operands:
+            if type(x) is Expression:
+                return x.owner.apply_again(op, operands)
     return common_owner(operands, op).apply(op, operands, attrs)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
-from vpps.graph.operand import Expression, Index, ListExpression, result_shape, tracing
+from vpps.graph.operand import Expression, Index, ListExpression, common_owner, result_shape, tracing
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Form, Op, Shape, size
 from vpps.values import as_index, as_number
@@ -112,6 +112,7 @@ class Trace:
 
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
         self.cell = TracedCell(name, kinds)
+        self.cell_blocks: dict[Any, Any] = {}  # (Recorder)
         self._unknown: dict[
             int, int
         ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
@@ -213,6 +214,10 @@ class Trace:
             raise DtypeError(f"{where}: expected an int or an int argument of the cell, got {type(x).__name__}")
         check_index(value, limit, where, what)
         return self.add("index", attrs={"constant": value})
+
+    def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
+        """A symbol has outlived its trace (Recorder)."""
+        return common_owner(operands, op).apply(op, operands, {})
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record one op (Recorder)."""

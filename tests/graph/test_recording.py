@@ -1,0 +1,127 @@
+"""Recording is quick for calls like earlier ones; those that differ must be seen all the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import vpps
+
+pytestmark = pytest.mark.host
+
+
+def new() -> tuple[vpps.Model, vpps.Lookup, vpps.Graph]:
+    model = vpps.Model(seed=1)
+    return model, model.lookup("words", (9, 4)), vpps.Graph()
+
+
+def test_a_graph_is_freed_with_its_last_expression() -> None:
+    _model, table, graph = new()
+    x = graph.lookup(table, 1)
+    y = vpps.sum(graph.zeros(4) + x * 0.5) * 2
+    alive = weakref.ref(graph)
+    gc.disable()
+    try:
+        del graph, x
+        assert alive() is not None
+        del y
+        assert alive() is None, "a reference cycle keeps the graph until a garbage collection"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_operands_of_two_graphs_are_refused_after_calls_that_fit(times: int) -> None:
+    _model, table, graph = new()
+
+    @vpps.cell
+    def both(a: vpps.Expression, b: vpps.Expression) -> vpps.Expression:
+        return a + b
+
+    x = graph.lookup(table, 1)
+    for _ in range(times):
+        both(x, x)
+        assert (x + x).shape == (4,)
+    before = len(graph)
+    other = vpps.Graph().lookup(table, 2)
+    for call in (both, lambda a, b: a + b):
+        for a, b in ((x, other), (other, x)):
+            with pytest.raises(vpps.GraphError, match="two graphs"):
+                call(a, b)
+    assert len(graph) == before
+
+
+def test_another_shape_makes_another_program_and_the_first_still_fits() -> None:
+    _model, table, graph = new()
+
+    @vpps.cell
+    def double(a: vpps.Expression) -> vpps.Expression:
+        return a + a
+
+    x = graph.lookup(table, 1)
+    y = vpps.concat([x, x])
+    shapes = [double(e).shape for e in (x, y, x, y, y, x)]
+    assert shapes == [(4,), (8,), (4,), (8,), (8,), (4,)]
+    sums = [(e + e).shape for e in (x, y, x)]
+    assert sums == [(4,), (8,), (4,)]
+    assert sorted(len(b) for b in graph.blocks.values() if b.cell.name == "double") == [3, 3]
+
+
+@pytest.mark.parametrize("row", [-1, 9, 2**40])
+def test_ints_are_checked_at_every_call(row: int) -> None:
+    _model, table, graph = new()
+    graph.lookup(table, 3)
+    with pytest.raises(vpps.IndexRangeError, match="rows of 'words'"):
+        graph.lookup(table, row)
+    logits = graph.lookup(table, 3)
+    vpps.cross_entropy(logits, 2)
+    with pytest.raises(vpps.IndexRangeError, match="number of classes"):
+        vpps.cross_entropy(logits, row)
+    assert len(graph) == 3
+
+
+def test_ints_of_other_types_are_taken() -> None:
+    _model, table, graph = new()
+    for row in (3, np.int64(4), np.uint8(5)):
+        graph.lookup(table, row)  # type: ignore[arg-type]
+    (block,) = graph.blocks.values()
+    assert block.ints == [3, 4, 5]
+    with pytest.raises(vpps.DtypeError):
+        graph.lookup(table, 1.0)  # type: ignore[arg-type]
+
+
+def test_a_cell_that_closes_over_an_expression_is_refused_even_where_the_graph_knows_the_op() -> None:
+    _model, table, graph = new()
+    outer = graph.lookup(table, 1)
+    squash = vpps.cell(vpps.tanh)
+    for _ in range(2):
+        vpps.tanh(outer)
+        squash(outer)
+
+    @vpps.cell
+    def leaks(a: vpps.Expression) -> vpps.Expression:
+        vpps.tanh(outer)
+        return a * 2
+
+    @vpps.cell
+    def leaks_through_a_cell(a: vpps.Expression) -> vpps.Expression:
+        squash(outer)
+        return a * 2
+
+    before = len(graph)
+    for cell in (leaks, leaks_through_a_cell):
+        with pytest.raises(vpps.TraceError, match="closes over"):
+            cell(outer)
+    assert len(graph) == before
+
+
+def test_parameters_on_either_side_are_told_apart() -> None:
+    model, table, graph = new()
+    p, q = model.parameter("p", (4,)), model.parameter("q", (4,))
+    x = graph.lookup(table, 1)
+    for _ in range(2):
+        _ = [x - p, p - x, x - q, q - x, x - x]
+    assert sorted(len(b) for b in graph.blocks.values() if b.cell.name.startswith("sub")) == [2, 2, 2, 2, 2]
