@@ -120,9 +120,9 @@ template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns,
 
 enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-level cache
 
-// NC columns of one panel of G += dy x^T over up to OUTER_ROWS vectors.
+// NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).
 template <int NC>
-static void outer_columns(float* g, const float* const* x, size_t column, const float* const* dy, int n, bool fresh)
+static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float* const* dy, int n)
 {
     float sum[NC][VP_PANEL];
     VP_UNROLL for (int c = 0; c < NC; c++) {
@@ -135,28 +135,25 @@ static void outer_columns(float* g, const float* const* x, size_t column, const 
             VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fma_(d[p], e, sum[c][p]);
         }
     }
-    VP_UNROLL for (int c = 0; c < NC; c++) {
-        VP_SIMD for (int p = 0; p < VP_PANEL; p++)
-            g[c * VP_PANEL + p] = fresh ? sum[c][p] : g[c * VP_PANEL + p] + sum[c][p];
+    if (from) {
+        VP_UNROLL for (int c = 0; c < NC; c++) add_run<VP_PANEL>(sum[c], from + c * VP_PANEL);
     }
+    memcpy(to, sum, sizeof sum);
 }
 
-// G = (or +=) sum over n rows of dy x^T, packed like W. Every element sums the rows of a pass in order, then the passes:
-// one long chain of single-precision sums would lose digits.
-VP_ROUTINE void outer(const Vp& vp, const Outer& i)
+// G = (or +=) sum over n rows of dy x^T, packed like W, tile by tile of this VP. Every element sums the rows of a pass in
+// order, then the passes: one long chain of single-precision sums would lose digits. Where `finish` is given, the
+// finished tiles go to it, finish(panel, column_from, column_to, g), and not to memory.
+template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp& vp, const Args& i, F finish)
 {
-    const int rows = i.head.width, columns = (int)i.columns;
+    const int rows = i.head.width, columns = (int)i.columns, n_rows = i.head.n;
     const bool accumulate = i.head.flags & ACCUMULATE;
     const float *x[OUTER_ROWS], *dy[OUTER_ROWS];
-    float padded[OUTER_ROWS][VP_PANEL];
-    if (i.head.n == 0 && !accumulate)  // all lists of the batch were empty: the gradient is zero, not the last launch's
-        for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
-            float* g = vp.pool + i.gradient + ((size_t)panel * columns + from) * VP_PANEL;
-            memset(g, 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
-        });
-    for (int r = 0; r < i.head.n; r += OUTER_ROWS) {
-        const int n = least(OUTER_ROWS, i.head.n - r);
-        const bool fresh = r == 0 && !accumulate;
+    float padded[OUTER_ROWS][VP_PANEL], finished[FINISH ? VP_TILE_COLUMNS * VP_PANEL : 1];
+    const int passes = most(1, (n_rows + OUTER_ROWS - 1) / OUTER_ROWS);  // no rows at all: the gradient is zero
+    for (int pass = 0; pass < passes; pass++) {
+        const int r = pass * OUTER_ROWS, n = least(OUTER_ROWS, n_rows - r);
+        const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
         int first = 0, width = 0, loaded = -1, loaded_panel = -1;
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
             if (panel != loaded_panel) {
@@ -183,14 +180,22 @@ VP_ROUTINE void outer(const Vp& vp, const Outer& i)
                 }
                 const int stop = least(to, first + width);
                 float* g = vp.pool + i.gradient + ((size_t)panel * columns + c) * VP_PANEL;
+                const float* before = fresh ? nullptr : g;
+                if (last) g = finished + (c - from) * VP_PANEL;
                 const int step = c + 8 <= stop ? 8 : c + 4 <= stop ? 4 : 1;
-                if (step == 8) outer_columns<8>(g, x, c - first, dy, n, fresh);
-                else if (step == 4) outer_columns<4>(g, x, c - first, dy, n, fresh);
-                else outer_columns<1>(g, x, c - first, dy, n, fresh);
+                if (step == 8) outer_columns<8>(g, before, x, c - first, dy, n);
+                else if (step == 4) outer_columns<4>(g, before, x, c - first, dy, n);
+                else outer_columns<1>(g, before, x, c - first, dy, n);
                 c += step;
             }
+            if (last) finish(panel, from, to, finished);
         });
     }
+}
+
+VP_ROUTINE void outer(const Vp& vp, const Outer& i)
+{
+    outer_tiles<false>(vp, i, [](int, int, int, const float*) {});
 }
 
 // Partial sums of squares, one per row and tile: their order does not depend on panel width or VP count.
@@ -209,23 +214,89 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
     });
 }
 
-// The step of a matrix, and of its packed transpose in the same pass.
+// ---- a square of VP_LANES x VP_LANES floats: to[c][r] = from[r][c], both with rows of VP_PANEL floats
+typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
+
+#if VP_LANES == 16
+#define VP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define VP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif VP_LANES == 8
+#define VP_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define VP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define VP_LOW 0, 4, 1, 5
+#define VP_HIGH 2, 6, 3, 7
+#endif
+#if defined(__clang__)
+#define VP_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int LaneNumbers __attribute__((vector_size(VP_LANES * 4)));
+#define VP_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
+#endif
+
+// Interleave row r with row r + VP_LANES / 2: rotates the bits of (row, column) by one.
+VP_DEVICE void interleave(const Lanes (&a)[VP_LANES], Lanes (&b)[VP_LANES])
+{
+    VP_UNROLL for (int r = 0; r < VP_LANES / 2; r++) {
+        b[2 * r] = VP_SHUFFLE(a[r], a[r + VP_LANES / 2], VP_LOW);
+        b[2 * r + 1] = VP_SHUFFLE(a[r], a[r + VP_LANES / 2], VP_HIGH);
+    }
+}
+
+VP_DEVICE void transpose_square(float* to, const float* from)
+{
+    Lanes a[VP_LANES], b[VP_LANES];
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(&a[r], from + r * VP_PANEL, sizeof a[r]);
+    interleave(a, b);
+    interleave(b, a);
+#if VP_LANES == 8
+    interleave(a, b);
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) a[r] = b[r];
+#elif VP_LANES == 16
+    interleave(a, b);
+    interleave(b, a);
+#endif
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(to + r * VP_PANEL, &a[r], sizeof a[r]);
+}
+
+// A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.
+// Where a whole square of VP_LANES fits it is transposed in registers: storing float by float takes as long as the rest.
+template <class Rule, class Args>
+VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const float* g, int panel, int from, int to)
+{
+    const int rows = i.head.width, columns = (int)i.columns;
+    const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
+    float* w = vp.pool + i.weights + at;
+    update_run<Rule>(w, g, vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, (to - from) * VP_PANEL, vp.gradient_scale, h);
+    const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+    for (int c = from; c < to;) {
+        float* column = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL + c % VP_PANEL;
+        const float* source = w + (size_t)(c - from) * VP_PANEL;
+        if (c + VP_LANES <= to && valid == VP_PANEL) {
+            for (int p = 0; p < VP_PANEL; p += VP_LANES) transpose_square(column + (size_t)p * VP_PANEL, source + p);
+            c += VP_LANES;
+        } else {
+            for (int p = 0; p < valid; p++) column[(size_t)p * VP_PANEL] = source[p];
+            c++;
+        }
+    }
+}
+
 template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMatrix& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
     const bool none = i.head.flags & NO_GRADIENT;
-    const int rows = i.head.width, columns = (int)i.columns;
-    for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
-        const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
-        float* w = vp.pool + i.weights + at;
-        update_run<Rule>(w, none ? nullptr : vp.pool + i.gradient + at, vp.pool + i.moment0 + at,
-                         vp.pool + i.moment1 + at, (to - from) * VP_PANEL, vp.gradient_scale, h);
-        const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
-        for (int c = from; c < to; c++) {
-            float* transposed = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL
-                                + c % VP_PANEL;
-            const float* column = w + (size_t)(c - from) * VP_PANEL;
-            for (int p = 0; p < valid; p++) transposed[(size_t)p * VP_PANEL] = column[p];
-        }
+    for_tiles(vp, i.head.width, (int)i.columns, [&](int panel, int from, int to, int) {
+        const float* g = vp.pool + i.gradient + ((size_t)panel * i.columns + from) * VP_PANEL;
+        update_tile<Rule>(vp, i, h, none ? nullptr : g, panel, from, to);
+    });
+}
+
+// The last contribution to a matrix's gradient and the matrix's step at once: the gradient never leaves the cache.
+template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpdate& i)
+{
+    const Hyper h = hyper_of(vp, i.hyper);
+    outer_tiles<true>(vp, i, [&](int panel, int from, int to, const float* g) {
+        update_tile<Rule>(vp, i, h, g, panel, from, to);
     });
 }

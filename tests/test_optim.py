@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import VP_COUNTS, relative_error
+from vpps import optim
 from vpps.optim import Optimizer
 from vpps.reference import Reference, weights_of
+from vpps.script.disassemble import entry_points, instructions
 
 pytestmark = pytest.mark.cpu
 
@@ -246,3 +248,36 @@ def test_bad_groups_and_schedules_are_refused(optimizer: Callable[[], Optimizer]
     with pytest.raises(vpps.ModelError, match=message), vpps.Handle(model, optimizer()) as handle:
         handle.fb(*make_batch(model, 1))
     assert model.step == 0
+
+
+@pytest.mark.parametrize("shape", [(33, 70), (64, 128), (5, 3), (96, 17)])
+@pytest.mark.parametrize("rule", optim.OPTIMIZERS, ids=lambda rule: rule.name)
+def test_a_step_made_with_the_last_outer_product_gives_the_bits_of_one_made_apart(
+    rule: Callable[..., Optimizer], shape: tuple[int, int]
+) -> None:
+    columns = shape[1]
+    results = []
+    for bound in (None, 1e30):  # clipping needs all gradients before any step; this bound changes nothing else
+        for count in (1, 3):
+            model = vpps.Model(seed=2)
+            W = model.parameter("W", shape)
+            table = model.lookup("x", (150, columns))
+
+            @vpps.cell
+            def squash(x: vpps.Expression, W: vpps.Parameter = W) -> vpps.Expression:
+                return vpps.tanh(W @ x)
+
+            with vpps.Handle(model, rule(lr=0.01), vps=count, clip_norm=bound) as handle:
+                for step in range(3):
+                    graph = vpps.Graph()
+                    xs = [graph.lookup(table, (7 * i + step) % 150) for i in range(140)]  # more than one pass of rows
+                    ys = [squash(x) for x in xs] + [W @ x for x in xs[:3]]  # two contributions
+                    handle.fb(graph, vpps.mean([vpps.sum(vpps.square(y)) for y in ys]))
+                assert handle._plan is not None
+                script = handle._plan.script
+                names = {d.instruction.name for d in instructions(script, entry_points(script)[0])}
+                assert (f"outer_update.{handle.optimizer.name}" in names) == (bound is None)
+            results.append(model.numpy())
+    for other in results[1:]:
+        for name, w in results[0].items():
+            assert np.array_equal(w, other[name]), name

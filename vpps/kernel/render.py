@@ -30,15 +30,19 @@ class Tile:
         isa: "avx512", "avx2" or "portable".
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
         vectors: vectors multiplied per pass; panel * vectors sums stay in registers.
+        lanes: floats of a vector register.
     """
 
     isa: str
     panel: int
     vectors: int
+    lanes: int
 
 
 # Measured on one core of an AVX-512 processor (ARCHITECTURE.md): larger passes spill, smaller ones wait for loads.
-TILES: dict[str, Tile] = {t.isa: t for t in (Tile("avx512", 32, 8), Tile("avx2", 16, 6), Tile("portable", 8, 4))}
+TILES: dict[str, Tile] = {
+    t.isa: t for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("portable", 8, 4, 4))
+}
 
 C_TYPES = {"operand": "Operand", "list": "const Word*", "word": "Word", "floating": "float", "segments": "Segments"}
 
@@ -91,6 +95,7 @@ def render_cpu(tile: Tile) -> str:
         tile_comment=f"{tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
         panel=tile.panel,
         vectors=tile.vectors,
+        lanes=tile.lanes,
         tile_columns=TILE_COLUMNS,
         header_words=HEADER_WORDS,
         head_words=HEAD_WORDS,

@@ -163,7 +163,7 @@ class _Build:
         slot = LOSS_SLOTS + parity
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
         self.schedule.steps(self.blocks, backward=True)
-        end.gradients()
+        end.gradients(update)
         self.writer.barrier("before the update")
         if update is not None:
             end.update(update)

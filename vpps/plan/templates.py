@@ -49,6 +49,7 @@ class CellTemplates:
         self.cell = cell
         self.lowered = LoweredCell(cell, distribution, exclusive)
         self.keys: dict[ListKey, int] = {}
+        self._fused: dict[tuple[int, str], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys = len(self.keys)
         self.backward = self._groups(self.lowered.backward, exclusive)
@@ -58,6 +59,21 @@ class CellTemplates:
         self.vector_index = _places(cell, Vector)
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
+
+    def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, int]) -> Group:
+        """The group of an outer product that goes straight into its matrix's step, made at first use.
+
+        Args:
+            rule: name of the optimizer.
+            fields: of the step, without the hyper-parameters: their position is the first field, filled in by the plan.
+        """
+        key = (id(gradient), rule)
+        if key not in self._fused:
+            i = gradient.instr
+            values = {**i.values, **fields, "hyper": 0}
+            step = Instr(f"outer_update.{rule}", i.node, i.domain, i.width, i.parts, i.operands, values)
+            self._fused[key] = Group(self, [step])
+        return self._fused[key]
 
     def _groups(self, instrs: list[Instr], exclusive: bool) -> list[list[Group]]:
         if exclusive:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
-from vpps.plan.distribution import Distribution
+from vpps.plan.distribution import Distribution, Place
 from vpps.plan.rows import BlockPlan
 from vpps.plan.writer import ScriptWriter
 from vpps.script.encode import direct
-from vpps.script.instructions import NO_FLAGS, Flag
+from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
 from vpps.script.slices import TILE_COLUMNS
 
 
@@ -73,6 +73,7 @@ class EndOfLaunch:
         self.touched: set[Parameter] = {g.parameter for g in gradients}
         self.tables: dict[Parameter, UsedRows] = {}
         self._hyper: dict[Parameter, int] = {}  # script position of each parameter's hyper-parameters
+        self._stepped: set[Parameter] = set()  # whose step went with its gradient
 
     def place_lists(self, update: Update | None) -> None:
         """Put what the end needs of lists into the script: used table rows, hyper-parameters."""
@@ -101,18 +102,32 @@ class EndOfLaunch:
                 rows, gradient, self.writer.place_list(entries + offsets), self.writer.place_list(rows)
             )
 
-    def gradients(self) -> None:
-        """All weight gradients, each once over all rows of a cell (Cavs's lazy batching)."""
+    def gradients(self, update: Update | None) -> None:
+        """All weight gradients, each once over all rows of a cell (Cavs's lazy batching).
+
+        The last contribution to a matrix's gradient makes its step as well, unless the norm of all gradients must be
+        known first: nothing reads a matrix any more.
+        """
         written: set[Parameter] = set()
+        fuse = update is not None and update.clip_norm is None
+        last = {g.parameter: g for b in self.blocks for g, _ in b.cell.gradients} if fuse else {}
         for b in self.blocks:
             domains = range(b.cell.cell.n_domains + 1)
             first = np.zeros((1, len(domains)), np.int64)
             count = np.array([[b.needed_rows(d) for d in domains]])
             for gradient, group in b.cell.gradients:
+                p = gradient.parameter
+                stepped = update is not None and last.get(p) is gradient and self.distribution.is_packed(p)
+                if update is not None and stepped:
+                    place = self.distribution.places[p]
+                    group = b.cell.fused(gradient, update.optimizer.name, self._step(place))
+                    self._stepped.add(p)
                 words = group.template.fill(b.bases, first, count)[0]
-                if gradient.parameter in written:
+                if stepped:
+                    words[HEAD_WORDS] = self._hyper[p]
+                if p in written:
                     words[0] |= int(Flag.ACCUMULATE) << 16
-                written.add(gradient.parameter)
+                written.add(p)
                 self.writer.section(words, b, group, 0, f"gradient of {gradient.parameter.name!r}")
         for table, used in self.tables.items():
             width = size(table.shape[1:])
@@ -129,11 +144,10 @@ class EndOfLaunch:
             self._clip(update.clip_norm)
         rule = update.optimizer.name
         for p, place in self.distribution.places.items():
-            if not p.trainable:
+            if not p.trainable or p in self._stepped:
                 continue
-            moment0, moment1 = (*place.moments, 0, 0)[:2]
-            fields: dict[str, Any] = {"weights": place.weights, "moment0": moment0, "moment1": moment1}
-            fields["hyper"] = self._hyper[p]
+            fields: dict[str, Any] = {**self._step(place), "hyper": self._hyper[p]}
+            transposed = fields.pop("transposed")
             if isinstance(p, Lookup):
                 if p in self.tables:
                     used = self.tables[p]
@@ -144,10 +158,16 @@ class EndOfLaunch:
             flags = NO_FLAGS if p in self.touched else Flag.NO_GRADIENT
             fields["gradient"] = place.gradient
             if self.distribution.is_packed(p):
-                fields |= {"columns": p.shape[1], "transposed": place.transposed}
+                fields |= {"columns": p.shape[1], "transposed": transposed}
                 self.writer.instruction(f"update_matrix.{rule}", 0, p.shape[0], flags, **fields)
             else:
                 self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, **fields)
+
+    @staticmethod
+    def _step(place: Place) -> dict[str, int]:
+        """Fields of an optimizer's step that say where the weights and moments of a parameter are."""
+        moment0, moment1 = (*place.moments, 0, 0)[:2]
+        return {"weights": place.weights, "transposed": place.transposed, "moment0": moment0, "moment1": moment1}
 
     def _clip(self, clip_norm: float) -> None:
         """Scale all gradients so that their global norm is at most `clip_norm`.

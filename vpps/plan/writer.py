@@ -182,7 +182,7 @@ class ScriptWriter:
         end = plain(encode("end", 0, 0))
         chunks, starts, position = self._data, [], self._data_words
         for stream in self.streams:
-            stream.add(end, None, None, 0, "end")
+            stream.add(end, None, None, 0, "")
             starts.append(position)
             chunks.extend(stream.chunks)
             position += stream.words

@@ -140,7 +140,8 @@ def _row_form(n: int) -> tuple[Field, ...]:
 
 
 _MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD))
-_MOMENTS = (Field("moment0", Kind.WORD), Field("moment1", Kind.WORD), Field("hyper", Kind.WORD))
+_HYPER = Field("hyper", Kind.WORD)  # position in the script of the optimizer's hyper-parameters
+_MOMENTS = (Field("moment0", Kind.WORD), Field("moment1", Kind.WORD))
 
 # The decoded form of an instruction: name of the C++ struct -> its fields.
 FORMS: dict[str, tuple[Field, ...]] = {
@@ -158,15 +159,25 @@ FORMS: dict[str, tuple[Field, ...]] = {
         _operand("dy", Role.READ_ROWS),
         Field("x", Kind.SEGMENTS, Role.READ_ROWS),
     ),
+    "OuterUpdate": (
+        _HYPER,  # first, so that a plan finds it: it differs from launch to launch
+        *_MOMENTS,
+        *_MATRIX,
+        Field("transposed", Kind.WORD),
+        Field("gradient", Kind.WORD),
+        _operand("dy", Role.READ_ROWS),
+        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+    ),
     "SquaresMatrix": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), Field("partials", Kind.WORD)),
     "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT)),
-    "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS),
-    "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS),
+    "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS, _HYPER),
+    "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS, _HYPER),
     "UpdateRows": (
         Field("weights", Kind.WORD),
         Field("gradient", Kind.WORD),
         *_MOMENTS,
+        _HYPER,
         Field("table_rows", Kind.LIST),
     ),
     "Loss": (Field("source", Kind.WORD), Field("slot", Kind.WORD)),
@@ -224,6 +235,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
             doc = f"gradient of {op.name} with respect to operand {k}"
             yield f"{op.name}.grad{k}", form, f"{loop}<&{op.device}::{function}{n}>", units, doc
     for optimizer in OPTIMIZERS:
+        doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of its matrix"
+        yield f"outer_update.{optimizer.name}", "OuterUpdate", f"outer_update<{optimizer.device}>", tiles, doc
         for what, sliced in (("Matrix", tiles), ("Vector", units), ("Rows", units)):
             name = f"update_{what.lower()}.{optimizer.name}"
             doc = f"{optimizer.__name__} step of a {'table' if what == 'Rows' else what.lower()}"

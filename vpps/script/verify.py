@@ -244,7 +244,7 @@ class Verifier:
             return
         cells = np.concatenate(packed)
         form = d.instruction.form
-        if form == "Outer":
+        if form in ("Outer", "OuterUpdate"):
             dy = d.fields["dy"]
             assert isinstance(dy, Operand)
             rows = np.arange(d.n)
@@ -253,17 +253,21 @@ class Verifier:
             assert isinstance(segments, list)
             for operand, width in segments:
                 yield self.cells(d, operand, rows, np.arange(width)), False
+            if d.flags & Flag.ACCUMULATE:
+                yield self.word(d, "gradient") + cells, False
             # With no rows at all, a gradient that is not added to becomes zero.
             yield self.word(d, "gradient") + cells, True
-        elif form == "SquaresMatrix":
+        if form == "Outer":
+            return
+        if form == "SquaresMatrix":
             yield self.word(d, "gradient") + cells, False
             panel_rows = mine // across * self.panel
             rows = (panel_rows[:, None] + lanes).reshape(-1)
             column = np.repeat(mine % across, self.panel)
             inside = rows < d.width
             yield self.word(d, "partials") + rows[inside] * across + column[inside], True
-        elif form == "UpdateMatrix":
-            if not d.flags & Flag.NO_GRADIENT:
+        elif form in ("UpdateMatrix", "OuterUpdate"):
+            if form == "UpdateMatrix" and not d.flags & Flag.NO_GRADIENT:
                 yield self.word(d, "gradient") + cells, False
             for name in ("weights", "moment0", "moment1"):
                 if self.word(d, name):
