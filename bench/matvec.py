@@ -3,8 +3,8 @@
     python bench/matvec.py [--shapes 256x256,1024x256,1280x512] [--vectors 1,2,4,8,32,128] [--mkl-avx512]
 
 For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
-sum of n outer products), as scripts of one virtual processor. The peers are sgemm of NumPy and of PyTorch on the same
-shapes, one thread; the better one counts. `peak` is what fused multiply-adds on registers reach (peak.cpp).
+sum of n outer products), as scripts of one virtual processor. The peers are, on the same shapes and one thread, sgemm of
+NumPy (OpenBLAS), PyTorch's (MKL) and oneDNN's inner product through PyTorch; the best one counts. `peak` is what fused multiply-adds on registers reach (peak.cpp).
 """
 
 from __future__ import annotations
@@ -104,21 +104,24 @@ def main() -> None:
             x, y, zero = direct(X, columns), direct(Y, rows), direct(0, 0, True)
             W, A, B = (rng.random(s, np.float32) for s in ((rows, columns), (columns, n), (rows, n)))
             TW, TA, TB = map(torch.from_numpy, (W, A, B))
+            # oneDNN's own layout, weights converted beforehand: rows of inputs times rows of weights.
+            DW, DWT, DA, DAT, DB, DBT = (m.contiguous().to_mkldnn() for m in (TW, TW.T, TA, TA.T, TB, TB.T))
+            linear = torch._C._nn.mkldnn_linear
             product = {"dst": y, "bias": zero, "weights": MATRIX, "columns": columns, "x": [(x, columns)]}
             transposed = {"dst": x, "bias": zero, "weights": MATRIX, "columns": rows, "x": [(y, rows)]}
             outer = {"gradient": MATRIX, "columns": columns, "dy": y, "x": [(x, columns)]}
             cases: dict[str, tuple[Callable[[], float], list[Callable[[], object]]]] = {
                 "matvec": (
                     script_rate(machine, "matvec", n, rows, flops, **product),
-                    [partial(np.matmul, W, A), partial(torch.mm, TW, TA)],
+                    [partial(np.matmul, W, A), partial(torch.mm, TW, TA), partial(linear, DAT, DW)],
                 ),
                 "transposed": (
                     script_rate(machine, "matvec", n, columns, flops, **transposed),
-                    [partial(np.matmul, W.T, B), partial(torch.mm, TW.T, TB)],
+                    [partial(np.matmul, W.T, B), partial(torch.mm, TW.T, TB), partial(linear, DBT, DWT)],
                 ),
                 "outer": (
                     script_rate(machine, "outer", n, rows, flops, **outer),
-                    [partial(np.matmul, B, A.T), partial(torch.mm, TB, TA.T)],
+                    [partial(np.matmul, B, A.T), partial(torch.mm, TB, TA.T), partial(linear, DB, DA)],
                 ),
             }
             for name, (mine, others) in cases.items():
@@ -129,7 +132,7 @@ def main() -> None:
                     machine.pool[X : X + columns * n] = 0.01  # results are inputs of the next case: keep them finite
                     machine.pool[Y : Y + rows * n] = 0.01
                 harness.report(
-                    "matvec", f"{name} {shape} n={n}", own, "GFLOP/s", ("best of NumPy and PyTorch sgemm", best),
+                    "matvec", f"{name} {shape} n={n}", own, "GFLOP/s", ("best of NumPy, MKL and oneDNN", best),
                     of_peak=round(statistics.median(own) / top, 3),
                 )  # fmt: skip
     machine.close()

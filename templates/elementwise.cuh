@@ -58,35 +58,51 @@ VP_ROUTINE void input(const Vp& vp, const Input& i)
     });
 }
 
+// Sums run in chunks of rows and strips of units: chunks keep the rounding error of long sums in single precision small,
+// a strip's sums stay in registers.
+enum { CHUNK = 64, STRIP = 64 };
+
+// total[u] = sum over k of row(k)[u], u < width, for `n` rows.
+template <class F> VP_DEVICE void sum_rows(float* total, int n, int width, F row)
+{
+    float part[STRIP];
+    VP_SIMD for (int u = 0; u < width; u++) total[u] = 0;
+    for (int chunk = 0; chunk < n; chunk += CHUNK) {
+        VP_SIMD for (int u = 0; u < width; u++) part[u] = 0;
+        for (int k = chunk; k < least(chunk + CHUNK, n); k++) {
+            const float* x = row(k);
+            VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
+        }
+        VP_SIMD for (int u = 0; u < width; u++) total[u] += part[u];
+    }
+}
+
+// Calls f(from, width) for the strips of units [u0, u1), all but the last one of constant width.
+template <class F> VP_DEVICE void for_strips(int u0, int u1, F f)
+{
+    int s = u0;
+    for (; s + STRIP <= u1; s += STRIP) f(s, STRIP);
+    if (s < u1) f(s, u1 - s);
+}
+
 // dst[r] = sum (or mean) of the rows script[offsets[r]] .. script[offsets[r + 1] - 1], each `shift` floats in.
-// Long lists are summed in chunks, to keep the rounding error of single precision small.
 VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
 {
-    enum { CHUNK = 64, STRIP = 64 };
     const bool accumulate = i.head.flags & ACCUMULATE, mean = i.head.flags & MEAN;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         for (int r = r0; r < r1; r++) {
             float* y = i.dst.row(r);
-            const Word from = i.offsets[r], to = i.offsets[r + 1];
-            const float scale = mean && to > from ? 1.f / (float)(to - from) : 1.f;
-            for (int s = u0; s < u1; s += STRIP) {
-                const int width = least(STRIP, u1 - s);
-                float total[STRIP], part[STRIP];
-                for (int u = 0; u < width; u++) total[u] = 0;
-                for (Word chunk = from; chunk < to; chunk += CHUNK) {
-                    const Word stop = chunk + CHUNK < to ? chunk + CHUNK : to;
-                    for (int u = 0; u < width; u++) part[u] = 0;
-                    for (Word e = chunk; e < stop; e++) {
-                        const float* x = vp.pool + vp.script[e] + i.shift + s;
-                        VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
-                    }
-                    VP_SIMD for (int u = 0; u < width; u++) total[u] += part[u];
+            const Word *entries = vp.script + i.offsets[r], n = i.offsets[r + 1] - i.offsets[r];
+            const float scale = mean && n ? 1.f / (float)n : 1.f;
+            for_strips(u0, u1, [&](int s, int width) {
+                float total[STRIP];
+                sum_rows(total, (int)n, width, [&](int k) { return vp.pool + entries[k] + i.shift + s; });
+                if (accumulate) {
+                    VP_SIMD for (int u = 0; u < width; u++) y[s + u] += total[u] * scale;
+                } else {
+                    VP_SIMD for (int u = 0; u < width; u++) y[s + u] = total[u] * scale;
                 }
-                for (int u = 0; u < width; u++) {
-                    const float v = total[u] * scale;
-                    y[s + u] = accumulate ? y[s + u] + v : v;
-                }
-            }
+            });
         }
     });
 }
@@ -109,22 +125,16 @@ VP_ROUTINE void column_sum(const Vp& vp, const ColumnSum& i)
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
     for_slices(vp, i.head, [&](int, int, int u0, int u1) {
-        enum { CHUNK = 64 };
         float* y = vp.pool + i.vector;
-        float part[VP_PANEL];
-        for (int s = u0; s < u1; s += VP_PANEL) {
-            const int width = least(VP_PANEL, u1 - s);
-            if (!accumulate)
-                for (int u = 0; u < width; u++) y[s + u] = 0;
-            for (int chunk = 0; chunk < i.head.n; chunk += CHUNK) {
-                for (int u = 0; u < width; u++) part[u] = 0;
-                for (int r = chunk; r < least(chunk + CHUNK, i.head.n); r++) {
-                    const float* x = i.src.row(r) + s;
-                    VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
-                }
-                VP_SIMD for (int u = 0; u < width; u++) y[s + u] += part[u];
+        for_strips(u0, u1, [&](int s, int width) {
+            float total[STRIP];
+            sum_rows(total, i.head.n, width, [&](int r) { return i.src.row(r) + s; });
+            if (accumulate) {
+                VP_SIMD for (int u = 0; u < width; u++) y[s + u] += total[u];
+            } else {
+                VP_SIMD for (int u = 0; u < width; u++) y[s + u] = total[u];
             }
-        }
+        });
     });
 }
 
