@@ -3,8 +3,9 @@
     python bench/matvec.py [--shapes 256x256,1024x256,1280x512] [--vectors 1,2,4,8,32,128] [--mkl-avx512]
 
 For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
-sum of n outer products), as scripts of one virtual processor. The peers are, on the same shapes and one thread, sgemm of
-NumPy (OpenBLAS), PyTorch's (MKL) and oneDNN's inner product through PyTorch; the best one counts. `peak` is what fused multiply-adds on registers reach (peak.cpp).
+sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one thread: sgemm of
+NumPy (OpenBLAS), of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak` is what fused
+multiply-adds on registers reach (peak.cpp).
 """
 
 from __future__ import annotations
