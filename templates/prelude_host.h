@@ -43,6 +43,14 @@ struct Vp {
     float gradient_scale;  // from clipping by global norm
 };
 
+// Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.
+VP_DEVICE float sum16(float* part)
+{
+    VP_SIMD for (int k = 0; k < 8; k++) part[k] += part[k + 8];
+    VP_SIMD for (int k = 0; k < 4; k++) part[k] += part[k + 4];
+    return (part[0] + part[2]) + (part[1] + part[3]);
+}
+
 // Sum of f(0) ... f(n - 1) in an order that depends on n alone: 16 strided partial sums, then a tree.
 template <class F> VP_DEVICE float reduce_sum(int n, F f)
 {
@@ -52,9 +60,7 @@ template <class F> VP_DEVICE float reduce_sum(int n, F f)
         VP_SIMD for (int k = 0; k < 16; k++) part[k] += f(i + k);
     }
     for (int k = 0; i < n; i++, k++) part[k] += f(i);
-    for (int width = 8; width; width /= 2)
-        for (int k = 0; k < width; k++) part[k] += part[k + width];
-    return part[0];
+    return sum16(part);
 }
 
 template <class F> VP_DEVICE float reduce_max(int n, F f)

@@ -63,6 +63,7 @@ from vpps.graph.functions import (
     tanh,
 )
 from vpps.graph.graph import Graph
+from vpps.graph.matrices import bilinear, outer, reshape, transpose
 from vpps.graph.operand import Expression
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
@@ -114,6 +115,7 @@ __all__ = [
     "VppsError",
     "abs",
     "argmax",
+    "bilinear",
     "binary_cross_entropy_with_logits",
     "cell",
     "clamp",
@@ -140,8 +142,10 @@ __all__ = [
     "min",
     "minimum",
     "mse",
+    "outer",
     "pick",
     "relu",
+    "reshape",
     "sigmoid",
     "softmax",
     "softplus",
@@ -152,4 +156,5 @@ __all__ = [
     "stop_gradient",
     "sum",
     "tanh",
+    "transpose",
 ]

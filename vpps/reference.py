@@ -131,7 +131,7 @@ class Reference:
             if node.domain and not nodes[j].domain:  # a value of the vertex, used by each of its elements
                 x = np.repeat(x, np.diff(batch.offsets(node.domain)), axis=0)
             xs.append(x)
-        if node.op.form is Form.LIST_REDUCE:
+        if node.op.form in (Form.LIST_REDUCE, Form.LIST_MAP):
             xs.append(batch.offsets(nodes[node.inputs[0]].domain))
         return xs
 

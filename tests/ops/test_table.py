@@ -33,7 +33,17 @@ def sample(op: Op, rng: np.random.Generator) -> tuple[dict[str, Any], list[NDArr
             return attrs, [draw(N, 2), draw(N), draw(N, 3)]
         case Form.SLICE:
             return {"start": 1, "stop": 3, "scalar": False}, [draw(N, 5)]
-        case Form.LIST_REDUCE:
+        case Form.MATVEC_ROWS:
+            return attrs, [draw(4, 5), draw(N, 3, 5)]
+        case Form.MATMUL if op.name == "outer":
+            return attrs, [draw(N, 2), draw(N, 3)]
+        case Form.MATMUL:
+            return attrs, [draw(N, 2, 4), draw(N, 4, 3)]
+        case Form.TRANSPOSE:
+            return attrs, [draw(N, 2, 3)]
+        case Form.RESHAPE:
+            return {"shape": (3, 2)}, [draw(N, 6)]
+        case Form.LIST_REDUCE | Form.LIST_MAP:
             return attrs, [draw(5, 4), np.array([0, 2, 2, 5])]
         case Form.LOOKUP:
             return attrs, [draw(6, 4), rng.integers(0, 6, N)]
@@ -77,14 +87,15 @@ def test_row_is_complete(op: Op) -> None:
     attrs, operands = sample(op, rng)
     assert op.doc
     floats = [x for x in operands if x.dtype.kind == "f"]
-    shapes = [x.shape if op.form in (Form.MATVEC, Form.LOOKUP) and x is operands[0] else x.shape[1:] for x in floats]
+    of_parameter = op.form in (Form.MATVEC, Form.MATVEC_ROWS, Form.LOOKUP)
+    shapes = [x.shape if of_parameter and x is operands[0] else x.shape[1:] for x in floats]
     shape = op.shape(shapes, attrs)
     result = op.forward(attrs, *operands)
     assert result.shape[1:] == shape
     cost = op.cost(shapes, shape)
     assert cost.flops >= 0
     assert cost.floats >= 0
-    if op.form in (Form.MAP, Form.ROWWISE):
+    if op.form in (Form.MAP, Form.ROWWISE, Form.LIST_MAP) or op.device:
         assert op.device
         assert op.name in BY_NAME
         gradients = [k for k in range(op.arity or 0) if k not in op.passes and op.differentiable]

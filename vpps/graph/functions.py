@@ -125,13 +125,19 @@ def argmax(x: Value) -> Expression:
     return record("argmax", [x])
 
 
-def max(x: Value | Sequence[Value]) -> Expression:
-    """Largest element of a vector, a scalar; of a list of expressions, the largest of each element."""
+def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
+    """Largest element of a vector, a scalar; of a list of expressions, the largest of each element.
+
+    The first of equal ones gets the gradient. The maximum of an empty list argument is zero, without a gradient.
+    """
     return _extremum("max", maximum, x)
 
 
-def min(x: Value | Sequence[Value]) -> Expression:
-    """Smallest element of a vector, a scalar; of a list of expressions, the smallest of each element."""
+def min(x: Value | ListExpression | Sequence[Value]) -> Expression:
+    """Smallest element of a vector, a scalar; of a list of expressions, the smallest of each element.
+
+    The first of equal ones gets the gradient. The minimum of an empty list argument is zero, without a gradient.
+    """
     return _extremum("min", minimum, x)
 
 
@@ -139,7 +145,7 @@ def _extremum(
     name: str, pair: Callable[[Value, Value], Expression], x: Value | Sequence[Value] | ListExpression
 ) -> Expression:
     if isinstance(x, ListExpression):
-        raise TraceError(f"{x.owner.describe()}: {name} of a list argument is not supported; use vpps.sum or vpps.mean")
+        return record(f"list_{name}", [x])
     if isinstance(x, Operand):
         return record("max", [x]) if name == "max" else -record("max", [-x])
     items = list(x)
@@ -168,14 +174,65 @@ def mse(a: Value, b: Value) -> Expression:
     return record("mse", [a, b])
 
 
-def softmax(x: Value) -> Expression:
-    """exp(x) over its sum, for a vector; stable for large logits."""
-    return record("softmax", [x])
+@overload
+def softmax(x: Value) -> Expression: ...
+@overload
+def softmax(x: ListExpression) -> ListExpression: ...
+@overload
+def softmax(x: Sequence[Expression]) -> list[Expression]: ...
+def softmax(x: Any) -> Any:
+    """exp(x) over its sum; stable for large logits.
+
+    Of a vector, over its elements. Of a list argument, or of what `each` made of one, over the list: element by element
+    where these are vectors or matrices, so that scalars become the weights of an attention. The result is such a list
+    again, empty for an empty list. A Python list of expressions is treated likewise.
+
+    Raises:
+        ShapeError: a scalar, a matrix, or a list of expressions of several shapes.
+    """
+    if isinstance(x, Operand):
+        return record("softmax", [x])
+    if isinstance(x, ListExpression):
+        return _list_of(record("list_softmax", [x]))
+    items = list(x)
+    if not items:
+        return []
+    terms = [exp(c) for c in _centred(items, "softmax")]
+    total = sum(terms)
+    return [term / total for term in terms]
 
 
-def log_softmax(x: Value) -> Expression:
-    """Logarithm of the softmax of a vector; stable for large logits."""
-    return record("log_softmax", [x])
+@overload
+def log_softmax(x: Value) -> Expression: ...
+@overload
+def log_softmax(x: ListExpression) -> ListExpression: ...
+@overload
+def log_softmax(x: Sequence[Expression]) -> list[Expression]: ...
+def log_softmax(x: Any) -> Any:
+    """Logarithm of the softmax of a vector, or over a list as in `softmax`; stable for large logits."""
+    if isinstance(x, Operand):
+        return record("log_softmax", [x])
+    if isinstance(x, ListExpression):
+        return _list_of(record("list_log_softmax", [x]))
+    items = list(x)
+    if not items:
+        return []
+    centred = _centred(items, "log_softmax")
+    total = log(sum([exp(c) for c in centred]))
+    return [c - total for c in centred]
+
+
+def _list_of(x: Expression) -> ListExpression:
+    """What an op made for every element of a list."""
+    return ListExpression(x.owner, x.ref, x.shape)
+
+
+def _centred(items: list[Any], op: str) -> list[Expression]:
+    """The items of a Python list less the largest, so that their exponentials do not overflow."""
+    if any(not isinstance(x, Expression | Parameter) or x.shape != items[0].shape for x in items):
+        raise ShapeError(f"{op}({items!r}): expects a vector, a list argument, or a list of expressions of one shape")
+    top = stop_gradient(max(items))
+    return [x - top for x in items]
 
 
 def cross_entropy(logits: Value, label: int | Index) -> Expression:
@@ -217,15 +274,22 @@ def lookup(table: Lookup, row: int | Index) -> Expression:
 
 
 def concat(parts: Sequence[Value]) -> Expression:
-    """Vectors and scalars joined end to end."""
+    """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
     return record("concat", list(parts))
 
 
 def split(x: Value, n: int) -> tuple[Expression, ...]:
-    """A vector cut into n equal slices (views, no copies). Raises ShapeError if n does not divide the length."""
+    """A vector cut into n equal slices, or a matrix into n equal blocks of rows (views, no copies).
+
+    Raises:
+        ShapeError: n does not divide the length, or the number of rows.
+    """
     parts = as_index(n)
-    if not isinstance(x, Operand) or len(x.shape) != 1 or parts is None or parts < 1 or x.shape[0] % parts:
-        raise ShapeError(f"split({x!r}, {n!r}): expects a vector whose length is a multiple of the number of parts")
+    if not isinstance(x, Operand) or not x.shape or parts is None or parts < 1 or x.shape[0] % parts:
+        raise ShapeError(
+            f"split({x!r}, {n!r}): expects a vector (or matrix) whose length (or number of rows) is a multiple of the "
+            "number of parts"
+        )
     width = x.shape[0] // parts
     return tuple(record("slice", [x], start=i * width, stop=(i + 1) * width, scalar=False) for i in range(parts))
 
@@ -281,7 +345,8 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
         lists: list arguments of the cell; outside a cell, Python lists of expressions.
 
     Returns:
-        A list expression, to be reduced by `sum` or `mean` or mapped again (a tuple of them if f returns a tuple).
+        A list expression, to be reduced by `sum`, `mean`, `max` or `min`, weighed by `softmax` or mapped again (a tuple
+        of them if f returns a tuple).
 
     Raises:
         TraceError: f's result does not depend on the elements, f returns no expression, or f maps the same list again.

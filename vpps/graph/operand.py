@@ -96,6 +96,11 @@ class Operand:
     def __matmul__(self, other: Any) -> Expression:
         return record("affine", [self, other])
 
+    @property
+    def T(self) -> Expression:
+        """The transpose of a computed matrix."""
+        return record("transpose", [self])
+
     def __pow__(self, exponent: Any) -> Expression:
         if as_number(exponent) == 2:
             return record("square", [self])
@@ -166,6 +171,9 @@ class Expression(Operand):
         self.ref = ref
         self.shape = shape
 
+    def __matmul__(self, other: Any) -> Expression:
+        return record("matmul", [self, other], transposed_a=False, transposed_b=False)
+
     def __repr__(self) -> str:
         return f"<expression {self.ref} of shape {self.shape} in {self.owner.describe()}>"
 
@@ -216,11 +224,12 @@ class ListExpression:
 
     def _refuse(self, *unused: Any) -> Any:
         raise TraceError(
-            f"{self!r} has a different length at every vertex: use vpps.each(f, xs) and the reductions vpps.sum(xs), "
-            "vpps.mean(xs)"
+            f"{self!r} has a different length at every vertex: use vpps.each(f, xs), vpps.softmax(xs) and the "
+            "reductions vpps.sum(xs), vpps.mean(xs), vpps.max(xs), vpps.min(xs)"
         )
 
-    __iter__ = __len__ = __getitem__ = __bool__ = __add__ = __mul__ = __sub__ = _refuse
+    __iter__ = __len__ = __getitem__ = __bool__ = __add__ = __mul__ = __sub__ = __matmul__ = _refuse
+    T = property(_refuse)
 
 
 _RECORDED = frozenset((Expression, Index, ListExpression))
@@ -261,7 +270,7 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 
 def shown(op: str) -> str:
     """The name of an op as the user wrote it."""
-    return "@" if op == "affine" else op
+    return "@" if op in ("affine", "affine_rows", "matmul") else op
 
 
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:
@@ -296,20 +305,25 @@ def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where:
 
 
 def take(x: Any, key: Any) -> Expression:
-    """`x[i]`, a scalar, or `x[a:b]`, a vector; negative positions count from the end, steps are not supported."""
-    if not isinstance(x, Operand) or len(x.shape) != 1:
-        raise ShapeError(f"{x!r} cannot be indexed: only vectors have elements and slices")
-    n = x.shape[0]
+    """`x[i]`, a scalar, or `x[a:b]`, a vector; of a matrix, row i as a vector, or rows a to b as a matrix.
+
+    Negative positions count from the end, steps are not supported.
+    """
+    if not isinstance(x, Operand) or not x.shape:
+        raise ShapeError(f"{x!r} cannot be indexed: only vectors and matrices have elements and slices")
+    n, what = x.shape[0], "vector" if len(x.shape) == 1 else "matrix"
+    parts = "elements" if what == "vector" else "rows"
     if isinstance(key, slice):
         start, stop, step = key.indices(n)
         if step != 1:
             raise ShapeError(f"{x!r}[{key.start}:{key.stop}:{key.step}]: slices with a step are not supported")
         if stop <= start:
-            raise ShapeError(f"{x!r}[{key.start}:{key.stop}] is empty: the vector has {n} elements")
+            raise ShapeError(f"{x!r}[{key.start}:{key.stop}] is empty: the {what} has {n} {parts}")
         return record("slice", [x], start=start, stop=stop, scalar=False)
     i = as_index(key)
     if i is None:
-        raise ShapeError(f"{x!r}[{key!r}]: expected an int or a slice")
+        remedy = "; element (i, j) of a matrix is m[i][j]" if isinstance(key, tuple) else ""
+        raise ShapeError(f"{x!r}[{key!r}]: expected an int or a slice{remedy}")
     if not -n <= i < n:
-        raise ShapeError(f"{x!r}[{i}]: out of range, the vector has {n} elements")
+        raise ShapeError(f"{x!r}[{i}]: out of range, the {what} has {n} {parts}")
     return record("slice", [x], start=i % n, stop=i % n + 1, scalar=True)

@@ -105,6 +105,7 @@ class ElementShapeFound(Exception):
 
 
 UNKNOWN: Shape = (-1,)  # shape of the elements of an empty list until a use shows it
+PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # of two operands of one shape
 
 
 class Trace:
@@ -263,22 +264,26 @@ class Trace:
             result = self._result(op, nodes, UNKNOWN, None, attrs)
             self._incomplete[result.ref] = (position, sum(map(size, known)) + sum(s == () for s in shapes))
             return result
-        if OPS[op].form is not Form.MAP:
+        if OPS[op].form is not Form.MAP and not (op in PAIRS and len(known) == 1):
             raise TraceError(
                 f"{self.describe()}: list argument {position + 1} is empty in its first call and {op} does not tell "
                 "the shape of its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
             )
         if known:
-            raise ElementShapeFound(position, known[0])
+            rest = self._incomplete[first][1] if first in self._incomplete else 0
+            raise ElementShapeFound(position, (max(size(known[0]) - rest, 0),) if rest else known[0])
         result = self._result(op, nodes, UNKNOWN, None, attrs)
-        self._unknown[result.ref] = position
+        if first in self._incomplete:
+            self._incomplete[result.ref] = self._incomplete[first]
+        else:
+            self._unknown[result.ref] = position
         return result
 
     def _affine(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         matrix, x = operands
         if not isinstance(matrix, Parameter) or isinstance(matrix, Lookup):
             check_operand(matrix, "@", self.describe())
-            raise ShapeError(f"{self.describe()}: @ expects a parameter of rank 2 on its left, got {matrix!r}")
+            raise ShapeError(f"{self.describe()}: @ expects a matrix on its left, got {matrix!r}")
         node = self.node_of(x, "@")
         if node in self._incomplete and len(matrix.shape) == 2:
             position, rest = self._incomplete[node]
@@ -286,7 +291,12 @@ class Trace:
         if node in self._unknown and len(matrix.shape) == 2:
             raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
         shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
-        return self._result(op, [node], shape, matrix, attrs)
+        if len(shape) == 1:
+            return self._result(op, [node], shape, matrix, attrs)
+        # Columns become rows, so that a product with a matrix is one with many vectors.
+        columns = self._result("transpose", [node], self.cell.nodes[node].shape[::-1], None, {})
+        products = self._result("affine_rows", [columns.ref], shape[::-1], matrix, {})
+        return self._result("transpose", [products.ref], shape, None, {})
 
     def _lookup(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         table, row = operands
@@ -300,6 +310,13 @@ class Trace:
         if xs.ref in self._unknown:
             self._unknown[node] = self._unknown[xs.ref]
         return Expression(self, node, xs.shape)
+
+    def _list_map(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        (xs,) = operands
+        result = self._result(op, [xs.ref], xs.shape, None, attrs)
+        if xs.ref in self._unknown:
+            self._unknown[result.ref] = self._unknown[xs.ref]
+        return result
 
     def _source(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         shape = attrs["shape"]
@@ -322,7 +339,7 @@ class Trace:
                 )
             elif self.domain(v.ref):
                 raise TraceError(
-                    f"{self.describe()} returns one value per list element; reduce it with vpps.sum or vpps.mean"
+                    f"{self.describe()} returns one value per list element; reduce it with vpps.sum or its like"
                 )
             elif v.ref in self._unknown:
                 raise TraceError(
@@ -353,6 +370,10 @@ APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expressio
     "lookup": Trace._lookup,
     "list_sum": Trace._list_reduce,
     "list_mean": Trace._list_reduce,
+    "list_max": Trace._list_reduce,
+    "list_min": Trace._list_reduce,
+    "list_softmax": Trace._list_map,
+    "list_log_softmax": Trace._list_map,
     "input": Trace._source,
     "zeros": Trace._source,
 }
@@ -363,7 +384,10 @@ def check_operand(x: Any, op: str, where: str) -> None:
     if isinstance(x, Lookup):
         raise ShapeError(f"{where}: {op} of {x!r}: take a row of it with lookup(table, i)")
     if isinstance(x, Parameter) and len(x.shape) > 1:
-        raise ShapeError(f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @")
+        raise ShapeError(
+            f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @; for x @ W declare W "
+            "transposed and write W @ x"
+        )
     if isinstance(x, Expression | Parameter):
         return
     if isinstance(x, Index):
@@ -371,7 +395,7 @@ def check_operand(x: Any, op: str, where: str) -> None:
             f"{where}: {op} takes no int here; {x!r} can be used by vpps.lookup and vpps.cross_entropy only"
         )
     if isinstance(x, ListExpression):
-        raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), vpps.sum(xs) or vpps.mean(xs)")
+        raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), or a reduction such as vpps.sum(xs)")
     if as_number(x) is not None:
         raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}")
     kind = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"{type(x).__name__} {x!r}"

@@ -51,10 +51,13 @@ ROUTINES = (
     "sync_host.h",
     "elementwise.cuh",
     "rowwise.cuh",
+    "lists.cuh",
     "ops/elementwise.cuh",
     "ops/rowwise.cuh",
+    "ops/lists.cuh",
     "optimizers.cuh",
     "matrix_host.cuh",
+    "matmul_host.cuh",
 )
 MACHINE = ("machine_host.h",)
 

@@ -19,12 +19,15 @@ def _move(shapes: Sequence[Shape], out: Shape) -> Cost:
 
 def _affine_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     w, x, *b = shapes
-    if len(w) != 2 or len(x) != 1 or w[1] != x[0]:
-        columns = w[1] if len(w) == 2 else "?"
-        raise ValueError(f"a vector of length {columns} on the right of a matrix of shape {w}")
+    if len(w) != 2:
+        raise ValueError("a matrix on its left; vpps.dot(a, b) is the inner product of vectors")
+    if not 1 <= len(x) <= 2 or w[1] != x[0]:
+        raise ValueError(
+            f"a vector of length {w[1]}, or a matrix of {w[1]} rows, on the right of a matrix of shape {w}"
+        )
     if b and b[0] != (w[0],):
         raise ValueError(f"a bias of shape ({w[0]},)")
-    return (w[0],)
+    return (w[0], *x[1:])
 
 
 def _affine(attrs: Attrs, w: Array, x: Array, *b: Array) -> Array:
@@ -42,25 +45,31 @@ def _affine_cost(shapes: Sequence[Shape], out: Shape) -> Cost:
 
 
 def _concat_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
-    if not shapes or any(len(s) > 1 for s in shapes):
-        raise ValueError("one or more vectors or scalars")
-    return (sum(map(size, shapes)),)
+    matrices = [s for s in shapes if len(s) == 2]
+    if not matrices and shapes:
+        return (sum(map(size, shapes)),)
+    if len(matrices) != len(shapes) or len({s[1] for s in shapes}) != 1:
+        raise ValueError(
+            "one or more vectors or scalars, or matrices of equal numbers of columns (vpps.reshape(x, (1, n)) makes a "
+            "row of a vector)"
+        )
+    return (sum(s[0] for s in shapes), shapes[0][1])
 
 
 def _concat(attrs: Attrs, *xs: Array) -> Array:
-    return np.concatenate([x.reshape(len(x), size(x.shape[1:])) for x in xs], axis=1)
+    return np.concatenate([x[:, None] if x.ndim == 1 else x for x in xs], axis=1)
 
 
 def _concat_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, ...]:
-    cuts = np.cumsum([size(x.shape[1:]) for x in xs])[:-1]
+    cuts = np.cumsum([x.shape[1] if x.ndim > 1 else 1 for x in xs])[:-1]
     return tuple(d.reshape(x.shape) for d, x in zip(np.split(dy, cuts, axis=1), xs, strict=True))
 
 
 def _slice_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     (s,) = shapes
-    if len(s) != 1 or not 0 <= attrs["start"] < attrs["stop"] <= s[0]:
-        raise ValueError(f"a vector that holds elements [{attrs['start']}, {attrs['stop']})")
-    return () if attrs["scalar"] else (attrs["stop"] - attrs["start"],)
+    if not s or not 0 <= attrs["start"] < attrs["stop"] <= s[0]:
+        raise ValueError(f"a vector or matrix that holds elements or rows [{attrs['start']}, {attrs['stop']})")
+    return s[1:] if attrs["scalar"] else (attrs["stop"] - attrs["start"], *s[1:])
 
 
 def _slice(attrs: Attrs, x: Array) -> Array:
@@ -69,7 +78,7 @@ def _slice(attrs: Attrs, x: Array) -> Array:
 
 def _slice_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
     d = np.zeros_like(xs[0])
-    d[:, attrs["start"] : attrs["stop"]] = dy.reshape(len(dy), attrs["stop"] - attrs["start"])
+    d[:, attrs["start"] : attrs["stop"]] = dy[:, None] if attrs["scalar"] else dy
     return (d,)
 
 
@@ -123,7 +132,18 @@ def _source(attrs: Attrs, *xs: Array) -> Array:
 register(
     Op("affine", Form.MATVEC, None, _affine_shape, _affine, _affine_back, _affine_cost, doc="W @ x, or W @ x + b fused")
 )
-register(Op("concat", Form.CONCAT, None, _concat_shape, _concat, _concat_back, _move, doc="vectors joined end to end"))
+register(
+    Op(
+        "concat",
+        Form.CONCAT,
+        None,
+        _concat_shape,
+        _concat,
+        _concat_back,
+        _move,
+        doc="vectors joined end to end, or rows of matrices",
+    )
+)
 register(
     Op(
         "slice",
@@ -134,7 +154,7 @@ register(
         _slice_back,
         _free,
         attrs=("start", "stop", "scalar"),
-        doc="elements start to stop of a vector; a view",
+        doc="elements start to stop of a vector, or such rows of a matrix; a view",
     )
 )
 register(

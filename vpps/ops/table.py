@@ -27,9 +27,14 @@ class Form(Enum):
     MAP = "map"  # out[i] = f(a[i], ...): any slice of the units
     ROWWISE = "rowwise"  # one vertex's row is reduced as a whole: sliced by rows
     MATVEC = "matvec"  # parameter matrix times vector
+    MATVEC_ROWS = "matvec_rows"  # parameter matrix times every row of a computed matrix
+    MATMUL = "matmul"  # products of computed matrices and vectors
+    TRANSPOSE = "transpose"  # of a computed matrix
     CONCAT = "concat"  # segments of other rows
     SLICE = "slice"  # a view: no instruction
+    RESHAPE = "reshape"  # likewise
     LIST_REDUCE = "list_reduce"  # reduces the elements of a list argument
+    LIST_MAP = "list_map"  # a result for each element of a list argument, which depends on all of them
     LOOKUP = "lookup"  # a row of a table: a view through an index list
     INPUT = "input"  # data carried by the script
     ZEROS = "zeros"  # a row of zeros

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vpps.model import Lookup, Parameter
+from vpps.plan.distribution import ZERO
 from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Kind, Role
 
 
@@ -61,6 +62,13 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """List, a word per vertex and one more: row of the vertex's first element among the rows of a domain."""
+
+    domain: int
+
+
+@dataclass(frozen=True, slots=True)
 class Uses:
     """CSR offsets into the addresses of the gradient rows that the readers of an output hand back."""
 
@@ -72,7 +80,7 @@ class Data:
     """The floats of graph inputs, carried by the script."""
 
 
-ListKey = Args | Elements | Rows | TableRows | Ints | Expand | Offsets | Uses | Data
+ListKey = Args | Elements | Rows | TableRows | Ints | Expand | Offsets | Ends | Uses | Data
 
 
 class Slab(NamedTuple):
@@ -116,6 +124,9 @@ class View(NamedTuple):
         return self.slab < 0 and self.rows is None
 
 
+NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
+
+
 @dataclass(slots=True)
 class Instr:
     """An instruction over views.
@@ -132,6 +143,8 @@ class Instr:
         accumulate: adds to the result (flag ACCUMULATE).
         mean: flag MEAN.
         gathers: slabs read through an index list that the plan makes: (slab, offset, width).
+        repeat: rows per vertex (or element), where each row of the views holds so many of `width` floats: a matrix.
+        elements: domain of the elements whose lists it works on, where it counts vertices; else 0.
         group: instructions of one group need no barrier between them.
     """
 
@@ -146,6 +159,8 @@ class Instr:
     accumulate: bool = False
     mean: bool = False
     gathers: tuple[View, ...] = ()
+    repeat: int = 1
+    elements: int = 0
     group: int = 0
     alone: bool = False
 

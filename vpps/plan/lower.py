@@ -17,9 +17,11 @@ import numpy as np
 from vpps.graph.trace import Node, TracedCell
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
+from vpps.plan import lists, matrices
 from vpps.plan.barriers import assign_groups
-from vpps.plan.distribution import ZERO, Distribution
+from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
+    NO_BIAS,
     Args,
     Data,
     Elements,
@@ -35,10 +37,8 @@ from vpps.plan.instr import (
     Uses,
     View,
 )
-from vpps.plan.prepare import parts_of_units, prepare
+from vpps.plan.prepare import VIEWS, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
-
-NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
 
 
 class LoweredCell:
@@ -70,10 +70,10 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements, View]] = []
         self.input_gradient: View | None = None
-        _Lowering(self, distribution, exclusive).run()
+        Lowering(self, distribution, exclusive).run()
 
 
-class _Lowering:
+class Lowering:
     """The pass itself; state that is dropped afterwards."""
 
     def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool) -> None:
@@ -92,6 +92,7 @@ class _Lowering:
         self.storage: dict[int, View] = {}
         self.covered: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self.alias: dict[int, View] = {}
+        self.operand_rows: dict[int, View] = {}  # of products of a parameter with the rows of a matrix
         self.emit_to = result.forward
 
     # ---- analysis
@@ -145,7 +146,7 @@ class _Lowering:
         for i, node in enumerate(self.nodes):
             if self.live[i]:
                 self._forward(i, node)
-        self.out.outputs = [self._view(o) for o in self.outputs]
+        self.out.outputs = [self.view_of(o) for o in self.outputs]
         self.out.n_forward_slabs = len(self.out.slabs)
         self.emit_to = self.out.backward
         for k, o in enumerate(self.outputs):
@@ -170,8 +171,15 @@ class _Lowering:
         mean: bool = False,
         gathers: tuple[View, ...] = (),
         operands: dict[str, Any] | None = None,
+        repeat: int = 1,
+        lists_of: int = 0,
     ) -> None:
-        """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide."""
+        """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
+
+        Args:
+            repeat: rows of the instruction in a row of the views; `dst.width` is that of one.
+            lists_of: domain whose lists the instruction, counted in vertices, works on.
+        """
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
         if name == "matvec" and dst.width // parts % self.granule:
@@ -181,7 +189,7 @@ class _Lowering:
             Instr(
                 name,
                 node,
-                dst.domain,
+                0 if lists_of else dst.domain,
                 dst.width,
                 parts,
                 {"dst": dst, **(operands or {})},
@@ -190,6 +198,8 @@ class _Lowering:
                 accumulate,
                 mean,
                 gathers,
+                repeat,
+                lists_of,
                 alone=self.exclusive and name != "matvec",
             )
         )
@@ -199,7 +209,8 @@ class _Lowering:
         self.out.slabs.append(Slab(width, domain))
         return View(len(self.out.slabs) - 1, None, 0, 0, width, domain)
 
-    def _view(self, i: int) -> View:
+    def view_of(self, i: int) -> View:
+        """The rows of node i's value."""
         v = self.view[i]
         assert v is not None
         return v
@@ -207,7 +218,7 @@ class _Lowering:
     def _segments(self, i: int) -> list[View]:
         """The pieces of a vector operand of a product; a concatenation used by products only is never made."""
         if self.view[i] is not None:
-            return [self._view(i)]
+            return [self.view_of(i)]
         return [v for j in self.nodes[i].inputs for v in self._segments(j)]
 
     def _row_operands(self, sources: list[View]) -> dict[str, View]:
@@ -226,8 +237,8 @@ class _Lowering:
             self.view[i] = View(-1, None, self.places[node.parameter].weights, 0, width, 0)
         elif form is Form.LOOKUP:
             self.view[i] = View(-1, TableRows(i), 0, 0, width, 0)
-        elif form is Form.SLICE:
-            self.view[i] = self._view(node.inputs[0]).part(node.attrs["start"], width)
+        elif form in VIEWS:
+            self.view[i] = self.view_of(node.inputs[0]).part(offset_of(self.nodes, i), width)
         elif form is Form.CONCAT and self._is_segments(i):
             pass
         elif form is not Form.INDEX:
@@ -248,7 +259,7 @@ class _Lowering:
     def _compute(self, i: int, node: Node, dst: View) -> None:
         """Emit the instruction that computes node i into `dst`."""
         form = node.op.form
-        sources = [self._view(j) for j in node.inputs if self.view[j] is not None]
+        sources = [self.view_of(j) for j in node.inputs if self.view[j] is not None]
         if form is Form.MAP:
             values = {"value": node.attrs.get("value", 0.0)}
             self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
@@ -258,7 +269,7 @@ class _Lowering:
         elif form is Form.MATVEC:
             assert node.parameter is not None
             values = {"weights": self.places[node.parameter].weights, "columns": node.parameter.shape[1]}
-            bias = self._view(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
+            bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
             operands = {"bias": bias, "x": self._segments(node.inputs[0])}
             self.emit("matvec", i, dst, values, operands=operands)
         elif form is Form.CONCAT:
@@ -267,8 +278,16 @@ class _Lowering:
                 for v in self._segments(j):
                     self.emit("copy", i, dst.part(offset, v.width), {"value": 0.0}, operands={"a": v})
                     offset += v.width
+        elif form is Form.MATVEC_ROWS:
+            matrices.rows_product(self, i, node, dst)
+        elif form is Form.MATMUL:
+            matrices.product(self, i, node, dst)
+        elif form is Form.TRANSPOSE:
+            matrices.transpose(self, i, node.inputs[0], sources[0], dst)
+        elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
+            lists.forward(self, i, node, dst)
         elif form is Form.LIST_REDUCE:
-            source = self._view(node.inputs[0])
+            source = self.view_of(node.inputs[0])
             self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
         elif form is Form.INPUT:
             self.emit("input", i, dst, {"data": Data()})
@@ -300,8 +319,8 @@ class _Lowering:
     def claim(self, j: int) -> tuple[View, bool]:
         """Where to write a contribution to node j's gradient, and whether to add to what is there."""
         root, offset = j, 0
-        while self.nodes[root].op.form is Form.SLICE:
-            offset += self.nodes[root].attrs["start"]
+        while self.nodes[root].op.form in VIEWS:
+            offset += offset_of(self.nodes, root)
             root = self.nodes[root].inputs[0]
         if root not in self.storage:
             self.storage[root] = self.slab(self.width(root), self.nodes[root].domain)
@@ -340,7 +359,7 @@ class _Lowering:
 
     def _backward(self, i: int, node: Node) -> None:
         form = node.op.form
-        if form is Form.SLICE:
+        if form in VIEWS:
             return  # its gradient is part of its operand's
         dy = self._gradient(i)
         if dy is None:
@@ -363,14 +382,22 @@ class _Lowering:
                 if self.needs[j]:
                     self.pass_on(i, j, dy.part(offset, self.width(j)))
                 offset += self.width(j)
+        elif form is Form.MATVEC_ROWS:
+            matrices.rows_product_backward(self, i, node, dy)
+        elif form is Form.MATMUL:
+            matrices.product_backward(self, i, node, dy)
+        elif form is Form.TRANSPOSE:
+            matrices.transpose_backward(self, i, node, dy)
+        elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
+            lists.backward(self, i, node, dy)
         elif form is Form.LIST_REDUCE:
             self._backward_list(i, node, dy)
         elif form in (Form.MAP, Form.ROWWISE):
             self._backward_plain(i, node, dy)
 
     def _backward_plain(self, i: int, node: Node, dy: View) -> None:
-        operands = [self._view(j) for j in node.inputs[: node.op.arity]]
-        sources = self._row_operands([*operands, self._view(i), dy])
+        operands = [self.view_of(j) for j in node.inputs[: node.op.arity]]
+        sources = self._row_operands([*operands, self.view_of(i), dy])
         for k, j in enumerate(node.inputs[: node.op.arity]):
             if not self.needs[j]:
                 continue
@@ -418,7 +445,7 @@ class _Lowering:
         if node.op.name == "list_mean":
             domain = self.nodes[j].domain
             scaled = self.slab(dy.width, 0)
-            offsets = Offsets(domain, self._view(j).row_list(domain))
+            offsets = Offsets(domain, self.view_of(j).row_list(domain))
             self.emit("divide_by_count", i, scaled, {"offsets": offsets}, operands={"src": dy})
             dy = scaled
         self.pass_on(i, j, dy)
@@ -439,6 +466,8 @@ class _Lowering:
 
     def pass_on(self, i: int, j: int, dy: View) -> None:
         """Node j's gradient gets node i's, `dy`, unchanged: as a view if that is all it gets, else by a copy."""
+        while self.nodes[j].op.form is Form.RESHAPE and self.uses[j] == 1:
+            j = self.nodes[j].inputs[0]
         node, target = self.nodes[i], self.nodes[j]
         # A reduction of a list hands its gradient, one row per vertex, to each element of the list.
         same_rows = node.domain == target.domain or node.op.form is Form.LIST_REDUCE
@@ -446,7 +475,7 @@ class _Lowering:
             self.reduce_into(i, j, dy)
         elif target.op.form is Form.ARGUMENT:
             self._hand_back(j, dy)
-        elif self.uses[j] == 1 and target.op.form is not Form.SLICE:
+        elif self.uses[j] == 1 and target.op.form not in VIEWS:
             self.alias[j] = dy
         else:
             dst, accumulate = self.claim(j)
@@ -454,7 +483,7 @@ class _Lowering:
 
     def _hand_back(self, argument: int, dy: View) -> None:
         """Let the producer of an argument find a gradient row for it in `dy`."""
-        key = self._view(argument).rows
+        key = self.view_of(argument).rows
         assert isinstance(key, Args | Elements)
         self.out.arguments.append((key, dy))
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vpps.graph.trace import Node, TracedCell
 from vpps.ops import OPS, Form, size
 
+VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
+
+
+def offset_of(nodes: Sequence[Node], i: int) -> int:
+    """Floats from the beginning of the operand to node i, a view of it."""
+    node = nodes[i]
+    if node.op.form is Form.RESHAPE:
+        return 0
+    return int(node.attrs["start"]) * size(nodes[node.inputs[0]].shape[1:])
+
 
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
-    """Nodes with biases fused into products, and outputs that have memory of their own."""
-    nodes = _fuse_biases(list(cell.nodes), cell.outputs)
+    """Nodes with biases and transposes fused into products, and outputs that have memory of their own."""
+    nodes = _fuse_biases(_fuse_transposes(list(cell.nodes)), cell.outputs)
     outputs = []
     for o in cell.outputs:
         root = o
-        while nodes[root].op.form is Form.SLICE:
+        while nodes[root].op.form in VIEWS:
             root = nodes[root].inputs[0]
         # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
         if nodes[root].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
@@ -20,6 +32,29 @@ def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
             o = len(nodes) - 1
         outputs.append(o)
     return nodes, tuple(outputs)
+
+
+def _fuse_transposes(nodes: list[Node]) -> list[Node]:
+    """Let products read transposed matrices where they are; undo double transposes. Node numbers stay as they are."""
+    for i, n in enumerate(nodes):
+        if n.op.form is Form.TRANSPOSE:
+            source = nodes[n.inputs[0]]
+            if source.op.form is Form.TRANSPOSE:
+                nodes[i] = _reshaped(n, source.inputs[0])
+            elif 1 in n.shape:  # a row and a column hold the same floats
+                nodes[i] = _reshaped(n, n.inputs[0])
+        elif n.op.name == "matmul":
+            inputs, attrs = list(n.inputs), dict(n.attrs)
+            for k, transposed in enumerate(("transposed_a", "transposed_b")):
+                if nodes[inputs[k]].op.form is Form.TRANSPOSE:
+                    inputs[k] = nodes[inputs[k]].inputs[0]
+                    attrs[transposed] = not attrs[transposed]
+            nodes[i] = Node(n.op, tuple(inputs), attrs, n.shape, n.domain)
+    return nodes
+
+
+def _reshaped(node: Node, source: int) -> Node:
+    return Node(OPS["reshape"], (source,), {"shape": node.shape}, node.shape, node.domain)
 
 
 def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
@@ -62,6 +97,8 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
             for j in node.inputs:
                 if nodes[j].shape == node.shape:
                     parent[find(j)] = find(i)
+        elif live[i] and node.op.form is Form.RESHAPE:
+            parent[find(node.inputs[0])] = find(i)
     wishes: dict[int, set[int]] = {}
     for i, node in enumerate(nodes):
         if not live[i]:
@@ -71,7 +108,7 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
             width, total = size(node.shape), size(nodes[source].shape)
             if width < granule:
                 continue
-            fits = total % width == 0 and node.attrs["start"] % width == 0
+            fits = total % width == 0 and offset_of(nodes, i) % width == 0
             wishes.setdefault(find(source), set()).add(total // width if fits else 1)
         elif node.op.form is Form.CONCAT:
             widths = {size(nodes[j].shape) for j in node.inputs}

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vpps.ops import size
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Args, Elements, Expand, Ints, ListKey, Rows, TableRows, View
+from vpps.plan.instr import Args, Elements, Ends, Expand, Ints, ListKey, Rows, TableRows, View
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import BlockArrays, ragged
 from vpps.plan.topology import Ints as IntArray
@@ -122,6 +122,8 @@ class BlockPlan:
                 found = self._addresses[self.values_read(key)]
             case Expand(domain, of):
                 found = self.list_values(of)[self._owner[domain - 1]]
+            case Ends(domain):
+                found = self.offsets(domain)
             case Ints(node):
                 attrs = cell.cell.nodes[node].attrs
                 if "constant" in attrs:

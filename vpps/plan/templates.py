@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
@@ -9,8 +10,8 @@ from vpps.plan.barriers import in_groups
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, View
 from vpps.plan.lower import LoweredCell
-from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
-from vpps.script.instructions import BY_NAME, Kind
+from vpps.script.encode import AnyWord, OperandWords, Template, Word, direct, encode, indexed
+from vpps.script.instructions import BY_NAME, Field, Kind, Role
 
 
 class Group:
@@ -71,7 +72,7 @@ class CellTemplates:
         if key not in self._fused:
             i = gradient.instr
             values = {**i.values, **fields, "hyper": 0}
-            step = Instr(f"outer_update.{rule}", i.node, i.domain, i.width, i.parts, i.operands, values)
+            step = replace(i, name=f"outer_update.{rule}", values=values)
             self._fused[key] = Group(self, [step])
         return self._fused[key]
 
@@ -84,25 +85,25 @@ class CellTemplates:
         number = self.keys.setdefault(key, len(self.keys))
         return Word(0, len(self.lowered.slabs) + number, per_row)
 
-    def _operand(self, view: View, domain: int, reads: bool) -> OperandWords:
-        scalar = reads and view.width == 1
+    def _operand(self, view: View, instr: Instr, field: Field) -> OperandWords:
+        scalar = field.role is not Role.WRITE and view.width == 1
+        # Rows of elements are counted from the cell's first one, whatever vertices the step has.
+        domain, moves = (instr.elements, 0) if field.elements else (instr.domain, 1)
         if view.shared:
             return direct(view.address + view.offset, 0, scalar)
         if view.slab >= 0 and view.domain == domain:
-            stride = self.lowered.slabs[view.slab].width
-            return direct(Word(view.offset, view.slab, stride), stride, scalar)
-        return indexed(self._list(view.row_list(domain)), view.offset, scalar)
+            width = self.lowered.slabs[view.slab].width
+            return direct(Word(view.offset, view.slab, moves * width), width // instr.repeat, scalar)
+        return indexed(self._list(view.row_list(domain), moves), view.offset, scalar)
 
     def encode(self, instr: Instr) -> list[AnyWord]:
         """Words of an instruction; views and lists become bases."""
         fields: dict[str, Any] = {}
         for field in BY_NAME[instr.name].fields:
             if field.kind is Kind.OPERAND:
-                fields[field.name] = self._operand(instr.operands[field.name], instr.domain, field.name != "dst")
+                fields[field.name] = self._operand(instr.operands[field.name], instr, field)
             elif field.kind is Kind.SEGMENTS:
-                fields[field.name] = [
-                    (self._operand(v, instr.domain, True), v.width) for v in instr.operands[field.name]
-                ]
+                fields[field.name] = [(self._operand(v, instr, field), v.width) for v in instr.operands[field.name]]
             elif field.kind is Kind.LIST:
                 key = instr.values[field.name]
                 fields[field.name] = 0 if key is None else self._list(key)
@@ -110,7 +111,8 @@ class CellTemplates:
                 fields[field.name] = self._list(Data(), per_row=instr.width)
             else:
                 fields[field.name] = instr.values[field.name]
-        return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)
+        rows = Word(0, per_count=instr.repeat)
+        return encode(instr.name, rows, instr.width, instr.parts, instr.flags, **fields)
 
 
 def _places(cell: TracedCell, kind: type) -> dict[int, int]:

@@ -13,6 +13,9 @@ Field kinds:
     float: an IEEE single.
     segments: any number of (operand, width) pairs to the end of the instruction.
 
+Instructions on lists count vertices and work on the elements of their lists: rows `elements[r]` to `elements[r + 1]` of
+the operands that are marked so are the elements of vertex r; row 0 is the first element of the cell.
+
 How an instruction is divided among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: it owns some rows, whole (flag ROWS set);
@@ -86,12 +89,18 @@ class Slices(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an instruction. `width` names the field that holds the operand's width, or "" for the result's."""
+    """A field of an instruction.
+
+    Attributes:
+        width: names the field that holds the operand's width; "" for the result's.
+        elements: the operand's rows are those of list elements, where the instruction counts vertices.
+    """
 
     name: str
     kind: Kind
     role: Role = Role.NONE
     width: str = ""
+    elements: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +131,8 @@ class Instruction:
         return HEAD_WORDS + sum(f.kind.words for f in self.fields if f.kind is not Kind.SEGMENTS)
 
 
-def _operand(name: str, role: Role, width: str = "") -> Field:
-    return Field(name, Kind.OPERAND, role, width)
+def _operand(name: str, role: Role, width: str = "", elements: bool = False) -> Field:
+    return Field(name, Kind.OPERAND, role, width, elements)
 
 
 DST = _operand("dst", Role.WRITE)
@@ -139,6 +148,9 @@ def _row_form(n: int) -> tuple[Field, ...]:
     return (DST, *sources, Field("row_width", Kind.WORD), Field("labels", Kind.LIST), Field("value", Kind.FLOAT))
 
 
+_DST_ELEMENTS = _operand("dst", Role.WRITE, elements=True)
+_LIST = _operand("a", Role.READ, elements=True)
+_ELEMENTS = Field("elements", Kind.LIST)
 _MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD))
 _HYPER = Field("hyper", Kind.WORD)  # position in the script of the optimizer's hyper-parameters
 _MOMENTS = (Field("moment0", Kind.WORD), Field("moment1", Kind.WORD))
@@ -151,6 +163,17 @@ FORMS: dict[str, tuple[Field, ...]] = {
     "Input": (DST, Field("data", Kind.WORD)),
     "GatherSum": (DST, Field("offsets", Kind.LIST), Field("shift", Kind.WORD)),
     "DivideByCount": (DST, _operand("src", Role.READ), Field("offsets", Kind.LIST)),
+    "ListMap": (_DST_ELEMENTS, _LIST, _ELEMENTS),
+    "ListMapGrad": (_DST_ELEMENTS, _LIST, _operand("dy", Role.READ, elements=True), _ELEMENTS),
+    "ListReduce": (DST, _LIST, _ELEMENTS),
+    "ListReduceGrad": (_DST_ELEMENTS, _LIST, _operand("dy", Role.READ), _ELEMENTS),
+    "Transpose": (DST, _operand("a", Role.READ_ROWS), Field("columns", Kind.WORD)),
+    "Matmul": (
+        DST,
+        _operand("a", Role.READ_ROWS, "a_width"),
+        _operand("b", Role.READ_ROWS, "b_width"),
+        *(Field(name, Kind.WORD) for name in ("a_width", "b_width", "inner", "a_transposed", "b_transposed")),
+    ),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
     "Matvec": (DST, _operand("bias", Role.READ), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
     "Outer": (
@@ -211,6 +234,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         "dst = W x + bias for n vectors; W is a packed matrix, or its packed transpose",
     )
     yield "outer", "Outer", "outer", tiles, "G = sum over rows of dy x^T"
+    yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
+    yield "transpose", "Transpose", "transpose", units, "dst[r] = transpose of a matrix with `columns` columns"
     yield "column_sum", "ColumnSum", "column_sum", units, "vector = sum over rows of src"
     yield "squares_matrix", "SquaresMatrix", "squares_matrix", tiles, "partial sums of squares of a matrix gradient"
     yield "squares_rows", "SquaresRows", "squares_rows", units, "sum of squares of each row of a gradient"
@@ -223,6 +248,12 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         elif op.form is Form.ROWWISE:
             assert op.arity is not None
             yield op.name, f"Row{op.arity}", f"rowwise<&{op.device}::forward>", units, op.doc
+        elif op.form in (Form.LIST_MAP, Form.LIST_REDUCE) and op.device:
+            form = "ListMap" if op.form is Form.LIST_MAP else "ListReduce"
+            yield op.name, form, f"lists<&{op.device}::forward>", units, op.doc
+            doc = f"gradient of {op.name}"
+            yield f"{op.name}.grad0", f"{form}Grad", f"lists<&{op.device}::backward>", units, doc
+            continue
         else:
             continue
         for k in range(op.arity if op.differentiable else 0):

@@ -176,8 +176,11 @@ class Verifier:
             value = d.fields[f.name]
             if f.kind is Kind.OPERAND:
                 assert isinstance(value, Operand)
-                mine = units if f.role is not Role.READ_ROWS else np.arange(self.word(d, f.width))
-                cells = self.cells(d, value, rows, np.array([0]) if value.scalar else mine)
+                mine = units
+                if f.role is Role.READ_ROWS:
+                    mine = np.arange(self.word(d, f.width) if f.width else d.width)
+                of = self.elements(d, rows) if f.elements else rows
+                cells = self.cells(d, value, of, np.array([0]) if value.scalar else mine)
                 if f.role is Role.WRITE:
                     writes.append(cells)
                 else:
@@ -191,6 +194,13 @@ class Verifier:
             if d.flags & Flag.ACCUMULATE:
                 yield cells, False
             yield cells, True
+
+    def elements(self, d: Decoded, rows: Ints) -> Ints:
+        """Rows of the list elements of vertices that lie one after the other."""
+        first = self.list(d, self.word(d, "elements"), np.append(rows, rows[-1] + 1))
+        if (np.diff(first) < 0).any():
+            self.fail(d, f"a list ends before it begins: rows {first.tolist()}")
+        return np.arange(first[0], first[-1])
 
     def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, bool]]:
         """Accesses that fields other than operands stand for."""
@@ -207,6 +217,13 @@ class Verifier:
             offsets = self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
             entries = self.list(d, 0, np.arange(offsets[0], offsets[-1]))
             yield self.grid(d, entries + self.word(d, "shift"), units), False
+        elif name == "Matmul":
+            inner, a_width, b_width = (self.word(d, k) for k in ("inner", "a_width", "b_width"))
+            if a_width % inner or b_width % inner or a_width // inner * (b_width // inner) != d.width:
+                self.fail(d, f"matrices of {a_width} and {b_width} floats, {inner} inside, make no {d.width} floats")
+        elif name == "Transpose":
+            if d.width % self.word(d, "columns"):
+                self.fail(d, f"{d.width} floats are no rows of {self.word(d, 'columns')}")
         elif name == "Matvec":
             if d.parts > 1 and d.width // d.parts % self.panel:
                 self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")

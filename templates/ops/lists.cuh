@@ -1,0 +1,121 @@
+// ---- device code of the ops on lists. In backward, a holds the elements' results where the op has one for each of them,
+// else the elements; dy are the gradients of the results.
+
+// Sign is 1 for the largest, -1 for the smallest.
+template <int Sign> struct ListExtremum {
+    // The best value of every unit, and the first element that has it. A NaN stays.
+    VP_DEVICE static void find(const Operand& a, const Strip& s, float* best, int* where)
+    {
+        for (int u = 0; u < s.width; u++) where[u] = s.from;
+        memcpy(best, s.row(a, s.from), s.width * sizeof(float));
+        for (int e = s.from + 1; e < s.to; e++) {
+            const float* x = s.row(a, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) {
+                const bool better = Sign * x[u] > Sign * best[u] || (x[u] != x[u] && best[u] == best[u]);
+                best[u] = better ? x[u] : best[u];
+                where[u] = better ? e : where[u];
+            }
+        }
+    }
+    VP_DEVICE static void forward(const ListReduce& i, const Strip& s)
+    {
+        float best[LIST_STRIP] = {0};
+        int where[LIST_STRIP];
+        if (s.from < s.to) find(i.a, s, best, where);
+        memcpy(s.row(i.dst, s.vertex), best, s.width * sizeof(float));
+    }
+    VP_DEVICE static void backward(const ListReduceGrad& i, const Strip& s)
+    {
+        float best[LIST_STRIP];
+        int where[LIST_STRIP];
+        if (s.from < s.to) find(i.a, s, best, where);
+        const float* dy = s.row(i.dy, s.vertex);
+        const bool accumulate = i.head.flags & ACCUMULATE;
+        for (int e = s.from; e < s.to; e++) {
+            float* d = s.row(i.dst, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) {
+                const float v = where[u] == e ? dy[u] : 0.f;
+                d[u] = accumulate ? d[u] + v : v;
+            }
+        }
+    }
+};
+using ListMax = ListExtremum<1>;
+using ListMin = ListExtremum<-1>;
+
+struct ListSoftmax {
+    VP_DEVICE static void forward(const ListMap& i, const Strip& s)
+    {
+        if (s.from == s.to) return;
+        float top[LIST_STRIP], total[LIST_STRIP];
+        int where[LIST_STRIP];
+        ListMax::find(i.a, s, top, where);
+        s.sum(total, [&](int e, float* part) {
+            const float* x = s.row(i.a, e);
+            float* y = s.row(i.dst, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) {
+                y[u] = exp_(x[u] - top[u]);
+                part[u] += y[u];
+            }
+        });
+        for (int u = 0; u < s.width; u++) total[u] = 1.f / total[u];
+        for (int e = s.from; e < s.to; e++) {
+            float* y = s.row(i.dst, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) y[u] *= total[u];
+        }
+    }
+    VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
+    {
+        float mean[LIST_STRIP];
+        s.sum(mean, [&](int e, float* part) {
+            const float *y = s.row(i.a, e), *dy = s.row(i.dy, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) part[u] = fma_(y[u], dy[u], part[u]);
+        });
+        const bool accumulate = i.head.flags & ACCUMULATE;
+        for (int e = s.from; e < s.to; e++) {
+            const float *y = s.row(i.a, e), *dy = s.row(i.dy, e);
+            float* d = s.row(i.dst, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) {
+                const float v = y[u] * (dy[u] - mean[u]);
+                d[u] = accumulate ? d[u] + v : v;
+            }
+        }
+    }
+};
+
+struct ListLogSoftmax {
+    VP_DEVICE static void forward(const ListMap& i, const Strip& s)
+    {
+        if (s.from == s.to) return;
+        float top[LIST_STRIP], total[LIST_STRIP];
+        int where[LIST_STRIP];
+        ListMax::find(i.a, s, top, where);
+        s.sum(total, [&](int e, float* part) {
+            const float* x = s.row(i.a, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) part[u] += exp_(x[u] - top[u]);
+        });
+        VP_SIMD for (int u = 0; u < s.width; u++) total[u] = log_(total[u]);
+        for (int e = s.from; e < s.to; e++) {
+            const float* x = s.row(i.a, e);
+            float* y = s.row(i.dst, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) y[u] = (x[u] - top[u]) - total[u];
+        }
+    }
+    VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
+    {
+        float total[LIST_STRIP];
+        s.sum(total, [&](int e, float* part) {
+            const float* dy = s.row(i.dy, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) part[u] += dy[u];
+        });
+        const bool accumulate = i.head.flags & ACCUMULATE;
+        for (int e = s.from; e < s.to; e++) {
+            const float *y = s.row(i.a, e), *dy = s.row(i.dy, e);
+            float* d = s.row(i.dst, e);
+            VP_SIMD for (int u = 0; u < s.width; u++) {
+                const float v = dy[u] - exp_(y[u]) * total[u];
+                d[u] = accumulate ? d[u] + v : v;
+            }
+        }
+    }
+};

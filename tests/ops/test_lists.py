@@ -1,0 +1,219 @@
+"""Softmax, maximum and minimum over list arguments agree with the reference: attention, in cells and in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import assert_agrees_with_reference
+from tests.ops.test_on_targets import weighted
+from vpps.ops import size
+
+pytestmark = pytest.mark.cpu
+
+E = vpps.Expression
+LENGTHS = (0, 1, 2, 7, 150)
+
+
+def table(model: vpps.Model, name: str, *shape: int, rows: int = 40, scale: float = 1.0) -> vpps.Lookup:
+    values = np.random.default_rng(sum(map(ord, name))).normal(size=(rows, *shape)) * scale
+    return model.lookup(name, (rows, *shape), init=values)
+
+
+def check(model: vpps.Model, graph: vpps.Graph, results: Sequence[E]) -> None:
+    terms = [weighted(graph, y, i) * (1 / size(y.shape)) for i, y in enumerate(results)]
+    assert_agrees_with_reference(model, graph, vpps.sum(terms), results)
+
+
+@pytest.mark.parametrize("width", [1, 24, 70])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_attention(width: int, scale: float) -> None:
+    """Scores may be large: the softmax does not overflow, and keeps its digits."""
+    model = vpps.Model(seed=1)
+    keys, values, queries = table(model, "k", width), table(model, "v", 9), table(model, "q", width, scale=scale)
+
+    @vpps.cell(elements={"ks": (width,), "vs": (9,)})
+    def attend(q: E, ks: list[E], vs: list[E]) -> E:
+        ws = vpps.softmax(vpps.each(lambda k: vpps.dot(q, k), ks))
+        return vpps.sum(vpps.each(lambda w, v: w * v, ws, vs))
+
+    graph = vpps.Graph()
+    results = [
+        attend(
+            graph.lookup(queries, n % 40),
+            [graph.lookup(keys, (3 * i + n) % 40) for i in range(n)],
+            [graph.lookup(values, (7 * i + n) % 40) for i in range(n)],
+        )
+        for n in LENGTHS
+    ]
+    check(model, graph, results)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_attention_of_one_vertex(length: int) -> None:
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 33)
+    U = model.parameter("U", (33, 33))
+
+    @vpps.cell(elements={"xs": (33,)})
+    def attend(q: E, xs: list[E]) -> E:
+        ws = vpps.softmax(vpps.each(lambda x: vpps.dot(q, U @ x) * 0.2, xs))
+        return vpps.sum(vpps.each(lambda w, x: w * x, ws, xs)) + q
+
+    graph = vpps.Graph()
+    check(model, graph, [attend(graph.lookup(xs, 39), [graph.lookup(xs, i % 39) for i in range(length)])])
+
+
+WIDE: dict[str, Callable[[list[E]], E]] = {
+    "softmax": lambda xs: vpps.sum(vpps.each(lambda p, x: p * vpps.sigmoid(x), vpps.softmax(xs), xs)),
+    "log_softmax": lambda xs: vpps.mean(vpps.each(lambda p, x: p * vpps.sigmoid(x), vpps.log_softmax(xs), xs)),
+    "max": vpps.max,
+    "min": vpps.min,
+    "softmax of mapped": lambda xs: vpps.max(vpps.softmax(vpps.each(lambda x: vpps.tanh(x) * 3.0, xs))),
+    "softmax of softmax": lambda xs: vpps.max(vpps.softmax(vpps.softmax(xs))),
+    "max of mapped": lambda xs: vpps.max(vpps.each(lambda x: x * x, xs)) + vpps.max(xs) - vpps.min(xs),
+    "sum of softmax": lambda xs: vpps.sum(vpps.softmax(xs)) + vpps.mean(vpps.log_softmax(xs)),
+}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (32,), (65,), (200,), (5, 7)])
+@pytest.mark.parametrize("name", WIDE)
+def test_reductions_and_softmax_element_by_element(name: str, shape: tuple[int, ...]) -> None:
+    model = vpps.Model(seed=1)
+    rows = table(model, "x", *shape) if shape else None
+    column = table(model, "s", 3)
+    cell = vpps.cell(elements={"xs": shape})(lambda xs: WIDE[name](xs))
+
+    graph = vpps.Graph()
+
+    def element(i: int) -> E:
+        return graph.lookup(column, i % 40)[0] if rows is None else graph.lookup(rows, i % 40)
+
+    lists = [[element(5 * n + i) for i in range(n)] for n in (0, 1, 2, 7, 70, 0)]
+    check(model, graph, [graph.call(cell, xs) for xs in lists])
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+def test_any_number_of_vertices(n: int) -> None:
+    """With few vertices and narrow rows, some virtual processors own none; lists of some are empty."""
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 40)
+
+    @vpps.cell(elements={"xs": (40,)})
+    def pooled(xs: list[E]) -> tuple[E, E]:
+        ws = vpps.softmax(vpps.each(lambda x: x[3] - x[5], xs))
+        return vpps.sum(vpps.each(lambda w, x: w * x, ws, xs)), vpps.max(xs)
+
+    graph = vpps.Graph()
+    lists = [[graph.lookup(xs, v + i) for i in range((v + 1) % 4)] for v in range(n)]
+    check(model, graph, [y for elements in lists for y in graph.call(pooled, elements)])
+
+
+def test_equal_elements_give_the_gradient_to_the_first() -> None:
+    model = vpps.Model(seed=1)
+    a, b, c = (model.parameter(name, (3,), init=[1.0, 2.0, 3.0]) for name in "abc")
+    graph = vpps.Graph()
+    elements = [graph.zeros(3) + p for p in (a, b, c)]
+    results = [graph.call(vpps.cell(lambda xs, f=f: f(xs)), elements) for f in (vpps.max, vpps.min)]
+    check(model, graph, results)
+    with vpps.Handle(model, vps=2) as handle:
+        _, gradients = handle.gradients(graph, vpps.sum(results[0]))
+    assert gradients["a"].tolist() == [1, 1, 1]
+    assert not gradients["b"].any()
+    assert not gradients["c"].any()
+
+
+def test_what_an_empty_list_gives() -> None:
+    model = vpps.Model(seed=1)
+    p = model.parameter("p", (4,), init="normal")
+
+    @vpps.cell(elements={"xs": (4,)})
+    def reduced(x: E, xs: list[E]) -> tuple[E, E, E]:
+        ws = vpps.softmax(vpps.each(lambda e: vpps.dot(e, p), xs))
+        return vpps.max(xs), vpps.min(xs), vpps.sum(vpps.each(lambda w, e: w * e, ws, xs)) + x
+
+    graph = vpps.Graph()
+    x = graph.input([1.0, 2.0, 3.0, 4.0])
+    largest, smallest, attended = reduced(x, [])
+    with vpps.Handle(model, vps=2) as handle:
+        values = handle.forward(graph, [largest, smallest, attended])
+        assert [v.tolist() for v in values] == [[0] * 4, [0] * 4, [1, 2, 3, 4]]
+        assert not handle.gradients(graph, vpps.sum(largest + smallest + attended))[1]["p"].any()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_softmax_over_a_list_keeps_its_digits_far_from_zero(offset: float) -> None:
+    model = vpps.Model(seed=1)
+    values = np.round(np.random.default_rng(0).normal(size=(12, 34)), 1) + offset
+    xs = model.lookup("x", (12, 34), init=values)
+
+    @vpps.cell
+    def both(xs: list[E], vs: list[E]) -> E:
+        ps, logs = vpps.softmax(xs), vpps.log_softmax(xs)
+        return vpps.sum(vpps.each(lambda p, log, v: p * v + log * 0.1, ps, logs, vs))
+
+    graph = vpps.Graph()
+    rng = np.random.default_rng(1)
+    vs = [graph.input(rng.normal(size=34)) for _ in range(12)]
+    check(model, graph, [both([graph.lookup(xs, i) for i in range(12)], vs)])
+
+
+def test_gradients_of_a_list_from_several_reductions_are_added() -> None:
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 48)
+
+    @vpps.cell
+    def several(xs: list[E], q: E) -> E:
+        ps = vpps.softmax(xs)
+        scores = vpps.each(lambda x, p: vpps.dot(x, q) + vpps.sum(p[3:9]), xs, ps)
+        ws = vpps.softmax(scores)
+        pooled = vpps.max(xs) + vpps.mean(xs) - vpps.min(ps) + vpps.sum(vpps.each(lambda x: x[0] * q, xs))
+        return pooled * vpps.max(scores) * 0.1 + vpps.sum(vpps.each(lambda w, x, p: w * x + p, ws, xs, ps))
+
+    graph = vpps.Graph()
+    results = [several([graph.lookup(xs, i + n) for i in range(n)], graph.lookup(xs, n)) for n in (3, 1, 5)]
+    check(model, graph, results)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3)])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_python_list_is_treated_like_a_list_argument(name: str, shape: tuple[int, ...]) -> None:
+    function: Callable[..., list[E]] = getattr(vpps, name)
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 6)
+
+    def normalise(items: list[E]) -> E:
+        return vpps.sum(vpps.each(lambda p, x: p * x, function(items), items))
+
+    graph = vpps.Graph()
+    rows = [graph.lookup(xs, i) * 30.0 for i in range(5)]
+    items = [vpps.reshape(x, shape) if shape else x[2] for x in rows]
+    plain, traced = normalise(items), vpps.cell(lambda xs: normalise(xs))(items)
+    fixed = vpps.cell(lambda a, b, c, d, e: normalise([a, b, c, d, e]))(*items)
+    check(model, graph, [plain, traced, fixed])
+    assert function([]) == []
+    with vpps.Handle(model, train=False) as handle:
+        values = handle.forward(graph, [plain, traced, fixed])
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
+    np.testing.assert_allclose(values[2], values[0], rtol=1e-5)
+
+
+def test_an_empty_list_in_the_first_call_takes_its_shape_from_a_dot_product() -> None:
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 6)
+    W = model.parameter("W", (4, 11))
+
+    @vpps.cell
+    def weigh(q: E, keys: list[E]) -> E:
+        return vpps.max(vpps.softmax(vpps.each(lambda k: vpps.dot(q, k), keys)))
+
+    @vpps.cell
+    def squashed(q: E, keys: list[E]) -> E:
+        return vpps.sum(vpps.each(lambda k: W @ vpps.tanh(vpps.concat([k, q[:5]])), keys))
+
+    graph = vpps.Graph()
+    q = graph.lookup(xs, 0)
+    check(model, graph, [f(q, [graph.lookup(xs, i) for i in range(n)]) for f in (weigh, squashed) for n in (0, 3)])

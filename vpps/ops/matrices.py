@@ -1,0 +1,149 @@
+"""Ops on computed matrices. A matrix of shape (r, c) is r * c floats row after row, so that reshaping moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+
+
+def _reshape_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    shape: Shape = tuple(attrs["shape"])
+    if size(shape) != size(shapes[0]):
+        raise ValueError(f"an operand of {size(shape)} elements for the shape {shape}")
+    return shape
+
+
+def _transpose_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    if len(shapes[0]) != 2:
+        raise ValueError("a matrix; vpps.reshape(x, (1, n)) makes a row, and (n, 1) a column, of a vector")
+    return shapes[0][::-1]
+
+
+def _stored(shape: Shape, transposed: bool) -> Shape:
+    """The shape that an operand multiplies with."""
+    return shape[::-1] if transposed and len(shape) == 2 else shape
+
+
+def _matmul_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    a, b = shapes
+    if len(a) != 2:
+        raise ValueError(
+            "a matrix on its left; for vectors there are vpps.dot(a, b), vpps.outer(a, b), and m.T @ x for x @ m"
+        )
+    a, b = _stored(a, attrs["transposed_a"]), _stored(b, attrs["transposed_b"])
+    if not b or b[0] != a[1]:
+        raise ValueError(
+            f"a vector of length {a[1]}, or a matrix of {a[1]} rows, on the right of a matrix of shape {a}"
+        )
+    return (a[0], *b[1:])
+
+
+def _flip(x: Array, flip: bool) -> Array:
+    return x.swapaxes(-1, -2) if flip else x
+
+
+def _matmul(attrs: Attrs, a: Array, b: Array) -> Array:
+    column = b.ndim == 2
+    product = _flip(a, attrs["transposed_a"]) @ (b[..., None] if column else _flip(b, attrs["transposed_b"]))
+    return product[..., 0] if column else product
+
+
+def _matmul_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    a, b = xs
+    column = b.ndim == 2
+    left, right = _flip(a, attrs["transposed_a"]), b[..., None] if column else _flip(b, attrs["transposed_b"])
+    dy = dy[..., None] if column else dy
+    d_right = left.swapaxes(-1, -2) @ dy
+    d_b = d_right[..., 0] if column else _flip(d_right, attrs["transposed_b"])
+    return _flip(dy @ right.swapaxes(-1, -2), attrs["transposed_a"]), d_b
+
+
+def _matmul_cost(shapes: Sequence[Shape], out: Shape) -> Cost:
+    inner = size(shapes[0]) * size(shapes[1]) // size(out)  # the square of the inner dimension
+    return Cost(2 * size(out) * round(inner**0.5), sum(map(size, shapes)) + size(out))
+
+
+def _outer_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    if any(len(s) != 1 for s in shapes):
+        raise ValueError("two vectors")
+    return (*shapes[0], *shapes[1])
+
+
+def _rows_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    w, x = shapes
+    if len(w) != 2 or len(x) != 2 or w[1] != x[1]:
+        raise ValueError(f"a matrix parameter and a matrix of {w[-1]} columns")
+    return (x[0], w[0])
+
+
+def _rows_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+    w, x = xs
+    return np.einsum("vir,vic->rc", dy, x), dy @ w
+
+
+register(
+    Op(
+        "reshape",
+        Form.RESHAPE,
+        1,
+        _reshape_shape,
+        lambda attrs, x: x.reshape(len(x), *attrs["shape"]),
+        lambda attrs, xs, y, dy: (dy.reshape(xs[0].shape),),
+        lambda shapes, out: Cost(0, 0),
+        attrs=("shape",),
+        doc="the same elements in another shape; a view",
+    )
+)
+register(
+    Op(
+        "transpose",
+        Form.TRANSPOSE,
+        1,
+        _transpose_shape,
+        lambda attrs, x: x.swapaxes(1, 2).copy(),
+        lambda attrs, xs, y, dy: (dy.swapaxes(1, 2),),
+        lambda shapes, out: Cost(0, 2 * size(out)),
+        doc="rows become columns",
+    )
+)
+register(
+    Op(
+        "matmul",
+        Form.MATMUL,
+        2,
+        _matmul_shape,
+        _matmul,
+        _matmul_back,
+        _matmul_cost,
+        attrs=("transposed_a", "transposed_b"),
+        samples={"transposed_a": False, "transposed_b": False},
+        doc="computed matrix times computed matrix or vector",
+    )
+)
+register(
+    Op(
+        "outer",
+        Form.MATMUL,
+        2,
+        _outer_shape,
+        lambda attrs, a, b: a[:, :, None] * b[:, None, :],
+        lambda attrs, xs, y, dy: ((dy @ xs[1][:, :, None])[..., 0], (dy.swapaxes(1, 2) @ xs[0][:, :, None])[..., 0]),
+        lambda shapes, out: Cost(size(out), sum(map(size, shapes)) + size(out)),
+        doc="outer product a b^T of two vectors",
+    )
+)
+register(
+    Op(
+        "affine_rows",
+        Form.MATVEC_ROWS,
+        None,
+        _rows_shape,
+        lambda attrs, w, x: x @ w.T,
+        _rows_back,
+        lambda shapes, out: Cost(2 * size(out) * shapes[0][1], sum(map(size, shapes)) + size(out)),
+        doc="parameter matrix times every row of a computed matrix: the transposes of W @ M, which is made of it",
+    )
+)
