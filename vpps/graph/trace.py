@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
-from vpps.graph.operand import Expression, Index, ListExpression, common_owner, result_shape, tracing
+from vpps.graph.operand import Expression, Index, ListExpression, common_owner, result_shape, shown, tracing
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Form, Op, Shape, size
 from vpps.values import as_index, as_number
@@ -381,6 +381,7 @@ APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expressio
 
 def check_operand(x: Any, op: str, where: str) -> None:
     """Raise if `x` is nothing that a float operand can be."""
+    op = shown(op)
     if isinstance(x, Lookup):
         raise ShapeError(f"{where}: {op} of {x!r}: take a row of it with lookup(table, i)")
     if isinstance(x, Parameter) and len(x.shape) > 1:
