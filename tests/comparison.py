@@ -36,7 +36,7 @@ def assert_agrees_with_reference(
     policy: str = "sinks-last",
     floor: float = 1e-6,
 ) -> None:
-    """Loss, gradients and values agree with the reference, and are bitwise equal for all numbers of VPs and schedules.
+    """Loss, gradients and values agree with the reference; bitwise equal for all VP counts, schedules, and inference.
 
     Args:
         floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
@@ -50,10 +50,14 @@ def assert_agrees_with_reference(
     for vps, schedule in [*((n, "vector") for n in vp_counts), *((n, "paper") for n in PAPER_VP_COUNTS)]:
         with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule) as handle:
             got, gradients = handle.gradients(graph, loss)
+            kept = [handle.value(e) for e in values]
+            # Inference uses the memory of values that nothing reads any more again.
+            for e, value, again in zip(values, kept, handle.forward(graph, values), strict=True):
+                assert value.tobytes() == again.tobytes(), f"{e!r} differs in inference with {vps} VPs"
             for shape in {e.shape for e in values}:  # a tensor is what a batch of vertices computes
-                batch = [e for e in values if e.shape == shape]
-                value = np.stack([handle.value(e) for e in batch])
-                error = relative_error(value, np.stack([reference.value(e) for e in batch]))
+                batch = [i for i, e in enumerate(values) if e.shape == shape]
+                value = np.stack([kept[i] for i in batch])
+                error = relative_error(value, np.stack([reference.value(values[i]) for i in batch]))
                 assert error <= FORWARD_TOLERANCE, f"values of shape {shape}: relative error {error:.1e} with {vps} VPs"
         # A sum of terms of both signs may be nearly zero: its error is that of the terms, which are of order one.
         assert abs(got - expected_loss) <= FORWARD_TOLERANCE * max(abs(expected_loss), 1.0), (got, expected_loss)

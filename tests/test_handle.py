@@ -497,7 +497,7 @@ class TestLife:
         with vpps.Handle(net.model, vps=2) as handle:
             text = handle.disassemble(*net.batch(1))
             assert net.model.step == 0
-        for word in ("read", "tanh", "update_matrix", "barrier"):
+        for word in ("read", "tanh", "outer_update", "barrier"):
             assert word in text
 
 

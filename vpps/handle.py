@@ -19,6 +19,7 @@ from vpps.config import TARGET, VERIFY
 from vpps.errors import CapacityError, GraphError, HandleError, KernelError, NonFiniteError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer, OptimizerState
 from vpps.plan.build import Plan, Planner
@@ -149,6 +150,7 @@ class Handle:
         self._since = 0  # the model's step when this optimizer's moments began
         self._planner: Planner | None = None
         self._layout = -1  # the model's layout that the planner was made for
+        self._peak = 0  # floats of the pool that a launch has used at most
         if train:
             model.trainer = self
 
@@ -199,6 +201,13 @@ class Handle:
     def vps(self) -> int:
         """Number of virtual processors."""
         return self._machine.vps
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes by what they are for, of the latest call; all zero before the first one."""
+        if self._planner is None:
+            return MemoryUse(pool=self._machine.pool.nbytes, peak=4 * self._peak)
+        return memory_use(self._planner.distribution, self._plan, len(self._machine.pool), self._peak)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -315,7 +324,8 @@ class Handle:
     def forward(self, graph: Graph, wanted: Sequence[Expression]) -> list[NDArray[np.float32]]:
         """Values of expressions with the current weights: inference, no gradients are stored.
 
-        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed.
+        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
+        other values are gone when nothing more is to be computed from them.
 
         Raises:
             GraphError: an expression of another graph.
@@ -337,13 +347,23 @@ class Handle:
     def value(self, expression: Expression) -> NDArray[np.float32]:
         """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; valid until the next.
 
+        After `forward` there are only the values that it was asked for.
+
         Raises:
-            GraphError: an expression of another graph, or one that was not computed.
+            GraphError: an expression of another graph, or one that was not computed or not kept.
         """
         plan = self._latest_plan(expression, "value")
         address = int(plan.addresses[expression.ref]) if expression.ref < len(plan.addresses) else -1
         if address < 0:
-            raise GraphError(f"value: {expression!r} was not computed by the latest call")
+            if plan.loss_slot < 0:
+                raise GraphError(
+                    f"value: {expression!r} was not computed by the latest call, forward, or not kept: "
+                    "ask for it there, forward(graph, [..., expression])"
+                )
+            raise GraphError(
+                f"value: {expression!r} was not computed by the latest call: it was recorded later; call fb or forward "
+                "again"
+            )
         return self._read(address, expression.shape)
 
     @_serialised
@@ -364,7 +384,7 @@ class Handle:
             if row[0] >= block.n_needed:
                 return np.zeros(expression.shape, np.float32)
             stride = block.cell.lowered.slabs[view.slab].width
-            return self._read(int(block.bases[view.slab] + row[0] * stride + view.offset), expression.shape)
+            return self._read(int(block.bases[0, view.slab] + row[0] * stride + view.offset), expression.shape)
         raise GraphError(f"input_gradient: {expression!r} is no graph.input(array, grad=True)")
 
     def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -457,6 +477,7 @@ class Handle:
             for start, stop in plan.layout.unwritten:
                 self._machine.pool[start:stop] = np.nan
         self._plan = plan
+        self._peak = max(self._peak, plan.pool_floats)
         self._launches += 1
         self._updates = updates
         if updates:

@@ -52,8 +52,9 @@ def test_opcodes_are_the_positions_in_the_table() -> None:
 
 def test_templates_fill_in_steps() -> None:
     template = Template([5, Word(2, base=0, per_row=8), Word(0, per_count=1), Word(1, base=1, per_row=1)], [0, 0, 1, 1])
-    words = template.fill(np.array([1000, 70, 0]), first=np.array([[0, 0], [3, 10]]), count=np.array([[3, 10], [2, 5]]))
-    np.testing.assert_array_equal(words, [[5, 1002, 10, 71], [5, 1026, 5, 81]])
+    bases = np.array([[1000, 70, 0], [-20, 70, 0]])  # the second step's rows begin at 4
+    words = template.fill(bases, first=np.array([[0, 0], [3, 10]]), count=np.array([[3, 10], [2, 5]]))
+    np.testing.assert_array_equal(words, [[5, 1002, 10, 71], [5, 6, 5, 81]])
 
 
 @pytest.mark.parametrize(

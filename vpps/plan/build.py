@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from vpps.graph.trace import TracedCell
 from vpps.model import Parameter
 from vpps.plan.distribution import LOSS_SLOTS, ONE, Distribution
 from vpps.plan.instr import Args, Data, Instr, Offsets, Uses
+from vpps.plan.memory import SlabMemory
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
@@ -30,7 +32,7 @@ class Plan:
 
     Attributes:
         script: the words; index lists and input data included.
-        layout: what of the pool and of the script is what; for the verifier.
+        pool_floats: floats of the pool that it uses.
         addresses: address of each value's first float, by value id; -1 where it is not computed.
         loss_slot: address of the loss after the launch, or -1.
         blocks: rows and slabs of each cell.
@@ -38,11 +40,12 @@ class Plan:
         n_barriers: barriers of a launch.
         touched: dense parameters that have a gradient.
         tables: used rows of each lookup table that has one.
+        make_layout: see `layout`.
     """
 
     graph: Graph
     script: Words
-    layout: Layout
+    pool_floats: int
     addresses: Ints
     loss_slot: int
     blocks: list[BlockPlan]
@@ -50,11 +53,12 @@ class Plan:
     n_barriers: int
     touched: set[Parameter]
     tables: dict[Parameter, UsedRows]
+    make_layout: Callable[[], Layout]
 
-    @property
-    def pool_floats(self) -> int:
-        """Floats of the pool that it uses."""
-        return self.layout.pool_floats
+    @cached_property
+    def layout(self) -> Layout:
+        """What of the pool and of the script is what; for the verifier."""
+        return self.make_layout()
 
     def origin(self, position: int) -> str:
         """The user's words for the instruction at a position of the script."""
@@ -104,8 +108,9 @@ class Planner:
     def plan_forward(self, graph: Graph, wanted: Sequence[Expression]) -> Plan:
         """Plan that computes the wanted values and what they depend on, nothing else."""
         topology = Topology(graph)
-        needed = topology.reaching(e.ref for e in wanted)
-        return _Build(self, graph, topology, needed, skip_rest=True).forward_only()
+        values = np.array([e.ref for e in wanted], np.int64)
+        needed = topology.reaching(values.tolist())
+        return _Build(self, graph, topology, needed, skip_rest=True).forward_only(values)
 
     def plan_training(self, graph: Graph, loss: Expression, update: Update | None, parity: int) -> Plan:
         """Plan of forward, backward, gradients and (unless `update` is None) the update.
@@ -138,20 +143,29 @@ class _Build:
             )
             for b, stage in zip(topology.blocks, stages(topology, planner.policy), strict=True)
         ]
+        self.memory = SlabMemory(self.blocks, self.writer.pool_floats)
 
-    def forward_only(self) -> Plan:
-        """A plan without gradients."""
+    def _set_addresses(self) -> None:
+        self.writer.extend(self.memory.arena.stop)
         for block in self.blocks:
-            block.allocate(self.writer, training=False)
+            block.set_addresses()
+
+    def forward_only(self, wanted: Ints) -> Plan:
+        """A plan without gradients; only the wanted values are there afterwards."""
+        self.memory.for_inference(len(self.addresses), wanted)
+        self._set_addresses()
         self._place_lists(False, lambda block, output: 0)
-        self.schedule.steps(self.blocks, backward=False)
+        self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
+        kept = np.full_like(self.addresses, -1)  # where other values lie, others have come since
+        kept[wanted] = self.addresses[wanted]
+        self.addresses = kept
         return self._finish(-1, None)
 
     def training(self, loss: Expression, update: Update | None, parity: int) -> Plan:
         """A plan with backward, gradients and update."""
         end = EndOfLaunch(self.writer, self.distribution, self.blocks)
-        for block in self.blocks:
-            block.allocate(self.writer, training=True)
+        self.memory.for_training()
+        self._set_addresses()
         self._place_lists(True, self._reverse_lists(loss))
         end.place_lists(update)
         if not end.touched and not end.tables:
@@ -159,10 +173,11 @@ class _Build:
                 "the loss depends on no trainable parameter, so there is nothing to learn; "
                 "use handle.forward to evaluate it"
             )
-        self.schedule.steps(self.blocks, backward=False)
+        self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
         slot = LOSS_SLOTS + parity
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
-        self.schedule.steps(self.blocks, backward=True)
+        self.schedule.steps(self.blocks, backward=True, period=self.memory.backward)
+        self.writer.begin_period(self.memory.end)
         end.gradients(update)
         self.writer.barrier("before the update")
         if update is not None:
@@ -170,29 +185,34 @@ class _Build:
         return self._finish(slot, end)
 
     def _finish(self, loss_slot: int, end: EndOfLaunch | None) -> Plan:
-        writer = self.writer
-        script, starts = writer.finish()
-        fixed, unwritten = self.distribution.spans()
-        layout = Layout(
-            n_vps=writer.n_vps,
-            panel=writer.panel,
-            pool_floats=writer.pool_floats,
-            memory=spans([*fixed, *writer.memory]),
-            unwritten=spans([*unwritten, *writer.memory]),
-            lists=spans(writer.lists),
-        )
+        script, starts = self.writer.finish()
         touched, tables = (end.touched, end.tables) if end is not None else (set(), {})
         return Plan(
             self.graph,
             script,
-            layout,
+            self.writer.pool_floats,
             self.addresses,
             loss_slot,
             self.blocks,
-            list(zip(starts, writer.streams, strict=True)),
-            writer.n_barriers,
+            list(zip(starts, self.writer.streams, strict=True)),
+            self.writer.n_barriers,
             touched,
             tables,
+            self._layout,
+        )
+
+    def _layout(self) -> Layout:
+        writer = self.writer
+        fixed, gradients = self.distribution.spans()
+        slabs = self.distribution.end, self.memory.arena.stop
+        return Layout(
+            n_vps=writer.n_vps,
+            panel=writer.panel,
+            pool_floats=writer.pool_floats,
+            memory=self.memory.arrays(spans([*fixed, *writer.memory])),
+            periods=np.array(writer.periods, np.int64),
+            unwritten=spans([*gradients, *writer.memory, slabs]),
+            lists=spans(writer.lists),
         )
 
     def _place_lists(self, training: bool, uses: Callable[[int, int], int]) -> None:
@@ -211,7 +231,7 @@ class _Build:
                         position = self.writer.place_list(entries + block.offsets(domain))
                     case _:
                         position = self.writer.place_list(block.list_values(key))
-                block.bases[n_slabs + i] = position
+                block.bases[:, n_slabs + i] = position
 
     def _reverse_lists(self, loss: Expression) -> Callable[[int, int], int]:
         """Place, for every value, the addresses of the gradient rows that its readers hand back.

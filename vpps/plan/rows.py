@@ -11,7 +11,6 @@ from vpps.plan.instr import Args, Elements, Ends, Expand, Ints, ListKey, Rows, T
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import BlockArrays, ragged
 from vpps.plan.topology import Ints as IntArray
-from vpps.plan.writer import ScriptWriter
 
 
 class BlockPlan:
@@ -28,7 +27,8 @@ class BlockPlan:
         n_needed: the first rows are those that run backward.
         step_stage: stage of each step; steps cover the rows one after the other.
         first, count: `(steps, 1 + domains)`, rows of each step in each domain.
-        bases: addresses of the slabs, then positions of the lists, then 0.
+        bases: `(steps, ...)`, of the slabs, then positions of the lists, then 0. A slab has row r at base + r * width;
+            one whose steps lie apart has a base for each, which may be negative.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BlockPlan:
             self._owner.append(np.repeat(np.arange(len(self.order)), np.diff(ends)))
             self.first = np.column_stack([self.first, ends[starts]])
             self.count = np.column_stack([self.count, ends[stops] - ends[starts]])
-        self.bases = np.zeros(len(cell.lowered.slabs) + len(cell.keys) + 1, np.int64)
+        self.bases = np.zeros((len(starts), len(cell.lowered.slabs) + len(cell.keys) + 1), np.int64)
 
     def _arrange(self, stage: IntArray, needed: NDArray[np.bool_], skip_rest: bool) -> tuple[IntArray, IntArray]:
         """Set the order; returns where each step's rows begin and end."""
@@ -92,13 +92,9 @@ class BlockPlan:
         """Steps that run backward; the first ones."""
         return int((self.first[:, 0] < self.n_needed).sum())
 
-    def allocate(self, writer: ScriptWriter, training: bool) -> None:
-        """Take memory for the slabs and give every value its address."""
-        lowered = self.cell.lowered
-        slabs = lowered.slabs if training else lowered.slabs[: lowered.n_forward_slabs]
-        for i, slab in enumerate(slabs):
-            self.bases[i] = writer.take(self.n_rows(slab.domain) * slab.width)
-        for k, view in enumerate(lowered.outputs):
+    def set_addresses(self) -> None:
+        """Give every value its address, once the bases are known."""
+        for k, view in enumerate(self.cell.lowered.outputs):
             self._addresses[self.arrays.first[self.order] + k] = self.row_addresses(view)
 
     def row_addresses(self, view: View, domain: int | None = None) -> IntArray:
@@ -115,7 +111,9 @@ class BlockPlan:
         match key:
             case Rows(slab):
                 width, domain = cell.lowered.slabs[slab]
-                found = self.bases[slab] + np.arange(self.n_rows(domain)) * width
+                base = self.bases[:, slab]
+                found = np.repeat(base, self.count[:, domain]) if len(base) > 1 else base
+                found = found + np.arange(self.n_rows(domain)) * width
             case Args(position):
                 found = self._addresses[b.args[self.order, cell.vector_index[position]]]
             case Elements(position):

@@ -8,7 +8,7 @@ every sum and end of launch are the same, so both give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -34,8 +34,8 @@ class Schedule(Protocol):
 
     def __init__(self, writer: ScriptWriter) -> None: ...
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool) -> None:
-        """Write the forward steps of all stages, or the backward ones, last stage first."""
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
+        """Write the forward steps of all stages, or the backward ones, last stage first; `period` numbers stages."""
         ...
 
 
@@ -47,17 +47,18 @@ class VectorSchedule:
     def __init__(self, writer: ScriptWriter) -> None:
         self.writer = writer
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool) -> None:
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
         """Cells of one stage share its barriers: their groups run side by side."""
         filled: list[list[list[Words]]] = []
         for block in blocks:
             n = n_steps(block, backward)
             groups = groups_of(block, backward) if n else []
-            first, count = block.first[:n], block.count[:n]
-            filled.append([[g.template.fill(block.bases, first, count) for g in between] for between in groups])
+            bases, first, count = block.bases[:n], block.first[:n], block.count[:n]
+            filled.append([[g.template.fill(bases, first, count) for g in between] for between in groups])
         phase = "backward" if backward else "forward"
         for stage, members in stages_in_order(blocks, backward):
             why = f"{phase}, stage {stage}"
+            self.writer.begin_period(period(stage))
             for k in range(max(len(filled[number]) for number, _ in members)):
                 for number, step in members:
                     if k < len(filled[number]):
@@ -82,11 +83,12 @@ class PaperSchedule:
         self.writer = writer
         self.load = np.zeros(writer.n_vps)
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool) -> None:
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
         """A barrier after every level of ops, for those who take part."""
         phase = "backward" if backward else "forward"
         for stage, members in stages_in_order(blocks, backward):
             why = f"{phase}, stage {stage}"
+            self.writer.begin_period(period(stage))
             levels = [groups_of(blocks[number], backward) for number, _ in members]
             for k in range(max(map(len, levels))):
                 for (number, step), groups in zip(members, levels, strict=True):
@@ -103,7 +105,7 @@ class PaperSchedule:
         rows = np.arange(start, start + n)
         first = np.zeros((n, block.first.shape[1]), np.int64)
         first[:, instr.domain] = rows
-        words = group.template.fill(block.bases, first, np.ones_like(first))
+        words = group.template.fill(block.bases[step : step + 1], first, np.ones_like(first))
         vertices = block.vertex_of(rows, instr.domain)
         streams = self.writer.streams
         load = reading_load(instr)

@@ -10,6 +10,7 @@ from vpps.plan.barriers import in_groups
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, View
 from vpps.plan.lower import LoweredCell
+from vpps.plan.memory import SlabGroups
 from vpps.script.encode import AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 
@@ -60,6 +61,13 @@ class CellTemplates:
         self.vector_index = _places(cell, Vector)
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
+        self._slab_groups: dict[bool, SlabGroups] = {}
+
+    def slab_groups(self, training: bool) -> SlabGroups:
+        """Its slabs by how long they live."""
+        if training not in self._slab_groups:
+            self._slab_groups[training] = SlabGroups(self.lowered, training)
+        return self._slab_groups[training]
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, int]) -> Group:
         """The group of an outer product that goes straight into its matrix's step, made at first use.

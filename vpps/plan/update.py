@@ -122,7 +122,7 @@ class EndOfLaunch:
                     place = self.distribution.places[p]
                     group = b.cell.fused(gradient, update.optimizer.name, self._step(place))
                     self._stepped.add(p)
-                words = group.template.fill(b.bases, first, count)[0]
+                words = group.template.fill(b.bases[:1], first, count)[0]
                 if stepped:
                     words[HEAD_WORDS] = self._hyper[p]
                 if p in written:

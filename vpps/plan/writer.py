@@ -28,6 +28,9 @@ WAIT = plain(encode("wait", 0, 0, counter=0, target=0))
 BARRIER = np.concatenate([SIGNAL, WAIT])
 
 
+BEFORE = -1  # number of the period before the first
+
+
 class Section(NamedTuple):
     """A run of words: those that a group of a cell's instructions made for one step, or a single instruction.
 
@@ -52,16 +55,18 @@ class Stream:
         chunks: the words.
         words: their number.
         sections: where they came from, in order.
+        periods: (position, number) where each period of the launch begins.
         busy: whether there are instructions after the latest signal.
         awaited: signals that it has waited for.
     """
 
-    __slots__ = ("awaited", "busy", "chunks", "sections", "words")
+    __slots__ = ("awaited", "busy", "chunks", "periods", "sections", "words")
 
     def __init__(self) -> None:
         self.chunks: list[Words] = []
         self.words = 0
         self.sections: list[Section] = []
+        self.periods: list[Span] = [(0, BEFORE)]
         self.busy = False
         self.awaited = 0
 
@@ -89,8 +94,9 @@ class ScriptWriter:
     Attributes:
         streams: the instructions.
         lists: spans of the index lists and input data.
-        memory: spans of the pool that the batch has taken.
+        memory: spans of the pool that were taken for the whole launch.
         n_barriers: barriers so far.
+        periods: after `finish`, (position, number) where each period of the launch begins.
     """
 
     def __init__(self, distribution: Distribution, exclusive: bool = False) -> None:
@@ -100,9 +106,11 @@ class ScriptWriter:
         self.streams = [Stream() for _ in range(self.n_vps if exclusive else 1)]
         self.lists: list[Span] = []
         self.memory: list[Span] = []
+        self.periods: list[Span] = []
         self.n_barriers = 0
         self._signals = 0
         self._why = ""
+        self._period = BEFORE
         self._cursor = distribution.end
         header = plain([MAGIC, self.n_vps, 1, 0] + [0] * self.n_vps)
         self._data = [header]
@@ -121,8 +129,16 @@ class ScriptWriter:
         self.lists.append((start, self._data_words))
         return start
 
+    def extend(self, stop: int) -> None:
+        """The pool up to `stop` is used, too: by slabs, which share it."""
+        self._cursor = aligned(max(stop, self._cursor))
+
+    def begin_period(self, number: int) -> None:
+        """What follows is a new period of the launch (plan/memory.py); it begins when its first instruction may."""
+        self._period = number
+
     def take(self, floats: int) -> int:
-        """Memory for the batch; returns its address."""
+        """Memory for the whole launch; returns its address."""
         start = self._cursor
         self._cursor = aligned(start + floats)
         if floats:
@@ -176,6 +192,8 @@ class ScriptWriter:
             words = (WAIT if self.exclusive else BARRIER).copy()
             words[-1] = stream.awaited = self._signals
             stream.add(words, None, None, self.n_barriers, self._why)
+        if stream.periods[-1][1] != self._period:
+            stream.periods.append((stream.words, self._period))
 
     def finish(self) -> tuple[Words, list[int]]:
         """The script, and where each stream begins."""
@@ -185,6 +203,7 @@ class ScriptWriter:
             stream.add(end, None, None, 0, "")
             starts.append(position)
             chunks.extend(stream.chunks)
+            self.periods.extend((position + first, number) for first, number in stream.periods)
             position += stream.words
         script = np.concatenate(chunks)
         script[3] = len(script)

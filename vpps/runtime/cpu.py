@@ -139,8 +139,9 @@ class CpuMachine:
         return self._finalizer.alive
 
     def close(self) -> None:
-        """End the threads; may be called twice."""
+        """End the threads and free the pool; may be called twice."""
         self._finalizer()
+        self.pool = _aligned_zeros(0)
 
     def apply(self, function: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """One of the kernel's elementary functions (exp, log, tanh, sigmoid) over an array."""

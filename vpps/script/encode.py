@@ -86,6 +86,7 @@ class Template:
         self.per_row = np.array([w.per_row for w in full], np.int64)
         self.per_count = np.array([w.per_count for w in full], np.int64)
         self.domain = np.array(domains, np.int64)
+        self.one_domain = len(set(domains)) == 1  # nearly always: then nothing has to be picked word by word
 
     def __len__(self) -> int:
         return len(self.constant)
@@ -94,15 +95,20 @@ class Template:
         """Words for a number of steps.
 
         Args:
-            bases: of slabs and lists, with a final 0 for words that have none.
+            bases: `(steps, ...)`, of slabs and lists, with a final 0 for words that have none.
             first: `(steps, domains)`, first row of each step in each domain.
             count: `(steps, domains)`, rows of each step.
 
         Returns:
             `(steps, words)`.
         """
-        fixed = self.constant + bases[self.base]
-        words = fixed + self.per_row * first[:, self.domain] + self.per_count * count[:, self.domain]
+        if self.one_domain:
+            column = slice(self.domain[0], self.domain[0] + 1)
+            first, count = first[:, column], count[:, column]
+        else:
+            first, count = first.take(self.domain, axis=1), count.take(self.domain, axis=1)
+        fixed = self.constant + bases.take(self.base, axis=1)
+        words = fixed + self.per_row * first + self.per_count * count
         filled: NDArray[np.uint32] = words.astype(np.uint32)
         return filled
 

@@ -1,8 +1,10 @@
 """The verifier: executes a script on shadow memory and checks the rules of the virtual processors.
 
-    - every row of an operand lies inside one array of the pool, every list inside one list of the script;
+    - every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the
+      script;
     - labels are classes of their row;
-    - nothing is read that was not written: weights and moments are there before the launch, the rest is not;
+    - nothing is read that was not written: weights and moments are there before the launch, the rest is not, nor is
+      anything in an array that takes the place of others;
     - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
     - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
       (read after write, write after read, write after write).
@@ -35,7 +37,8 @@ class Layout:
         n_vps: virtual processors.
         panel: rows of a packed panel.
         pool_floats: floats of the pool.
-        memory: `(n, 2)` sorted spans of the pool that hold an array each.
+        memory: `(n, 4)` arrays of the pool: start, stop, first and last period in which it is there.
+        periods: `(n, 2)` sorted positions of the script where a period begins, and its number, which grows with time.
         unwritten: spans that hold nothing before the launch.
         lists: spans of the script that hold a list (or data) each.
     """
@@ -44,6 +47,7 @@ class Layout:
     panel: int
     pool_floats: int
     memory: Ints
+    periods: Ints
     unwritten: Ints
     lists: Ints
 
@@ -70,6 +74,8 @@ class Verifier:
         self.holds = np.ones(layout.pool_floats, bool)
         for start, stop in layout.unwritten:
             self.holds[start:stop] = False
+        self.period = -1  # the latest that a virtual processor has come to
+        self.present: dict[int, Ints] = {}  # by period, the arrays that are there, sorted
         self.written_by = np.zeros(layout.pool_floats, np.int16)
         self.written_at = np.zeros(layout.pool_floats, np.int64)
         self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
@@ -98,6 +104,7 @@ class Verifier:
     def step(self, p: int, d: Decoded) -> bool:
         """Execute one instruction of VP p; False if it must wait."""
         name = d.instruction.name
+        self.begin(self.period_of(d))
         if name == "signal":
             seen = self.counters.setdefault(self.word(d, "counter"), [])
             seen.append(np.maximum(seen[-1], self.clock[p]) if seen else self.clock[p].copy())
@@ -138,6 +145,30 @@ class Verifier:
             if not self.holds[cells].all():
                 self.fail(d, f"reads element {cells[~self.holds[cells]][0]}, which nothing has written")
             self.read_at[p][cells] = now
+
+    def period_of(self, d: Decoded) -> int:
+        """The period that an instruction belongs to."""
+        positions, numbers = self.layout.periods.T
+        i = int(np.searchsorted(positions, d.position, side="right")) - 1
+        return int(numbers[i]) if i >= 0 else -1
+
+    def begin(self, period: int) -> None:
+        """When the first virtual processor comes to a period: what was in the place of its new arrays is gone."""
+        if period <= self.period:
+            return
+        memory = self.layout.memory
+        born = (memory[:, 2] > self.period) & (memory[:, 2] <= period)
+        for start, stop in memory[born, :2]:
+            self.holds[start:stop] = False
+        self.period = period
+
+    def arrays(self, period: int) -> Ints:
+        """The arrays that are there in a period, sorted."""
+        if period not in self.present:
+            memory = self.layout.memory
+            there = memory[(memory[:, 2] <= period) & (period <= memory[:, 3])]
+            self.present = {period: there[np.argsort(there[:, 0])]}
+        return self.present[period]
 
     # ---- what an instruction touches
 
@@ -309,9 +340,9 @@ class Verifier:
         return self.grid(d, starts, units)
 
     def grid(self, d: Decoded, starts: Ints, units: Ints) -> Ints:
-        """Elements of rows; each row must lie inside one array of the pool."""
+        """Elements of rows; each row must lie inside one array that the pool holds now."""
         if len(starts) and len(units):
-            memory = self.layout.memory
+            memory = self.arrays(self.period_of(d))
             array = np.searchsorted(memory[:, 0], starts + units[0], side="right") - 1
             inside = (array >= 0) & (starts + units[-1] < memory[array, 1])
             if not inside.all():

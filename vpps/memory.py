@@ -1,0 +1,46 @@
+"""What a handle's memory is used for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpps.plan.build import Plan
+from vpps.plan.distribution import Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that a handle uses (`handle.memory`). Parameters and batch lie in the pool, the script beside it.
+
+    Attributes:
+        weights: packed weights and, of a training handle, their packed transposes.
+        gradients: of dense parameters; those of lookup tables belong to the batch.
+        moments: of the optimizer.
+        batch: what the latest call needs besides: values and gradients of its vertices, gradients of lookup tables.
+        script: instructions, index lists and data of the latest call.
+        pool: what the pool can hold before it has to grow. The system gives memory only as it is used.
+        peak: the most of the pool that a call has used so far.
+    """
+
+    weights: int = 0
+    gradients: int = 0
+    moments: int = 0
+    batch: int = 0
+    script: int = 0
+    pool: int = 0
+    peak: int = 0
+
+
+def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, peak_floats: int) -> MemoryUse:
+    """Count what the parameters' places and the latest plan take."""
+    places = distribution.places.items()
+    transposes = sum(distribution.packed_size(p.shape[::-1]) for p, place in places if place.transposed)
+    return MemoryUse(
+        weights=4 * (transposes + sum(place.floats for _, place in places)),
+        gradients=4 * sum(place.floats for _, place in places if place.gradient),
+        moments=4 * sum(place.floats * len(place.moments) for _, place in places),
+        batch=0 if plan is None else 4 * (plan.pool_floats - distribution.end),
+        script=0 if plan is None else plan.script.nbytes,
+        pool=4 * pool_floats,
+        peak=4 * peak_floats,
+    )
