@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from vpps.reference import Reference, weights_of
+from vpps.reference import Reference, key_of, weights_of
 
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
@@ -35,13 +35,15 @@ def assert_agrees_with_reference(
     vp_counts: Iterable[int] = VP_COUNTS,
     policy: str = "sinks-last",
     floor: float = 1e-6,
+    train: bool = False,
 ) -> None:
     """Loss, gradients and values agree with the reference; bitwise equal for all VP counts, schedules, and inference.
 
     Args:
         floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
+        train: with dropout.
     """
-    reference = Reference(graph, weights_of(model))
+    reference = Reference(graph, weights_of(model), key_of(model) if train else None)
     expected_loss = float(reference.value(loss))
     expected = reference.backward(loss)
     largest = max((float(np.linalg.norm(g)) for g in expected.values()), default=0.0)
@@ -49,10 +51,10 @@ def assert_agrees_with_reference(
     values = list(values)
     for vps, schedule in [*((n, "vector") for n in vp_counts), *((n, "paper") for n in PAPER_VP_COUNTS)]:
         with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule) as handle:
-            got, gradients = handle.gradients(graph, loss)
+            got, gradients = handle.gradients(graph, loss, train=train)
             kept = [handle.value(e) for e in values]
             # Inference uses the memory of values that nothing reads any more again.
-            for e, value, again in zip(values, kept, handle.forward(graph, values), strict=True):
+            for e, value, again in zip(values, kept, handle.forward(graph, values) if not train else kept, strict=True):
                 assert value.tobytes() == again.tobytes(), f"{e!r} differs in inference with {vps} VPs"
             for shape in {e.shape for e in values}:  # a tensor is what a batch of vertices computes
                 batch = [i for i, e in enumerate(values) if e.shape == shape]

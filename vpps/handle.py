@@ -21,6 +21,7 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model, Parameter
+from vpps.ops.philox import LaunchKey, launch_key
 from vpps.optim import SGD, Optimizer, OptimizerState
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import ONE, Distribution
@@ -267,7 +268,8 @@ class Handle:
         planner = self._prepare(graph, "fb", training=True)
         self._check_loss(graph, loss)
         self.optimizer.check()
-        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1)  # while the last launch runs
+        key = self._random_key()
+        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1, key)  # while the last launch runs
         self._wait()
         previous = self._loss
         self._launch(plan, updates=True)
@@ -287,7 +289,7 @@ class Handle:
         """The loss and its gradients, without an update.
 
         Args:
-            train: whether ops that behave differently in training do so (none of today's ops does).
+            train: whether dropout is on, with the mask that the next `fb` of this graph would have.
 
         Returns:
             The loss, and dense arrays by parameter name; zeros for parameters that the loss does not depend on, and for
@@ -298,7 +300,8 @@ class Handle:
         """
         planner = self._prepare(graph, "gradients", training=True)
         self._check_loss(graph, loss)
-        plan = planner.plan_training(graph, loss, None, self._launches & 1)
+        key = self._random_key() if train else None
+        plan = planner.plan_training(graph, loss, None, self._launches & 1, key)
         self._wait()
         self._launch(plan)
         self._wait()
@@ -412,7 +415,7 @@ class Handle:
 
         planner = self._prepare(graph, "disassemble", training=True)
         self._check_loss(graph, loss)
-        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1)
+        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1, self._random_key())
         return disassemble(plan.script, plan.origin)
 
     # ---- launches
@@ -490,6 +493,10 @@ class Handle:
         """The model's optimizer state, if it is this optimizer's."""
         state = self.model.optimizer_state
         return state if state is not None and state.optimizer == self.optimizer.name else None
+
+    def _random_key(self) -> LaunchKey:
+        """Of the next step's random numbers."""
+        return launch_key(self.model.seed, self.model.step + 1)
 
     def _update(self) -> Update:
         """The next step. Its number counts from when the moments began: another optimizer may have trained before."""

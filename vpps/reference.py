@@ -18,6 +18,8 @@ from vpps.graph.operand import Expression
 from vpps.graph.trace import Int, List, Vector
 from vpps.model import Model, Parameter
 from vpps.ops import Form, Shape
+from vpps.ops.dropout import factors
+from vpps.ops.philox import LaunchKey, launch_key
 from vpps.ops.structure import list_sum
 
 Array = NDArray[Any]
@@ -44,13 +46,15 @@ class Reference:
     Args:
         graph: what to compute.
         weights: float64 (or float32) arrays by parameter name.
+        key: of the random numbers of dropout, such as `key_of(model)`; None, as in inference, turns dropout off.
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
     """
 
-    def __init__(self, graph: Graph, weights: Mapping[str, Array]) -> None:
+    def __init__(self, graph: Graph, weights: Mapping[str, Array], key: LaunchKey | None = None) -> None:
         self.graph = graph
+        self.key = key
         self.weights = {k: np.asarray(v, np.float64) for k, v in weights.items()}
         self.gradients = {k: np.zeros_like(v) for k, v in self.weights.items()}
         self._slot = np.zeros(len(graph.value_levels), np.int64)
@@ -133,6 +137,13 @@ class Reference:
             xs.append(x)
         if node.op.form in (Form.LIST_REDUCE, Form.LIST_MAP):
             xs.append(batch.offsets(nodes[node.inputs[0]].domain))
+        elif node.op.form is Form.DROPOUT:
+            calls, positions = np.array(batch.block.calls)[batch.rows], np.zeros(len(batch.rows), np.int64)
+            if node.domain:
+                lengths = np.diff(batch.offsets(node.domain))
+                calls = np.repeat(calls, lengths)
+                positions = np.arange(len(calls)) - np.repeat(batch.offsets(node.domain)[:-1], lengths)
+            xs.append(factors(self.key, node.attrs, node.shape, calls, positions))
         return xs
 
     def value(self, expression: Expression) -> Array:
@@ -236,3 +247,8 @@ class Reference:
 def weights_of(model: Model) -> dict[str, Array]:
     """The model's current weights in float64."""
     return {name: w.astype(np.float64) for name, w in model.numpy().items()}
+
+
+def key_of(model: Model) -> LaunchKey:
+    """The key of the random numbers that the next `fb` has, and `gradients(train=True)` before it."""
+    return launch_key(model.seed, model.step + 1)

@@ -43,6 +43,8 @@ def sample(op: Op, rng: np.random.Generator) -> tuple[dict[str, Any], list[NDArr
             return attrs, [draw(N, 2, 3)]
         case Form.RESHAPE:
             return {"shape": (3, 2)}, [draw(N, 6)]
+        case Form.DROPOUT:
+            return {"rate": 0.5, "number": 0}, [draw(N, 5), rng.integers(0, 2, (N, 5)) * 2]
         case Form.LIST_REDUCE | Form.LIST_MAP:
             return attrs, [draw(5, 4), np.array([0, 2, 2, 5])]
         case Form.LOOKUP:

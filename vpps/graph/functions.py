@@ -100,6 +100,28 @@ def stop_gradient(x: Value) -> Expression:
     return record("stop_gradient", [x])
 
 
+def dropout(x: Value, rate: float) -> Expression:
+    """In training, each element zero with probability `rate`, the others x / (1 - rate); in inference x itself.
+
+    It is on in `handle.fb` and `handle.gradients(train=True)`. Which elements are dropped follows from the model's
+    seed, the number of the update, the vertex (the place of its call in the graph), and the position of the element;
+    inside `vpps.each` every element of the list has a mask of its own.
+
+    Args:
+        rate: a Python number in [0, 1), the same for all vertices.
+
+    Raises:
+        DtypeError: the rate is no such number.
+    """
+    number = as_number(rate)
+    if number is None or not 0 <= number < 1:
+        where = x.owner.describe() + ": " if isinstance(x, Expression) else ""
+        raise DtypeError(f"{where}dropout({x!r}, {rate!r}): expected a rate in [0, 1), a Python number")
+    if number == 0 and isinstance(x, Expression):
+        return x
+    return record("dropout", [x], rate=number) if number else record("copy", [x])
+
+
 def layer_norm(x: Value, eps: float = 1e-5) -> Expression:
     """(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need."""
     return record("layer_norm", [x], value=_constant(eps, "layer_norm"))

@@ -264,7 +264,7 @@ class Trace:
             result = self._result(op, nodes, UNKNOWN, None, attrs)
             self._incomplete[result.ref] = (position, sum(map(size, known)) + sum(s == () for s in shapes))
             return result
-        if OPS[op].form is not Form.MAP and not (op in PAIRS and len(known) == 1):
+        if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
             raise TraceError(
                 f"{self.describe()}: list argument {position + 1} is empty in its first call and {op} does not tell "
                 "the shape of its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
@@ -297,6 +297,11 @@ class Trace:
         columns = self._result("transpose", [node], self.cell.nodes[node].shape[::-1], None, {})
         products = self._result("affine_rows", [columns.ref], shape[::-1], matrix, {})
         return self._result("transpose", [products.ref], shape, None, {})
+
+    def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        """Dropouts of a cell are told apart by their numbers: each has random numbers of its own."""
+        number = [n.op.form for n in self.cell.nodes].count(Form.DROPOUT)
+        return self._plain(op, operands, attrs | {"number": number})
 
     def _lookup(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         table, row = operands
@@ -367,6 +372,7 @@ class Trace:
 
 APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expression]] = {
     "affine": Trace._affine,
+    "dropout": Trace._dropout,
     "lookup": Trace._lookup,
     "list_sum": Trace._list_reduce,
     "list_mean": Trace._list_reduce,

@@ -50,6 +50,7 @@ HEADERS = ("prelude_host.h", "math.cuh", "script.cuh")
 ROUTINES = (
     "sync_host.h",
     "elementwise.cuh",
+    "random.cuh",
     "rowwise.cuh",
     "lists.cuh",
     "ops/elementwise.cuh",

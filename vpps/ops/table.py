@@ -25,6 +25,7 @@ class Form(Enum):
     """How an op runs on the virtual processors; the lowering has one rule per form."""
 
     MAP = "map"  # out[i] = f(a[i], ...): any slice of the units
+    DROPOUT = "dropout"  # a map with random factors: any slice of the units
     ROWWISE = "rowwise"  # one vertex's row is reduced as a whole: sliced by rows
     MATVEC = "matvec"  # parameter matrix times vector
     MATVEC_ROWS = "matvec_rows"  # parameter matrix times every row of a computed matrix

@@ -14,8 +14,9 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, shown
 from vpps.graph.trace import TracedCell
 from vpps.model import Parameter
+from vpps.ops.philox import LaunchKey
 from vpps.plan.distribution import LOSS_SLOTS, ONE, Distribution
-from vpps.plan.instr import Args, Data, Instr, Offsets, Uses
+from vpps.plan.instr import Args, Data, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import SlabMemory
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES
@@ -112,8 +113,14 @@ class Planner:
         needed = topology.reaching(values.tolist())
         return _Build(self, graph, topology, needed, skip_rest=True).forward_only(values)
 
-    def plan_training(self, graph: Graph, loss: Expression, update: Update | None, parity: int) -> Plan:
+    def plan_training(
+        self, graph: Graph, loss: Expression, update: Update | None, parity: int, key: LaunchKey | None = None
+    ) -> Plan:
         """Plan of forward, backward, gradients and (unless `update` is None) the update.
+
+        Args:
+            parity: of the launch; says where its loss is kept.
+            key: of the launch's random numbers; None turns dropout off.
 
         Raises:
             GraphError: the loss depends on no trainable parameter.
@@ -123,19 +130,27 @@ class Planner:
             needed = np.ones(topology.n_calls, bool)
         else:
             needed = topology.reaching([loss.ref])
-        return _Build(self, graph, topology, needed, skip_rest=False).training(loss, update, parity)
+        return _Build(self, graph, topology, needed, skip_rest=False, key=key).training(loss, update, parity)
 
 
 class _Build:
     """One plan in the making."""
 
     def __init__(
-        self, planner: Planner, graph: Graph, topology: Topology, needed: NDArray[np.bool_], skip_rest: bool
+        self,
+        planner: Planner,
+        graph: Graph,
+        topology: Topology,
+        needed: NDArray[np.bool_],
+        skip_rest: bool,
+        key: LaunchKey | None = None,
     ) -> None:
         self.graph = graph
+        self.key = key
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
         self.schedule = planner.schedule(self.writer)
+        self._key_position = -1
         self.addresses: Ints = np.full(len(topology.value_block), -1, np.int64)
         self.blocks = [
             BlockPlan(
@@ -224,6 +239,8 @@ class _Build:
                 match key:
                     case Uses(output):
                         position = uses(number, output)
+                    case RandomKey():
+                        position = self._random_key()
                     case Data():
                         position = self.writer.place_list(block.data().view(np.uint32))
                     case Offsets(domain, of):
@@ -232,6 +249,13 @@ class _Build:
                     case _:
                         position = self.writer.place_list(block.list_values(key))
                 block.bases[:, n_slabs + i] = position
+
+    def _random_key(self) -> int:
+        """Position of the launch's random key, and of whether dropout is on; one for all cells."""
+        if self._key_position < 0:
+            words = (0, 0, 0) if self.key is None else (*self.key, 1)
+            self._key_position = self.writer.place_list(np.array(words, np.uint32))
+        return self._key_position
 
     def _reverse_lists(self, loss: Expression) -> Callable[[int, int], int]:
         """Place, for every value, the addresses of the gradient rows that its readers hand back.

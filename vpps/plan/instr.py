@@ -80,7 +80,26 @@ class Data:
     """The floats of graph inputs, carried by the script."""
 
 
-ListKey = Args | Elements | Rows | TableRows | Ints | Expand | Offsets | Ends | Uses | Data
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """List: the recording index of each vertex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """List, a word per element of a domain: its place in the vertex's list."""
+
+    domain: int
+
+
+@dataclass(frozen=True, slots=True)
+class RandomKey:
+    """Three words of the launch: the two of its random key, and whether dropout is on."""
+
+
+ListKey = (
+    Args | Elements | Rows | TableRows | Ints | Expand | Offsets | Ends | Uses | Data | Calls | Positions | RandomKey
+)
 
 
 class Slab(NamedTuple):

@@ -17,12 +17,14 @@ import numpy as np
 from vpps.graph.trace import Node, TracedCell
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
+from vpps.ops.dropout import threshold
 from vpps.plan import lists, matrices
 from vpps.plan.barriers import assign_groups
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
     NO_BIAS,
     Args,
+    Calls,
     Data,
     Elements,
     Expand,
@@ -31,6 +33,8 @@ from vpps.plan.instr import (
     ListKey,
     Offsets,
     ParameterGradient,
+    Positions,
+    RandomKey,
     Slab,
     TableGradient,
     TableRows,
@@ -263,6 +267,8 @@ class Lowering:
         if form is Form.MAP:
             values = {"value": node.attrs.get("value", 0.0)}
             self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
+        elif form is Form.DROPOUT:
+            self._dropout(i, node, sources[0], dst)
         elif form is Form.ROWWISE:
             values = self._row_values(sources[0].width, node)
             self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
@@ -295,6 +301,18 @@ class Lowering:
             self.emit("zero", i, dst)
         else:
             raise AssertionError(f"no rule for {form}")
+
+    def _dropout(self, i: int, node: Node, source: View, dst: View, accumulate: bool = False) -> None:
+        """dst = source times the random factors of node i, which are the same for a value and for its gradient."""
+        values = {
+            "calls": Expand(node.domain, Calls()) if node.domain else Calls(),
+            "positions": Positions(node.domain) if node.domain else None,
+            "number": node.attrs["number"],
+            "threshold": threshold(node.attrs["rate"]),
+            "scale": 1 / (1 - node.attrs["rate"]),
+            "key": RandomKey(),
+        }
+        self.emit("dropout", i, dst, values, accumulate=accumulate, operands={"a": source})
 
     def _row_values(self, width: int, node: Node) -> dict[str, Any]:
         """Fields of a row-wise instruction that are no operands."""
@@ -392,6 +410,8 @@ class Lowering:
             lists.backward(self, i, node, dy)
         elif form is Form.LIST_REDUCE:
             self._backward_list(i, node, dy)
+        elif form is Form.DROPOUT:
+            self.contribute(i, node.inputs[0], self.width(i), partial(self._dropout, i, node, dy))
         elif form in (Form.MAP, Form.ROWWISE):
             self._backward_plain(i, node, dy)
 

@@ -93,7 +93,7 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
         return i
 
     for i, node in enumerate(nodes):
-        if live[i] and node.op.form is Form.MAP:
+        if live[i] and node.op.form in (Form.MAP, Form.DROPOUT):
             for j in node.inputs:
                 if nodes[j].shape == node.shape:
                     parent[find(j)] = find(i)

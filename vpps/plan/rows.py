@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vpps.ops import size
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Args, Elements, Ends, Expand, Ints, ListKey, Rows, TableRows, View
+from vpps.plan.instr import Args, Calls, Elements, Ends, Expand, Ints, ListKey, Positions, Rows, TableRows, View
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import BlockArrays, ragged
 from vpps.plan.topology import Ints as IntArray
@@ -128,6 +128,10 @@ class BlockPlan:
                     found = np.full(len(self.order), attrs["constant"], np.int64)
                 else:
                     found = b.ints[self.order, cell.int_index[attrs["position"]]]
+            case Calls():
+                found = b.calls[self.order]
+            case Positions(domain):
+                found = np.arange(self.n_rows(domain)) - self._ends[domain - 1][self._owner[domain - 1]]
             case TableRows(node):
                 lookup = cell.cell.nodes[node]
                 table = lookup.parameter

@@ -8,7 +8,7 @@ from typing import Any
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.plan.barriers import in_groups
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, View
+from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, RandomKey, View
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import SlabGroups
 from vpps.script.encode import AnyWord, OperandWords, Template, Word, direct, encode, indexed
@@ -117,6 +117,8 @@ class CellTemplates:
                 fields[field.name] = 0 if key is None else self._list(key)
             elif instr.values[field.name] == Data():
                 fields[field.name] = self._list(Data(), per_row=instr.width)
+            elif instr.values[field.name] == RandomKey():
+                fields[field.name] = self._list(RandomKey(), per_row=0)
             else:
                 fields[field.name] = instr.values[field.name]
         rows = Word(0, per_count=instr.repeat)

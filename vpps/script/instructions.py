@@ -159,6 +159,16 @@ _MOMENTS = (Field("moment0", Kind.WORD), Field("moment1", Kind.WORD))
 FORMS: dict[str, tuple[Field, ...]] = {
     **{f"Map{n}": _map_form(n) for n in range(1, 5)},
     **{f"Row{n}": _row_form(n) for n in range(1, 5)},
+    "Dropout": (
+        DST,
+        _operand("a", Role.READ),
+        Field("calls", Kind.LIST),
+        Field("positions", Kind.LIST),
+        Field("number", Kind.WORD),
+        Field("threshold", Kind.WORD),
+        Field("scale", Kind.FLOAT),
+        Field("key", Kind.WORD),
+    ),
     "Fill": (DST,),
     "Input": (DST, Field("data", Kind.WORD)),
     "GatherSum": (DST, Field("offsets", Kind.LIST), Field("shift", Kind.WORD)),
@@ -222,6 +232,7 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         "add one to a counter; all that came before is visible to whoever waits for it",
     )
     yield "wait", "Wait", "wait", one, "wait until a counter has reached the target"
+    yield "dropout", "Dropout", "dropout", units, "dst = a times 0 or scale, by random words below or above a threshold"
     yield "zero", "Fill", "zero", units, "dst = 0"
     yield "input", "Input", "input", units, "dst = floats carried by the script"
     yield "gather_sum", "GatherSum", "gather_sum", units, "dst[r] = sum of the rows listed for r, in order"

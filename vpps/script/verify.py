@@ -240,6 +240,11 @@ class Verifier:
             labels = self.list(d, self.word(d, "labels"), rows)
             if labels.max() >= self.word(d, "row_width"):
                 self.fail(d, f"label {labels.max()} in a row of {self.word(d, 'row_width')} classes")
+        elif name == "Dropout":
+            self.list(d, self.word(d, "calls"), rows)
+            if self.word(d, "positions"):
+                self.list(d, self.word(d, "positions"), rows)
+            self.list(d, self.word(d, "key"), np.arange(3))
         elif name == "Input":
             self.list(d, self.word(d, "data"), rows[-1] * d.width + units)
         elif name == "DivideByCount":

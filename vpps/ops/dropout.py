@@ -1,0 +1,53 @@
+"""Dropout (Srivastava et al. 2014), inverted: kept values are scaled by 1 / (1 - rate). Form DROPOUT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vpps.ops.philox import LaunchKey, random_words
+from vpps.ops.table import Array, Attrs, Cost, Form, Op, Shape, register, size
+
+
+def threshold(rate: float) -> int:
+    """A unit is dropped where its random word is below this."""
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
+def factors(key: LaunchKey | None, attrs: Attrs, shape: Shape, calls: Array, positions: Array) -> Array:
+    """What each element of a batch is multiplied by: 0 or 1 / (1 - rate); without a key, in inference, 1.
+
+    Args:
+        shape: of a row.
+        calls, positions: recording index of each row's vertex, and its place in the vertex's list (else 0).
+    """
+    if key is None:
+        return np.ones((len(calls), *shape))
+    words = random_words(key, calls, positions, attrs["number"], size(shape))
+    scaled: Array = (words >= threshold(attrs["rate"])) / (1 - attrs["rate"])
+    return scaled.reshape(len(calls), *shape)
+
+
+def _times(x: Array, factor: Array) -> Array:
+    """The product, 0 wherever the factor is: an infinity that is dropped is gone."""
+    return np.where(factor == 0, 0.0, x * factor)
+
+
+def _shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+    return shapes[0]
+
+
+register(
+    Op(
+        name="dropout",
+        form=Form.DROPOUT,
+        arity=1,
+        shape=_shape,
+        forward=lambda attrs, x, factor: _times(x, factor),
+        backward=lambda attrs, xs, y, dy: (_times(dy, xs[1]), None),
+        cost=lambda shapes, out: Cost(4 * size(out), 2 * size(out)),
+        attrs=("rate", "number"),
+        doc="in training, zero with probability `rate`, else x / (1 - rate); x itself in inference",
+    )
+)

@@ -1,0 +1,81 @@
+"""Random numbers of dropout: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random numbers:
+as easy as 1, 2, 3"), in NumPy. The kernel's twin is templates/random.cuh; the two agree bit for bit.
+
+A word depends on a key of the launch and on what it is for - vertex, dropout, list element, unit - and on nothing else:
+no order, layout or number of processors can change it, and backward computes it again instead of keeping a mask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Words = NDArray[np.uint32]
+
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio, sqrt(3) - 1
+
+# A row's units are dealt to counters in blocks of 64: the 16 lanes of a vector register times the 4 words of a counter.
+LANES = 16
+BLOCK = 4 * LANES
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+class LaunchKey(NamedTuple):
+    """The 64 bits that tell one launch's random numbers from another's."""
+
+    low: int
+    high: int
+
+
+def philox(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[Words, ...]:
+    """Four random words for each counter; the counter's four words are ints or arrays, which broadcast."""
+    c0, c1, c2, c3 = (np.asarray(c, np.uint32).astype(np.uint64) for c in counter)
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        p0, p1 = c0 * np.uint64(MULTIPLIERS[0]), c2 * np.uint64(MULTIPLIERS[1])
+        c0, c2 = (p1 >> _HALF) ^ c1 ^ np.uint64(k0), (p0 >> _HALF) ^ c3 ^ np.uint64(k1)
+        c1, c3 = p1 & _LOW, p0 & _LOW
+        k0, k1 = (k0 + KEY_STEPS[0]) & 0xFFFFFFFF, (k1 + KEY_STEPS[1]) & 0xFFFFFFFF
+    return tuple(c.astype(np.uint32) for c in (c0, c1, c2, c3))
+
+
+def launch_key(seed: int, step: int, accumulated: int = 0) -> LaunchKey:
+    """The key of one launch of training.
+
+    Args:
+        seed: of the model, any int.
+        step: number of the update that the launch makes or contributes to, from 1.
+        accumulated: calls of `fb` that contributed to that update before this one.
+    """
+    if not 0 <= seed < 2**64:  # any other int: 64 bits of a digest
+        seed = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little")
+    counter = [c & 0xFFFFFFFF for c in (step, step >> 32, accumulated, -1)]
+    low, high, _, _ = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
+    return LaunchKey(int(low), int(high))
+
+
+def random_words(key: LaunchKey, calls: NDArray[Any], positions: NDArray[Any], number: int, width: int) -> Words:
+    """A random word for every unit of some rows.
+
+    Args:
+        calls: recording index of each row's vertex.
+        positions: place of each row in the vertex's list; 0 where a row is the vertex itself.
+        number: which dropout of the cell.
+        width: units of a row.
+
+    Returns:
+        `(rows, width)`.
+    """
+    blocks = -(-width // BLOCK)
+    lanes = np.arange(blocks * LANES)[None, :]
+    words = philox((lanes, positions[:, None], calls[:, None], number), key)
+    by_word = np.stack([w.reshape(len(calls), blocks, LANES) for w in words], axis=2)
+    return by_word.reshape(len(calls), blocks * BLOCK)[:, :width]
