@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,13 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model, Parameter
-from vpps.ops.philox import LaunchKey, launch_key
-from vpps.optim import SGD, Optimizer, OptimizerState
+from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
-from vpps.plan.distribution import ONE, Distribution
+from vpps.plan.distribution import Distribution
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.plan.update import Update
+from vpps.residency import Residency
 from vpps.runtime.cpu import CpuMachine
 from vpps.values import as_index, as_number
 
@@ -58,6 +58,20 @@ def _serialised(method: Callable[Concatenate[Handle, P], R]) -> Callable[Concate
             return method(self, *args, **kwargs)
 
     return locked
+
+
+class _Flight(NamedTuple):
+    """A launch that was begun.
+
+    Attributes:
+        number: of the launch, as the machine counts.
+        step: number of the update that it makes, or 0 where it is no step of training.
+        undo: takes back what was noted of it; for the case that it never ran.
+    """
+
+    number: int
+    step: int
+    undo: Callable[[], None]
 
 
 class Handle:
@@ -138,19 +152,13 @@ class Handle:
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._machine = CpuMachine(vps)
+        self._residency = Residency(model, self._machine, type(self._optimizer) if train else None)
         self._closed = False
         self._plan: Plan | None = None
-        self._in_flight = False
-        self._updates = False  # whether the latest launch is a step of training
+        self._flight: _Flight | None = None
         self._loss = math.nan
         self._warned = False
-        self._launches = 0
-        self._dirty = False  # the pool's weights are newer than the model's
-        self._versions: dict[Parameter, int] = {}
-        self._state_version = -1
-        self._since = 0  # the model's step when this optimizer's moments began
         self._planner: Planner | None = None
-        self._layout = -1  # the model's layout that the planner was made for
         self._peak = 0  # floats of the pool that a launch has used at most
         if train:
             model.trainer = self
@@ -268,8 +276,8 @@ class Handle:
         planner = self._prepare(graph, "fb", training=True)
         self._check_loss(graph, loss)
         self.optimizer.check()
-        key = self._random_key()
-        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1, key)  # while the last launch runs
+        # While the last launch runs.
+        plan = planner.plan_training(graph, loss, self._next_update(), self._parity, self._residency.next_key())
         self._wait()
         previous = self._loss
         self._launch(plan, updates=True)
@@ -300,8 +308,7 @@ class Handle:
         """
         planner = self._prepare(graph, "gradients", training=True)
         self._check_loss(graph, loss)
-        key = self._random_key() if train else None
-        plan = planner.plan_training(graph, loss, None, self._launches & 1, key)
+        plan = planner.plan_training(graph, loss, None, self._parity, self._residency.next_key() if train else None)
         self._wait()
         self._launch(plan)
         self._wait()
@@ -415,7 +422,7 @@ class Handle:
 
         planner = self._prepare(graph, "disassemble", training=True)
         self._check_loss(graph, loss)
-        plan = planner.plan_training(graph, loss, self._update(), self._launches & 1, self._random_key())
+        plan = planner.plan_training(graph, loss, self._next_update(), self._parity, self._residency.next_key())
         return disassemble(plan.script, plan.origin)
 
     # ---- launches
@@ -428,8 +435,10 @@ class Handle:
             raise GraphError(f"{what}: expected a vpps.Graph, got {graph!r}")
         if not len(graph):
             raise GraphError(f"{what}: the graph is empty: nothing was recorded on it")
-        if self._planner is None or self._layout != self.model.layout_version:
+        self._check_begun()
+        if self._planner is None or not self._residency.is_bound:
             self._bind()
+        self._residency.adopt()
         assert self._planner is not None
         return self._planner
 
@@ -445,16 +454,9 @@ class Handle:
         """Place all parameters as the model has them now."""
         self._wait()
         self.pull_weights()
-        layout = self.model.layout_version
-        n_moments = len(self.optimizer.moments) if self._train else 0
-        distribution = Distribution(self.model, self.vps, self._machine.panel, n_moments, self._train)
         self._plan = self._planner = None
-        self._reserve(distribution.end, keep=0)
-        self._machine.pool[: distribution.end] = 0
-        self._machine.pool[ONE] = 1
-        self._versions.clear()
-        self._state_version = -1
-        self._planner, self._layout = Planner(distribution, self.policy, self.schedule), layout
+        distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0))
+        self._planner = Planner(distribution, self.policy, self.schedule)
 
     def _reserve(self, floats: int, keep: int) -> None:
         if floats > len(self._machine.pool):
@@ -467,11 +469,19 @@ class Handle:
                 )
             self._machine.reserve(min(max(floats, int(len(self._machine.pool) * _GROWTH)), limit), keep)
 
+    @property
+    def _parity(self) -> int:
+        """Of the next launch."""
+        return self._machine.launches & 1
+
+    def _next_update(self) -> Update:
+        return self._residency.next_update(self.optimizer, self.clip_norm)
+
     def _launch(self, plan: Plan, updates: bool = False) -> None:
-        assert self._planner is not None
-        distribution = self._planner.distribution
-        self._reserve(plan.pool_floats, keep=distribution.end)
-        self._upload(distribution)
+        self._reserve(plan.pool_floats, keep=self._residency.distribution.end)
+        if self.model.trainer is not self:
+            self.model.pull_weights()
+        self._residency.upload()
         if self._verify:
             from vpps.script.verify import verify
 
@@ -481,74 +491,39 @@ class Handle:
                 self._machine.pool[start:stop] = np.nan
         self._plan = plan
         self._peak = max(self._peak, plan.pool_floats)
-        self._launches += 1
-        self._updates = updates
+        step = self.model.step + 1 if updates else 0
+        self._flight = _Flight(self._machine.launches + 1, step, self._residency.restorer())
         if updates:
-            self.model.step += 1
-            self._dirty = True
-        self._in_flight = True
+            self._residency.count_update()
         self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
 
-    def _saved_state(self) -> OptimizerState | None:
-        """The model's optimizer state, if it is this optimizer's."""
-        state = self.model.optimizer_state
-        return state if state is not None and state.optimizer == self.optimizer.name else None
-
-    def _random_key(self) -> LaunchKey:
-        """Of the next step's random numbers."""
-        return launch_key(self.model.seed, self.model.step + 1)
-
-    def _update(self) -> Update:
-        """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
-        if self._state_version != self.model.state_version:
-            state = self._saved_state()
-            self._since = self.model.step if state is None else state.since
-        number = self.model.step + 1
-        return Update(self.optimizer, number, number - self._since, self.clip_norm)
-
-    def _upload(self, distribution: Distribution) -> None:
-        """Bring the pool's weights and moments up to the model's. No launch is running."""
-        if self.model.trainer is not self:
-            self.model.pull_weights()
-        pool = self._machine.pool
-        for p in distribution.places:
-            if self._versions.get(p) != p.version:
-                distribution.store_weights(pool, p, p.host)
-                self._versions[p] = p.version
-        if self._train and self._state_version != self.model.state_version:
-            state = self._saved_state()
-            for p, place in distribution.places.items():
-                for name, address in zip(self.optimizer.moments, place.moments, strict=False):
-                    saved = state.moments[name].get(p.name) if state is not None else None
-                    zeros = np.zeros(p.shape, np.float32)
-                    distribution.store(pool, p, address, zeros if saved is None else saved)
-            self._state_version = self.model.state_version
+    def _check_begun(self) -> None:
+        """Where Ctrl-C came just before a launch began, take back what was noted of it."""
+        flight = self._flight
+        if flight is not None and self._machine.launches < flight.number:
+            flight.undo()
+            self._flight = self._plan = None
 
     def _wait(self) -> None:
         """Wait for the launch in flight; note the loss of a step. Ctrl-C leaves it running, to be waited for later."""
-        if not self._in_flight:
+        self._check_begun()
+        flight = self._flight
+        if flight is None:
             return
         stopped = self._machine.wait()
-        self._in_flight = False
+        self._flight = None
         plan = self._plan
         assert plan is not None
-        if self._machine.launches != self._launches:  # Ctrl-C came just before it began
-            self._launches = self._machine.launches
-            self.model.step -= self._updates
-            return
         if stopped is not None:
             raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}")
-        if not self._updates:
+        if not flight.step:
             return
         self._loss = float(self._machine.pool[plan.loss_slot])
         if not math.isfinite(self._loss):
-            self._nonfinite()
+            self._nonfinite(flight.step)
 
-    def _nonfinite(self) -> None:
-        message = (
-            f"the loss of step {self.model.step} is {self._loss}; lower the learning rate, clip gradients, "
-            "or check the data"
-        )
+    def _nonfinite(self, step: int) -> None:
+        message = f"the loss of step {step} is {self._loss}; lower the learning rate, clip gradients, or check the data"
         if self._on_nonfinite == "raise":
             raise NonFiniteError(message)
         if not self._warned:
@@ -558,27 +533,12 @@ class Handle:
     @_serialised
     def pull_weights(self) -> None:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
-        if not self._dirty or self._closed:
+        if not self._residency.is_newer or self._closed:
             return
-        if self._in_flight and os.getpid() != self.pid:
+        if self._flight is not None and os.getpid() != self.pid:
             raise HandleError(
                 "this process was forked while the model was being trained, so its newest weights are with the parent "
                 "alone; call handle.sync_get_latest_loss() before forking"
             )
         self._wait()
-        assert self._planner is not None
-        distribution = self._planner.distribution
-        pool = self._machine.pool
-        state = self._saved_state()
-        kept = state.moments if state is not None else {}
-        moments = {name: dict(kept.get(name, {})) for name in self.optimizer.moments}  # of parameters frozen by now
-        for p, place in distribution.places.items():
-            if not p.trainable:
-                continue
-            p.host = distribution.fetch(pool, p, place.weights)
-            p.version += 1
-            self._versions[p] = p.version
-            for name, address in zip(self.optimizer.moments, place.moments, strict=True):
-                moments[name][p.name] = distribution.fetch(pool, p, address)
-        self.model.optimizer_state = OptimizerState(self.optimizer.name, moments, self._since)
-        self._dirty = False
+        self._residency.pull()

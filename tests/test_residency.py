@@ -1,0 +1,39 @@
+"""Weights, moments and counters of model and pool stay in step, whatever comes between."""
+
+from __future__ import annotations
+
+import pytest
+
+import vpps
+from tests.classifier import Classifier, new, same_bits
+
+pytestmark = pytest.mark.cpu
+
+
+def interrupted_before_it_began(handle: vpps.Handle, net: Classifier, seed: int, patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in `fb`, just before the kernel is launched."""
+
+    def interrupt(script: object) -> None:
+        raise KeyboardInterrupt
+
+    with patch.context() as context:
+        context.setattr(handle._machine, "launch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            handle.fb(*net.batch(seed))
+
+
+def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The update after it has its number: bias correction and schedules count updates that were made."""
+    net, witness = new(), new()
+    with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
+        net.train(handle, range(2))
+        for seed in (2, 2, 3):  # again and again; at once after another launch, too
+            interrupted_before_it_began(handle, net, 77, monkeypatch)
+            handle.fb(*net.batch(seed))
+            if seed == 2:
+                interrupted_before_it_began(handle, net, 78, monkeypatch)
+        witness.train(other, range(2))
+        witness.train(other, range(2, 3))
+        witness.train(other, range(2, 4))
+    assert net.model.step == witness.model.step == 5
+    assert same_bits(net.model.numpy(), witness.model.numpy())
