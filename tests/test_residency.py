@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 import vpps
-from tests.classifier import Classifier, new, same_bits
+from tests.classifier import new, same_bits
 
 pytestmark = pytest.mark.cpu
 
 
-def interrupted_before_it_began(handle: vpps.Handle, net: Classifier, seed: int, patch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in `fb`, just before the kernel is launched."""
+@contextmanager
+def interrupt_next_launch(handle: vpps.Handle, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The block meets Ctrl-C just before a kernel is launched."""
 
     def interrupt(script: object) -> None:
         raise KeyboardInterrupt
@@ -19,7 +23,7 @@ def interrupted_before_it_began(handle: vpps.Handle, net: Classifier, seed: int,
     with patch.context() as context:
         context.setattr(handle._machine, "launch", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            handle.fb(*net.batch(seed))
+            yield
 
 
 def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,10 +32,12 @@ def test_an_update_that_never_began_leaves_no_trace(monkeypatch: pytest.MonkeyPa
     with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
         net.train(handle, range(2))
         for seed in (2, 2, 3):  # again and again; at once after another launch, too
-            interrupted_before_it_began(handle, net, 77, monkeypatch)
+            with interrupt_next_launch(handle, monkeypatch):
+                handle.fb(*net.batch(77))
             handle.fb(*net.batch(seed))
             if seed == 2:
-                interrupted_before_it_began(handle, net, 78, monkeypatch)
+                with interrupt_next_launch(handle, monkeypatch):
+                    handle.fb(*net.batch(78))
         witness.train(other, range(2))
         witness.train(other, range(2, 3))
         witness.train(other, range(2, 4))

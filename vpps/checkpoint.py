@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors files with weights, optimizer moments, step count and seed. Atomic, with a checksum."""
+"""Checkpoints: safetensors files with weights, the state of training, step count and seed. Atomic, with a checksum."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from vpps.errors import CheckpointError
 from vpps.model import Model
 from vpps.optim import OptimizerState
+from vpps.state import AccumulatedGradients
 
 FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
 _WEIGHT = "weight/"
 _MOMENT = "moment/"
+_GRADIENT = "gradient/"  # of accumulated calls; of a table only some rows
+_GRADIENT_ROWS = "gradient_rows/"
 _DESCRIPTION = "vpps"
 _CHECKSUM = "vpps.crc32"  # safetensors has none
 
@@ -31,11 +34,15 @@ def save(model: Model, path: Path) -> None:
     from safetensors.numpy import save as serialise
 
     model.pull_weights()
-    tensors = {f"{_WEIGHT}{p.name}": p.host for p in model}
+    tensors: dict[str, NDArray[Any]] = {f"{_WEIGHT}{p.name}": p.host for p in model}
     state = model.optimizer_state
     if state is not None:
         for name, arrays in state.moments.items():
             tensors |= {f"{_MOMENT}{name}/{k}": v for k, v in arrays.items()}
+    accumulated = model.accumulated
+    if accumulated is not None:
+        tensors |= {f"{_GRADIENT}{k}": v for k, v in accumulated.gradients.items()}
+        tensors |= {f"{_GRADIENT_ROWS}{k}": v for k, v in accumulated.rows.items()}
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise CheckpointError(f"{path}: not written, because {name} holds NaN or infinity: the training diverged")
@@ -46,6 +53,7 @@ def save(model: Model, path: Path) -> None:
         "optimizer": state.optimizer if state is not None else None,
         "since": state.since if state is not None else 0,
         "moments": {name: list(arrays) for name, arrays in state.moments.items()} if state is not None else {},
+        "accumulated": {"calls": accumulated.calls, "gradients": list(accumulated.gradients)} if accumulated else None,
         "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
     }
     metadata = {_DESCRIPTION: json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
@@ -89,6 +97,7 @@ class _Contents:
     metadata: dict[str, str]
     weights: dict[str, NDArray[np.float32]]
     state: OptimizerState | None
+    accumulated: AccumulatedGradients | None
 
 
 def _read(path: Path) -> _Contents:
@@ -119,6 +128,7 @@ def _read(path: Path) -> _Contents:
         if description["optimizer"] is not None:
             moments = {m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in ns} for m, ns in description["moments"].items()}
             state = OptimizerState(description["optimizer"], moments, int(description["since"]))
+        accumulated = _accumulated(description.get("accumulated"), tensors, weights)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     for arrays in (weights, *(state.moments.values() if state is not None else ())):
@@ -126,7 +136,27 @@ def _read(path: Path) -> _Contents:
             if x.dtype != np.float32 or not np.isfinite(x).all() or x.shape != weights[name].shape:
                 raise CheckpointError(f"{path}: damaged: {name!r} is not of finite float32, or not of one shape")
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
-    return _Contents(description, user, weights, state)
+    return _Contents(description, user, weights, state, accumulated)
+
+
+def _accumulated(
+    description: Mapping[str, Any] | None, tensors: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
+) -> AccumulatedGradients | None:
+    """Accumulated gradients, if the file holds any. Raises KeyError, ValueError, TypeError for what is none."""
+    if description is None:
+        return None
+    found = AccumulatedGradients(int(description["calls"]))
+    for name in description["gradients"]:
+        gradient, rows, shape = tensors[_GRADIENT + name], tensors.get(_GRADIENT_ROWS + name), weights[name].shape
+        if rows is not None:
+            in_order = rows.dtype == np.int64 and (np.diff(rows) > 0).all() and (rows[:1] >= 0).all()
+            if rows.ndim != 1 or not in_order or not (rows < shape[0]).all():
+                raise ValueError(_GRADIENT_ROWS + name)
+            found.rows[name], shape = rows, (len(rows), *shape[1:])
+        if gradient.dtype != np.float32 or gradient.shape != shape or not np.isfinite(gradient).all():
+            raise ValueError(_GRADIENT + name)
+        found.gradients[name] = gradient
+    return found
 
 
 def restore(model: Model, path: Path, strict: bool) -> None:
@@ -175,4 +205,5 @@ def _adopt(model: Model, contents: _Contents) -> None:
     model.step = contents.description["step"]
     model.metadata = contents.metadata
     model.optimizer_state = contents.state
+    model.accumulated = contents.accumulated
     model.state_version += 1

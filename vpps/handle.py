@@ -26,7 +26,6 @@ from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
-from vpps.plan.update import Update
 from vpps.residency import Residency
 from vpps.runtime.cpu import CpuMachine
 from vpps.values import as_index, as_number
@@ -65,7 +64,7 @@ class _Flight(NamedTuple):
 
     Attributes:
         number: of the launch, as the machine counts.
-        step: number of the update that it makes, or 0 where it is no step of training.
+        step: number of the update that it makes or contributes to, or 0 where it is no step of training.
         undo: takes back what was noted of it; for the case that it never ran.
     """
 
@@ -257,12 +256,20 @@ class Handle:
     # ---- training
 
     @_serialised
-    def fb(self, graph: Graph, loss: Expression) -> float:
+    def fb(self, graph: Graph, loss: Expression, accumulate: bool = False) -> float:
         """Forward, backward and update for one mini-batch; returns while the kernel runs.
+
+        With `accumulate=True` there is no update: the gradients are added to those of the calls before, and the next
+        call without it adds its own, then clips and updates with the sum. So a batch may be larger than what fits into
+        the pool. What was accumulated belongs to the model, like the moments: it outlives this handle, is saved in
+        checkpoints, and stays as it is whatever comes in between - `forward`, `gradients`, assigned weights, new
+        parameters. `model.step` counts updates. Dropout has another mask in every call.
 
         Args:
             graph: what to compute.
-            loss: a scalar of that graph. Nothing is divided by the batch size unless you do.
+            loss: a scalar of that graph. Nothing is divided by the batch size, nor by the number of accumulated calls,
+                unless you do.
+            accumulate: keep the gradients for a later update.
 
         Returns:
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
@@ -271,17 +278,37 @@ class Handle:
             GraphError: the loss is no scalar, belongs to another graph, or depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
             HandleError: the handle is closed, forward-only, or used in a forked child.
-            NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`.
+            NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`. If that was an accumulated one,
+                the weights are as they were: `discard_accumulated` goes on without its batch.
         """
-        planner = self._prepare(graph, "fb", training=True)
+        planner = self._prepare(graph, "fb", training=True, accumulate=accumulate)
         self._check_loss(graph, loss)
         self.optimizer.check()
-        # While the last launch runs.
-        plan = planner.plan_training(graph, loss, self._next_update(), self._parity, self._residency.next_key())
+        plan = self._plan_step(planner, graph, loss, accumulate)  # while the last launch runs
         self._wait()
         previous = self._loss
-        self._launch(plan, updates=True)
+        self._launch(plan, step=self.model.step + 1, updates=not accumulate)
         return previous
+
+    def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
+        update = None if accumulate else self._residency.next_update(self.optimizer, self.clip_norm)
+        key, held = self._residency.next_key(), self._residency.held
+        return planner.plan_training(graph, loss, update, self._parity, key, held, keep=accumulate)
+
+    @property
+    @_serialised
+    def accumulated(self) -> int:
+        """Calls `fb(accumulate=True)` that the next update is going to use."""
+        if not self._closed:
+            self._check_begun()
+        return self._residency.accumulated
+
+    @_serialised
+    def discard_accumulated(self) -> None:
+        """Forget the gradients of the calls `fb(accumulate=True)` since the last update."""
+        self._check_usable()
+        self._check_begun()
+        self._residency.drop_gradients()
 
     @_serialised
     def sync_get_latest_loss(self) -> float:
@@ -294,7 +321,7 @@ class Handle:
     def gradients(
         self, graph: Graph, loss: Expression, train: bool = False
     ) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """The loss and its gradients, without an update.
+        """The loss and its gradients, without an update, and without what earlier calls of `fb` accumulated.
 
         Args:
             train: whether dropout is on, with the mask that the next `fb` of this graph would have.
@@ -310,6 +337,7 @@ class Handle:
         self._check_loss(graph, loss)
         plan = planner.plan_training(graph, loss, None, self._parity, self._residency.next_key() if train else None)
         self._wait()
+        self._residency.park_gradients()
         self._launch(plan)
         self._wait()
         value = float(self._machine.pool[plan.loss_slot])
@@ -347,7 +375,7 @@ class Handle:
         wanted = [graph.check_owns(e, "forward") for e in wanted]
         if not wanted:
             return []
-        plan = planner.plan_forward(graph, wanted)
+        plan = planner.plan_forward(graph, wanted, self._residency.held_in_pool)
         self._wait()
         self._launch(plan)
         self._wait()
@@ -422,12 +450,12 @@ class Handle:
 
         planner = self._prepare(graph, "disassemble", training=True)
         self._check_loss(graph, loss)
-        plan = planner.plan_training(graph, loss, self._next_update(), self._parity, self._residency.next_key())
+        plan = self._plan_step(planner, graph, loss, accumulate=False)
         return disassemble(plan.script, plan.origin)
 
     # ---- launches
 
-    def _prepare(self, graph: Graph, what: str, training: bool) -> Planner:
+    def _prepare(self, graph: Graph, what: str, training: bool, accumulate: bool = False) -> Planner:
         self._check_usable()
         if training and not self._train:
             raise HandleError(f"{what}: this handle is forward-only (train=False)")
@@ -436,8 +464,8 @@ class Handle:
         if not len(graph):
             raise GraphError(f"{what}: the graph is empty: nothing was recorded on it")
         self._check_begun()
-        if self._planner is None or not self._residency.is_bound:
-            self._bind()
+        if self._planner is None or not self._residency.is_ready(accumulate):
+            self._bind(accumulate)
         self._residency.adopt()
         assert self._planner is not None
         return self._planner
@@ -450,12 +478,12 @@ class Handle:
                 "or pick an element x[i]"
             )
 
-    def _bind(self) -> None:
+    def _bind(self, accumulate: bool) -> None:
         """Place all parameters as the model has them now."""
         self._wait()
         self.pull_weights()
         self._plan = self._planner = None
-        distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0))
+        distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0), accumulate)
         self._planner = Planner(distribution, self.policy, self.schedule)
 
     def _reserve(self, floats: int, keep: int) -> None:
@@ -474,14 +502,19 @@ class Handle:
         """Of the next launch."""
         return self._machine.launches & 1
 
-    def _next_update(self) -> Update:
-        return self._residency.next_update(self.optimizer, self.clip_norm)
+    def _launch(self, plan: Plan, step: int = 0, updates: bool = False) -> None:
+        """Begin to execute a plan.
 
-    def _launch(self, plan: Plan, updates: bool = False) -> None:
+        Args:
+            step: number of the update that it makes or contributes to; 0 where it is no step of training.
+            updates: whether it makes it.
+        """
         self._reserve(plan.pool_floats, keep=self._residency.distribution.end)
         if self.model.trainer is not self:
             self.model.pull_weights()
         self._residency.upload()
+        if step:
+            self._residency.upload_gradients()
         if self._verify:
             from vpps.script.verify import verify
 
@@ -491,10 +524,9 @@ class Handle:
                 self._machine.pool[start:stop] = np.nan
         self._plan = plan
         self._peak = max(self._peak, plan.pool_floats)
-        step = self.model.step + 1 if updates else 0
         self._flight = _Flight(self._machine.launches + 1, step, self._residency.restorer())
-        if updates:
-            self._residency.count_update()
+        if step:
+            self._residency.begin(plan.held, updates)
         self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
 
     def _check_begun(self) -> None:
@@ -515,7 +547,11 @@ class Handle:
         plan = self._plan
         assert plan is not None
         if stopped is not None:
-            raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}")
+            lost = ""
+            if flight.step and self.accumulated:  # nobody knows how far it got
+                self._residency.drop_gradients()
+                lost = "; the accumulated gradients are discarded"
+            raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}{lost}")
         if not flight.step:
             return
         self._loss = float(self._machine.pool[plan.loss_slot])

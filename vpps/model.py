@@ -20,6 +20,7 @@ from vpps.values import Float32, as_float32, as_index, as_number
 
 if TYPE_CHECKING:
     from vpps.optim import OptimizerState
+    from vpps.state import AccumulatedGradients
 
 Init = str | float | ArrayLike | Initialiser
 
@@ -30,7 +31,7 @@ class WeightSource(Protocol):
     pid: int
 
     def pull_weights(self) -> None:
-        """Wait for the launch in flight and copy all weights and optimizer state back into the Model."""
+        """Wait for the launch in flight and copy all weights and training state back into the Model."""
         ...
 
 
@@ -121,7 +122,8 @@ class Model:
         self.step = 0  # updates made so far
         self.metadata: dict[str, str] = {}
         self.optimizer_state: OptimizerState | None = None
-        self.state_version = 0  # counts replacements of the optimizer state from outside (restore)
+        self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
+        self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes of what parameters there are and which are trained
         self._parameters: dict[str, Parameter] = {}
         self._scope: list[str] = []
@@ -248,7 +250,7 @@ class Model:
         self._trainer = weakref.ref(source) if source is not None else None
 
     def pull_weights(self) -> None:
-        """Make `Parameter.host` and `optimizer_state` current."""
+        """Make `Parameter.host`, `optimizer_state` and `accumulated` current."""
         source = self.trainer
         if source is not None:
             source.pull_weights()
@@ -256,7 +258,7 @@ class Model:
     # ---- checkpoints
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write weights, optimizer state, step count and seed to a safetensors file, atomically.
+        """Write weights, optimizer state, accumulated gradients, step count and seed to a safetensors file, atomically.
 
         Args:
             metadata: strings of yours, read back as `model.metadata` (kept from the last load when None).
@@ -270,7 +272,7 @@ class Model:
         save(self, Path(path))
 
     def restore(self, path: str | Path, strict: bool = True) -> None:
-        """Read weights, optimizer state, step count and seed from a checkpoint, in place.
+        """Read what `save` wrote, in place.
 
         Args:
             strict: raise where a parameter is missing from the file or the model; else take what both have.
@@ -284,7 +286,7 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """A new Model with the parameters, state, step count and seed of a checkpoint.
+        """A new Model with the parameters and all that `save` wrote.
 
         For a model made of classes that declare their parameters (`vpps.nn`), declare it as before and call `restore`.
 

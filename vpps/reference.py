@@ -251,4 +251,5 @@ def weights_of(model: Model) -> dict[str, Array]:
 
 def key_of(model: Model) -> LaunchKey:
     """The key of the random numbers that the next `fb` has, and `gradients(train=True)` before it."""
-    return launch_key(model.seed, model.step + 1)
+    model.pull_weights()
+    return launch_key(model.seed, model.step + 1, model.accumulated.calls if model.accumulated is not None else 0)

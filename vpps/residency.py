@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vpps.model import Model, Parameter
+from vpps.model import Lookup, Model, Parameter
 from vpps.ops.philox import LaunchKey, launch_key
 from vpps.optim import Optimizer, OptimizerState
-from vpps.plan.distribution import ONE, Distribution
+from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held
 from vpps.plan.update import Update
 from vpps.runtime.cpu import CpuMachine
+from vpps.state import AccumulatedGradients
+from vpps.values import Float32
 
 
 class Residency:
@@ -35,8 +37,12 @@ class Residency:
         self._versions: dict[Parameter, int] = {}  # of the weights in the pool
         self._state_version = -1  # of the optimizer's state, adopted
         self._moments_are_current = False
-        self._dirty = False  # the pool's weights are newer than the model's
         self._since = 0  # the model's step when the optimizer's moments began
+        self._weights_changed = False  # the pool's weights are newer than the model's
+        self.held = NOTHING_HELD  # gradients that no update has used yet
+        self._calls = 0  # of which they are the sum
+        self._held_in_pool = False  # or only with the model
+        self._held_changed = False  # they are newer here than with the model
 
     # ---- where things are
 
@@ -46,22 +52,30 @@ class Residency:
         assert self._distribution is not None
         return self._distribution
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether the parameters have their places, those that the model has now."""
-        return self._distribution is not None and self._layout == self.model.layout_version
+    def is_ready(self, accumulate: bool) -> bool:
+        """Whether every parameter has its place, and gradients where they can accumulate if they must."""
+        bound = self._distribution is not None and self._layout == self.model.layout_version
+        return bound and (self.distribution.accumulates or not self._needs_accumulation(accumulate))
 
-    def bind(self, reserve: Callable[[int], None]) -> Distribution:
+    def _needs_accumulation(self, accumulate: bool) -> bool:
+        restored = self.model.accumulated
+        return self.kind is not None and (accumulate or (restored is not None and bool(restored.rows)))
+
+    def bind(self, reserve: Callable[[int], None], accumulate: bool) -> Distribution:
         """Place all parameters as the model has them now; what the pool held is lost.
 
         Args:
             reserve: makes the pool large enough, or raises.
+            accumulate: provide for gradients of tables that outlive a batch.
         """
+        accumulates = self._needs_accumulation(
+            accumulate or (self._distribution is not None and self._distribution.accumulates)
+        )
         self._distribution = None
         layout = self.model.layout_version
         n_moments = len(self.kind.moments) if self.kind is not None else 0
         distribution = Distribution(
-            self.model, self.machine.vps, self.machine.panel, n_moments, train=self.kind is not None
+            self.model, self.machine.vps, self.machine.panel, n_moments, self.kind is not None, accumulates
         )
         reserve(distribution.end)
         self.machine.pool[: distribution.end] = 0
@@ -69,18 +83,34 @@ class Residency:
         self._versions.clear()
         self._moments_are_current = False
         self._distribution, self._layout = distribution, layout
+        self._adopt_gradients()
         return distribution
 
     # ---- from the model to the pool
 
     def adopt(self) -> None:
-        """Take over the optimizer's state where the model has got another one (by restore, or another handle)."""
+        """Take over the state of training where the model has got another one (by restore, or another handle)."""
         if self._state_version == self.model.state_version:
             return
         state = self._saved_state()
         self._since = self.model.step if state is None else state.since
         self._moments_are_current = False
+        self._adopt_gradients()
         self._state_version = self.model.state_version
+
+    def _adopt_gradients(self) -> None:
+        """Let those that the model has accumulated be the ones that the next update uses."""
+        kept = self.model.accumulated if self.kind is not None else None
+        self._held_in_pool = self._held_changed = False
+        if kept is None:
+            self.held, self._calls = NOTHING_HELD, 0
+            return
+        trained = [p for p in self.distribution.places if p.trainable and p.name in kept.gradients]
+        dense = frozenset(p for p in trained if not isinstance(p, Lookup) and p.name not in kept.rows)
+        self.held = Held(
+            dense, {p: kept.rows[p.name] for p in trained if isinstance(p, Lookup) and p.name in kept.rows}
+        )
+        self._calls = kept.calls
 
     def _saved_state(self) -> OptimizerState | None:
         """The model's optimizer state, if it is this optimizer's."""
@@ -88,7 +118,7 @@ class Residency:
         return state if state is not None and self.kind is not None and state.optimizer == self.kind.name else None
 
     def upload(self) -> None:
-        """Bring the pool up to the model."""
+        """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool
         for p in distribution.places:
             if self._versions.get(p) != p.version:
@@ -103,43 +133,96 @@ class Residency:
                     distribution.store(pool, p, address, zeros if saved is None else saved)
             self._moments_are_current = True
 
+    def upload_gradients(self) -> None:
+        """Bring those that were accumulated back to the pool, for a launch that adds to them."""
+        kept = self.model.accumulated
+        if self._held_in_pool or kept is None:
+            return
+        distribution, pool = self.distribution, self.machine.pool
+        for p in self.held.dense:
+            distribution.store(pool, p, distribution.places[p].gradient, kept.gradients[p.name])
+        for p, rows in self.held.rows.items():
+            self._rows_of_gradient(p)[rows] = kept.gradients[p.name].reshape(len(rows), -1)
+        self._held_in_pool = True
+
+    def _rows_of_gradient(self, table: Parameter) -> Float32:
+        """A table's accumulated gradient in the pool, a view; rows that are not held hold nothing."""
+        place = self.distribution.places[table]
+        return self.machine.pool[place.gradient : place.gradient + place.floats].reshape(table.shape[0], -1)
+
     # ---- steps of training
 
     def next_key(self) -> LaunchKey:
         """Of the random numbers of the next step."""
-        return launch_key(self.model.seed, self.model.step + 1)
+        return launch_key(self.model.seed, self.model.step + 1, self._calls)
+
+    @property
+    def accumulated(self) -> int:
+        """Calls whose gradients the next update is going to use."""
+        if self._distribution is not None and self._state_version == self.model.state_version:
+            return self._calls
+        kept = self.model.accumulated
+        return kept.calls if kept is not None else 0
 
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
         """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
         number = self.model.step + 1
         return Update(optimizer, number, number - self._since, clip_norm)
 
-    def count_update(self) -> None:
-        """An update begins: the pool's weights will be newer than the model's."""
-        self.model.step += 1
-        self._dirty = True
+    def begin(self, held: Held, updates: bool) -> None:
+        """Note that a step of training begins: one that updates the weights, or adds to the gradients that are held.
+
+        Args:
+            held: what the pool holds after it.
+        """
+        self.held = held
+        self._held_in_pool = self._held_changed = True
+        if updates:
+            self._calls = 0
+            self.model.step += 1
+            self._weights_changed = True
+        else:
+            self._calls += 1
 
     def restorer(self) -> Callable[[], None]:
-        """A function that sets back the count of updates to what it is now."""
-        step = self.model.step
+        """A function that sets back what `begin` notes to what it is now."""
+        step, held, calls = self.model.step, self.held, self._calls
 
         def restore() -> None:
-            self.model.step = step
+            self.model.step, self.held, self._calls = step, held, calls
 
         return restore
+
+    def drop_gradients(self) -> None:
+        """Forget what was accumulated."""
+        self.model.accumulated = None
+        self._adopt_gradients()
 
     # ---- from the pool to the model
 
     @property
     def is_newer(self) -> bool:
         """Whether the pool holds what the model has not got yet."""
-        return self._dirty
+        return self._weights_changed or self._held_changed
 
     def pull(self) -> None:
         """Bring the model up to the pool."""
-        if self._dirty:
+        if self._weights_changed:
             self._pull_weights()
-            self._dirty = False
+            self._weights_changed = False
+        if self._held_changed:
+            self._pull_gradients()
+
+    @property
+    def held_in_pool(self) -> Held:
+        """What of the pool's gradients a launch that does not use them must leave alone."""
+        return self.held if self._held_in_pool else NOTHING_HELD
+
+    def park_gradients(self) -> None:
+        """Leave what was accumulated to the model alone: the next launch uses its memory for others."""
+        if self._held_changed:
+            self._pull_gradients()
+        self._held_in_pool = False
 
     def _pull_weights(self) -> None:
         assert self.kind is not None
@@ -156,3 +239,22 @@ class Residency:
             for name, address in zip(self.kind.moments, place.moments, strict=True):
                 moments[name][p.name] = distribution.fetch(pool, p, address)
         self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since)
+
+    def _pull_gradients(self) -> None:
+        distribution, pool = self.distribution, self.machine.pool
+        self._held_changed = False
+        if not self._calls:
+            self.model.accumulated = None
+            return
+        before = self.model.accumulated
+        now = AccumulatedGradients(self._calls)
+        if before is not None:  # of parameters frozen by now
+            frozen = {name for name in before.gradients if name in self.model and not self.model[name].trainable}
+            now.gradients |= {name: before.gradients[name] for name in frozen}
+            now.rows |= {name: before.rows[name] for name in frozen & before.rows.keys()}
+        for p in self.held.dense:
+            now.gradients[p.name] = distribution.fetch(pool, p, distribution.places[p].gradient)
+        for p, rows in self.held.rows.items():
+            now.gradients[p.name] = self._rows_of_gradient(p)[rows].reshape(len(rows), *p.shape[1:])
+            now.rows[p.name] = rows
+        self.model.accumulated = now

@@ -15,7 +15,7 @@ from vpps.graph.operand import Expression, shown
 from vpps.graph.trace import TracedCell
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey
-from vpps.plan.distribution import LOSS_SLOTS, ONE, Distribution
+from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Distribution, Held
 from vpps.plan.instr import Args, Data, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import SlabMemory
 from vpps.plan.rows import BlockPlan
@@ -41,6 +41,7 @@ class Plan:
         n_barriers: barriers of a launch.
         touched: dense parameters that have a gradient.
         tables: used rows of each lookup table that has one.
+        held: gradients that the pool holds after the launch for a later one.
         make_layout: see `layout`.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     n_barriers: int
     touched: set[Parameter]
     tables: dict[Parameter, UsedRows]
+    held: Held
     make_layout: Callable[[], Layout]
 
     @cached_property
@@ -106,21 +108,30 @@ class Planner:
             known = self._cells[cell] = CellTemplates(cell, self.distribution, self.schedule.exclusive)
         return known
 
-    def plan_forward(self, graph: Graph, wanted: Sequence[Expression]) -> Plan:
-        """Plan that computes the wanted values and what they depend on, nothing else."""
+    def plan_forward(self, graph: Graph, wanted: Sequence[Expression], held: Held = NOTHING_HELD) -> Plan:
+        """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay."""
         topology = Topology(graph)
         values = np.array([e.ref for e in wanted], np.int64)
         needed = topology.reaching(values.tolist())
-        return _Build(self, graph, topology, needed, skip_rest=True).forward_only(values)
+        return _Build(self, graph, topology, needed, skip_rest=True, held=held).forward_only(values)
 
     def plan_training(
-        self, graph: Graph, loss: Expression, update: Update | None, parity: int, key: LaunchKey | None = None
+        self,
+        graph: Graph,
+        loss: Expression,
+        update: Update | None,
+        parity: int,
+        key: LaunchKey | None = None,
+        held: Held = NOTHING_HELD,
+        keep: bool = False,
     ) -> Plan:
         """Plan of forward, backward, gradients and (unless `update` is None) the update.
 
         Args:
             parity: of the launch; says where its loss is kept.
             key: of the launch's random numbers; None turns dropout off.
+            held: gradients of earlier batches, to which those of this one are added.
+            keep: leave the sums in the pool for a later launch.
 
         Raises:
             GraphError: the loss depends on no trainable parameter.
@@ -130,7 +141,8 @@ class Planner:
             needed = np.ones(topology.n_calls, bool)
         else:
             needed = topology.reaching([loss.ref])
-        return _Build(self, graph, topology, needed, skip_rest=False, key=key).training(loss, update, parity)
+        build = _Build(self, graph, topology, needed, skip_rest=False, key=key, held=held)
+        return build.training(loss, update, parity, keep)
 
 
 class _Build:
@@ -144,9 +156,11 @@ class _Build:
         needed: NDArray[np.bool_],
         skip_rest: bool,
         key: LaunchKey | None = None,
+        held: Held = NOTHING_HELD,
     ) -> None:
         self.graph = graph
         self.key = key
+        self.held = held
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
         self.schedule = planner.schedule(self.writer)
@@ -176,14 +190,14 @@ class _Build:
         self.addresses = kept
         return self._finish(-1, None)
 
-    def training(self, loss: Expression, update: Update | None, parity: int) -> Plan:
+    def training(self, loss: Expression, update: Update | None, parity: int, keep: bool) -> Plan:
         """A plan with backward, gradients and update."""
-        end = EndOfLaunch(self.writer, self.distribution, self.blocks)
+        end = EndOfLaunch(self.writer, self.distribution, self.blocks, update, self.held, keep)
         self.memory.for_training()
         self._set_addresses()
         self._place_lists(True, self._reverse_lists(loss))
-        end.place_lists(update)
-        if not end.touched and not end.tables:
+        end.place_lists()
+        if not end.depends_on_parameters:
             raise GraphError(
                 "the loss depends on no trainable parameter, so there is nothing to learn; "
                 "use handle.forward to evaluate it"
@@ -193,15 +207,14 @@ class _Build:
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
         self.schedule.steps(self.blocks, backward=True, period=self.memory.backward)
         self.writer.begin_period(self.memory.end)
-        end.gradients(update)
+        end.gradients()
         self.writer.barrier("before the update")
-        if update is not None:
-            end.update(update)
+        end.update()
         return self._finish(slot, end)
 
     def _finish(self, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, starts = self.writer.finish()
-        touched, tables = (end.touched, end.tables) if end is not None else (set(), {})
+        touched, tables, held = (end.touched, end.tables, end.held) if end is not None else (set(), {}, self.held)
         return Plan(
             self.graph,
             script,
@@ -213,12 +226,13 @@ class _Build:
             self.writer.n_barriers,
             touched,
             tables,
+            held,
             self._layout,
         )
 
     def _layout(self) -> Layout:
         writer = self.writer
-        fixed, gradients = self.distribution.spans()
+        fixed, gradients = self.distribution.spans(self.held)
         slabs = self.distribution.end, self.memory.arena.stop
         return Layout(
             n_vps=writer.n_vps,

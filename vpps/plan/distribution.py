@@ -6,8 +6,8 @@ shape (R, C) is packed as [panel][column][PANEL rows], the last panel padded wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,8 @@ class Place:
     Attributes:
         weights: its values; packed panels for a matrix, rows for a table.
         transposed: packed transpose of a matrix, else 0.
-        gradient: laid out like the weights (0 for a table: its gradient is sparse and lives with the batch).
+        gradient: laid out like the weights; of a table only where gradients accumulate, else 0: a batch's gradient of
+            it is sparse and lives with the batch.
         moments: laid out like the weights, one per moment of the optimizer.
         floats: number of floats of each of them.
     """
@@ -48,6 +49,22 @@ class Place:
     floats: int
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Gradients of earlier batches that the pool holds because no update has used them yet.
+
+    Attributes:
+        dense: parameters that have one.
+        rows: of lookup tables, the numbers of the rows that have one, sorted.
+    """
+
+    dense: frozenset[Parameter] = frozenset()
+    rows: Mapping[Parameter, NDArray[np.int64]] = field(default_factory=dict)
+
+
+NOTHING_HELD = Held()
+
+
 class Distribution:
     """Places of a model's parameters, for one number of virtual processors.
 
@@ -57,11 +74,21 @@ class Distribution:
         panel: rows of a packed panel, and granule of unit slices.
         n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
         train: whether gradients are needed.
+        accumulates: whether tables, too, have memory for gradients that outlive a batch.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], n_vps: int, panel: int, n_moments: int, train: bool) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        n_vps: int,
+        panel: int,
+        n_moments: int,
+        train: bool,
+        accumulates: bool = False,
+    ) -> None:
         self.n_vps = n_vps
         self.panel = panel
+        self.accumulates = accumulates
         self.places: dict[Parameter, Place] = {}
         cursor = FIRST_FREE
 
@@ -77,22 +104,32 @@ class Distribution:
             transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
             weights = take(floats)
             updated = train and p.trainable
-            gradient = take(floats) if updated and not isinstance(p, Lookup) else 0
+            gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
             moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
             self.places[p] = Place(weights, transposed, gradient, moments, floats)
         self.end = cursor  # the batch's memory begins here
 
-    def spans(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(spans of everything placed, spans of the gradients, which hold nothing from one launch to the next)."""
-        fixed, gradients = [(ZERO, FIRST_FREE)], []
+    def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(spans of everything placed, spans of the gradients that hold nothing from one launch to the next)."""
+        placed, empty = [(ZERO, FIRST_FREE)], []
         for p, place in self.places.items():
-            starts = [place.weights, *place.moments]
             if place.gradient:
-                gradients.append((place.gradient, place.gradient + place.floats))
+                placed.append((place.gradient, place.gradient + place.floats))
+                if p in held.rows:
+                    empty.extend(self._rows_between(p, held.rows[p]))
+                elif p not in held.dense:
+                    empty.append(placed[-1])
             if place.transposed:
-                fixed.append((place.transposed, place.transposed + self.packed_size(p.shape[::-1])))
-            fixed.extend((start, start + place.floats) for start in starts)
-        return fixed + gradients, gradients
+                placed.append((place.transposed, place.transposed + self.packed_size(p.shape[::-1])))
+            placed.extend((start, start + place.floats) for start in (place.weights, *place.moments))
+        return placed, empty
+
+    def _rows_between(self, table: Parameter, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Spans of a table's gradient without the given rows, which are sorted."""
+        start, width = self.places[table].gradient, size(table.shape[1:])
+        first = start + np.concatenate([[0], rows + 1]) * width
+        last = start + np.append(rows, table.shape[0]) * width
+        return [(int(a), int(b)) for a, b in zip(first, last, strict=True) if a < b]
 
     def packed_size(self, shape: tuple[int, ...]) -> int:
         """Floats of a packed matrix."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
-from vpps.plan.distribution import Distribution, Place
+from vpps.plan.distribution import NOTHING_HELD, Distribution, Held, Place
 from vpps.plan.rows import BlockPlan
 from vpps.plan.writer import ScriptWriter
-from vpps.script.encode import direct
+from vpps.script.encode import direct, indexed
 from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
 from vpps.script.slices import TILE_COLUMNS
 
@@ -43,9 +43,9 @@ class UsedRows:
 
     Attributes:
         rows: their numbers, sorted, each once.
-        gradient: address of their gradients, a row each.
+        gradient: address of their gradients, a row each; 0 where they go to the table's own gradient.
         offsets: script position of the CSR offsets into the addresses of the gradient rows to sum.
-        numbers: script position of `rows`.
+        numbers: script position of `rows`, or of the addresses of their gradients in the table's own.
     """
 
     rows: NDArray[np.int64]
@@ -59,24 +59,55 @@ class EndOfLaunch:
 
     Args:
         blocks: rows of all cells.
+        update: the optimizer's step, or None.
+        held: gradients of earlier batches, to which those of this one are added.
+        keep: leave the sums in the pool for a later launch.
 
     Attributes:
-        touched: dense parameters with a gradient.
+        touched: dense parameters with a gradient from this batch.
         tables: used rows of each lookup table with a gradient.
     """
 
-    def __init__(self, writer: ScriptWriter, distribution: Distribution, blocks: Iterable[BlockPlan]) -> None:
+    def __init__(
+        self,
+        writer: ScriptWriter,
+        distribution: Distribution,
+        blocks: Iterable[BlockPlan],
+        update: Update | None = None,
+        held: Held = NOTHING_HELD,
+        keep: bool = False,
+    ) -> None:
         self.writer = writer
         self.distribution = distribution
         self.blocks = [b for b in blocks if b.n_needed]
+        self._update = update
+        self._held = held
+        self._keep = keep
         gradients = (g for b in self.blocks for g in b.cell.lowered.parameter_gradients)
         self.touched: set[Parameter] = {g.parameter for g in gradients}
         self.tables: dict[Parameter, UsedRows] = {}
         self._hyper: dict[Parameter, int] = {}  # script position of each parameter's hyper-parameters
         self._stepped: set[Parameter] = set()  # whose step went with its gradient
 
-    def place_lists(self, update: Update | None) -> None:
+    @property
+    def depends_on_parameters(self) -> bool:
+        """Whether this batch has any gradient."""
+        tables = any(b.cell.lowered.table_gradients for b in self.blocks)
+        return bool(self.touched) or tables
+
+    @property
+    def held(self) -> Held:
+        """What the pool holds after the launch for a later one."""
+        if not self._keep:
+            return NOTHING_HELD
+        rows = dict(self._held.rows)
+        for table, used in self.tables.items():
+            rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
+        return Held(self._held.dense | self.touched, rows)
+
+    def place_lists(self) -> None:
         """Put what the end needs of lists into the script: used table rows, hyper-parameters."""
+        update = self._update
         if update is not None:
             placed: dict[str | None, int] = {}  # one set of hyper-parameters per group, a schedule asked once for each
             for p in self.distribution.places:
@@ -91,24 +122,33 @@ class EndOfLaunch:
             for g in b.cell.lowered.table_gradients:
                 ids.setdefault(g.table, []).append(b.list_values(g.ids)[: b.n_needed])
                 addresses.setdefault(g.table, []).append(b.row_addresses(g.view)[: b.n_needed])
-        for table, parts in ids.items():
-            rows, inverse = np.unique(np.concatenate(parts), return_inverse=True)
-            order = np.argsort(inverse, kind="stable")
-            entries = self.writer.place_list(np.concatenate(addresses[table])[order])
-            offsets = np.zeros(len(rows) + 1, np.int64)
-            np.cumsum(np.bincount(inverse, minlength=len(rows)), out=offsets[1:])
-            gradient = self.writer.take(len(rows) * size(table.shape[1:]))
-            self.tables[table] = UsedRows(
-                rows, gradient, self.writer.place_list(entries + offsets), self.writer.place_list(rows)
-            )
+        for p in self.distribution.places:  # their order counts for clipping
+            if isinstance(p, Lookup) and (p in ids or (update is not None and p in self._held.rows)):
+                self.tables[p] = self._used_rows(p, ids.get(p, []), addresses.get(p, []))
 
-    def gradients(self, update: Update | None) -> None:
+    def _used_rows(self, table: Lookup, ids: list[NDArray[np.int64]], addresses: list[NDArray[np.int64]]) -> UsedRows:
+        """Place the lists of a table's rows and of the gradient rows to sum for each: the held one first."""
+        place, width = self.distribution.places[table], size(table.shape[1:])
+        held = self._held.rows.get(table, np.zeros(0, np.int64))
+        if self._keep:
+            held = held[np.isin(held, np.concatenate(ids))]  # the others stay as they are
+        rows, inverse = np.unique(np.concatenate([held, *ids]), return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        entries = self.writer.place_list(np.concatenate([place.gradient + held * width, *addresses])[order])
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.bincount(inverse, minlength=len(rows)), out=offsets[1:])
+        gradient = 0 if self._keep else self.writer.take(len(rows) * width)
+        numbers = self.writer.place_list(place.gradient + rows * width if self._keep else rows)
+        return UsedRows(rows, gradient, self.writer.place_list(entries + offsets), numbers)
+
+    def gradients(self) -> None:
         """All weight gradients, each once over all rows of a cell (Cavs's lazy batching).
 
         The last contribution to a matrix's gradient makes its step as well, unless the norm of all gradients must be
         known first: nothing reads a matrix any more.
         """
-        written: set[Parameter] = set()
+        update = self._update
+        written = set(self._held.dense)
         fuse = update is not None and update.clip_norm is None
         last = {g.parameter: g for b in self.blocks for g, _ in b.cell.gradients} if fuse else {}
         for b in self.blocks:
@@ -131,15 +171,19 @@ class EndOfLaunch:
                 self.writer.section(words, b, group, 0, f"gradient of {gradient.parameter.name!r}")
         for table, used in self.tables.items():
             width = size(table.shape[1:])
-            dst = direct(used.gradient, width)
+            dst = indexed(used.numbers, 0) if self._keep else direct(used.gradient, width)
             flags = self.writer.row_flag(width)
             self.writer.instruction("gather_sum", len(used.rows), width, flags, dst=dst, offsets=used.offsets, shift=0)
 
-    def update(self, update: Update) -> None:
-        """The optimizer's step for every trainable dense parameter (unused ones still decay) and used rows of tables.
+    def update(self) -> None:
+        """The optimizer's step, if there is one, for every trainable dense parameter (unused ones still decay) and used
+        rows of tables.
 
         A full barrier must precede it: others may still be reading weights, or writing gradients.
         """
+        update = self._update
+        if update is None:
+            return
         if update.clip_norm is not None:
             self._clip(update.clip_norm)
         rule = update.optimizer.name
@@ -155,7 +199,7 @@ class EndOfLaunch:
                     width = size(p.shape[1:])
                     self.writer.instruction(f"update_rows.{rule}", len(used.rows), width, Flag.ROWS, **fields)
                 continue
-            flags = NO_FLAGS if p in self.touched else Flag.NO_GRADIENT
+            flags = NO_FLAGS if p in self.touched or p in self._held.dense else Flag.NO_GRADIENT
             fields["gradient"] = place.gradient
             if self.distribution.is_packed(p):
                 fields |= {"columns": p.shape[1], "transposed": transposed}
@@ -175,7 +219,7 @@ class EndOfLaunch:
         Partial sums of squares, a barrier, then every virtual processor adds them up in the same order.
         """
         places = self.distribution.places
-        dense = [p for p in places if p in self.touched]
+        dense = [p for p in places if p in self.touched or p in self._held.dense]
         counts = [p.shape[0] * -(-p.shape[1] // TILE_COLUMNS) if self.distribution.is_packed(p) else 1 for p in dense]
         counts += [len(used.rows) for used in self.tables.values()]
         partials = self.writer.take(sum(counts))
