@@ -267,7 +267,8 @@ VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const fl
     const int rows = i.head.width, columns = (int)i.columns;
     const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
     float* w = vp.pool + i.weights + at;
-    update_run<Rule>(w, g, vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, (to - from) * VP_PANEL, vp.gradient_scale, h);
+    update_run<Rule>(w, g, vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, (to - from) * VP_PANEL,
+                     vp.gradient_scale, h, average_at(vp, i.average, at), i.complement);
     const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
     for (int c = from; c < to;) {
         float* column = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL + c % VP_PANEL;

@@ -66,9 +66,10 @@ VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
     return h;
 }
 
-// A run of weights with their gradients and moments, all contiguous. `g` null: the gradient is zero.
+// A run of weights with their gradients, moments and average, all contiguous. `g` null: the gradient is zero.
 template <class Rule>
-VP_DEVICE void update_run(float* w, const float* g, float* m, float* v, int n, float scale, const Hyper& h)
+VP_DEVICE void update_run(float* w, const float* g, float* m, float* v, int n, float scale, const Hyper& h, float* average,
+                          float complement)
 {
     VP_SIMD for (int k = 0; k < n; k++) {
         float unused = 0;
@@ -77,7 +78,13 @@ VP_DEVICE void update_run(float* w, const float* g, float* m, float* v, int n, f
         if constexpr (Rule::MOMENTS == 1) Rule::step(w[k], gradient, m[k], unused, h);
         if constexpr (Rule::MOMENTS == 2) Rule::step(w[k], gradient, m[k], v[k], h);
     }
+    // In this form weights that stand still are an average that stands still, to the last bit.
+    if (average) {
+        VP_SIMD for (int k = 0; k < n; k++) average[k] = fma_(complement, w[k] - average[k], average[k]);
+    }
 }
+
+VP_DEVICE float* average_at(const Vp& vp, Word average, size_t at) { return average ? vp.pool + average + at : nullptr; }
 
 template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
 {
@@ -85,19 +92,26 @@ template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVe
     const bool none = i.head.flags & NO_GRADIENT;
     for_slices(vp, i.head, [&](int, int, int u0, int u1) {
         update_run<Rule>(vp.pool + i.weights + u0, none ? nullptr : vp.pool + i.gradient + u0, vp.pool + i.moment0 + u0,
-                         vp.pool + i.moment1 + u0, u1 - u0, vp.gradient_scale, h);
+                         vp.pool + i.moment1 + u0, u1 - u0, vp.gradient_scale, h, average_at(vp, i.average, u0),
+                         i.complement);
     });
 }
 
-// Rows of a table, only those that the batch used (lazy update): table_rows[r] is the row whose gradient is row r.
+// Rows of a table, only those that the batch used (lazy update): table_rows[r] is the row whose gradient is row r. The
+// weights of a row that updates passed by stood still, so its average came nearer to them by decay^updates: idle[r].
 template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         for (int r = r0; r < r1; r++) {
             const size_t at = (size_t)i.table_rows[r] * i.head.width + u0;
-            update_run<Rule>(vp.pool + i.weights + at, vp.pool + i.gradient + (size_t)r * i.head.width + u0,
-                             vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, u1 - u0, vp.gradient_scale, h);
+            float *w = vp.pool + i.weights + at, *average = average_at(vp, i.average, at);
+            const float idle = average ? as_float(i.idle[r]) : 1.f;
+            if (idle != 1.f) {
+                VP_SIMD for (int k = 0; k < u1 - u0; k++) average[k] = fma_(idle, average[k] - w[k], w[k]);
+            }
+            update_run<Rule>(w, vp.pool + i.gradient + (size_t)r * i.head.width + u0, vp.pool + i.moment0 + at,
+                             vp.pool + i.moment1 + at, u1 - u0, vp.gradient_scale, h, average, i.complement);
         }
     });
 }

@@ -298,6 +298,21 @@ class TestBetween:
             assert (table[1:4] != before[0][1:4]).any(axis=1).all()
             assert (table[1:4] != full[1:4]).any(axis=1).all()
 
+    def test_an_update_ends_the_part_of_a_frozen_parameter(self) -> None:
+        net = new()
+        with vpps.Handle(net.model) as handle:
+            net.accumulate(handle, (0,))
+            for name in ("words", "W0"):
+                net.model[name].trainable = False
+            handle.fb(*net.batch(2))
+            net.accumulate(handle, (1,))
+            for name in ("words", "W0"):
+                net.model[name].trainable = True
+        kept = net.model.accumulated
+        assert kept is not None
+        assert set(kept.gradients) == {"W1", "b", "other"}
+        assert kept.rows["other"].tolist() == [1]
+
     def test_a_restore_puts_back_what_was_accumulated_then(self, tmp_path: Path) -> None:
         net, witness = new(), new()
         with vpps.Handle(witness.model, vpps.Adam()) as other:

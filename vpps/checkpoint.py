@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vpps.errors import CheckpointError
 from vpps.model import Model
 from vpps.optim import OptimizerState
-from vpps.state import AccumulatedGradients
+from vpps.state import AccumulatedGradients, Averages
 
 FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
@@ -25,6 +25,8 @@ _WEIGHT = "weight/"
 _MOMENT = "moment/"
 _GRADIENT = "gradient/"  # of accumulated calls; of a table only some rows
 _GRADIENT_ROWS = "gradient_rows/"
+_AVERAGE = "average/"
+_AVERAGE_CURRENT = "average_current/"  # of a table: updates that each row's average includes
 _DESCRIPTION = "vpps"
 _CHECKSUM = "vpps.crc32"  # safetensors has none
 
@@ -35,14 +37,19 @@ def save(model: Model, path: Path) -> None:
 
     model.pull_weights()
     tensors: dict[str, NDArray[Any]] = {f"{_WEIGHT}{p.name}": p.host for p in model}
-    state = model.optimizer_state
+    # The averages are to be evaluated or trained on from, not to be gone on with as if they had been the weights.
+    state = model.optimizer_state if not model.is_averaged else None
+    accumulated = model.accumulated if not model.is_averaged else None
+    averages = model.averages if not model.is_averaged else None
     if state is not None:
         for name, arrays in state.moments.items():
             tensors |= {f"{_MOMENT}{name}/{k}": v for k, v in arrays.items()}
-    accumulated = model.accumulated
     if accumulated is not None:
         tensors |= {f"{_GRADIENT}{k}": v for k, v in accumulated.gradients.items()}
         tensors |= {f"{_GRADIENT_ROWS}{k}": v for k, v in accumulated.rows.items()}
+    if averages is not None:
+        tensors |= {f"{_AVERAGE}{k}": v for k, v in averages.values.items()}
+        tensors |= {f"{_AVERAGE_CURRENT}{k}": v for k, v in averages.current.items()}
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise CheckpointError(f"{path}: not written, because {name} holds NaN or infinity: the training diverged")
@@ -54,6 +61,14 @@ def save(model: Model, path: Path) -> None:
         "since": state.since if state is not None else 0,
         "moments": {name: list(arrays) for name, arrays in state.moments.items()} if state is not None else {},
         "accumulated": {"calls": accumulated.calls, "gradients": list(accumulated.gradients)} if accumulated else None,
+        "averages": {
+            "decay": averages.decay,
+            "updates": averages.updates,
+            "values": list(averages.values),
+            "current": list(averages.current),
+        }
+        if averages
+        else None,
         "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
     }
     metadata = {_DESCRIPTION: json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
@@ -98,6 +113,7 @@ class _Contents:
     weights: dict[str, NDArray[np.float32]]
     state: OptimizerState | None
     accumulated: AccumulatedGradients | None
+    averages: Averages | None
 
 
 def _read(path: Path) -> _Contents:
@@ -129,6 +145,7 @@ def _read(path: Path) -> _Contents:
             moments = {m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in ns} for m, ns in description["moments"].items()}
             state = OptimizerState(description["optimizer"], moments, int(description["since"]))
         accumulated = _accumulated(description.get("accumulated"), tensors, weights)
+        averages = _averages(description.get("averages"), tensors, weights)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     for arrays in (weights, *(state.moments.values() if state is not None else ())):
@@ -136,7 +153,29 @@ def _read(path: Path) -> _Contents:
             if x.dtype != np.float32 or not np.isfinite(x).all() or x.shape != weights[name].shape:
                 raise CheckpointError(f"{path}: damaged: {name!r} is not of finite float32, or not of one shape")
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
-    return _Contents(description, user, weights, state, accumulated)
+    return _Contents(description, user, weights, state, accumulated, averages)
+
+
+def _averages(
+    description: Mapping[str, Any] | None, tensors: Mapping[str, Any], weights: Mapping[str, NDArray[np.float32]]
+) -> Averages | None:
+    """Moving averages, if the file holds any. Raises KeyError, ValueError, TypeError for what is none."""
+    if description is None:
+        return None
+    found = Averages(float(description["decay"]), int(description["updates"]))
+    if not 0 <= found.decay < 1:
+        raise ValueError("decay")
+    for name in description["values"]:
+        value = found.values[name] = tensors[_AVERAGE + name]
+        if value.dtype != np.float32 or value.shape != weights[name].shape or not np.isfinite(value).all():
+            raise ValueError(_AVERAGE + name)
+    for name in description["current"]:
+        current = found.current[name] = tensors[_AVERAGE_CURRENT + name]
+        if current.dtype != np.int64 or current.shape != found.values[name].shape[:1]:
+            raise ValueError(_AVERAGE_CURRENT + name)
+        if not ((current >= 0) & (current <= found.updates)).all():
+            raise ValueError(_AVERAGE_CURRENT + name)
+    return found
 
 
 def _accumulated(
@@ -206,4 +245,8 @@ def _adopt(model: Model, contents: _Contents) -> None:
     model.metadata = contents.metadata
     model.optimizer_state = contents.state
     model.accumulated = contents.accumulated
+    if contents.averages is not None:
+        model.averages = contents.averages
+    elif model.averages is not None:  # they begin anew, with the weights of the file
+        model.averages = Averages(model.averages.decay)
     model.state_version += 1

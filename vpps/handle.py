@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.config import TARGET, VERIFY
-from vpps.errors import CapacityError, GraphError, HandleError, KernelError, NonFiniteError
+from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.memory import MemoryUse, memory_use
@@ -28,22 +28,11 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
 from vpps.runtime.cpu import CpuMachine
+from vpps.runtime.growth import default_pool_limit, grow
 from vpps.values import as_index, as_number
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
-_GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
-
-
-def _default_pool_limit() -> int:
-    """Half of the machine's memory, in bytes, and no more than addresses reach."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        memory = 8 * 2**30
-    return min(memory // 2, 4 * MAX_POOL_FLOATS)
 
 
 def _serialised(method: Callable[Concatenate[Handle, P], R]) -> Callable[Concatenate[Handle, P], R]:
@@ -86,6 +75,9 @@ class Handle:
             scripts. Results are the same; it is there to compare with.
         train: False for a forward-only handle, of which a model may have any number.
         clip_norm: bound of the global norm of all gradients, or None.
+        ema: decay, such as 0.999, of exponential moving averages of the weights, made by every update; None makes none
+            and ends those that the model has. They begin with the weights before the first update and belong to the
+            model: evaluate with them by `model.averaged`.
         on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite. By then the update has been made
             and the weights may be damaged: go back to a checkpoint.
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
@@ -111,6 +103,7 @@ class Handle:
         schedule: str = "vector",
         train: bool = True,
         clip_norm: float | None = None,
+        ema: float | None = None,
         on_nonfinite: Literal["warn", "raise"] = "warn",
         pool_limit: int | None = None,
         verify: bool | None = None,
@@ -136,6 +129,12 @@ class Handle:
             )
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise HandleError(f"optimizer={optimizer!r}: expected an optimizer such as vpps.Adam()")
+        decay = as_number(ema)
+        if ema is not None and (decay is None or not 0 <= decay < 1 or not train):
+            expected = "a number in [0, 1), such as 0.999, or None" if train else "None, as the handle is forward-only"
+            raise HandleError(f"ema={ema!r}: expected {expected}")
+        if decay is not None and model.is_averaged:
+            raise HandleError("Handle(ema=...) inside `with model.averaged()`: leave the block first")
         self.model = model
         self._optimizer = optimizer if optimizer is not None else SGD(lr=0.1)
         self._optimizer.check()
@@ -146,12 +145,12 @@ class Handle:
         self._lock = threading.RLock()
         self._train = train
         self._on_nonfinite = on_nonfinite
-        self._pool_limit = _default_pool_limit() if pool_limit is None else pool_limit
+        self._pool_limit = default_pool_limit() if pool_limit is None else pool_limit
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._machine = CpuMachine(vps)
-        self._residency = Residency(model, self._machine, type(self._optimizer) if train else None)
+        self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
         self._closed = False
         self._plan: Plan | None = None
         self._flight: _Flight | None = None
@@ -244,6 +243,11 @@ class Handle:
             raise HandleError(f"clip_norm={bound!r}: expected a positive number or None")
         self._clip_norm = number
 
+    @property
+    def ema(self) -> float | None:
+        """Decay of the weights' moving averages, or None."""
+        return self._residency.ema
+
     def _check_usable(self) -> None:
         if self._closed:
             raise HandleError("the handle is closed; make a new one")
@@ -277,11 +281,15 @@ class Handle:
         Raises:
             GraphError: the loss is no scalar, belongs to another graph, or depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
-            HandleError: the handle is closed, forward-only, or used in a forked child.
+            HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
             NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`. If that was an accumulated one,
                 the weights are as they were: `discard_accumulated` goes on without its batch.
         """
         planner = self._prepare(graph, "fb", training=True, accumulate=accumulate)
+        if self.model.is_averaged:
+            raise HandleError(
+                "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
+            )
         self._check_loss(graph, loss)
         self.optimizer.check()
         plan = self._plan_step(planner, graph, loss, accumulate)  # while the last launch runs
@@ -299,8 +307,8 @@ class Handle:
     @_serialised
     def accumulated(self) -> int:
         """Calls `fb(accumulate=True)` that the next update is going to use."""
-        if not self._closed:
-            self._check_begun()
+        self._check_usable()
+        self._check_begun()
         return self._residency.accumulated
 
     @_serialised
@@ -487,15 +495,7 @@ class Handle:
         self._planner = Planner(distribution, self.policy, self.schedule)
 
     def _reserve(self, floats: int, keep: int) -> None:
-        if floats > len(self._machine.pool):
-            limit = min(self._pool_limit // 4, MAX_POOL_FLOATS)
-            if floats > limit:
-                reach = " (addresses reach no further)" if limit == MAX_POOL_FLOATS else "; raise pool_limit="
-                raise CapacityError(
-                    f"the graph needs a pool of {floats * 4 / 2**20:.1f} MiB and it may grow to "
-                    f"{limit * 4 / 2**20:.1f} MiB{reach}, or use smaller batches"
-                )
-            self._machine.reserve(min(max(floats, int(len(self._machine.pool) * _GROWTH)), limit), keep)
+        grow(self._machine, floats, keep, self._pool_limit)
 
     @property
     def _parity(self) -> int:
@@ -524,9 +524,9 @@ class Handle:
                 self._machine.pool[start:stop] = np.nan
         self._plan = plan
         self._peak = max(self._peak, plan.pool_floats)
-        self._flight = _Flight(self._machine.launches + 1, step, self._residency.restorer())
+        self._flight = _Flight(self._machine.launches + 1, step, self._residency.restorer(plan))
         if step:
-            self._residency.begin(plan.held, updates)
+            self._residency.begin(plan, updates)
         self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
 
     def _check_begun(self) -> None:

@@ -20,7 +20,7 @@ from vpps.values import Float32, as_float32, as_index, as_number
 
 if TYPE_CHECKING:
     from vpps.optim import OptimizerState
-    from vpps.state import AccumulatedGradients
+    from vpps.state import AccumulatedGradients, Averages
 
 Init = str | float | ArrayLike | Initialiser
 
@@ -65,7 +65,10 @@ class Parameter(Operand):
 
     @property
     def trainable(self) -> bool:
-        """Whether updates touch it. May be changed at any time: layers are frozen and thawed."""
+        """Whether updates touch it. May be changed at any time: layers are frozen and thawed.
+
+        A frozen parameter's average is its weights; thawed, it is averaged anew.
+        """
         return self._trainable
 
     @trainable.setter
@@ -74,19 +77,40 @@ class Parameter(Operand):
             self._pull()
             self._trainable = bool(value)
             self.model.layout_version += 1
+            if self.model.averages is not None:
+                self.model.averages.forget(self)
 
     def numpy(self) -> Float32:
         """A copy of the current weights, float32. Waits for a launch in flight."""
         self._pull()
         return self.host.copy()
 
+    def average(self) -> Float32:
+        """A copy of the moving average of the weights (`Handle(ema=...)`); the weights themselves where not trainable.
+
+        Raises:
+            ModelError: nothing has been averaged.
+        """
+        model = self.model
+        return model.checked_averages(f"{self!r}.average").of(self) if not model.is_averaged else self.host.copy()
+
     def assign(self, value: ArrayLike) -> None:
-        """Replace the weights. Raises ShapeError, DtypeError, or ModelError where a weight is NaN or infinite."""
+        """Replace the weights; their moving average stays and follows the new ones.
+
+        Raises:
+            ShapeError, DtypeError: another shape, or no numbers.
+            ModelError: a weight is NaN or infinite, or the model shows its averages.
+        """
         array = as_float32(value, f"{self!r}.assign")
         if array.shape != self.shape:
             raise ShapeError(f"{self!r}.assign: expected shape {self.shape}, got {array.shape}")
         _refuse_nonfinite(array, f"{self!r}.assign")
-        self._pull()
+        model = self._model()
+        if model is not None:
+            model.refuse_if_averaged(f"{self!r}.assign")
+            model.pull_weights()
+            if model.averages is not None:
+                model.averages.catch_up(self)
         self.host = array
         self.version += 1
 
@@ -123,6 +147,8 @@ class Model:
         self.metadata: dict[str, str] = {}
         self.optimizer_state: OptimizerState | None = None
         self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
+        self.averages: Averages | None = None  # of the weights, where a handle makes them
+        self.is_averaged = False  # inside `averaged`: its parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes of what parameters there are and which are trained
         self._parameters: dict[str, Parameter] = {}
@@ -238,6 +264,56 @@ class Model:
         self.pull_weights()
         return {p.name: p.host.copy() for p in self}
 
+    # ---- averages
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside the block the parameters show the moving averages of their weights, which `Handle(ema=...)` makes.
+
+        Every handle of the model evaluates with them, forward-only ones too, and `save` writes them, without the state
+        of training. Afterwards the weights are back, to the last bit, and training goes on as if nothing had happened.
+
+        Raises:
+            ModelError: nothing has been averaged, or the block is inside another one; inside it, `assign` and `restore`
+                raise it, and `fb` a HandleError.
+
+        Example:
+            >>> with model.averaged():                                   # doctest: +SKIP
+            ...     accuracy = evaluate(handle)
+            ...     model.save("best.safetensors")
+        """
+        self.refuse_if_averaged("averaged")
+        kept: list[tuple[Parameter, Float32]] = []
+        self.is_averaged = True  # first: another thread must not begin an update now
+        try:
+            averages = self.checked_averages("averaged")
+            for p in self:
+                if p.trainable and p.name in averages.values:
+                    average = averages.of(p)
+                    kept.append((p, p.host))
+                    p.host = average
+                    p.version += 1
+            yield
+        finally:
+            for p, host in kept:
+                p.host = host
+                p.version += 1
+            self.is_averaged = False
+
+    def checked_averages(self, what: str) -> Averages:
+        """The averages, current; `what` needs them. Raises ModelError where there are none."""
+        self.pull_weights()
+        if self.averages is None:
+            raise ModelError(f"{what}: nothing has been averaged; train with Handle(model, ..., ema=0.999)")
+        return self.averages
+
+    def refuse_if_averaged(self, what: str) -> None:
+        """Raise ModelError for what changes weights, where they are not to be seen."""
+        if self.is_averaged:
+            raise ModelError(
+                f"{what}: inside `with model.averaged()` the model shows its averages; leave the block first"
+            )
+
     # ---- the training handle
 
     @property
@@ -250,7 +326,7 @@ class Model:
         self._trainer = weakref.ref(source) if source is not None else None
 
     def pull_weights(self) -> None:
-        """Make `Parameter.host`, `optimizer_state` and `accumulated` current."""
+        """Make `Parameter.host`, `optimizer_state`, `accumulated` and `averages` current."""
         source = self.trainer
         if source is not None:
             source.pull_weights()
@@ -258,7 +334,9 @@ class Model:
     # ---- checkpoints
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write weights, optimizer state, accumulated gradients, step count and seed to a safetensors file, atomically.
+        """Write weights, training state (moments, accumulated gradients, averages), step count and seed, atomically.
+
+        The file is one of the safetensors format.
 
         Args:
             metadata: strings of yours, read back as `model.metadata` (kept from the last load when None).
@@ -282,6 +360,7 @@ class Model:
         """
         from vpps.checkpoint import restore
 
+        self.refuse_if_averaged("restore")
         restore(self, Path(path), strict)
 
     @classmethod

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpps.model import Lookup, Model, Parameter
 from vpps.ops.philox import LaunchKey, launch_key
 from vpps.optim import Optimizer, OptimizerState
+from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held
-from vpps.plan.update import Update
+from vpps.plan.update import Averaging, Update
 from vpps.runtime.cpu import CpuMachine
-from vpps.state import AccumulatedGradients
+from vpps.state import AccumulatedGradients, Averages, factors
 from vpps.values import Float32
 
 
@@ -26,12 +28,16 @@ class Residency:
 
     Args:
         kind: of the optimizer whose moments live there; None for inference, which needs neither moments nor gradients.
+        ema: decay of the weights' moving averages, or None.
     """
 
-    def __init__(self, model: Model, machine: CpuMachine, kind: type[Optimizer] | None) -> None:
+    def __init__(
+        self, model: Model, machine: CpuMachine, kind: type[Optimizer] | None, ema: float | None = None
+    ) -> None:
         self.model = model
         self.machine = machine
         self.kind = kind
+        self.ema = ema
         self._distribution: Distribution | None = None
         self._layout = -1  # the model's layout that it was made for
         self._versions: dict[Parameter, int] = {}  # of the weights in the pool
@@ -43,6 +49,10 @@ class Residency:
         self._calls = 0  # of which they are the sum
         self._held_in_pool = False  # or only with the model
         self._held_changed = False  # they are newer here than with the model
+        self._averaged = 0  # updates that the averages include
+        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # the same for each row of a table
+        if ema is not None:
+            self._adopt_averages(ema)
 
     # ---- where things are
 
@@ -75,7 +85,13 @@ class Residency:
         layout = self.model.layout_version
         n_moments = len(self.kind.moments) if self.kind is not None else 0
         distribution = Distribution(
-            self.model, self.machine.vps, self.machine.panel, n_moments, self.kind is not None, accumulates
+            self.model,
+            self.machine.vps,
+            self.machine.panel,
+            n_moments,
+            self.kind is not None,
+            accumulates,
+            averages=self.ema is not None,
         )
         reserve(distribution.end)
         self.machine.pool[: distribution.end] = 0
@@ -96,7 +112,21 @@ class Residency:
         self._since = self.model.step if state is None else state.since
         self._moments_are_current = False
         self._adopt_gradients()
+        if self.ema is not None:
+            self._adopt_averages(self.ema)
         self._state_version = self.model.state_version
+
+    def _adopt_averages(self, decay: float) -> None:
+        """Go on with the averages that the model has, or begin with its weights."""
+        averages = self.model.averages
+        if averages is None:
+            averages = self.model.averages = Averages(decay)
+        if averages.decay != decay:
+            for p in self.model:
+                averages.catch_up(p)
+            averages.decay = decay
+        self._averaged = averages.updates
+        self._versions.clear()  # they are uploaded with the weights
 
     def _adopt_gradients(self) -> None:
         """Let those that the model has accumulated be the ones that the next update uses."""
@@ -120,9 +150,14 @@ class Residency:
     def upload(self) -> None:
         """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool
-        for p in distribution.places:
+        for p, place in distribution.places.items():
             if self._versions.get(p) != p.version:
                 distribution.store_weights(pool, p, p.host)
+                if place.average:
+                    averages = self._averages()
+                    distribution.store(pool, p, place.average, averages.values.get(p.name, p.host))
+                    if isinstance(p, Lookup):
+                        self._row_averaged[p] = self._rows_averaged(p).copy()
                 self._versions[p] = p.version
         if self.kind is not None and not self._moments_are_current:
             state = self._saved_state()
@@ -167,29 +202,56 @@ class Residency:
     def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
         """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
         number = self.model.step + 1
-        return Update(optimizer, number, number - self._since, clip_norm)
+        averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
+        return Update(optimizer, number, number - self._since, clip_norm, averaging)
 
-    def begin(self, held: Held, updates: bool) -> None:
-        """Note that a step of training begins: one that updates the weights, or adds to the gradients that are held.
+    def _averages(self) -> Averages:
+        averages = self.model.averages
+        assert averages is not None
+        return averages
 
-        Args:
-            held: what the pool holds after it.
-        """
-        self.held = held
+    def _rows_averaged(self, table: Parameter) -> NDArray[np.int64]:
+        """How many updates the average of each row includes."""
+        if self._versions.get(table) == table.version:
+            return self._row_averaged[table]
+        begun = self._averages().current.get(table.name)
+        return begun if begun is not None else np.full(table.shape[0], self._averaged)
+
+    def _idle_factors(self, table: Parameter, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        assert self.ema is not None
+        return factors(self.ema, self._averaged, self._rows_averaged(table)[rows])
+
+    def begin(self, plan: Plan, updates: bool) -> None:
+        """Note that a step of training begins: one that updates the weights, or adds to the gradients that are held."""
+        self.held = plan.held
         self._held_in_pool = self._held_changed = True
         if updates:
-            self._calls = 0
+            self._calls, self.model.accumulated = 0, None
             self.model.step += 1
             self._weights_changed = True
+            self._begin_averages(plan)
         else:
             self._calls += 1
 
-    def restorer(self) -> Callable[[], None]:
+    def _begin_averages(self, plan: Plan) -> None:
+        if self.ema is None:
+            self.model.averages = None  # they would no longer be those of the weights
+            return
+        self._averaged += 1
+        for table, used in plan.tables.items():
+            self._row_averaged[table][used.rows] = self._averaged
+
+    def restorer(self, plan: Plan) -> Callable[[], None]:
         """A function that sets back what `begin` notes to what it is now."""
-        step, held, calls = self.model.step, self.held, self._calls
+        step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
+        averages, averaged, row_averaged = self.model.averages, self._averaged, self._row_averaged
+        rows = {t: row_averaged[t][used.rows] for t, used in plan.tables.items() if t in row_averaged}
 
         def restore() -> None:
-            self.model.step, self.held, self._calls = step, held, calls
+            self.model.step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
+            self.model.averages, self._averaged = averages, averaged
+            for table, before in rows.items():
+                row_averaged[table][plan.tables[table].rows] = before
 
         return restore
 
@@ -230,6 +292,7 @@ class Residency:
         state = self._saved_state()
         kept = state.moments if state is not None else {}
         moments = {name: dict(kept.get(name, {})) for name in self.kind.moments}  # of parameters frozen by now
+        averages: dict[str, Float32] = {}
         for p, place in distribution.places.items():
             if not p.trainable:
                 continue
@@ -238,7 +301,12 @@ class Residency:
             self._versions[p] = p.version
             for name, address in zip(self.kind.moments, place.moments, strict=True):
                 moments[name][p.name] = distribution.fetch(pool, p, address)
+            if place.average:
+                averages[p.name] = distribution.fetch(pool, p, place.average)
         self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since)
+        if self.ema is not None:
+            current = {p.name: rows.copy() for p, rows in self._row_averaged.items() if p.trainable}
+            self.model.averages = Averages(self.ema, self._averaged, averages, current)
 
     def _pull_gradients(self) -> None:
         distribution, pool = self.distribution, self.machine.pool

@@ -39,6 +39,7 @@ class Place:
         gradient: laid out like the weights; of a table only where gradients accumulate, else 0: a batch's gradient of
             it is sparse and lives with the batch.
         moments: laid out like the weights, one per moment of the optimizer.
+        average: laid out like the weights; 0 where none is made.
         floats: number of floats of each of them.
     """
 
@@ -46,6 +47,7 @@ class Place:
     transposed: int
     gradient: int
     moments: tuple[int, ...]
+    average: int
     floats: int
 
 
@@ -75,6 +77,7 @@ class Distribution:
         n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
         train: whether gradients are needed.
         accumulates: whether tables, too, have memory for gradients that outlive a batch.
+        averages: whether moving averages of the weights are made.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Distribution:
         n_moments: int,
         train: bool,
         accumulates: bool = False,
+        averages: bool = False,
     ) -> None:
         self.n_vps = n_vps
         self.panel = panel
@@ -106,7 +110,8 @@ class Distribution:
             updated = train and p.trainable
             gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
             moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
-            self.places[p] = Place(weights, transposed, gradient, moments, floats)
+            average = take(floats) if updated and averages else 0
+            self.places[p] = Place(weights, transposed, gradient, moments, average, floats)
         self.end = cursor  # the batch's memory begins here
 
     def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -121,7 +126,8 @@ class Distribution:
                     empty.append(placed[-1])
             if place.transposed:
                 placed.append((place.transposed, place.transposed + self.packed_size(p.shape[::-1])))
-            placed.extend((start, start + place.floats) for start in (place.weights, *place.moments))
+            starts = (place.weights, *place.moments, *([place.average] if place.average else []))
+            placed.extend((start, start + place.floats) for start in starts)
         return placed, empty
 
     def _rows_between(self, table: Parameter, rows: NDArray[np.int64]) -> list[tuple[int, int]]:

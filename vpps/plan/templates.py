@@ -51,7 +51,7 @@ class CellTemplates:
         self.cell = cell
         self.lowered = LoweredCell(cell, distribution, exclusive)
         self.keys: dict[ListKey, int] = {}
-        self._fused: dict[tuple[int, str], Group] = {}
+        self._fused: dict[tuple[Any, ...], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys = len(self.keys)
         self.backward = self._groups(self.lowered.backward, exclusive)
@@ -69,14 +69,14 @@ class CellTemplates:
             self._slab_groups[training] = SlabGroups(self.lowered, training)
         return self._slab_groups[training]
 
-    def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, int]) -> Group:
+    def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
         """The group of an outer product that goes straight into its matrix's step, made at first use.
 
         Args:
             rule: name of the optimizer.
             fields: of the step, without the hyper-parameters: their position is the first field, filled in by the plan.
         """
-        key = (id(gradient), rule)
+        key = (id(gradient), rule, *fields.values())
         if key not in self._fused:
             i = gradient.instr
             values = {**i.values, **fields, "hyper": 0}

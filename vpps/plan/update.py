@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,25 @@ from numpy.typing import NDArray
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
-from vpps.plan.distribution import NOTHING_HELD, Distribution, Held, Place
+from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.rows import BlockPlan
 from vpps.plan.writer import ScriptWriter
 from vpps.script.encode import direct, indexed
 from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
 from vpps.script.slices import TILE_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """How the moving averages of the weights follow an update.
+
+    Attributes:
+        decay: average = decay * average + (1 - decay) * weights.
+        idle: factor by which the averages of some rows of a table approached the weights since they were last updated.
+    """
+
+    decay: float
+    idle: Callable[[Parameter, NDArray[np.int64]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +42,14 @@ class Update:
         number: of the update, from 1, for schedules.
         step: the same, counted since the moments began, for bias correction.
         clip_norm: bound of the gradients' global norm, or None.
+        averaging: of the weights, or None.
     """
 
     optimizer: Optimizer
     number: int
     step: int
     clip_norm: float | None
+    averaging: Averaging | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +61,14 @@ class UsedRows:
         gradient: address of their gradients, a row each; 0 where they go to the table's own gradient.
         offsets: script position of the CSR offsets into the addresses of the gradient rows to sum.
         numbers: script position of `rows`, or of the addresses of their gradients in the table's own.
+        idle: script position of the factors of their averages, or 0.
     """
 
     rows: NDArray[np.int64]
     gradient: int
     offsets: int
     numbers: int
+    idle: int
 
 
 class EndOfLaunch:
@@ -139,7 +156,9 @@ class EndOfLaunch:
         np.cumsum(np.bincount(inverse, minlength=len(rows)), out=offsets[1:])
         gradient = 0 if self._keep else self.writer.take(len(rows) * width)
         numbers = self.writer.place_list(place.gradient + rows * width if self._keep else rows)
-        return UsedRows(rows, gradient, self.writer.place_list(entries + offsets), numbers)
+        averaging = self._update.averaging if self._update is not None else None
+        idle = self.writer.place_list(averaging.idle(table, rows).view(np.uint32)) if averaging is not None else 0
+        return UsedRows(rows, gradient, self.writer.place_list(entries + offsets), numbers, idle)
 
     def gradients(self) -> None:
         """All weight gradients, each once over all rows of a cell (Cavs's lazy batching).
@@ -159,8 +178,7 @@ class EndOfLaunch:
                 p = gradient.parameter
                 stepped = update is not None and last.get(p) is gradient and self.distribution.is_packed(p)
                 if update is not None and stepped:
-                    place = self.distribution.places[p]
-                    group = b.cell.fused(gradient, update.optimizer.name, self._step(place))
+                    group = b.cell.fused(gradient, update.optimizer.name, self._step(p, update))
                     self._stepped.add(p)
                 words = group.template.fill(b.bases[:1], first, count)[0]
                 if stepped:
@@ -190,12 +208,12 @@ class EndOfLaunch:
         for p, place in self.distribution.places.items():
             if not p.trainable or p in self._stepped:
                 continue
-            fields: dict[str, Any] = {**self._step(place), "hyper": self._hyper[p]}
+            fields: dict[str, Any] = {**self._step(p, update), "hyper": self._hyper[p]}
             transposed = fields.pop("transposed")
             if isinstance(p, Lookup):
                 if p in self.tables:
                     used = self.tables[p]
-                    fields |= {"gradient": used.gradient, "table_rows": used.numbers}
+                    fields |= {"gradient": used.gradient, "table_rows": used.numbers, "idle": used.idle}
                     width = size(p.shape[1:])
                     self.writer.instruction(f"update_rows.{rule}", len(used.rows), width, Flag.ROWS, **fields)
                 continue
@@ -207,11 +225,18 @@ class EndOfLaunch:
             else:
                 self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, **fields)
 
-    @staticmethod
-    def _step(place: Place) -> dict[str, int]:
-        """Fields of an optimizer's step that say where the weights and moments of a parameter are."""
+    def _step(self, p: Parameter, update: Update) -> dict[str, Any]:
+        """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
+        place = self.distribution.places[p]
         moment0, moment1 = (*place.moments, 0, 0)[:2]
-        return {"weights": place.weights, "transposed": place.transposed, "moment0": moment0, "moment1": moment1}
+        return {
+            "weights": place.weights,
+            "transposed": place.transposed,
+            "moment0": moment0,
+            "moment1": moment1,
+            "average": place.average,
+            "complement": 1 - update.averaging.decay if update.averaging is not None else 0.0,
+        }
 
     def _clip(self, clip_norm: float) -> None:
         """Scale all gradients so that their global norm is at most `clip_norm`.

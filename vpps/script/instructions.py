@@ -153,7 +153,12 @@ _LIST = _operand("a", Role.READ, elements=True)
 _ELEMENTS = Field("elements", Kind.LIST)
 _MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD))
 _HYPER = Field("hyper", Kind.WORD)  # position in the script of the optimizer's hyper-parameters
-_MOMENTS = (Field("moment0", Kind.WORD), Field("moment1", Kind.WORD))
+_STATE = (
+    Field("moment0", Kind.WORD),
+    Field("moment1", Kind.WORD),
+    Field("average", Kind.WORD),  # of the weights; 0 where none is made
+    Field("complement", Kind.FLOAT),  # 1 - its decay
+)
 
 # The decoded form of an instruction: name of the C++ struct -> its fields.
 FORMS: dict[str, tuple[Field, ...]] = {
@@ -194,7 +199,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
     ),
     "OuterUpdate": (
         _HYPER,  # first, so that a plan finds it: it differs from launch to launch
-        *_MOMENTS,
+        *_STATE,
         *_MATRIX,
         Field("transposed", Kind.WORD),
         Field("gradient", Kind.WORD),
@@ -204,14 +209,15 @@ FORMS: dict[str, tuple[Field, ...]] = {
     "SquaresMatrix": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), Field("partials", Kind.WORD)),
     "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT)),
-    "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS, _HYPER),
-    "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_MOMENTS, _HYPER),
+    "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
+    "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
     "UpdateRows": (
         Field("weights", Kind.WORD),
         Field("gradient", Kind.WORD),
-        *_MOMENTS,
+        *_STATE,
         _HYPER,
         Field("table_rows", Kind.LIST),
+        Field("idle", Kind.LIST),  # factors of the rows' averages for the updates that passed them by
     ),
     "Loss": (Field("source", Kind.WORD), Field("slot", Kind.WORD)),
     "Signal": (Field("counter", Kind.WORD),),

@@ -276,7 +276,9 @@ class Verifier:
             yield self.word(d, "partials") + rows, True
         elif name in ("UpdateVector", "UpdateRows"):
             at = self.list(d, self.word(d, "table_rows"), rows) if name == "UpdateRows" else np.array([0])
-            moments = [m for m in ("moment0", "moment1") if self.word(d, m)]
+            moments = [m for m in ("moment0", "moment1", "average") if self.word(d, m)]
+            if name == "UpdateRows" and self.word(d, "idle"):
+                self.list(d, self.word(d, "idle"), rows)
             if not d.flags & Flag.NO_GRADIENT:
                 source = rows if name == "UpdateRows" else np.array([0])
                 yield _grid(self.word(d, "gradient") + source * d.width, units), False
@@ -322,7 +324,7 @@ class Verifier:
         elif form in ("UpdateMatrix", "OuterUpdate"):
             if form == "UpdateMatrix" and not d.flags & Flag.NO_GRADIENT:
                 yield self.word(d, "gradient") + cells, False
-            for name in ("weights", "moment0", "moment1"):
+            for name in ("weights", "moment0", "moment1", "average"):
                 if self.word(d, name):
                     yield self.word(d, name) + cells, True
             # The transpose of an owned element: column c of row r lies in panel c // PANEL, column r, lane c % PANEL.
