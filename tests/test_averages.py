@@ -113,6 +113,15 @@ class TestDefinition:
         expected.follow(net.model.numpy())
         expected.assert_are(averages(net.model))
 
+    def test_an_update_that_never_began_begins_no_average(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = new()
+        with vpps.Handle(net.model, ema=0.9) as handle:
+            with interrupt_next_launch(handle, monkeypatch):
+                handle.fb(*net.batch(1))
+            assert net.model.step == 0
+            net.model["b"].assign(np.ones(20))
+            assert same_bits(averages(net.model), net.model.numpy())
+
     def test_parameters_may_come_later(self) -> None:
         net = new()
         with vpps.Handle(net.model, vpps.SGD(lr=0.1, weight_decay=0.5), ema=DECAY) as handle:

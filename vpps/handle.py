@@ -525,9 +525,13 @@ class Handle:
         self._plan = plan
         self._peak = max(self._peak, plan.pool_floats)
         self._flight = _Flight(self._machine.launches + 1, step, self._residency.restorer(plan))
-        if step:
-            self._residency.begin(plan, updates)
-        self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
+        try:
+            if step:
+                self._residency.begin(plan, updates)
+            self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
+        except BaseException:
+            self._check_begun()
+            raise
 
     def _check_begun(self) -> None:
         """Where Ctrl-C came just before a launch began, take back what was noted of it."""

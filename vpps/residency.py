@@ -245,11 +245,13 @@ class Residency:
         """A function that sets back what `begin` notes to what it is now."""
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
         averages, averaged, row_averaged = self.model.averages, self._averaged, self._row_averaged
+        changed = self._weights_changed, self._held_changed
         rows = {t: row_averaged[t][used.rows] for t, used in plan.tables.items() if t in row_averaged}
 
         def restore() -> None:
             self.model.step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
             self.model.averages, self._averaged = averages, averaged
+            self._weights_changed, self._held_changed = changed
             for table, before in rows.items():
                 row_averaged[table][plan.tables[table].rows] = before
 

@@ -1,0 +1,194 @@
+"""Random histories of training - updates, accumulation, averages, assignments, freezing, checkpoints, Ctrl-C, other
+handles - follow a plain NumPy model of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import relative_error
+from tests.test_accumulate import Net
+from tests.test_residency import interrupt_next_launch
+from vpps.reference import Reference
+
+pytestmark = pytest.mark.cpu
+
+Arrays = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+RULES: tuple[Callable[[], vpps.Optimizer], ...] = (
+    lambda: vpps.SGD(lr=0.05, weight_decay=0.1),
+    lambda: vpps.Momentum(lr=0.02, momentum=0.8),
+    lambda: vpps.Adam(lr=0.01, eps=1e-3),
+)
+
+
+class Expected:
+    """What the model should be: dense arrays, nothing lazy but the rows of tables that an update touches."""
+
+    def __init__(self, model: vpps.Model, rule: vpps.Optimizer, decay: float) -> None:
+        self.model = model
+        self.rule = rule
+        self.decay = decay
+        self.weights: Arrays = {p.name: p.numpy().astype(np.float64) for p in model}
+        self.moments = {k: [np.zeros_like(w) for _ in rule.moments] for k, w in self.weights.items()}
+        self.averages = {k: w.copy() for k, w in self.weights.items()}
+        self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
+        self.updates = 0
+        self.discard()
+
+    def discard(self) -> None:
+        self.sums: Arrays = {}
+        self.rows: dict[str, set[int]] = {}
+
+    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression) -> None:
+        reference = Reference(graph, self.weights)
+        for name, gradient in reference.backward(loss).items():
+            p = self.model[name]
+            if p.trainable:
+                self.sums[name] = self.sums.get(name, 0) + gradient
+                self.rows.setdefault(name, set()).update(reference.touched_rows(p).tolist())
+
+    def update(self) -> None:
+        self.updates += 1
+        for p in self.model:
+            if not p.trainable:
+                continue
+            name = p.name
+            rows: Any = sorted(self.rows.get(name, ())) if isinstance(p, vpps.Lookup) else slice(None)
+            gradient = self.sums.get(name, np.zeros(p.shape))
+            old = [m[rows] for m in self.moments[name]]
+            step = self.updates
+            self.weights[name][rows], moments = self.rule.reference(self.weights[name][rows], gradient[rows], old, step)
+            for m, new in zip(self.moments[name], moments, strict=True):
+                m[rows] = new
+            self.averaged.add(name)
+            self.averages[name] = self.decay * self.averages[name] + (1 - self.decay) * self.weights[name]
+        self.discard()
+
+    def assign(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        self.weights[name] = value.astype(np.float64)
+        if name not in self.averaged:
+            self.averages[name] = self.weights[name].copy()
+
+    def begin_average(self, name: str) -> None:
+        self.averaged.discard(name)
+        self.averages[name] = self.weights[name].copy()
+
+    def check(self) -> None:
+        assert self.model.step == self.updates
+        for p in self.model:
+            assert relative_error(p.numpy(), self.weights[p.name]) < 1e-4, p.name
+            expected = self.averages[p.name] if p.trainable else self.weights[p.name]
+            assert relative_error(p.average(), expected) < 1e-4, f"average of {p.name}"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_follow_the_numpy_model(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    make = RULES[seed % 3]
+    net = Net(vpps.Model(seed=seed))
+    decay = 0.8
+    expected = Expected(net.model, make(), decay)
+    saved: tuple[Any, ...] | None = None
+
+    def open_handle() -> vpps.Handle:
+        return vpps.Handle(net.model, make(), vps=int(rng.integers(1, 4)), ema=decay)
+
+    handle = open_handle()
+    events = (
+        ["fb"] * 5 + ["accumulate"] * 4 + ["gradients", "forward", "assign", "freeze", "thaw", "discard", "averaged"]
+    )
+    events += ["handle", "load", "save", "restore", "parameter", "interrupt", "check"]
+    done: list[str] = []
+    for _ in range(40):
+        event = str(rng.choice(events))
+        done.append(event)
+        graph, loss = net.batch(*rng.integers(0, 12, rng.integers(1, 3)).tolist())
+        parameters = list(net.model)
+        p = parameters[rng.integers(len(parameters))]
+        match event:
+            case "fb" | "accumulate":
+                handle.fb(graph, loss, accumulate=event == "accumulate")
+                expected.accumulate(graph, loss)
+                if event == "fb":
+                    expected.update()
+            case "gradients":
+                value, gradients = handle.gradients(graph, loss)
+                reference = Reference(graph, expected.weights)
+                assert value == pytest.approx(float(reference.value(loss)), rel=1e-4)
+                for name, g in reference.backward(loss).items():
+                    if net.model[name].trainable:
+                        assert relative_error(gradients[name], g) < 1e-3
+            case "forward":
+                handle.forward(graph, [loss])
+            case "assign":
+                value = rng.normal(size=p.shape).astype(np.float32)
+                p.assign(value)
+                expected.assign(p.name, value)
+            case "freeze" | "thaw":
+                if p.name == "b":  # every loss depends on it, so that there is always something to learn
+                    continue
+                trained = event == "thaw"
+                if p.trainable != trained:
+                    expected.begin_average(p.name)
+                p.trainable = trained
+            case "discard":
+                handle.discard_accumulated()
+                expected.discard()
+            case "averaged":
+                shown = {
+                    q.name: expected.averages[q.name] if q.trainable else expected.weights[q.name] for q in net.model
+                }
+                with net.model.averaged():
+                    value = handle.forward(graph, [loss])[0]
+                assert float(value) == pytest.approx(float(Reference(graph, shown).value(loss)), rel=1e-3)
+            case "handle":
+                handle.close()
+                handle = open_handle()
+            case "save":
+                net.model.save(tmp_path / "model")
+                saved = (
+                    {k: v.copy() for k, v in expected.weights.items()},
+                    {k: [m.copy() for m in v] for k, v in expected.moments.items()},
+                    {k: v.copy() for k, v in expected.averages.items()},
+                    expected.updates,
+                    {k: v.copy() for k, v in expected.sums.items()},
+                    {k: set(v) for k, v in expected.rows.items()},
+                    set(expected.averaged),
+                )
+            case "load":
+                net.model.save(tmp_path / "other")
+                handle.close()
+                net = Net(vpps.Model.load(tmp_path / "other"))
+                expected.model = net.model
+                handle = open_handle()
+            case "restore":
+                frozen = {q.name for q in net.model if not q.trainable} - {"frozen"}
+                if saved is None or len(saved[0]) != len(net.model) or frozen:
+                    continue
+                net.model.restore(tmp_path / "model")
+                weights, moments, averages, expected.updates, sums, rows, averaged = saved
+                expected.averaged = set(averaged)
+                expected.weights = {k: v.copy() for k, v in weights.items()}
+                expected.moments = {k: [m.copy() for m in v] for k, v in moments.items()}
+                expected.averages = {k: v.copy() for k, v in averages.items()}
+                expected.sums = {k: v.copy() for k, v in sums.items()}
+                expected.rows = {k: set(v) for k, v in rows.items()}
+            case "parameter":
+                q = net.model.parameter(f"p{len(net.model)}", (3, 2))
+                expected.weights[q.name] = q.numpy().astype(np.float64)
+                expected.begin_average(q.name)
+                expected.moments[q.name] = [np.zeros(q.shape) for _ in expected.rule.moments]
+            case "interrupt":
+                with interrupt_next_launch(handle, monkeypatch):
+                    handle.fb(graph, loss, accumulate=bool(rng.integers(2)))
+            case "check":
+                expected.check()
+    expected.check()
+    handle.close()
+    expected.check()
