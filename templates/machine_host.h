@@ -11,6 +11,7 @@ struct Machine {
     pthread_t* threads;
     struct Place { Machine* machine; int id; }* places;
     unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
+    VP_TIMELINE(Timeline* timelines;)  // one per virtual processor, the caller's
 };
 enum { COUNTERS = 4 };
 
@@ -30,6 +31,7 @@ static void* vpps_thread(void* argument)
         Vp vp = m.launch;
         pthread_mutex_unlock(&m.lock);
         vp.id = place.id;
+        VP_TIMELINE(vp.timeline = m.timelines + place.id;)
         vpps_kernel(vp);
         pthread_mutex_lock(&m.lock);
         if (--m.running == 0) pthread_cond_broadcast(&m.done);
@@ -93,6 +95,7 @@ unsigned vpps_launches(Machine* m)
 {
     return m->launches;
 }
+VP_TIMELINE(void vpps_timeline(Machine* m, Timeline* timelines) { m->timelines = timelines; })  // of the next launch
 
 // Begin a launch and return at once: 1, or 0 if the previous one is still running.
 int vpps_launch(Machine* m, float* pool, const Word* script)

@@ -71,6 +71,7 @@ VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1
 // several panels go together, to keep as many sums in flight.
 VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, int p0, int p1)
 {
+    VP_TIMELINE(if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * i.columns * VP_PANEL);)
     switch (r1 - r0) {
     case 1: return few_vectors<4, 1>(vp, i, r0, p0, p1);
     case 2: return few_vectors<4, 2>(vp, i, r0, p0, p1);
@@ -156,6 +157,7 @@ template <bool FINISH, class Args, class F> VP_DEVICE void outer_tiles(const Vp&
         const bool fresh = pass == 0 && !accumulate, last = FINISH && pass == passes - 1;
         int first = 0, width = 0, loaded = -1, loaded_panel = -1;
         for_tiles(vp, rows, columns, [&](int panel, int from, int to, int) {
+            VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * ((fresh ? 0 : 1) + (last ? 0 : 1)));)
             if (panel != loaded_panel) {
                 const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
                 for (int k = 0; k < n; k++) {
@@ -260,16 +262,18 @@ VP_DEVICE void transpose_square(float* to, const float* from)
 }
 
 // A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.
-// Where a whole square of VP_LANES fits it is transposed in registers: storing float by float takes as long as the rest.
-template <class Rule, class Args>
+// FUSED: g comes from the cache. Where a whole square of VP_LANES fits it is transposed in registers: storing float by float takes as long as the rest.
+template <class Rule, bool FUSED, class Args>
 VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const float* g, int panel, int from, int to)
 {
     const int rows = i.head.width, columns = (int)i.columns;
     const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
     float* w = vp.pool + i.weights + at;
+    VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * updated_floats<Rule>(g && !FUSED));)
     update_run<Rule>(w, g, vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, (to - from) * VP_PANEL,
                      vp.gradient_scale, h, average_at(vp, i.average, at), i.complement);
     const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
+    VP_TIMELINE(count_floats(vp, (size_t)(to - from) * valid);)
     for (int c = from; c < to;) {
         float* column = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL + c % VP_PANEL;
         const float* source = w + (size_t)(c - from) * VP_PANEL;
@@ -289,7 +293,7 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
     const bool none = i.head.flags & NO_GRADIENT;
     for_tiles(vp, i.head.width, (int)i.columns, [&](int panel, int from, int to, int) {
         const float* g = vp.pool + i.gradient + ((size_t)panel * i.columns + from) * VP_PANEL;
-        update_tile<Rule>(vp, i, h, none ? nullptr : g, panel, from, to);
+        update_tile<Rule, false>(vp, i, h, none ? nullptr : g, panel, from, to);
     });
 }
 
@@ -298,6 +302,6 @@ template <class Rule> VP_ROUTINE void outer_update(const Vp& vp, const OuterUpda
 {
     const Hyper h = hyper_of(vp, i.hyper);
     outer_tiles<true>(vp, i, [&](int panel, int from, int to, const float* g) {
-        update_tile<Rule>(vp, i, h, g, panel, from, to);
+        update_tile<Rule, true>(vp, i, h, g, panel, from, to);
     });
 }

@@ -91,6 +91,7 @@ template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVe
     const Hyper h = hyper_of(vp, i.hyper);
     const bool none = i.head.flags & NO_GRADIENT;
     for_slices(vp, i.head, [&](int, int, int u0, int u1) {
+        VP_TIMELINE(count_floats(vp, (size_t)(u1 - u0) * updated_floats<Rule>(!none));)
         update_run<Rule>(vp.pool + i.weights + u0, none ? nullptr : vp.pool + i.gradient + u0, vp.pool + i.moment0 + u0,
                          vp.pool + i.moment1 + u0, u1 - u0, vp.gradient_scale, h, average_at(vp, i.average, u0),
                          i.complement);
@@ -103,6 +104,7 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
 {
     const Hyper h = hyper_of(vp, i.hyper);
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
+        VP_TIMELINE(count_floats(vp, (size_t)(r1 - r0) * (u1 - u0) * updated_floats<Rule>(true));)
         for (int r = r0; r < r1; r++) {
             const size_t at = (size_t)i.table_rows[r] * i.head.width + u0;
             float *w = vp.pool + i.weights + at, *average = average_at(vp, i.average, at);

@@ -41,6 +41,7 @@ struct Vp {
     unsigned* counters;    // this launch's counters, a 128-byte line each
     unsigned* stopped;     // not zero: position + 1 of the instruction that stopped the launch
     float gradient_scale;  // from clipping by global norm
+    VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
 };
 
 // Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.

@@ -69,6 +69,7 @@ from vpps.graph.operand import Expression
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
+from vpps.timeline import Timeline
 
 _SUBMODULES = ("data", "nn", "reference", "zoo")
 
@@ -112,6 +113,7 @@ __all__ = [
     "RMSprop",
     "ScriptError",
     "ShapeError",
+    "Timeline",
     "TraceError",
     "VppsError",
     "abs",

@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -29,6 +30,9 @@ from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
 from vpps.runtime.cpu import CpuMachine
 from vpps.runtime.growth import default_pool_limit, grow
+from vpps.runtime.recording import Recording
+from vpps.script.instructions import HEAD_WORDS
+from vpps.timeline import HostSpan, Timeline
 from vpps.values import as_index, as_number
 
 P = ParamSpec("P")
@@ -82,6 +86,8 @@ class Handle:
             and the weights may be damaged: go back to a checkpoint.
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
+        timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
+            spends some 30 ns per instruction on it; the results are the same.
 
     Raises:
         HandleError: the model already has an open training handle, or an argument is wrong.
@@ -107,6 +113,7 @@ class Handle:
         on_nonfinite: Literal["warn", "raise"] = "warn",
         pool_limit: int | None = None,
         verify: bool | None = None,
+        timeline: bool = False,
     ) -> None:
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
@@ -149,11 +156,14 @@ class Handle:
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
-        self._machine = CpuMachine(vps)
+        self._machine = CpuMachine(vps, timeline)
         self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
         self._closed = False
         self._plan: Plan | None = None
         self._flight: _Flight | None = None
+        self._records = timeline
+        self._timelines: dict[int, Timeline] = {}  # of the last two launches, by their numbers
+        self._prepared = 0  # when planning began
         self._loss = math.nan
         self._warned = False
         self._planner: Planner | None = None
@@ -200,6 +210,7 @@ class Handle:
     def _release(self) -> None:
         self._closed = True
         self._plan = None
+        self._timelines.clear()
         if self.model.trainer is self:
             self.model.trainer = None
         self._machine.close()
@@ -461,6 +472,27 @@ class Handle:
         plan = self._plan_step(planner, graph, loss, accumulate=False)
         return disassemble(plan.script, plan.origin)
 
+    @_serialised
+    def timeline(self, wait: bool = True) -> Timeline:
+        """What host and virtual processors did for the latest `fb`, `forward` or `gradients`, and when.
+
+        Args:
+            wait: for the launch in flight. Without, it is the launch before that one, and both sides keep running.
+
+        Raises:
+            HandleError: the handle was made without `timeline=True`, has launched nothing yet, or is closed.
+        """
+        self._check_usable()
+        if not self._records:
+            raise HandleError("timeline: this handle records none; make it with Handle(model, timeline=True)")
+        if wait:
+            self._wait()
+        self._check_begun()
+        latest = self._machine.launches - (self._flight is not None)
+        if latest not in self._timelines:
+            raise HandleError("timeline: no launch has ended yet; call fb, forward or gradients first")
+        return self._timelines[latest]
+
     # ---- launches
 
     def _prepare(self, graph: Graph, what: str, training: bool, accumulate: bool = False) -> Planner:
@@ -476,6 +508,7 @@ class Handle:
             self._bind(accumulate)
         self._residency.adopt()
         assert self._planner is not None
+        self._prepared = time.perf_counter_ns()
         return self._planner
 
     def _check_loss(self, graph: Graph, loss: Expression) -> None:
@@ -509,6 +542,7 @@ class Handle:
             step: number of the update that it makes or contributes to; 0 where it is no step of training.
             updates: whether it makes it.
         """
+        waited = time.perf_counter_ns()
         self._reserve(plan.pool_floats, keep=self._residency.distribution.end)
         if self.model.trainer is not self:
             self.model.pull_weights()
@@ -524,7 +558,15 @@ class Handle:
                 self._machine.pool[start:stop] = np.nan
         self._plan = plan
         self._peak = max(self._peak, plan.pool_floats)
-        self._flight = _Flight(self._machine.launches + 1, step, self._residency.restorer(plan))
+        number = self._machine.launches + 1
+        if self._records:
+            # There are no jumps: a virtual processor executes no more instructions than the script has.
+            recording = Recording(self.vps, len(plan.script) // HEAD_WORDS)
+            host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
+            self._timelines = {n: t for n, t in self._timelines.items() if n == number - 1}
+            self._timelines[number] = Timeline(plan, recording, host)
+            self._machine.record(recording)
+        self._flight = _Flight(number, step, self._residency.restorer(plan))
         try:
             if step:
                 self._residency.begin(plan, updates)

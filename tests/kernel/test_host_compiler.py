@@ -231,7 +231,7 @@ class TestKey:
             ("cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"})),
             ("FLAGS", (*host_compiler.FLAGS, "-g")),
             ("ISA_FLAGS", {**host_compiler.ISA_FLAGS, "avx2": ("-march=native",)}),
-            ("render_cpu", lambda tile: "// another source"),
+            ("render_cpu", lambda tile, timeline: "// another source"),
         ],
         ids=["arguments", "compiler", "version", "processor", "flags", "flags of the ISA", "source"],
     )

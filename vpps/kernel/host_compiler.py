@@ -98,14 +98,17 @@ def compiler_version(command: tuple[str, ...]) -> str:
     return run.stdout
 
 
-def build_cpu() -> tuple[Path, str, Tile]:
+def build_cpu(timeline: bool = False) -> tuple[Path, str, Tile]:
     """Compiled kernel of the cpu target (from the cache if it is there): path, source, tile.
+
+    Args:
+        timeline: whether it records what every virtual processor does when.
 
     Raises:
         CompileError: no compiler, or it rejects the source (the message shows its first complaints).
     """
     tile = tile_of_machine()
-    source = render_cpu(tile)
+    source = render_cpu(tile, timeline)
     command = tuple(compiler())
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
     key = key_of(

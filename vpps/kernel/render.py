@@ -47,6 +47,8 @@ TILES: dict[str, Tile] = {
 C_TYPES = {"operand": "Operand", "list": "const Word*", "word": "Word", "floating": "float", "segments": "Segments"}
 
 HEADERS = ("prelude_host.h", "math.cuh", "script.cuh")
+TIMELINE = ("timeline_host.h",)
+TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 ROUTINES = (
     "sync_host.h",
     "elementwise.cuh",
@@ -77,11 +79,14 @@ def _joined(folder: Path, names: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=8)
-def render_cpu(tile: Tile) -> str:
+def render_cpu(tile: Tile, timeline: bool = False) -> str:
     """Source of the cpu target's kernel.
 
     The kernel depends on the instruction set only: on a CPU the weights live in memory, so shapes come with the script
     and one binary serves every model.
+
+    Args:
+        timeline: whether the kernel records what every virtual processor does when (runtime/timeline.py).
     """
     import jinja2
 
@@ -93,9 +98,10 @@ def render_cpu(tile: Tile) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template("kernel.cu.j2").render(
+    text = environment.get_template("kernel.cu.j2").render(
         version=vpps.__version__,
         target="cpu",
+        timeline=timeline,
         tile_comment=f"{tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
         panel=tile.panel,
         vectors=tile.vectors,
@@ -108,10 +114,13 @@ def render_cpu(tile: Tile) -> str:
         offset_mask=OFFSET_MASK,
         flags=Flag.__members__,
         hyper=HYPER,
-        headers=_joined(folder, HEADERS),
+        headers=_joined(folder, (*HEADERS, *TIMELINE) if timeline else HEADERS),
         routines=_joined(folder, ROUTINES),
         machine=_joined(folder, MACHINE),
         forms=FORMS,
         table=TABLE,
         ctype=C_TYPES,
     )
+    if timeline:
+        return text
+    return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith(TIMELINE_LINE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
-from vpps.plan.writer import ScriptWriter, Stream, Words, spans
+from vpps.plan.writer import Phase, ScriptWriter, Stream, Words, spans
 from vpps.script.verify import Layout
 
 
@@ -42,6 +43,7 @@ class Plan:
         touched: dense parameters that have a gradient.
         tables: used rows of each lookup table that has one.
         held: gradients that the pool holds after the launch for a later one.
+        encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         make_layout: see `layout`.
     """
 
@@ -56,6 +58,7 @@ class Plan:
     touched: set[Parameter]
     tables: dict[Parameter, UsedRows]
     held: Held
+    encoded: tuple[int, int]
     make_layout: Callable[[], Layout]
 
     @cached_property
@@ -184,11 +187,12 @@ class _Build:
         self.memory.for_inference(len(self.addresses), wanted)
         self._set_addresses()
         self._place_lists(False, lambda block, output: 0)
+        began = time.perf_counter_ns()
         self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
         kept = np.full_like(self.addresses, -1)  # where other values lie, others have come since
         kept[wanted] = self.addresses[wanted]
         self.addresses = kept
-        return self._finish(-1, None)
+        return self._finish(began, -1, None)
 
     def training(self, loss: Expression, update: Update | None, parity: int, keep: bool) -> Plan:
         """A plan with backward, gradients and update."""
@@ -202,17 +206,21 @@ class _Build:
                 "the loss depends on no trainable parameter, so there is nothing to learn; "
                 "use handle.forward to evaluate it"
             )
+        began = time.perf_counter_ns()
         self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
         slot = LOSS_SLOTS + parity
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
+        self.writer.during = Phase.BACKWARD
         self.schedule.steps(self.blocks, backward=True, period=self.memory.backward)
+        self.writer.during = Phase.GRADIENTS
         self.writer.begin_period(self.memory.end)
         end.gradients()
         self.writer.barrier("before the update")
+        self.writer.during = Phase.UPDATE
         end.update()
-        return self._finish(slot, end)
+        return self._finish(began, slot, end)
 
-    def _finish(self, loss_slot: int, end: EndOfLaunch | None) -> Plan:
+    def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, starts = self.writer.finish()
         touched, tables, held = (end.touched, end.tables, end.held) if end is not None else (set(), {}, self.held)
         return Plan(
@@ -227,6 +235,7 @@ class _Build:
             touched,
             tables,
             held,
+            (began, time.perf_counter_ns()),
             self._layout,
         )
 

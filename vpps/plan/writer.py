@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,15 @@ BARRIER = np.concatenate([SIGNAL, WAIT])
 BEFORE = -1  # number of the period before the first
 
 
+class Phase(Enum):
+    """What a launch does, in this order."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    GRADIENTS = "gradients"  # of the weights
+    UPDATE = "update"
+
+
 class Section(NamedTuple):
     """A run of words: those that a group of a cell's instructions made for one step, or a single instruction.
 
@@ -39,6 +49,7 @@ class Section(NamedTuple):
         block, group: the cell's rows and instructions, if a cell made it.
         first: first row of the step, or one row for each repetition of the group; of a barrier, its number.
         phase: what it is for, in words.
+        during: the phase of the launch that it belongs to.
     """
 
     start: int
@@ -46,6 +57,11 @@ class Section(NamedTuple):
     group: Group | None
     first: int | Ints
     phase: str
+    during: Phase
+
+
+# What a section holds, but for its position.
+Origin = tuple["BlockPlan | None", "Group | None", int | Ints, str, Phase]
 
 
 class Stream:
@@ -70,9 +86,9 @@ class Stream:
         self.busy = False
         self.awaited = 0
 
-    def add(self, words: Words, block: BlockPlan | None, group: Group | None, first: int | Ints, phase: str) -> None:
+    def add(self, words: Words, origin: Origin) -> None:
         """Append a section."""
-        self.sections.append(Section(self.words, block, group, first, phase))
+        self.sections.append(Section(self.words, *origin))
         self.chunks.append(words)
         self.words += len(words)
 
@@ -97,6 +113,7 @@ class ScriptWriter:
         memory: spans of the pool that were taken for the whole launch.
         n_barriers: barriers so far.
         periods: after `finish`, (position, number) where each period of the launch begins.
+        during: phase of the launch that the next instructions belong to.
     """
 
     def __init__(self, distribution: Distribution, exclusive: bool = False) -> None:
@@ -108,6 +125,7 @@ class ScriptWriter:
         self.memory: list[Span] = []
         self.periods: list[Span] = []
         self.n_barriers = 0
+        self.during = Phase.FORWARD
         self._signals = 0
         self._why = ""
         self._period = BEFORE
@@ -159,14 +177,14 @@ class ScriptWriter:
         """Add what a group of a cell's instructions makes for one step, to all streams or some."""
         for stream in self.streams if streams is None else streams:
             self._join(stream)
-            stream.add(words, block, group, first, phase)
+            stream.add(words, (block, group, first, phase, self.during))
 
     def instruction(self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, **fields: Any) -> None:
         """Add an instruction that no cell made; for all virtual processors, if it is divided among them."""
         words = plain(encode(name, n, width, 1, flags, **fields))
         for stream in self.streams[:1] if name == "loss" else self.streams:
             self._join(stream)
-            stream.add(words, None, None, 0, name)
+            stream.add(words, (None, None, 0, name, self.during))
 
     def row_flag(self, width: int) -> Flag:
         """How an instruction on rows of this width is sliced."""
@@ -182,7 +200,7 @@ class ScriptWriter:
             if stream.busy:
                 self._signals += 1 if self.exclusive else self.n_vps
                 if self.exclusive:  # others may wait for it, whether or not it goes on
-                    stream.add(SIGNAL, None, None, self.n_barriers, why)
+                    stream.add(SIGNAL, (None, None, self.n_barriers, why, self.during))
                 stream.busy = False
 
     def _join(self, stream: Stream) -> None:
@@ -191,7 +209,7 @@ class ScriptWriter:
         if stream.awaited < self._signals:
             words = (WAIT if self.exclusive else BARRIER).copy()
             words[-1] = stream.awaited = self._signals
-            stream.add(words, None, None, self.n_barriers, self._why)
+            stream.add(words, (None, None, self.n_barriers, self._why, self.during))
         if stream.periods[-1][1] != self._period:
             stream.periods.append((stream.words, self._period))
 
@@ -200,7 +218,7 @@ class ScriptWriter:
         end = plain(encode("end", 0, 0))
         chunks, starts, position = self._data, [], self._data_words
         for stream in self.streams:
-            stream.add(end, None, None, 0, "")
+            stream.add(end, (None, None, 0, "", self.during))
             starts.append(position)
             chunks.extend(stream.chunks)
             self.periods.extend((position + first, number) for first, number in stream.periods)

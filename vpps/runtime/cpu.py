@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.host_compiler import build_cpu
+from vpps.runtime.recording import Recording
 from vpps.values import as_index
 
 MAX_VPS = 1024
@@ -43,6 +44,9 @@ def _library(path: Path) -> ctypes.CDLL:
     lib.vpps_wait.argtypes = [ctypes.c_void_p, ctypes.c_int]
     lib.vpps_apply.restype = None
     lib.vpps_apply.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
+    if hasattr(lib, "vpps_timeline"):  # compiled to record one
+        lib.vpps_timeline.restype = None
+        lib.vpps_timeline.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     return lib
 
 
@@ -82,6 +86,7 @@ class CpuMachine:
 
     Args:
         vps: number of virtual processors; None for one per core that this process may use.
+        timeline: whether the kernel records what every virtual processor does when.
 
     Attributes:
         pool: the pool, float32; grows by `reserve`.
@@ -91,13 +96,13 @@ class CpuMachine:
 
     target = "cpu"
 
-    def __init__(self, vps: int | None = None) -> None:
+    def __init__(self, vps: int | None = None, timeline: bool = False) -> None:
         if vps is None:
             vps = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = as_index(vps)
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
-        path, self.source, tile = build_cpu()
+        path, self.source, tile = build_cpu(timeline)
         self.panel = tile.panel
         self.isa = tile.isa
         self.vps = count
@@ -108,6 +113,9 @@ class CpuMachine:
             raise HandleError(f"the system gives no {count} threads; use a smaller vps=")
         self._state = _State(lib, handle)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
+        self._recording: Recording | None = None
+        if timeline:
+            self.record(Recording(count, 0))
 
     def reserve(self, floats: int, keep: int) -> None:
         """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
@@ -116,9 +124,14 @@ class CpuMachine:
             larger[:keep] = self.pool[:keep]
             self.pool = larger
 
+    def record(self, recording: Recording) -> None:
+        """Where the next launches put their records; only for a kernel with a timeline. No launch may be running."""
+        self._recording = recording
+        self._state.lib.vpps_timeline(self._state.handle, recording.address)
+
     def launch(self, script: NDArray[np.uint32]) -> None:
         """Begin to execute a script; returns at once. The previous launch must have ended."""
-        self._state.alive[:] = [self.pool, script]
+        self._state.alive[:] = [self.pool, script, self._recording]
         if not self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data):
             raise HandleError("a launch was begun while another one is running")
 

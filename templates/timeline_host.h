@@ -1,0 +1,65 @@
+// ---- timeline, host: what every virtual processor did when. Part of a kernel only if it was rendered to record one; so
+// is every line that begins with VP_TIMELINE, and the kernel without them is the same as if there were no such thing.
+
+// An executed instruction. Mirrors RECORD in vpps/runtime/timeline.py.
+struct Record {
+    int64_t start, end;  // nanoseconds of the clock of Python's time.perf_counter_ns
+    uint64_t bytes;      // of weights, their gradients and moments that its routine read and wrote
+    uint32_t position;   // in the script
+    uint32_t vp;
+};
+
+// Where one virtual processor puts its records, in cache lines of its own; the caller's memory. Mirrors LOG there.
+struct alignas(128) Timeline {
+    Record* records;
+    uint64_t capacity;  // of records
+    uint64_t executed;  // instructions; those beyond the capacity are counted only
+    uint64_t bytes;     // of the instruction that is running
+};
+
+VP_DEVICE int64_t now()
+{
+#if defined(__APPLE__)
+    return (int64_t)clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+#endif
+}
+
+VP_DEVICE void count_floats(const Vp& vp, size_t floats) { vp.timeline->bytes += floats * sizeof(float); }
+
+// Floats that the step of one weight reads and writes: itself and its moments twice, its gradient once.
+template <class Rule> constexpr size_t updated_floats(bool has_gradient)
+{
+    return 2 + (has_gradient ? 1 : 0) + 2 * Rule::MOMENTS;
+}
+
+// Records one instruction after the other: the clock is read once between two, where the first ends and the second begins.
+class Recorder {
+    const Vp& vp;
+    int64_t start = 0;
+    const Word* ip = nullptr;  // of the instruction that is running
+
+    void finish(int64_t end)
+    {
+        Timeline& t = *vp.timeline;
+        if (t.executed < t.capacity)
+            t.records[t.executed] = {start, end, t.bytes, (uint32_t)(ip - vp.script), (uint32_t)vp.id};
+        t.executed++;
+    }
+
+public:
+    explicit Recorder(const Vp& v) : vp(v) { vp.timeline->executed = 0; }
+    ~Recorder() { finish(now()); }
+
+    void begin(const Word* instruction)
+    {
+        const int64_t time = now();
+        if (ip) finish(time);
+        start = time;
+        ip = instruction;
+        vp.timeline->bytes = 0;
+    }
+};

@@ -1,0 +1,165 @@
+"""Timeline: what the virtual processors and the host did for one launch, and where the time went."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import KernelError
+from vpps.plan.build import Plan
+from vpps.plan.writer import Phase
+from vpps.runtime.recording import Recording, Records
+from vpps.script.instructions import TABLE
+
+# What the host does for a launch, in this order: order, memory and index lists of the graph; its instructions; waiting
+# for the launch before; a larger pool if it takes one, and weights that the model changed.
+HOST_SPANS = ("planning", "encoding", "waiting", "launching")
+
+WAITING = "waiting"
+PHASES = (*(phase.value for phase in Phase), WAITING)
+
+_FORMS = np.array([i.form for i in TABLE])
+_BARRIERS = ("Signal", "Wait")
+_UPDATES = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate")
+
+
+class HostSpan(NamedTuple):
+    """Something that the host did for the launch, from `start` to `end` (nanoseconds of `time.perf_counter_ns`)."""
+
+    name: str
+    start: int
+    end: int
+
+    @classmethod
+    def between(cls, *times: int) -> tuple[HostSpan, ...]:
+        """The spans of HOST_SPANS, one after the other."""
+        return tuple(map(cls, HOST_SPANS, times, times[1:]))
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end - self.start) * 1e-9
+
+
+class Timeline:
+    """One launch; made by `Handle.timeline`.
+
+    Attributes:
+        plan: of the launch; `plan.origin(position)` is an instruction in the user's words.
+        host: what the host did before it.
+    """
+
+    def __init__(self, plan: Plan, recording: Recording, host: tuple[HostSpan, ...]) -> None:
+        self.plan = plan
+        self.host = host
+        self._recording = recording
+
+    def __repr__(self) -> str:
+        return f"<vpps.Timeline of {self.n_vps} VPs: {len(self.records)} instructions in {self.duration:.3g} s>"
+
+    @cached_property
+    def records(self) -> Records:
+        """A record for every executed instruction, by virtual processor and then in order.
+
+        Its fields are those of `vpps.runtime.recording.RECORD`. A virtual processor begins one where another has ended.
+        """
+        return self._recording.records()
+
+    @cached_property
+    def lost(self) -> list[int]:
+        """For each virtual processor, executed instructions whose record found no room."""
+        return self._recording.lost
+
+    @property
+    def n_vps(self) -> int:
+        """Number of virtual processors."""
+        return len(self.lost)
+
+    @cached_property
+    def forms(self) -> NDArray[np.str_]:
+        """Form of every record's instruction: Matvec, Outer, Wait ... (`vpps.script.instructions.FORMS`)."""
+        opcodes = self.plan.script[self.records["position"]] & 0xFFFF
+        found: NDArray[np.str_] = _FORMS[np.minimum(opcodes, len(_FORMS) - 1)]  # one that does not exist ends a launch
+        return found
+
+    @cached_property
+    def phases(self) -> NDArray[np.intp]:
+        """Phase of every record, as an index into PHASES. Barriers are "waiting", whatever they separate."""
+        order = list(Phase)
+        sections = [
+            (start + s.start, order.index(s.during)) for start, stream in self.plan.streams for s in stream.sections
+        ]
+        starts, phase = np.array(sections, np.intp).T
+        found: NDArray[np.intp] = phase[np.searchsorted(starts, self.records["position"], side="right") - 1]
+        found[np.isin(self.forms, _BARRIERS)] = PHASES.index(WAITING)
+        return found
+
+    @property
+    def start(self) -> int:
+        """When the first virtual processor began (nanoseconds)."""
+        return int(self.records["start"].min())
+
+    @property
+    def end(self) -> int:
+        """When the last one ended (nanoseconds)."""
+        return int(self.records["end"].max())
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first beginning to the last end."""
+        return (self.end - self.start) * 1e-9
+
+    def seconds(self) -> dict[str, NDArray[np.float64]]:
+        """Seconds of every virtual processor by phase: forward, backward, gradients, update, waiting.
+
+        Waiting is the time at barriers, before the own beginning and after the own end: the phases of a virtual
+        processor add up to `duration`.
+
+        Raises:
+            KernelError: records are missing, so that the sums would mean nothing.
+        """
+        self._check_complete()
+        vp, n = self.records["vp"], self.n_vps
+        took = (self.records["end"] - self.records["start"]) * 1e-9
+        found = {
+            name: np.asarray(np.bincount(vp, took * (self.phases == k), n), np.float64) for k, name in enumerate(PHASES)
+        }
+        for p in range(n):
+            own = self.records[vp == p]
+            found[WAITING][p] += (int(own["start"][0]) - self.start + self.end - int(own["end"][-1])) * 1e-9
+        return found
+
+    @property
+    def weight_bytes(self) -> NDArray[np.int64]:
+        """Bytes of packed weights that each virtual processor's products read: every panel once per instruction."""
+        return self._bytes("Matvec")
+
+    @property
+    def gradient_bytes(self) -> NDArray[np.int64]:
+        """Bytes of matrix gradients that each virtual processor's outer products wrote and, where they add, read."""
+        return self._bytes("Outer")
+
+    @property
+    def update_bytes(self) -> NDArray[np.int64]:
+        """Bytes of weights, transposes, gradients and moments that each virtual processor's updates read and wrote.
+
+        Steps made with the last outer product of a gradient are among them, though their time is in phase "gradients".
+        """
+        return self._bytes(*_UPDATES)
+
+    def _bytes(self, *forms: str) -> NDArray[np.int64]:
+        self._check_complete()
+        chosen = self.records[np.isin(self.forms, forms)]
+        found = np.zeros(self.n_vps, np.int64)
+        np.add.at(found, chosen["vp"], chosen["bytes"].astype(np.int64))
+        return found
+
+    def _check_complete(self) -> None:
+        if any(self.lost):
+            raise KernelError(
+                f"the timeline lacks {sum(self.lost)} executed instructions, for which its memory had no room "
+                f"(by virtual processor: {self.lost})"
+            )
