@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -40,6 +41,22 @@ def interleave(contenders: Mapping[str, Callable[[], object]], rounds: int) -> d
             contenders[name]()
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
+    """Names from the command line, separated by commas; all known ones by default. Exits where one cannot run."""
+    has_dynet = importlib.util.find_spec("dynet") is not None
+    advice = 'dynet cannot be imported by this Python; pip install "dyNET38==2.2" (bench/README.md)'
+    if asked is None:
+        if not has_dynet:
+            print(f"measuring without DyNet: {advice}", file=sys.stderr)
+        return [name for name in known if name != "dynet" or has_dynet]
+    names = asked.split(",")
+    if unknown := set(names) - set(known):
+        sys.exit(f"unknown contenders: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if "dynet" in names and not has_dynet:
+        sys.exit(advice)
+    return names
 
 
 def report(
@@ -86,6 +103,7 @@ def versions() -> dict[str, str | None]:
     return {
         "python": platform.python_version(),
         **{package: _installed(package) for package in ("numpy", "vpps", "torch")},
+        "dynet": _installed("dyNET38") or _installed("dyNET"),  # the wheel, or what was built from source
         "compiler": _compiler(),
     }
 

@@ -25,9 +25,15 @@ class VppsTreeLstm:
     """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`."""
 
     def __init__(
-        self, weights: Mapping[str, NDArray[np.float32]], optimizer: str, lr: float, threads: int, target: str = "cpu"
+        self,
+        weights: Mapping[str, NDArray[np.float32]],
+        optimizer: str,
+        lr: float,
+        threads: int,
+        target: str = "cpu",
+        timeline: bool = False,
     ) -> None:
-        """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors."""
+        """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors; timeline: see vpps.Handle."""
         model = vpps.Model(seed=1)
         self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
         W, b, U, bU, Wo, bo = (
@@ -52,7 +58,7 @@ class VppsTreeLstm:
 
         self.leaf, self.inner, self.node_loss = leaf, inner, node_loss
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)
-        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads)
+        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline)
 
     @staticmethod
     def prepare(tree: Tree) -> list[Node]:
@@ -61,6 +67,10 @@ class VppsTreeLstm:
 
     def step(self, batch: Sequence[list[Node]]) -> None:
         """Train on one mini-batch; returns while the kernel runs."""
+        self.handle.fb(*self.graph(batch))
+
+    def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
+        """Record a mini-batch; returns it with its loss."""
         graph = vpps.Graph()
         losses = []
         for tree in batch:
@@ -72,7 +82,7 @@ class VppsTreeLstm:
                     state = self.inner(*states[left], *states[right])
                 states.append(state)
                 losses.append(self.node_loss(state[1], label))
-        self.handle.fb(graph, vpps.sum(losses) * (1.0 / len(batch)))
+        return graph, vpps.sum(losses) * (1.0 / len(batch))
 
     def loss(self) -> float:
         """Loss of the latest step, before its update; waits for it."""

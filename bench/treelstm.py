@@ -1,4 +1,4 @@
-"""Training speed of a binary Tree-LSTM: vpps beside level-batched PyTorch, on equal weights and in the same run.
+"""Training speed of a binary Tree-LSTM: vpps beside PyTorch and DyNet, on equal weights and in the same run.
 
     leaf:   i, o, u = W e + b                            c = sig(i) * tanh(u)
     inner:  i, fl, fr, o, u = U concat(hl, hr) + bU      c = sig(i) * tanh(u) + sig(fl) * cl + sig(fr) * cr
@@ -21,12 +21,13 @@ from typing import Any, Protocol
 import harness
 import numpy as np
 from numpy.typing import NDArray
-from trees import read_trees
+from trees import Tree, read_trees
 
 BENCH = "treelstm"
 CLASSES = 5
 CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
 TOLERANCE = 1e-4  # relative
+CONTENDERS = ("vpps", "autograd", "manual", "dynet")
 WARM_UP = 64  # sentences
 LEARNING_RATE = {"sgd": 0.05, "adam": 0.001}
 
@@ -68,6 +69,12 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
         from models import VppsTreeLstm
 
         return VppsTreeLstm(weights, options.optimizer, lr, options.threads)
+    if name == "dynet":
+        from peers.dynet_treelstm import DynetTreeLstm, Pools, import_dynet
+
+        pools = Pools.for_batches(options.nodes, weights, options.optimizer, models=len(options.batch_sizes))
+        dynet = import_dynet(pools, options.dynet_autobatch)
+        return DynetTreeLstm(dynet, weights, options.optimizer, lr, whole=options.batch_size <= 2)
     from peers.torch_treelstm import TorchTreeLstm
 
     return TorchTreeLstm(weights, name, options.optimizer, lr, options.threads)
@@ -76,6 +83,11 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
 def in_batches(items: list[Any], size: int) -> list[list[Any]]:
     """Consecutive mini-batches; the last one may be smaller."""
     return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def most_nodes(trees: list[Tree], batch_size: int) -> int:
+    """Nodes of the largest mini-batch of that size."""
+    return max(sum(len(tree.labels) for tree in batch) for batch in in_batches(trees, batch_size))
 
 
 def check_losses(contenders: dict[str, Contender], batches: dict[str, list[Any]]) -> None:
@@ -101,6 +113,7 @@ def train(contender: Contender, batches: Sequence[Any]) -> None:
 def run(batch_size: int, options: argparse.Namespace) -> None:
     """Check, warm up, time and report one batch size."""
     trees, words = read_trees(options.trees, options.limit)
+    options.batch_size, options.nodes = batch_size, most_nodes(trees, max(options.batch_sizes))
     weights = initial_weights(words, options.embedding, options.hidden)
     contenders = {name: make_contender(name, weights, options) for name in options.contenders}
     batches = {name: in_batches([c.prepare(tree) for tree in trees], batch_size) for name, c in contenders.items()}
@@ -133,6 +146,10 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
 
 def peer_name(contender: str, options: argparse.Namespace) -> str:
     """How results call a peer: the path that MKL takes is part of who it is."""
+    if contender == "dynet":
+        from peers.dynet_treelstm import STRATEGIES
+
+        return f"DyNet {STRATEGIES[options.dynet_autobatch]}"
     return f"torch level-batched {contender}{', MKL AVX-512' if options.mkl_avx512 else ''}"
 
 
@@ -150,11 +167,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=3, help="timed passes of every contender, interleaved")
     parser.add_argument(
         "--contenders",
-        type=lambda text: text.split(","),
-        default=["vpps", "autograd", "manual"],
         metavar="NAME,...",
-        help="of vpps, autograd, manual (default: all)",
+        help=f"of {', '.join(CONTENDERS)} (default: all, dynet if it is installed)",
     )
+    parser.add_argument("--dynet-autobatch", type=int, choices=[1, 2], default=1, help="1: agenda, 2: depth")
     parser.add_argument(
         "--confine",
         action=argparse.BooleanOptionalAction,
@@ -163,8 +179,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
     options = parser.parse_args()
-    if unknown := set(options.contenders) - {"vpps", "autograd", "manual"}:
-        parser.error(f"unknown contenders: {', '.join(sorted(unknown))}")
+    options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     return options
 
 

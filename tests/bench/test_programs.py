@@ -1,0 +1,94 @@
+"""The benches at a small scale: what they print, and that its parts add up."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autobatch import by_depth, matrix_reads, tree_lstm
+from models import VppsTreeLstm
+from treelstm import CLASSES, initial_weights
+from trees import read_trees
+from weight_bytes import dynet_bytes, vpps_bytes
+
+pytestmark = pytest.mark.cpu
+
+ROOT = Path(__file__).parents[2]
+
+
+def brackets(rng: random.Random, leaves: int) -> str:
+    """A labelled binary tree in Penn brackets."""
+    label = rng.randrange(CLASSES)
+    if leaves == 1:
+        return f"({label} word{rng.randrange(30)})"
+    left = rng.randrange(1, leaves)
+    return f"({label} {brackets(rng, left)} {brackets(rng, leaves - left)})"
+
+
+@pytest.fixture
+def trees_file(tmp_path: Path) -> Path:
+    rng = random.Random(2)
+    path = tmp_path / "trees.txt"
+    path.write_text("\n".join(brackets(rng, rng.randrange(2, 12)) for _ in range(12)), encoding="utf-8")
+    return path
+
+
+def lines_of(program: str, *arguments: str) -> list[dict[str, Any]]:
+    """What a bench prints."""
+    command = [sys.executable, str(ROOT / "bench" / program), *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_breakdown_adds_up_to_the_step(trees_file: Path) -> None:
+    lines = lines_of(
+        "breakdown.py", "--trees", str(trees_file), "--batch-sizes", "1,5", "--hidden", "32", "--embedding", "32",
+        "--threads", "2", "--passes", "1",
+    )  # fmt: skip
+    assert [line["case"].split()[0] for line in lines] == ["batch=1", "batch=5"]
+    for line in lines:
+        assert sum(line["host"].values()) == pytest.approx(line["value"], rel=1e-3)
+        assert sum(line["kernel"].values()) == pytest.approx(line["value"], rel=1e-3)
+        for column, may_be_zero in (("host", {"launching"}), ("kernel", set())):
+            for part, value in line[column].items():
+                assert value > 0 or part in may_be_zero, (column, part)
+
+
+def test_weights_are_read_level_by_level(trees_file: Path) -> None:
+    """On a CPU: what DyNet's depth strategy reads, and the padding of the last panel of the output matrix."""
+    trees, words = read_trees(trees_file, 100)
+    hidden = embedding = 64
+    net = VppsTreeLstm(initial_weights(words, embedding, hidden), "sgd", 0.05, 1, timeline=True)
+    panel = net.handle._machine.panel
+    padded_output = 4 * (-(-CLASSES // panel) * panel - CLASSES) * hidden
+    for batch in (trees[:1], trees[:5], trees):
+        assert vpps_bytes(net, batch) == dynet_bytes(batch, "depth", hidden, embedding) + padded_output
+    net.close()
+    reads = matrix_reads(graph := tree_lstm(trees), by_depth(graph))
+    assert reads["Wi"] == reads["output"] == 2
+
+
+def test_memory_tells_training_from_importing(trees_file: Path) -> None:
+    (line,) = lines_of(
+        "memory.py", "--trees", str(trees_file), "--contenders", "vpps", "--batch-size", "4", "--batches", "2",
+        "--hidden", "32", "--embedding", "32", "--rounds", "1",
+    )  # fmt: skip
+    assert line["unit"] == "MB"
+    assert 10 < line["imported"] <= line["value"] < 1000
+
+
+@pytest.mark.parametrize(
+    "program, asked, words",
+    [("treelstm.py", "vpps,chainer", "unknown contenders: chainer"), ("memory.py", "no", "unknown contenders: no")],
+)
+def test_unknown_contenders_are_named(trees_file: Path, program: str, asked: str, words: str) -> None:
+    command = [sys.executable, str(ROOT / "bench" / program), "--trees", str(trees_file), "--contenders", asked]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert words in run.stderr
