@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import vpps
 from tests.classifier import new, same_bits
@@ -296,6 +297,43 @@ class TestHandle:
             assert second is not first
             assert handle.timeline(wait=False) is second
             assert first.end <= second.start
+
+    def test_forgets_a_launch_that_an_interrupt_came_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = Net()
+        with vpps.Handle(net.model, vps=2, timeline=True) as handle:
+            handle.fb(*net.batch())
+            first = handle.timeline()
+
+            def interrupt(script: object) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(handle._machine, "launch", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    handle.fb(*net.batch())
+            assert handle.timeline() is first
+            handle.fb(*net.batch())
+            assert first.end < handle.timeline().start
+
+    def test_of_a_stopped_launch_ends_where_it_stopped(self) -> None:
+        net = Net()
+        with vpps.Handle(net.model, vps=2, verify=False, timeline=True) as handle:
+            graph, loss = net.batch()
+            launch = handle._machine.launch
+
+            def damaged(script: NDArray[np.uint32]) -> None:
+                plan = handle._timelines[-1].plan
+                script[next(d.position for d in stream(plan, 0) if d.instruction.name == "loss")] = 0xFFFF
+                launch(script)
+
+            handle._machine.launch = damaged  # type: ignore[method-assign]
+            handle.fb(graph, loss)
+            with pytest.raises(vpps.KernelError):
+                handle.sync_get_latest_loss()
+            handle._machine.launch = launch  # type: ignore[method-assign]
+            seconds = handle.timeline().seconds()
+            assert seconds["forward"].any()
+            assert not seconds["gradients"].any()
 
     def test_without_one_says_how_to_get_one(self) -> None:
         net = Net()
