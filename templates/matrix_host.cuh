@@ -230,18 +230,18 @@ typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
 #define VP_HIGH 2, 6, 3, 7
 #endif
 #if defined(__clang__)
-#define VP_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define VP_ZIP(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 typedef int LaneNumbers __attribute__((vector_size(VP_LANES * 4)));
-#define VP_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
+#define VP_ZIP(a, b, ...) __builtin_shuffle(a, b, LaneNumbers{__VA_ARGS__})
 #endif
 
 // Interleave row r with row r + VP_LANES / 2: rotates the bits of (row, column) by one.
 VP_DEVICE void interleave(const Lanes (&a)[VP_LANES], Lanes (&b)[VP_LANES])
 {
     VP_UNROLL for (int r = 0; r < VP_LANES / 2; r++) {
-        b[2 * r] = VP_SHUFFLE(a[r], a[r + VP_LANES / 2], VP_LOW);
-        b[2 * r + 1] = VP_SHUFFLE(a[r], a[r + VP_LANES / 2], VP_HIGH);
+        b[2 * r] = VP_ZIP(a[r], a[r + VP_LANES / 2], VP_LOW);
+        b[2 * r + 1] = VP_ZIP(a[r], a[r + VP_LANES / 2], VP_HIGH);
     }
 }
 
