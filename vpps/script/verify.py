@@ -3,8 +3,8 @@
     - every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the
       script;
     - labels are classes of their row;
-    - nothing is read that was not written: weights and moments are there before the launch, the rest is not, nor is
-      anything in an array that takes the place of others;
+    - nothing is read that was not written: weights, moments, averages and what was accumulated of gradients are there
+      before the launch, the rest is not, nor is anything in an array that takes the place of others;
     - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
     - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
       (read after write, write after read, write after write).
