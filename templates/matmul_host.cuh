@@ -7,13 +7,17 @@ enum {
     MATMUL_DOTS = 8,     // rows below which products with a transposed B are dot products
 };
 
-// op(A)[r][k] = a[r * a_row + k * a_step]; B is (inner, columns), or stored as (columns, inner).
+// op(A)[r][k] = a[r / panel * panel_step + r % panel * a_row + k * a_step]: packed weights lie in panels of rows.
+// B is (inner, columns), or stored as (columns, inner).
 struct Factors {
     const float *a, *b;
-    size_t a_row, a_step;
+    int panel;
+    size_t panel_step, a_row, a_step;
     int inner, columns;
     bool b_transposed;
+    const float* row(int r) const { return a + r / panel * panel_step + r % panel * a_row; }
 };
+enum { NO_PANELS = 1 << 30 };
 
 // MR rows by NP panels of y: y = (or +=) A B over `depth` terms, of which `valid` columns are kept.
 template <int NP, int MR>
@@ -45,24 +49,17 @@ static void product_block(float* y, size_t y_row, const float* a, const Factors&
     for (int r = 0; r < MR; r++) memcpy(y + r * y_row, sum[r], valid * sizeof(float));
 }
 
-typedef float Four __attribute__((vector_size(16)));
-#if defined(__clang__)
-#define VP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-typedef int FourInts __attribute__((vector_size(16)));
-#define VP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (FourInts){i, j, k, l})
-#endif
-
-// y = transpose of the 4 x 4 matrix x. No compiler finds these shuffles, which make it four times as fast as single moves.
-VP_DEVICE void transpose_4x4(float* y, size_t y_row, const float* x, size_t x_row)
+// to[c][r] = from[r][c] for `rows` by `columns` floats.
+VP_ROUTINE void transpose_block(float* to, size_t to_row, const float* from, size_t from_row, int rows, int columns)
 {
-    Four r[4];
-    VP_UNROLL for (int k = 0; k < 4; k++) memcpy(&r[k], x + k * x_row, sizeof r[k]);
-    const Four a = VP_SHUFFLE(r[0], r[1], 0, 4, 1, 5), b = VP_SHUFFLE(r[2], r[3], 0, 4, 1, 5);
-    const Four c = VP_SHUFFLE(r[0], r[1], 2, 6, 3, 7), d = VP_SHUFFLE(r[2], r[3], 2, 6, 3, 7);
-    const Four t[4] = {VP_SHUFFLE(a, b, 0, 1, 4, 5), VP_SHUFFLE(a, b, 2, 3, 6, 7), VP_SHUFFLE(c, d, 0, 1, 4, 5),
-                       VP_SHUFFLE(c, d, 2, 3, 6, 7)};
-    VP_UNROLL for (int k = 0; k < 4; k++) memcpy(y + k * y_row, &t[k], sizeof t[k]);
+    const int whole = columns / VP_LANES * VP_LANES;
+    for (int r = 0; r < rows; r += VP_LANES) {
+        const int high = least(VP_LANES, rows - r), squares = high == VP_LANES ? whole : 0;
+        for (int c = 0; c < squares; c += VP_LANES)
+            transpose_square(to + c * to_row + r, to_row, from + r * from_row + c, from_row);
+        for (int c = squares; c < columns; c++)
+            for (int k = r; k < r + high; k++) to[c * to_row + k] = from[k * from_row + c];
+    }
 }
 
 // Copies B[k0 + k][j + p] to packed[k][p], with zeros from column `valid` on.
@@ -77,17 +74,22 @@ VP_DEVICE void pack_panel(float (*packed)[VP_PANEL], const Factors& f, int k0, i
         }
         return;
     }
-    const int whole = depth & ~3;
-    int p = 0;
-    for (; p + 4 <= valid; p += 4) {
-        const float* columns = f.b + (size_t)(j + p) * f.inner + k0;
-        for (int k = 0; k < whole; k += 4) transpose_4x4(packed[k] + p, VP_PANEL, columns + k, f.inner);
-        for (int k = whole; k < depth; k++)
-            for (int q = 0; q < 4; q++) packed[k][p + q] = columns[(size_t)q * f.inner + k];
-    }
-    for (; p < VP_PANEL; p++) {
-        const float* column = f.b + (size_t)(j + p) * f.inner + k0;
-        for (int k = 0; k < depth; k++) packed[k][p] = p < valid ? column[k] : 0.f;
+    transpose_block(packed[0], VP_PANEL, f.b + (size_t)j * f.inner + k0, f.inner, valid, depth);
+    for (int k = 0; k < depth; k++)
+        for (int p = valid; p < VP_PANEL; p++) packed[k][p] = 0.f;
+}
+
+// Any number of rows of op(A), of one panel, by up to a panel of columns.
+static void product_rows(float* y, size_t y_row, const float* a, int rows, const Factors& f, const float* b, size_t b_row,
+                         int depth, bool add, int valid)
+{
+    for (int r = 0, n; r < rows; r += n) {
+        n = rows - r >= VP_VECTORS ? VP_VECTORS : rows - r >= 3 ? 3 : 1;
+        float* to = y + r * y_row;
+        const float* from = a + r * f.a_row;
+        if (n == VP_VECTORS) product_block<1, VP_VECTORS>(to, y_row, from, f, b, b_row, depth, add, valid);
+        else if (n == 3) product_block<1, 3>(to, y_row, from, f, b, b_row, depth, add, valid);
+        else product_block<1, 1>(to, y_row, from, f, b, b_row, depth, add, valid);
     }
 }
 
@@ -109,23 +111,12 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
             } else {
                 pack_panel(packed, f, k, depth, j, valid);
             }
-            for (int i = i0; i < i1;) {
-                const float* a = f.a + i * f.a_row + k * f.a_step;
+            for (int i = i0, rows; i < i1; i += rows) {
+                const float* a = f.row(i) + k * f.a_step;
                 float* to = y + (size_t)i * f.columns + j;
-                const int left = i1 - i;
-                if (wide) {
-                    product_block<4, 1>(to, f.columns, a, f, b, b_row, depth, add, valid);
-                    i += 1;
-                } else if (left >= VP_VECTORS) {
-                    product_block<1, VP_VECTORS>(to, f.columns, a, f, b, b_row, depth, add, valid);
-                    i += VP_VECTORS;
-                } else if (left >= 3) {
-                    product_block<1, 3>(to, f.columns, a, f, b, b_row, depth, add, valid);
-                    i += 3;
-                } else {
-                    product_block<1, 1>(to, f.columns, a, f, b, b_row, depth, add, valid);
-                    i += 1;
-                }
+                rows = wide ? 1 : least(i1 - i, f.panel - i % f.panel);
+                if (wide) product_block<4, 1>(to, f.columns, a, f, b, b_row, depth, add, valid);
+                else product_rows(to, f.columns, a, rows, f, b, b_row, depth, add, valid);
             }
         }
         j += valid;
@@ -152,7 +143,7 @@ template <int N> VP_DEVICE void dots(float* y, const float* a, const float* b, i
 static void dots_rectangle(const Factors& f, float* y, int i0, int i1, int j0, int j1, bool accumulate)
 {
     for (int i = i0; i < i1; i++) {
-        const float* a = f.a + i * f.a_row;
+        const float* a = f.row(i);
         float* to = y + (size_t)i * f.columns;
         int j = j0;
         for (; j + 4 <= j1; j += 4) dots<4>(to + j, a, f.b + (size_t)j * f.inner, f.inner, accumulate);
@@ -175,7 +166,7 @@ VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
 {
     const int inner = (int)i.inner, rows = (int)i.a_width / inner, columns = (int)i.b_width / inner;
     const bool accumulate = i.head.flags & ACCUMULATE, contiguous = !i.a_transposed;
-    Factors f = {nullptr, nullptr, contiguous ? (size_t)inner : 1, contiguous ? 1 : (size_t)rows, inner, columns,
+    Factors f = {nullptr, nullptr, NO_PANELS, 0, contiguous ? (size_t)inner : 1, contiguous ? 1 : (size_t)rows, inner, columns,
                  i.b_transposed != 0};
     const bool by_dots = f.b_transposed && contiguous && rows < MATMUL_DOTS;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
@@ -191,10 +182,74 @@ VP_ROUTINE void matmul(const Vp& vp, const Matmul& i)
     });
 }
 
-// dst[j][i] = (or +=) a[i][j], column block by column block so that whole cache lines of the source are used.
+// dst[r] = W M[r], W in packed panels; M may lie in several segments, one below the other.
+VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
+{
+    const int columns = (int)i.columns;
+    Factors f = {nullptr, nullptr, VP_PANEL, (size_t)i.inner * VP_PANEL, 1, VP_PANEL, 0, columns, false};
+    for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
+        for (int r = r0; r < r1; r++)
+            for_rectangles(u0, u1, columns, [&](int i0, int i1, int j0, int j1) {
+                f.a = vp.pool + i.weights;
+                for (int s = 0; s < i.x.count; s++) {
+                    int width;
+                    f.b = segment(vp, i.x, s, &width).row(r);
+                    f.inner = width / columns;
+                    product_rectangle(f, i.dst.row(r), i0, i1, j0, j1, s > 0 || i.head.flags & ACCUMULATE);
+                    f.a += f.inner * VP_PANEL;
+                }
+            });
+    });
+}
+
+// G = (or +=) sum over r of dY[r] M[r]^T, packed like W. As in `outer`, an element sums the columns of some matrices in
+// order, then these sums.
+VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient& i)
+{
+    const int rows = i.head.width, inner = (int)i.inner, columns = (int)i.columns;
+    const int pass = most(1, MATMUL_DEPTH / columns);
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    float packed[MATMUL_DEPTH][VP_PANEL], sum[VP_TILE_COLUMNS][VP_PANEL];
+    const auto tile = [&](int panel, int from) { return vp.pool + i.gradient + ((size_t)panel * inner + from) * VP_PANEL; };
+    if (i.head.n == 0 && !accumulate)  // all lists of the batch were empty: the gradient is zero, not the last launch's
+        for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
+            memset(tile(panel, from), 0, (size_t)(to - from) * VP_PANEL * sizeof(float));
+        });
+    // The tile's rows are those of M, its columns a panel of rows of dY.
+    Factors f = {nullptr, nullptr, NO_PANELS, 0, (size_t)columns, 1, columns, rows, true};
+    for (int r = 0; r < i.head.n; r += pass) {
+        int packed_panel = -1, packed_row = -1, packed_from = -1;
+        for_tiles(vp, rows, inner, [&](int panel, int from, int to, int) {
+            bool add = false;
+            for (int v = r; v < least(r + pass, i.head.n); v++) {
+                f.b = i.dy.row(v);
+                for (int k = 0; k < columns; k += MATMUL_DEPTH, add = true) {
+                    const int depth = least(MATMUL_DEPTH, columns - k);
+                    if (panel != packed_panel || v != packed_row || k != packed_from) {
+                        pack_panel(packed, f, k, depth, panel * VP_PANEL, least(VP_PANEL, rows - panel * VP_PANEL));
+                        packed_panel = panel, packed_row = v, packed_from = k;
+                    }
+                    for (int s = 0, first = 0, width; s < i.x.count; s++, first += width / columns) {
+                        const Operand x = segment(vp, i.x, s, &width);
+                        const int c = most(from, first), n = least(to, first + width / columns) - c;
+                        if (n > 0)
+                            product_rows(sum[c - from], VP_PANEL, x.row(v) + (size_t)(c - first) * columns + k, n, f,
+                                         packed[0], VP_PANEL, depth, add, VP_PANEL);
+                    }
+                }
+            }
+            float* g = tile(panel, from);
+            const bool fresh = r == 0 && !accumulate;
+            for (int c = 0; c < to - from; c++, g += VP_PANEL) {
+                VP_SIMD for (int p = 0; p < VP_PANEL; p++) g[p] = fresh ? sum[c][p] : g[p] + sum[c][p];
+            }
+        });
+    }
+}
+
+// dst[r] = (or +=) transpose of a[r].
 VP_ROUTINE void transpose(const Vp& vp, const Transpose& i)
 {
-    enum { LINE = 16 };
     const int columns = (int)i.columns, rows = i.head.width / columns;
     const bool accumulate = i.head.flags & ACCUMULATE;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
@@ -202,20 +257,12 @@ VP_ROUTINE void transpose(const Vp& vp, const Transpose& i)
             float* y = i.dst.row(r);
             const float* x = i.a.row(r);
             for_rectangles(u0, u1, rows, [&](int i0, int i1, int j0, int j1) {
-                for (int line = i0; line < i1; line += LINE)
-                    for (int j = j0; j < j1; j += 4)
-                        for (int c = line; c < least(line + LINE, i1); c += 4) {
-                            float* to = y + (size_t)c * rows + j;
-                            const float* from = x + (size_t)j * columns + c;
-                            const int high = least(4, i1 - c), wide = least(4, j1 - j);
-                            if (!accumulate && high == 4 && wide == 4) transpose_4x4(to, rows, from, columns);
-                            else
-                                for (int p = 0; p < high; p++)
-                                    for (int q = 0; q < wide; q++) {
-                                        const float v = from[(size_t)q * columns + p];
-                                        to[(size_t)p * rows + q] = accumulate ? to[(size_t)p * rows + q] + v : v;
-                                    }
-                        }
+                if (!accumulate) {
+                    transpose_block(y + (size_t)i0 * rows + j0, rows, x + (size_t)j0 * columns + i0, columns, j1 - j0, i1 - i0);
+                    return;
+                }
+                for (int c = i0; c < i1; c++)
+                    for (int k = j0; k < j1; k++) y[(size_t)c * rows + k] += x[(size_t)k * columns + c];
             });
         }
     });

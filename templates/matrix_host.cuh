@@ -216,7 +216,7 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
     });
 }
 
-// ---- a square of VP_LANES x VP_LANES floats: to[c][r] = from[r][c], both with rows of VP_PANEL floats
+// ---- transposing squares of VP_LANES x VP_LANES floats
 typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
 
 #if VP_LANES == 16
@@ -245,10 +245,11 @@ VP_DEVICE void interleave(const Lanes (&a)[VP_LANES], Lanes (&b)[VP_LANES])
     }
 }
 
-VP_DEVICE void transpose_square(float* to, const float* from)
+// to[c][r] = from[r][c]; floats from one row to the next are given.
+VP_DEVICE void transpose_square(float* to, size_t to_row, const float* from, size_t from_row)
 {
     Lanes a[VP_LANES], b[VP_LANES];
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(&a[r], from + r * VP_PANEL, sizeof a[r]);
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(&a[r], from + r * from_row, sizeof a[r]);
     interleave(a, b);
     interleave(b, a);
 #if VP_LANES == 8
@@ -258,7 +259,7 @@ VP_DEVICE void transpose_square(float* to, const float* from)
     interleave(a, b);
     interleave(b, a);
 #endif
-    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(to + r * VP_PANEL, &a[r], sizeof a[r]);
+    VP_UNROLL for (int r = 0; r < VP_LANES; r++) memcpy(to + r * to_row, &a[r], sizeof a[r]);
 }
 
 // A tile of a matrix, columns [from, to) of a panel: its step, and the new weights into the packed transpose as well.
@@ -278,7 +279,8 @@ VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const fl
         float* column = vp.pool + i.transposed + ((size_t)(c / VP_PANEL) * rows + panel * VP_PANEL) * VP_PANEL + c % VP_PANEL;
         const float* source = w + (size_t)(c - from) * VP_PANEL;
         if (c + VP_LANES <= to && valid == VP_PANEL) {
-            for (int p = 0; p < VP_PANEL; p += VP_LANES) transpose_square(column + (size_t)p * VP_PANEL, source + p);
+            for (int p = 0; p < VP_PANEL; p += VP_LANES)
+                transpose_square(column + (size_t)p * VP_PANEL, VP_PANEL, source + p, VP_PANEL);
             c += VP_LANES;
         } else {
             for (int p = 0; p < valid; p++) column[(size_t)p * VP_PANEL] = source[p];

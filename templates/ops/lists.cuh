@@ -64,19 +64,24 @@ struct ListSoftmax {
             VP_SIMD for (int u = 0; u < s.width; u++) y[u] *= total[u];
         }
     }
+    // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
-        float mean[LIST_STRIP];
+        if (s.from == s.to) return;
+        float mean[LIST_STRIP], top[LIST_STRIP];
+        int where[LIST_STRIP];
+        ListMax::find(i.a, s, top, where);
+        for (int u = 0; u < s.width; u++) top[u] = s.row(i.dy, where[u])[u];
         s.sum(mean, [&](int e, float* part) {
             const float *y = s.row(i.a, e), *dy = s.row(i.dy, e);
-            VP_SIMD for (int u = 0; u < s.width; u++) part[u] = fma_(y[u], dy[u], part[u]);
+            VP_SIMD for (int u = 0; u < s.width; u++) part[u] = fma_(y[u], dy[u] - top[u], part[u]);
         });
         const bool accumulate = i.head.flags & ACCUMULATE;
         for (int e = s.from; e < s.to; e++) {
             const float *y = s.row(i.a, e), *dy = s.row(i.dy, e);
             float* d = s.row(i.dst, e);
             VP_SIMD for (int u = 0; u < s.width; u++) {
-                const float v = y[u] * (dy[u] - mean[u]);
+                const float v = y[u] * ((dy[u] - top[u]) - mean[u]);
                 d[u] = accumulate ? d[u] + v : v;
             }
         }

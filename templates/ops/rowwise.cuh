@@ -61,6 +61,16 @@ struct MeanSquaredError {
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
 };
+struct ArgMax {
+    VP_DEVICE static int position(const float* x, int n)
+    {
+        int best = 0;
+        for (int u = 1; u < n; u++)
+            if (x[u] > x[best]) best = u;
+        return best;
+    }
+    VP_DEVICE static void forward(const Row& r) { r.put(0, (float)position(r.x[0], r.width)); }
+};
 struct Softmax {
     VP_DEVICE static void forward(const Row& r)
     {
@@ -68,11 +78,12 @@ struct Softmax {
         const float scale = 1.f / e.sum;
         for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - e.top) * scale);
     }
+    // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
     VP_DEVICE static void backward(const Row& r)
     {
-        const float *y = r.x[1], *dy = r.x[2];
-        const float mean = reduce_sum(r.width, [&](int u) { return y[u] * dy[u]; });
-        for (int u = 0; u < r.width; u++) r.put(u, y[u] * (dy[u] - mean));
+        const float *y = r.x[1], *dy = r.x[2], top = dy[ArgMax::position(y, r.width)];
+        const float mean = reduce_sum(r.width, [&](int u) { return y[u] * (dy[u] - top); });
+        for (int u = 0; u < r.width; u++) r.put(u, y[u] * ((dy[u] - top) - mean));
     }
 };
 struct LogSoftmax {
@@ -151,16 +162,6 @@ struct LogSumExp {
         const float scale = r.x[2][0] / e.sum;
         for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - e.top) * scale);
     }
-};
-struct ArgMax {
-    VP_DEVICE static int position(const float* x, int n)
-    {
-        int best = 0;
-        for (int u = 1; u < n; u++)
-            if (x[u] > x[best]) best = u;
-        return best;
-    }
-    VP_DEVICE static void forward(const Row& r) { r.put(0, (float)position(r.x[0], r.width)); }
 };
 struct Max {
     VP_DEVICE static void forward(const Row& r)

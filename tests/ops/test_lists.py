@@ -112,6 +112,26 @@ def test_any_number_of_vertices(n: int) -> None:
     check(model, graph, [y for elements in lists for y in graph.call(pooled, elements)])
 
 
+def test_attention_in_many_steps() -> None:
+    """The steps' elements have memory of their own, used again later: their rows do not lie end to end."""
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 40)
+    W = model.parameter("W", (40, 40))
+
+    @vpps.cell
+    def step(h: E, xs: list[E]) -> E:
+        ws = vpps.softmax(vpps.each(lambda x: vpps.dot(h, x), xs))
+        ps = vpps.softmax(vpps.each(lambda x: vpps.tanh(W @ x), xs))
+        read = vpps.sum(vpps.each(lambda w, x, p: w * x + p, ws, xs, ps))
+        return vpps.tanh(read + vpps.max(ps) - vpps.min(ps) + W @ h)
+
+    graph = vpps.Graph()
+    h = graph.zeros(40)
+    for i in range(40):
+        h = step(h, [graph.lookup(xs, (i + k) % 40) for k in range(1 + i % 9)])
+    check(model, graph, [h])
+
+
 def test_equal_elements_give_the_gradient_to_the_first() -> None:
     model = vpps.Model(seed=1)
     a, b, c = (model.parameter(name, (3,), init=[1.0, 2.0, 3.0]) for name in "abc")
@@ -161,6 +181,30 @@ def test_softmax_over_a_list_keeps_its_digits_far_from_zero(offset: float) -> No
     check(model, graph, [both([graph.lookup(xs, i) for i in range(12)], vs)])
 
 
+@pytest.mark.parametrize("over", ["list", "vector"])
+def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: str) -> None:
+    """With one weight of 1 - 1e-5, the gradient is what the others leave of a difference of nearly equal terms."""
+    model = vpps.Model(seed=1)
+    scores = model.lookup("scores", (6, 1), init=np.array([[0.3], [0.1], [12.0], [0.7], [-0.4], [0.2]]))
+
+    @vpps.cell
+    def over_list(scores: list[E], values: list[E]) -> E:
+        return vpps.sum(vpps.each(lambda w, v: w * v, vpps.softmax(scores), values))
+
+    @vpps.cell
+    def over_vector(s0: E, s1: E, s2: E, s3: E, s4: E, s5: E, values: E) -> E:
+        return vpps.dot(vpps.softmax(vpps.concat([s0, s1, s2, s3, s4, s5])), values)
+
+    graph = vpps.Graph()
+    items = [graph.lookup(scores, i) for i in range(6)]
+    values = np.random.default_rng(2).normal(size=6)
+    if over == "list":
+        result = over_list(items, [graph.input([v]) for v in values])[0]
+    else:
+        result = over_vector(*items, graph.input(values))
+    assert_agrees_with_reference(model, graph, result, floor=0.0)
+
+
 def test_gradients_of_a_list_from_several_reductions_are_added() -> None:
     model = vpps.Model(seed=1)
     xs = table(model, "x", 48)
@@ -201,10 +245,11 @@ def test_a_python_list_is_treated_like_a_list_argument(name: str, shape: tuple[i
     np.testing.assert_allclose(values[2], values[0], rtol=1e-5)
 
 
-def test_an_empty_list_in_the_first_call_takes_its_shape_from_a_dot_product() -> None:
+def test_an_empty_list_in_the_first_call_takes_its_shape_from_its_uses() -> None:
     model = vpps.Model(seed=1)
     xs = table(model, "x", 6)
     W = model.parameter("W", (4, 11))
+    p = model.parameter("p", (11,), init="normal")
 
     @vpps.cell
     def weigh(q: E, keys: list[E]) -> E:
@@ -214,6 +259,11 @@ def test_an_empty_list_in_the_first_call_takes_its_shape_from_a_dot_product() ->
     def squashed(q: E, keys: list[E]) -> E:
         return vpps.sum(vpps.each(lambda k: W @ vpps.tanh(vpps.concat([k, q[:5]])), keys))
 
+    @vpps.cell
+    def extended(q: E, keys: list[E]) -> E:
+        return vpps.sum(vpps.each(lambda k: vpps.concat([k, q[:5]]) * p, keys))
+
     graph = vpps.Graph()
     q = graph.lookup(xs, 0)
-    check(model, graph, [f(q, [graph.lookup(xs, i) for i in range(n)]) for f in (weigh, squashed) for n in (0, 3)])
+    lists = [[graph.lookup(xs, i) for i in range(n)] for n in (0, 3)]
+    check(model, graph, [f(q, keys) for f in (weigh, squashed, extended) for keys in lists])

@@ -155,7 +155,9 @@ def test_transpose(shape: tuple[int, int], in_cell: bool) -> None:
     check(model, graph, results)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 5), (6, 1, 4), (5, 8, 1), (9, 5, 12), (64, 32, 33), (40, 70, 64)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (1, 7, 5), (6, 1, 4), (5, 8, 1), (9, 5, 12), (64, 32, 33), (40, 70, 64), (33, 9, 150)]
+)
 @pytest.mark.parametrize("n", [1, 4, 9])
 @pytest.mark.parametrize("in_cell", [False, True])
 def test_parameter_times_matrix(shape: tuple[int, int, int], n: int, in_cell: bool) -> None:
@@ -172,6 +174,49 @@ def test_parameter_times_matrix(shape: tuple[int, int, int], n: int, in_cell: bo
     results = [f(graph.lookup(m, i % 4)) for i in range(n)]
     assert results[0].shape == (rows, columns)
     check(model, graph, results)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 40])
+@pytest.mark.parametrize("n", [1, 9])
+def test_parameter_times_concatenated_matrices_reads_its_segments(columns: int, n: int) -> None:
+    """Segments end inside the tiles of the weight gradient; the last one is an output as well, so it is made."""
+    model = vpps.Model(seed=1)
+    a, b = table(model, "a", 50, columns), table(model, "b", 21, columns)
+    W, V = model.parameter("W", (40, 142)), model.parameter("V", (5, 71))
+
+    @vpps.cell
+    def layer(a: E, b: E) -> tuple[E, E, E]:
+        both = vpps.concat([a, b])
+        return W @ vpps.concat([a, vpps.concat([b[3:], a[:24]]), vpps.concat([a[1:], b[:1]])]), V @ both, both
+
+    graph = vpps.Graph()
+    check(model, graph, [y for i in range(n) for y in layer(graph.lookup(a, i % 4), graph.lookup(b, i % 3))])
+
+
+def test_weight_gradients_of_very_many_matrices_keep_their_digits() -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (3, 2))
+    graph = vpps.Graph()
+    x = graph.input([[0.1, 0.2, 0.3], [0.7, 0.6, 0.5]])
+    loss = vpps.sum([W @ x for _ in range(7_000)])
+    assert_agrees_with_reference(model, graph, vpps.sum(loss) * 1e-4, vp_counts=[1])
+
+
+def test_a_product_with_no_matrix_at_all_has_a_zero_gradient() -> None:
+    """With all lists empty, the weight gradient is zero, not what the launch before left behind."""
+    model = vpps.Model(seed=1)
+    m = table(model, "m", 8, 5)
+    U = model.parameter("U", (8, 8))
+
+    @vpps.cell(elements={"ms": (8, 5)})
+    def node(x: E, ms: list[E]) -> E:
+        return vpps.tanh(x + vpps.sum(vpps.each(lambda m: U @ m, ms)))
+
+    with vpps.Handle(model, vps=2) as handle:
+        for n, expected in ((2, True), (0, False)):
+            graph = vpps.Graph()
+            loss = vpps.sum(node(graph.lookup(m, 0), [graph.lookup(m, 1 + i) for i in range(n)]))
+            assert handle.gradients(graph, loss)[1]["U"].any() == expected
 
 
 def test_parameter_times_matrices_of_every_origin() -> None:
@@ -230,7 +275,7 @@ def test_views_of_views_of_matrices() -> None:
         d = vpps.reshape(p, (4, 6))
         e = vpps.reshape(m, (-1, 4))[4:10]
         f = vpps.reshape(vpps.tanh(m), (2, 24))
-        return c, c.T @ c, a @ m, d.T * 2.0, d @ m, e.T @ e, vpps.reshape(m, -1), f[1] * x, m[5], m[-1][2] * x
+        return c, c.T @ c, a @ m, d, d.T * 2.0, d @ m, e.T @ e, vpps.reshape(m, -1), f[1] * x, m[5], m[-1][2] * x
 
     graph = vpps.Graph()
     results = [v for i in range(5) for v in chains(graph.lookup(x, i % 4), graph.lookup(m, i % 3))]

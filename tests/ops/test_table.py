@@ -33,8 +33,8 @@ def sample(op: Op, rng: np.random.Generator) -> tuple[dict[str, Any], list[NDArr
             return attrs, [draw(N, 2), draw(N), draw(N, 3)]
         case Form.SLICE:
             return {"start": 1, "stop": 3, "scalar": False}, [draw(N, 5)]
-        case Form.MATVEC_ROWS:
-            return attrs, [draw(4, 5), draw(N, 3, 5)]
+        case Form.PACKED_MATMUL:
+            return attrs, [draw(4, 5), draw(N, 5, 3)]
         case Form.MATMUL if op.name == "outer":
             return attrs, [draw(N, 2), draw(N, 3)]
         case Form.MATMUL:
@@ -89,7 +89,7 @@ def test_row_is_complete(op: Op) -> None:
     attrs, operands = sample(op, rng)
     assert op.doc
     floats = [x for x in operands if x.dtype.kind == "f"]
-    of_parameter = op.form in (Form.MATVEC, Form.MATVEC_ROWS, Form.LOOKUP)
+    of_parameter = op.form in (Form.MATVEC, Form.PACKED_MATMUL, Form.LOOKUP)
     shapes = [x.shape if of_parameter and x is operands[0] else x.shape[1:] for x in floats]
     shape = op.shape(shapes, attrs)
     result = op.forward(attrs, *operands)

@@ -291,12 +291,7 @@ class Trace:
         if node in self._unknown and len(matrix.shape) == 2:
             raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
         shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
-        if len(shape) == 1:
-            return self._result(op, [node], shape, matrix, attrs)
-        # Columns become rows, so that a product with a matrix is one with many vectors.
-        columns = self._result("transpose", [node], self.cell.nodes[node].shape[::-1], None, {})
-        products = self._result("affine_rows", [columns.ref], shape[::-1], matrix, {})
-        return self._result("transpose", [products.ref], shape, None, {})
+        return self._result(op if len(shape) == 1 else "affine_columns", [node], shape, matrix, attrs)
 
     def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Dropouts of a cell are told apart by their numbers: each has random numbers of its own."""

@@ -72,16 +72,16 @@ def _outer_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     return (*shapes[0], *shapes[1])
 
 
-def _rows_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
+def _columns_shape(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     w, x = shapes
-    if len(w) != 2 or len(x) != 2 or w[1] != x[1]:
-        raise ValueError(f"a matrix parameter and a matrix of {w[-1]} columns")
-    return (x[0], w[0])
+    if len(w) != 2 or len(x) != 2 or w[1] != x[0]:
+        raise ValueError(f"a matrix of {w[-1]} rows on the right of a parameter of shape {w}")
+    return (w[0], x[1])
 
 
-def _rows_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
+def _columns_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array, Array]:
     w, x = xs
-    return np.einsum("vir,vic->rc", dy, x), dy @ w
+    return np.einsum("vrn,vcn->rc", dy, x), w.T @ dy
 
 
 register(
@@ -137,13 +137,13 @@ register(
 )
 register(
     Op(
-        "affine_rows",
-        Form.MATVEC_ROWS,
+        "affine_columns",
+        Form.PACKED_MATMUL,
         None,
-        _rows_shape,
-        lambda attrs, w, x: x @ w.T,
-        _rows_back,
+        _columns_shape,
+        lambda attrs, w, x: w @ x,
+        _columns_back,
         lambda shapes, out: Cost(2 * size(out) * shapes[0][1], sum(map(size, shapes)) + size(out)),
-        doc="parameter matrix times every row of a computed matrix: the transposes of W @ M, which is made of it",
+        doc="W @ M: parameter matrix times computed matrix",
     )
 )

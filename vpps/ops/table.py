@@ -28,7 +28,7 @@ class Form(Enum):
     DROPOUT = "dropout"  # a map with random factors: any slice of the units
     ROWWISE = "rowwise"  # one vertex's row is reduced as a whole: sliced by rows
     MATVEC = "matvec"  # parameter matrix times vector
-    MATVEC_ROWS = "matvec_rows"  # parameter matrix times every row of a computed matrix
+    PACKED_MATMUL = "packed_matmul"  # parameter matrix times computed matrix
     MATMUL = "matmul"  # products of computed matrices and vectors
     TRANSPOSE = "transpose"  # of a computed matrix
     CONCAT = "concat"  # segments of other rows

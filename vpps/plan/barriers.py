@@ -28,7 +28,7 @@ class _Access:
     hi: int
     writes: bool
     owners: NDArray[np.int16] | None
-    rows_of: tuple[int, int, int] | None  # slices are rows: domain of the slices, of the rows, slices per row
+    rows_of: tuple[int, int] | None  # slices are rows: domain of the slices, and of the rows
 
     def same_vp(self, other: _Access) -> bool:
         """Whether whatever both touch is touched by one virtual processor."""
@@ -52,11 +52,10 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
         if instr.rows:
             # A row of another domain (a vertex's row read for its elements) need not be its owner's.
             mine = view.domain == instr.domain or (instr.elements and view.domain == instr.elements)
-            rows_of = (instr.domain, view.domain, instr.repeat) if mine and view not in instr.gathers else None
+            rows_of = (instr.domain, view.domain) if mine and view not in instr.gathers else None
         elif role in (Role.WRITE, Role.READ) and view.width == instr.width:
-            owners = np.tile(_owners(instr.width, instr.parts, granule, n_vps), instr.repeat)
-        end = view.offset + view.width * instr.repeat
-        found.append(_Access(view.slab, view.offset, end, role is Role.WRITE, owners, rows_of))
+            owners = _owners(instr.width, instr.parts, granule, n_vps)
+        found.append(_Access(view.slab, view.offset, view.offset + view.width, role is Role.WRITE, owners, rows_of))
     return found
 
 

@@ -162,7 +162,6 @@ class Instr:
         accumulate: adds to the result (flag ACCUMULATE).
         mean: flag MEAN.
         gathers: slabs read through an index list that the plan makes: (slab, offset, width).
-        repeat: rows per vertex (or element), where each row of the views holds so many of `width` floats: a matrix.
         elements: domain of the elements whose lists it works on, where it counts vertices; else 0.
         group: instructions of one group need no barrier between them.
     """
@@ -178,7 +177,6 @@ class Instr:
     accumulate: bool = False
     mean: bool = False
     gathers: tuple[View, ...] = ()
-    repeat: int = 1
     elements: int = 0
     group: int = 0
     alone: bool = False

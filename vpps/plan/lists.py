@@ -11,20 +11,16 @@ if TYPE_CHECKING:
     from vpps.plan.lower import Lowering
 
 
-def forward(low: Lowering, i: int, node: Node, dst: View) -> None:
+def forward(low: Lowering, i: int, node: Node, source: View, dst: View) -> None:
     """A row per element (softmax) or per vertex (maximum) from the rows of the elements."""
-    (j,) = node.inputs
-    _emit(low, node.op.name, i, {"a": low.view_of(j)}, dst, False)
+    _emit(low, node.op.name, i, node, {"a": source}, dst, False)
 
 
-def backward(low: Lowering, i: int, node: Node, dy: View) -> None:
-    """Gradient of the elements: from those of the elements and their results, or from the vertex's and the elements."""
-    (j,) = node.inputs
-    operands = {"a": low.view_of(i if node.domain else j), "dy": dy}
-    _emit(low, f"{node.op.name}.grad0", i, operands, *low.claim(j))
+def backward(low: Lowering, i: int, node: Node, a: View, dy: View) -> None:
+    """Gradient of the elements, from `a`: the results where the op has one for each element, else the elements."""
+    _emit(low, f"{node.op.name}.grad0", i, node, {"a": a, "dy": dy}, *low.claim(node.inputs[0]))
 
 
-def _emit(low: Lowering, name: str, i: int, operands: dict[str, View], dst: View, accumulate: bool) -> None:
-    domain = low.nodes[low.nodes[i].inputs[0]].domain
-    values = {"elements": Ends(domain)}
-    low.emit(name, i, dst, values, accumulate=accumulate, operands=operands, lists_of=domain)
+def _emit(low: Lowering, name: str, i: int, node: Node, views: dict[str, View], dst: View, accumulate: bool) -> None:
+    domain = low.nodes[node.inputs[0]].domain
+    low.emit(name, i, dst, {"elements": Ends(domain)}, accumulate=accumulate, operands=views, lists_of=domain)

@@ -96,7 +96,6 @@ class Lowering:
         self.storage: dict[int, View] = {}
         self.covered: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self.alias: dict[int, View] = {}
-        self.operand_rows: dict[int, View] = {}  # of products of a parameter with the rows of a matrix
         self.emit_to = result.forward
 
     # ---- analysis
@@ -175,14 +174,11 @@ class Lowering:
         mean: bool = False,
         gathers: tuple[View, ...] = (),
         operands: dict[str, Any] | None = None,
-        repeat: int = 1,
         lists_of: int = 0,
     ) -> None:
         """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
 
-        Args:
-            repeat: rows of the instruction in a row of the views; `dst.width` is that of one.
-            lists_of: domain whose lists the instruction, counted in vertices, works on.
+        One that works on the lists of domain `lists_of` counts vertices, whatever rows it writes.
         """
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
@@ -202,7 +198,6 @@ class Lowering:
                 accumulate,
                 mean,
                 gathers,
-                repeat,
                 lists_of,
                 alone=self.exclusive and name != "matvec",
             )
@@ -219,11 +214,11 @@ class Lowering:
         assert v is not None
         return v
 
-    def _segments(self, i: int) -> list[View]:
-        """The pieces of a vector operand of a product; a concatenation used by products only is never made."""
+    def segments(self, i: int) -> list[View]:
+        """The pieces of the operand of a product; a concatenation used by products only is never made."""
         if self.view[i] is not None:
             return [self.view_of(i)]
-        return [v for j in self.nodes[i].inputs for v in self._segments(j)]
+        return [v for j in self.nodes[i].inputs for v in self.segments(j)]
 
     def _row_operands(self, sources: list[View]) -> dict[str, View]:
         return dict(zip("abcd", sources, strict=False))
@@ -250,12 +245,13 @@ class Lowering:
             self._compute(i, node, dst)
 
     def _is_segments(self, i: int) -> bool:
-        """Whether a concatenation is read by products (or such concatenations) only, as their vector."""
+        """Whether a concatenation is read by products with parameters (or such concatenations) only, as what they
+        multiply."""
         if i in self.outputs:
             return False
         for j, node in enumerate(self.nodes):
             if self.live[j] and i in node.inputs:
-                product = node.op.form is Form.MATVEC and i not in node.inputs[1:]
+                product = node.op.form in (Form.MATVEC, Form.PACKED_MATMUL) and i not in node.inputs[1:]
                 if not product and not (node.op.form is Form.CONCAT and self._is_segments(j)):
                     return False
         return True
@@ -276,22 +272,22 @@ class Lowering:
             assert node.parameter is not None
             values = {"weights": self.places[node.parameter].weights, "columns": node.parameter.shape[1]}
             bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
-            operands = {"bias": bias, "x": self._segments(node.inputs[0])}
+            operands = {"bias": bias, "x": self.segments(node.inputs[0])}
             self.emit("matvec", i, dst, values, operands=operands)
         elif form is Form.CONCAT:
             offset = 0
             for j in node.inputs:
-                for v in self._segments(j):
+                for v in self.segments(j):
                     self.emit("copy", i, dst.part(offset, v.width), {"value": 0.0}, operands={"a": v})
                     offset += v.width
-        elif form is Form.MATVEC_ROWS:
-            matrices.rows_product(self, i, node, dst)
+        elif form is Form.PACKED_MATMUL:
+            matrices.packed_product(self, i, node, dst)
         elif form is Form.MATMUL:
-            matrices.product(self, i, node, dst)
+            matrices.product(self, i, node, sources, dst)
         elif form is Form.TRANSPOSE:
             matrices.transpose(self, i, node.inputs[0], sources[0], dst)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            lists.forward(self, i, node, dst)
+            lists.forward(self, i, node, sources[0], dst)
         elif form is Form.LIST_REDUCE:
             source = self.view_of(node.inputs[0])
             self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
@@ -400,14 +396,14 @@ class Lowering:
                 if self.needs[j]:
                     self.pass_on(i, j, dy.part(offset, self.width(j)))
                 offset += self.width(j)
-        elif form is Form.MATVEC_ROWS:
-            matrices.rows_product_backward(self, i, node, dy)
+        elif form is Form.PACKED_MATMUL:
+            matrices.packed_product_backward(self, i, node, dy)
         elif form is Form.MATMUL:
-            matrices.product_backward(self, i, node, dy)
+            matrices.product_backward(self, i, node, [self.view_of(j) for j in node.inputs], dy)
         elif form is Form.TRANSPOSE:
             matrices.transpose_backward(self, i, node, dy)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            lists.backward(self, i, node, dy)
+            lists.backward(self, i, node, self.view_of(i if node.domain else node.inputs[0]), dy)
         elif form is Form.LIST_REDUCE:
             self._backward_list(i, node, dy)
         elif form is Form.DROPOUT:
@@ -455,7 +451,7 @@ class Lowering:
                 node.domain,
                 matrix.shape[0],
                 1,
-                {"dy": dy, "x": self._segments(x)},
+                {"dy": dy, "x": self.segments(x)},
                 {"gradient": place.gradient, "columns": matrix.shape[1]},
             )
             self.out.parameter_gradients.append(ParameterGradient(matrix, instr))

@@ -2,8 +2,8 @@
 
     Y = A B             dA = dY B^T             dB = A^T dY
 
-are one instruction form, `matmul`, of which vectors are matrices of one row or column. A parameter times a matrix is
-the `matvec` that multiplies vectors, with a row per vertex and column: `repeat` rows for each vertex.
+are one instruction form, `matmul`, of which vectors are matrices of one row or column. A parameter is packed, and its
+gradient is summed over all rows after backward, so products with parameters have instructions of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vpps.graph.trace import Node
-from vpps.plan.instr import NO_BIAS, Instr, ParameterGradient, View
+from vpps.plan.instr import Instr, ParameterGradient, View
 
 if TYPE_CHECKING:
     from vpps.plan.lower import Lowering
@@ -40,14 +40,14 @@ class Factor:
         return Factor(self.view, self.columns, self.rows, not self.transposed)
 
 
-def product(low: Lowering, i: int, node: Node, dst: View) -> None:
+def product(low: Lowering, i: int, node: Node, sources: list[View], dst: View) -> None:
     """Y = A B."""
-    _multiply(low, i, i, *_factors(low, node), dst, False)
+    _multiply(low, i, i, *_factors(low, node, sources), dst, False)
 
 
-def product_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
+def product_backward(low: Lowering, i: int, node: Node, sources: list[View], dy: View) -> None:
     """dA = dY B^T and dB = A^T dY, each in the layout of its operand."""
-    a, b = _factors(low, node)
+    a, b = _factors(low, node, sources)
     d = Factor(dy, a.rows, b.columns)
     for j, operand, left, right in ((node.inputs[0], a, d, b.T), (node.inputs[1], b, a.T, d)):
         if not low.needs[j]:
@@ -57,15 +57,15 @@ def product_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
         low.contribute(i, j, low.width(j), partial(_multiply, low, i, j, left, right))
 
 
-def _factors(low: Lowering, node: Node) -> tuple[Factor, Factor]:
+def _factors(low: Lowering, node: Node, sources: list[View]) -> tuple[Factor, Factor]:
     """The operands of a product node as matrices."""
-    (a, b), found = node.inputs, []
-    for j, name in ((a, "transposed_a"), (b, "transposed_b")):
+    factors = []
+    for j, view, name in zip(node.inputs, sources, ("transposed_a", "transposed_b"), strict=True):
         rows, columns = (*low.nodes[j].shape, 1)[:2]
-        factor = Factor(low.view_of(j), rows, columns)
-        found.append(factor.T if node.attrs.get(name) else factor)
-    left, right = found
-    return left, right.T if node.op.name == "outer" else right
+        factor = Factor(view, rows, columns)
+        factors.append(factor.T if node.attrs.get(name) else factor)
+    a, b = factors
+    return a, b.T if node.op.name == "outer" else b
 
 
 def _multiply(low: Lowering, i: int, parts_of: int, a: Factor, b: Factor, dst: View, accumulate: bool) -> None:
@@ -99,52 +99,40 @@ def transpose_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
     low.contribute(i, j, low.width(j), partial(transpose, low, i, i, dy))
 
 
-def rows_product(low: Lowering, i: int, node: Node, dst: View) -> None:
-    """dst = X W^T: W times every row of X."""
+def packed_product(low: Lowering, i: int, node: Node, dst: View) -> None:
+    """Y = W M, W a parameter."""
     assert node.parameter is not None
-    x = low.operand_rows[i] = _whole(low, i, low.view_of(node.inputs[0]))
-    _multiply_rows(low, i, low.places[node.parameter].weights, x, node.shape[0], dst, False)
+    rows, inner = node.parameter.shape
+    operands = low.segments(node.inputs[0])
+    _multiply_packed(low, i, i, low.places[node.parameter].weights, (rows, inner), operands, dst, False)
 
 
-def rows_product_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
-    """dX = dY W, and the gradient of W over the rows of all vertices."""
-    (j,), matrix, n = node.inputs, node.parameter, node.shape[0]
+def packed_product_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
+    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward."""
+    (j,), matrix = node.inputs, node.parameter
     assert matrix is not None
-    place = low.places[matrix]
-    dy = _whole(low, i, dy)
+    place, (rows, inner) = low.places[matrix], matrix.shape
     if low.needs[j]:
-        low.contribute(i, j, low.width(j), partial(_multiply_rows, low, i, place.transposed, dy, n))
+        write = partial(_multiply_packed, low, i, j, place.transposed, (inner, rows), [dy])
+        low.contribute(i, j, low.width(j), write)
     if matrix.trainable:
-        rows, columns = matrix.shape
-        operands = {"dy": dy.part(0, rows), "x": [low.operand_rows[i].part(0, columns)]}
-        values = {"gradient": place.gradient, "columns": columns}
-        instr = Instr("outer", i, node.domain, rows, 1, operands, values, repeat=n)
+        values = {"gradient": place.gradient, "inner": inner, "columns": node.shape[1]}
+        operands = {"dy": dy, "x": low.segments(j)}
+        instr = Instr("packed_matmul_gradient", i, node.domain, rows, 1, operands, values)
         low.out.parameter_gradients.append(ParameterGradient(matrix, instr))
 
 
-def _multiply_rows(low: Lowering, i: int, weights: int, x: View, n: int, dst: View, accumulate: bool) -> None:
-    """dst = packed weights times each of the n rows of x."""
-    if not _is_whole(low, dst):
-        product = low.slab(dst.width, dst.domain)
-        _multiply_rows(low, i, weights, x, n, product, False)
-        low.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": product})
-        return
-    row, columns = dst.part(0, dst.width // n), x.width // n
-    operands = {"bias": NO_BIAS, "x": [x.part(0, columns)]}
-    values = {"weights": weights, "columns": columns}
-    low.emit("matvec", i, row, values, accumulate=accumulate, operands=operands, repeat=n)
-
-
-def _is_whole(low: Lowering, view: View) -> bool:
-    """Whether the view is a slab, so that the rows of its matrices lie one after the other."""
-    return view.slab >= 0 and view.width == low.out.slabs[view.slab].width
-
-
-def _whole(low: Lowering, i: int, view: View) -> View:
-    """The view if it is a slab of node i's domain, else a copy that is."""
-    domain = low.nodes[i].domain
-    if _is_whole(low, view) and view.domain == domain:
-        return view
-    copy = low.slab(view.width, domain)
-    low.emit("copy", i, copy, {"value": 0.0}, operands={"a": view})
-    return copy
+def _multiply_packed(
+    low: Lowering,
+    i: int,
+    parts_of: int,
+    weights: int,
+    shape: tuple[int, int],
+    x: list[View],
+    dst: View,
+    accumulate: bool,
+) -> None:
+    """dst = packed weights of a shape times a matrix, whose rows lie in the segments x."""
+    rows, inner = shape
+    values = {"weights": weights, "inner": inner, "columns": dst.width // rows}
+    low.emit("packed_matmul", i, dst, values, parts_of=parts_of, accumulate=accumulate, operands={"x": x})

@@ -11,7 +11,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, RandomKey, View
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import SlabGroups
-from vpps.script.encode import AnyWord, OperandWords, Template, Word, direct, encode, indexed
+from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 
 
@@ -95,14 +95,14 @@ class CellTemplates:
 
     def _operand(self, view: View, instr: Instr, field: Field) -> OperandWords:
         scalar = field.role is not Role.WRITE and view.width == 1
-        # Rows of elements are counted from the cell's first one, whatever vertices the step has.
-        domain, moves = (instr.elements, 0) if field.elements else (instr.domain, 1)
+        if field.elements:  # counted from the cell's first element, whatever vertices the instruction has
+            return indexed(self._list(view.row_list(instr.elements), per_row=0), view.offset, scalar)
         if view.shared:
             return direct(view.address + view.offset, 0, scalar)
-        if view.slab >= 0 and view.domain == domain:
-            width = self.lowered.slabs[view.slab].width
-            return direct(Word(view.offset, view.slab, moves * width), width // instr.repeat, scalar)
-        return indexed(self._list(view.row_list(domain), moves), view.offset, scalar)
+        if view.slab >= 0 and view.domain == instr.domain:
+            stride = self.lowered.slabs[view.slab].width
+            return direct(Word(view.offset, view.slab, stride), stride, scalar)
+        return indexed(self._list(view.row_list(instr.domain)), view.offset, scalar)
 
     def encode(self, instr: Instr) -> list[AnyWord]:
         """Words of an instruction; views and lists become bases."""
@@ -121,8 +121,7 @@ class CellTemplates:
                 fields[field.name] = self._list(RandomKey(), per_row=0)
             else:
                 fields[field.name] = instr.values[field.name]
-        rows = Word(0, per_count=instr.repeat)
-        return encode(instr.name, rows, instr.width, instr.parts, instr.flags, **fields)
+        return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)
 
 
 def _places(cell: TracedCell, kind: type) -> dict[int, int]:

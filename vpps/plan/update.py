@@ -176,7 +176,7 @@ class EndOfLaunch:
             count = np.array([[b.needed_rows(d) for d in domains]])
             for gradient, group in b.cell.gradients:
                 p = gradient.parameter
-                stepped = update is not None and last.get(p) is gradient and self.distribution.is_packed(p)
+                stepped = update is not None and last.get(p) is gradient and gradient.instr.name == "outer"
                 if update is not None and stepped:
                     group = b.cell.fused(gradient, update.optimizer.name, self._step(p, update))
                     self._stepped.add(p)

@@ -34,6 +34,8 @@ AnyWord = int | Word
 # (address or list position, stride or offset, indexed, scalar)
 OperandWords = tuple[AnyWord, AnyWord]
 
+ROWS_OF_STEP = Word(0, per_count=1)
+
 
 def direct(address: AnyWord, stride: int, scalar: bool = False) -> OperandWords:
     """Operand whose row r starts at `address + r * stride`."""

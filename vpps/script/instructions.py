@@ -189,6 +189,16 @@ FORMS: dict[str, tuple[Field, ...]] = {
         _operand("b", Role.READ_ROWS, "b_width"),
         *(Field(name, Kind.WORD) for name in ("a_width", "b_width", "inner", "a_transposed", "b_transposed")),
     ),
+    "PackedMatmul": (
+        DST,
+        *(Field(name, Kind.WORD) for name in ("weights", "inner", "columns")),
+        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+    ),
+    "PackedMatmulGradient": (
+        *(Field(name, Kind.WORD) for name in ("gradient", "inner", "columns")),
+        _operand("dy", Role.READ_ROWS),
+        Field("x", Kind.SEGMENTS, Role.READ_ROWS),
+    ),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
     "Matvec": (DST, _operand("bias", Role.READ), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
     "Outer": (
@@ -252,6 +262,15 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     )
     yield "outer", "Outer", "outer", tiles, "G = sum over rows of dy x^T"
     yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
+    yield (
+        "packed_matmul",
+        "PackedMatmul",
+        "packed_matmul",
+        units,
+        "dst[r] = W M for a matrix M of every vertex; W as in matvec",
+    )
+    name = "packed_matmul_gradient"
+    yield name, "PackedMatmulGradient", name, tiles, "G = sum over rows of dY M^T"
     yield "transpose", "Transpose", "transpose", units, "dst[r] = transpose of a matrix with `columns` columns"
     yield "column_sum", "ColumnSum", "column_sum", units, "vector = sum over rows of src"
     yield "squares_matrix", "SquaresMatrix", "squares_matrix", tiles, "partial sums of squares of a matrix gradient"

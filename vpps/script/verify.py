@@ -257,6 +257,10 @@ class Verifier:
             inner, a_width, b_width = (self.word(d, k) for k in ("inner", "a_width", "b_width"))
             if a_width % inner or b_width % inner or a_width // inner * (b_width // inner) != d.width:
                 self.fail(d, f"matrices of {a_width} and {b_width} floats, {inner} inside, make no {d.width} floats")
+        elif name == "PackedMatmul":
+            panels = np.unique(units // self.word(d, "columns") // self.panel)
+            span = self.panel * self.word(d, "inner")
+            yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), False
         elif name == "Transpose":
             if d.width % self.word(d, "columns"):
                 self.fail(d, f"{d.width} floats are no rows of {self.word(d, 'columns')}")
@@ -286,7 +290,8 @@ class Verifier:
                 yield _grid(self.word(d, m) + at * d.width, units), True
 
     def tiled(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
-        columns = self.word(d, "columns")
+        form = d.instruction.form
+        columns = self.word(d, "inner" if form == "PackedMatmulGradient" else "columns")
         across = -(-columns // TILE_COLUMNS)
         mine = np.arange(*share(tiles(d.width, columns, self.panel), p, self.n))
         lanes = np.arange(self.panel)
@@ -298,12 +303,12 @@ class Verifier:
         if not packed:
             return
         cells = np.concatenate(packed)
-        form = d.instruction.form
-        if form in ("Outer", "OuterUpdate"):
+        if form in ("Outer", "OuterUpdate", "PackedMatmulGradient"):
             dy = d.fields["dy"]
             assert isinstance(dy, Operand)
             rows = np.arange(d.n)
-            yield self.cells(d, dy, rows, np.arange(d.width)), False
+            width = d.width * (self.word(d, "columns") if form == "PackedMatmulGradient" else 1)
+            yield self.cells(d, dy, rows, np.arange(width)), False
             segments = d.fields["x"]
             assert isinstance(segments, list)
             for operand, width in segments:
@@ -312,7 +317,7 @@ class Verifier:
                 yield self.word(d, "gradient") + cells, False
             # With no rows at all, a gradient that is not added to becomes zero.
             yield self.word(d, "gradient") + cells, True
-        if form == "Outer":
+        if form in ("Outer", "PackedMatmulGradient"):
             return
         if form == "SquaresMatrix":
             yield self.word(d, "gradient") + cells, False
