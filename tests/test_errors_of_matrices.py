@@ -31,6 +31,14 @@ MATRICES: dict[str, Case] = {
     "matrix @ table": (lambda w: w.matrix @ w.E, vpps.ShapeError, ("'words'", "lookup")),
     "matrix @ number": (lambda w: w.matrix @ 2.0, vpps.DtypeError, ("@ takes", "2.0")),
     "matrix @ array": (lambda w: w.matrix @ np.ones(8), vpps.DtypeError, ("(8,)", "graph.input")),
+    "array @ matrix": (lambda w: np.ones((8, 8)) @ w.matrix, vpps.DtypeError, ("@ takes", "(8, 8)", "graph.input")),
+    "array @ parameter": (lambda w: np.ones((8, 8)) @ w.S, vpps.GraphError, ("no operand", "graph.input")),
+    "number @ vector": (lambda w: 2 @ w.x, vpps.DtypeError, ("@ takes", "number 2")),
+    "too large an outer product": (
+        lambda w: vpps.outer(*[w.graph.input(np.ones(30_000))] * 2),
+        vpps.ShapeError,
+        ("outer", "(30000, 30000)", "floats", "call 7"),
+    ),
     "parameter @ matrix of other rows": (
         lambda w: w.W @ w.matrix[:4],
         vpps.ShapeError,

@@ -36,7 +36,8 @@ class WeightSource(Protocol):
 
 
 class Parameter(Operand):
-    """A trainable array, created by `Model.parameter`. Rank 2 multiplies vectors (`W @ x`); rank 0 and 1 are operands.
+    """A trainable array, created by `Model.parameter`. Rank 2 multiplies vectors and computed matrices
+    (`W @ x`); rank 0 and 1 are operands.
 
     Attributes:
         name: full name, scopes included, such as "encoder/U".

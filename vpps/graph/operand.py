@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
-from vpps.ops import OPS, Shape
+from vpps.ops import OPS, Shape, size
 from vpps.values import as_index, as_number
 
 
@@ -95,6 +95,9 @@ class Operand:
 
     def __matmul__(self, other: Any) -> Expression:
         return record("affine", [self, other])
+
+    def __rmatmul__(self, other: Any) -> Expression:
+        return record("matmul", [other, self], transposed_a=False, transposed_b=False)
 
     @property
     def T(self) -> Expression:
@@ -270,7 +273,7 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
 
 def shown(op: str) -> str:
     """The name of an op as the user wrote it."""
-    return "@" if op in ("affine", "affine_rows", "matmul") else op
+    return "@" if op in ("affine", "affine_columns", "matmul") else op
 
 
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:
@@ -295,13 +298,19 @@ def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
     return common_owner(operands, op).apply(op, operands, attrs)
 
 
+LARGEST = (1 << 29) - 1  # floats between two rows of an operand: what an instruction has bits for
+
+
 def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where: str) -> Shape:
     """Apply the op's shape rule; a ShapeError names `where`, the op and the operand shapes."""
+    got = ", ".join(map(str, shapes)) or "nothing"
     try:
-        return OPS[op].shape(shapes, attrs)
+        shape = OPS[op].shape(shapes, attrs)
     except ValueError as error:
-        got = ", ".join(map(str, shapes))
-        raise ShapeError(f"{where}: {shown(op)} expects {error}; got {got or 'nothing'}") from None
+        raise ShapeError(f"{where}: {shown(op)} expects {error}; got {got}") from None
+    if size(shape) > LARGEST:
+        raise ShapeError(f"{where}: {shown(op)} of {got} gives {shape}, more than {LARGEST} floats for one vertex")
+    return shape
 
 
 def take(x: Any, key: Any) -> Expression:
