@@ -16,6 +16,7 @@ from tests.comparison import assert_agrees_with_reference
 pytestmark = pytest.mark.cpu
 
 WIDTHS = (3, 32, 70)  # narrower than a panel, a panel, several panels and a rest
+SHAPES = {3: (3, 1), 32: (4, 8), 70: (10, 7)}  # vectors of these widths as matrices
 E = vpps.Expression
 
 
@@ -37,7 +38,7 @@ cells = st.builds(
     n_vectors=st.integers(0, 3),
     n_lists=st.integers(0, 2),
     has_int=st.booleans(),
-    ops=st.lists(st.tuples(st.integers(0, 13), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=9),
+    ops=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=9),
     n_outputs=st.integers(1, 3),
 )
 
@@ -50,12 +51,14 @@ class Parameters:
         self.square = {w: model.parameter(f"W{w}", (w, w)) for w in WIDTHS}
         self.wide = {w: model.parameter(f"U{w}", (3 * w, 2 * w)) for w in WIDTHS}
         self.bias = {w: model.parameter(f"b{w}", (3 * w,), init="normal") for w in WIDTHS}
+        self.left = {w: model.parameter(f"L{w}", (SHAPES[w][0], SHAPES[w][0])) for w in WIDTHS}
         self.vector = {w: model.parameter(f"p{w}", (w,), init="normal", trainable=w != 3) for w in WIDTHS}
 
 
 def random_cell(drawn: Drawn, p: Parameters) -> vpps.Cell[list[E]]:
     """A cell with vector arguments, list arguments and perhaps an int, made of the drawn ops."""
     w = drawn.width
+    r, c = SHAPES[w]
 
     def pick(values: list[E], i: int) -> E:
         return values[i % len(values)]
@@ -101,6 +104,23 @@ def random_cell(drawn: Drawn, p: Parameters) -> vpps.Cell[list[E]]:
                 return vpps.mean(vpps.each(lambda x: vpps.tanh(x[0] * b) - a, lists[-1]))
             case 12:
                 return vpps.log_softmax(a + b) * 0.1 + a
+            case 13:
+                return vpps.tanh(vpps.outer(a, b) @ b * (1 / w))
+            case 14:
+                m, n = vpps.reshape(vpps.tanh(a), (r, c)), vpps.reshape(vpps.tanh(b), (c, r))
+                return vpps.reshape(vpps.tanh((m @ n) @ m * (1 / r)), w)
+            case 15:
+                return vpps.tanh(vpps.reshape(vpps.reshape(a, (r, c)).T, w) + b)
+            case 16:
+                y = p.left[w] @ vpps.reshape(a, (r, c))
+                return vpps.tanh(vpps.reshape(vpps.concat([y[1:], y[:1]]), w) + b)
+            case 17 if lists:
+                scores = vpps.each(lambda x: vpps.dot(x, a) * 0.3, lists[0])
+                return vpps.sum(vpps.each(lambda s, x: s * x, vpps.softmax(scores), lists[0]))
+            case 18 if lists:
+                return vpps.max(lists[-1]) + vpps.min(vpps.each(lambda x: vpps.tanh(x) * b, lists[0]))
+            case 19 if lists:
+                return vpps.mean(vpps.each(lambda p, x: p * vpps.tanh(x), vpps.softmax(lists[0]), lists[0])) - a
             case _:
                 return vpps.square(vpps.tanh(a)) + vpps.tanh(b)
 
