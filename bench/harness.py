@@ -94,7 +94,7 @@ def machine() -> dict[str, object]:
     if cpuinfo.exists():
         names = (line for line in cpuinfo.read_text().splitlines() if line.startswith("model name"))
         model = next(names, f": {model}").partition(":")[2].strip()
-    return {"cpu": model, "cores": os.cpu_count(), "usable": len(_cores()), "load": _LOAD}
+    return {"cpu": model, "cores": os.cpu_count(), "usable": usable_cores(), "load": _LOAD}
 
 
 @functools.cache
@@ -141,6 +141,11 @@ def _cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(_cores())
 
 
 def confine(cores: int) -> None:

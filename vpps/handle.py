@@ -73,7 +73,8 @@ class Handle:
         model: what to train. Parameters may be declared later, too.
         optimizer: default `SGD(lr=0.1)`; its hyper-parameters may change between calls.
         target: "cpu", or "auto" for the best there is.
-        vps: virtual processors; default one per core.
+        vps: virtual processors; default one per core that this process may use, quotas of containers counted, but for
+            one core of three or more that training leaves to Python.
         policy: batching policy, "sinks-last" or "depth".
         schedule: "vector", or "paper" for the published VPPS scheme, an instruction per vertex and op in exclusive
             scripts. Results are the same; it is there to compare with.
@@ -156,7 +157,7 @@ class Handle:
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
-        self._machine = CpuMachine(vps, timeline)
+        self._machine = CpuMachine(vps, overlapped=train, timeline=timeline)
         self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
         self._closed = False
         self._plan: Plan | None = None

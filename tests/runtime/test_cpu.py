@@ -16,13 +16,14 @@ import vpps
 from tests.classifier import Classifier, new, same_bits
 from tests.processes import finish, run, start
 from vpps.plan.distribution import FIRST_FREE
+from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import MAGIC
 
 pytestmark = pytest.mark.cpu
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = usable_cores()
 TASKS = Path("/proc/self/task")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 
@@ -303,9 +304,11 @@ class TestThreads:
             assert net.train(handle, range(3)) == witness.train(other, range(3))
         assert same_bits(net.model.numpy(), witness.model.numpy())
 
-    def test_default_to_one_per_core(self) -> None:
-        with vpps.Handle(vpps.Model()) as handle:
-            assert handle.vps == CORES
+    def test_default_to_what_suits_the_cores(self) -> None:
+        model = vpps.Model()
+        with vpps.Handle(model) as handle, vpps.Handle(model, train=False) as inference:
+            assert handle.vps == default_vps(usable_cores(), overlapped=True)
+            assert inference.vps == usable_cores()
 
     def test_of_two_handles_run_at_the_same_time(self) -> None:
         together, alone = [new(1), new(2)], [new(1), new(2)]

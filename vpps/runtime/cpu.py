@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.host_compiler import build_cpu
+from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.recording import Recording
 from vpps.values import as_index
 
@@ -33,7 +34,7 @@ def _library(path: Path) -> ctypes.CDLL:
             "does not help set CXX to another compiler"
         ) from error
     lib.vpps_open.restype = ctypes.c_void_p
-    lib.vpps_open.argtypes = [ctypes.c_int]
+    lib.vpps_open.argtypes = [ctypes.c_int, ctypes.c_int]
     lib.vpps_close.restype = None
     lib.vpps_close.argtypes = [ctypes.c_void_p]
     lib.vpps_launches.restype = ctypes.c_uint
@@ -85,7 +86,8 @@ class CpuMachine:
     """Virtual processors and the pool they work on.
 
     Args:
-        vps: number of virtual processors; None for one per core that this process may use.
+        vps: number of virtual processors; None for what suits the cores that this process may use.
+        overlapped: whether the host thread will work during launches.
         timeline: whether the kernel records what every virtual processor does when.
 
     Attributes:
@@ -96,10 +98,9 @@ class CpuMachine:
 
     target = "cpu"
 
-    def __init__(self, vps: int | None = None, timeline: bool = False) -> None:
-        if vps is None:
-            vps = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = as_index(vps)
+    def __init__(self, vps: int | None = None, overlapped: bool = False, timeline: bool = False) -> None:
+        cores = usable_cores()
+        count = as_index(default_vps(cores, overlapped) if vps is None else vps)
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
         path, self.source, tile = build_cpu(timeline)
@@ -108,7 +109,7 @@ class CpuMachine:
         self.vps = count
         self.pool: NDArray[np.float32] = _aligned_zeros(0)
         lib = _library(path)
-        handle = lib.vpps_open(count)
+        handle = lib.vpps_open(count, cores)
         if not handle:
             raise HandleError(f"the system gives no {count} threads; use a smaller vps=")
         self._state = _State(lib, handle)
