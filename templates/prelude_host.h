@@ -8,6 +8,11 @@
 #include <pthread.h>
 #include <sched.h>
 #include <utility>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #define VP_DEVICE inline __attribute__((always_inline))
 #define VP_GLOBAL static
@@ -40,6 +45,7 @@ struct Vp {
     const Word* script;    // this launch's script
     unsigned* counters;    // this launch's counters, a 128-byte line each
     unsigned* stopped;     // not zero: position + 1 of the instruction that stopped the launch
+    int spins;             // how often a wait looks again before it lets another thread run
     float gradient_scale;  // from clipping by global norm
     VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
 };

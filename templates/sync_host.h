@@ -1,30 +1,59 @@
-// ---- signal and wait, host
+// ---- signal and wait, host. A counter's line: how many signals came, how many virtual processors sleep until more come.
+enum {
+    COUNTER_WORDS = 32,
+    COUNTERS = 4,
+    YIELDS = 20,         // after its spins, how often a wait lets another thread run before it sleeps
+    STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
+};
 
-enum { SPINS = 100, COUNTER_WORDS = 32 };  // a short spin, then yield: long spins are ruinous when cores are shared
+#if defined(__linux__)
+// Sleepers are woken by the signal that reaches their target (or another 32 apart, and look again): bit target % 32.
+static void sleep_until(unsigned* counter, unsigned seen, unsigned target)
+{
+    __atomic_fetch_add(counter + 1, 1u, __ATOMIC_SEQ_CST);  // before the system compares the counter with `seen`
+    syscall(SYS_futex, counter, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, seen, nullptr, nullptr, 1u << (target % 32));
+    __atomic_fetch_sub(counter + 1, 1u, __ATOMIC_RELAXED);
+}
+static void wake(unsigned* counter, unsigned bits)
+{
+    syscall(SYS_futex, counter, FUTEX_WAKE_BITSET | FUTEX_PRIVATE_FLAG, INT32_MAX, nullptr, nullptr, bits);
+}
+#else
+static void sleep_until(unsigned*, unsigned, unsigned) { sched_yield(); }
+static void wake(unsigned*, unsigned) {}
+#endif
 
 VP_DEVICE void signal(const Vp& vp, const Signal& i)
 {
-    __atomic_fetch_add(vp.counters + i.counter * COUNTER_WORDS, 1u, __ATOMIC_RELEASE);
+    unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
+    const unsigned now = __atomic_add_fetch(counter, 1u, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(counter + 1, __ATOMIC_SEQ_CST)) wake(counter, 1u << (now % 32));
 }
 
 // False: another virtual processor stopped the launch.
 VP_DEVICE bool wait(const Vp& vp, const Wait& i)
 {
-    const unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
-    for (int spins = 0; __atomic_load_n(counter, __ATOMIC_ACQUIRE) < i.target; spins++) {
-        if (__atomic_load_n(vp.stopped, __ATOMIC_RELAXED)) return false;
-        if (spins < SPINS) {
+    unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
+    unsigned seen;
+    for (int turn = 0; (seen = __atomic_load_n(counter, __ATOMIC_ACQUIRE)) < i.target; turn++) {
+        if (turn < vp.spins) {
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
-        } else {
+        } else if (turn < vp.spins + YIELDS) {
             sched_yield();
+        } else {
+            sleep_until(counter, seen, i.target);
         }
     }
-    return true;
+    return !__atomic_load_n(vp.stopped, __ATOMIC_RELAXED);
 }
 
 VP_DEVICE void stop(const Vp& vp, const Word* ip)
 {
     __atomic_store_n(vp.stopped, (unsigned)(ip - vp.script) + 1u, __ATOMIC_RELAXED);
+    for (int c = 0; c < COUNTERS; c++) {
+        __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
+        wake(vp.counters + c * COUNTER_WORDS, ~0u);
+    }
 }
