@@ -153,38 +153,40 @@ class BlockMemory:
     Attributes:
         stages: of the steps.
         n_backward: steps that run backward, the first ones.
+        of_life: numbers of the groups of each life.
     """
 
     def __init__(self, block: BlockPlan, groups: SlabGroups) -> None:
         self.block = block
         self.groups = groups
+        self.of_life = groups.of_life
         self.stages: list[int] = block.step_stage.tolist()
         self.n_backward = block.n_needed_steps
-        # By group, of each step; of a whole group, its first step stands for all.
+        # By group and step; of a whole group, the first step stands for all.
+        n = len(self.stages)
         counts = block.count.T.tolist()
-        self._rows = [
-            [block.n_rows(g.domain)] * len(self.stages) if g.life in WHOLE else counts[g.domain] for g in groups.groups
-        ]
-        self._at = [[0] * len(self.stages) for _ in groups.groups]
-        self._lives = [[NEVER] * len(self.stages) for _ in groups.groups]
+        self._rows = [[block.n_rows(g.domain)] * n if g.life in WHOLE else counts[g.domain] for g in groups.groups]
+        self._at = [[0] * n for _ in groups.groups]
+        self._lives = [[NEVER] * n for _ in groups.groups]
 
-    def take(self, arena: Arena, life: Life, step: int, first: int, last: int) -> None:
-        """Memory for all slabs of one life, from period `first`, the present one, to `last`."""
-        for k in self.groups.of_life[life]:
-            self.take_group(arena, k, step, first, last)
+    def take(self, arena: Arena, group: int, step: int, first: int, last: int) -> None:
+        """Memory for the slabs of a group, from period `first`, the present one, to `last`."""
+        self._at[group][step] = arena.take(self._rows[group][step] * self.groups.groups[group].width, last)
+        self._lives[group][step] = first, last
 
-    def take_group(self, arena: Arena, k: int, step: int, first: int, last: int) -> None:
-        """Memory for one group."""
-        at = arena.take(self._rows[k][step] * self.groups.groups[k].width, last)
-        if self.groups.groups[k].life in WHOLE:
-            self._at[k] = [at] * len(self.stages)
-        else:
-            self._at[k][step] = at
-        self._lives[k][step] = first, last
+    def take_whole(self, arena: Arena, life: Life, first: int, last: int) -> None:
+        """Memory for all steps of the groups of a life."""
+        for group in self.of_life[life]:
+            self.take(arena, group, 0, first, last)
+            self._at[group] = [self._at[group][0]] * len(self.stages)
 
     def settle(self) -> None:
         """Set the block's bases: in each step that has it, row r of a slab lies at base + r * width."""
         block, groups = self.block, self.groups
+        if len(self.stages) == 1:  # most blocks; then the step begins with row 0
+            slabs = zip(groups.group_of.tolist(), groups.before[:, 0].tolist(), strict=True)
+            block.bases[0, : len(groups.group_of)] = [self._at[k][0] + self._rows[k][0] * before for k, before in slabs]
+            return
         firsts = block.first.T.tolist()
         before_step = [[0] * len(self.stages) if g.life in WHOLE else firsts[g.domain] for g in groups.groups]
         at, rows, first = (np.array(x, np.int64)[groups.group_of] for x in (self._at, self._rows, before_step))
@@ -228,23 +230,28 @@ class SlabMemory:
         arena, end = self.arena, self.end
         steps = self._make(training=True)
         for m in self.made:
-            m.take(arena, Life.KEPT, 0, -1, end)
+            m.take_whole(arena, Life.KEPT, -1, end)
+        across, forward, backward = (
+            [m.of_life[life] for m in self.made] for life in (Life.ACROSS, Life.FORWARD, Life.BACKWARD)
+        )
         for stage in sorted(steps):
             arena.begin(stage)
             for number, step in steps[stage]:
                 m = self.made[number]
-                last = self.backward(stage) if step < m.n_backward else stage
-                m.take(arena, Life.ACROSS, step, stage, last)
-                m.take(arena, Life.FORWARD, step, stage, stage)
+                for group in across[number]:
+                    m.take(arena, group, step, stage, self.backward(stage) if step < m.n_backward else stage)
+                for group in forward[number]:
+                    m.take(arena, group, step, stage, stage)
         for stage in sorted(steps, reverse=True):
             now = self.backward(stage)
             arena.begin(now)
             for number, step in steps[stage]:
                 m = self.made[number]
                 if step == m.n_backward - 1:  # the block's last step is the first one to run backward
-                    m.take(arena, Life.LATE, 0, now, end)
+                    m.take_whole(arena, Life.LATE, now, end)
                 if step < m.n_backward:
-                    m.take(arena, Life.BACKWARD, step, now, now)
+                    for group in backward[number]:
+                        m.take(arena, group, step, now, now)
         self._settle()
 
     def for_inference(self, n_values: int, wanted: Ints) -> None:
@@ -259,13 +266,15 @@ class SlabMemory:
         readers[wanted] = self.end
         steps = self._make(training=False)
         passed_on = [list(_last_periods(m, readers)) for m in self.made]
+        forward = [m.of_life[Life.FORWARD] for m in self.made]
         for stage in sorted(steps):
             arena.begin(stage)
             for number, step in steps[stage]:
                 m = self.made[number]
                 for group, last in passed_on[number]:
-                    m.take_group(arena, group, step, stage, last[step])
-                m.take(arena, Life.FORWARD, step, stage, stage)
+                    m.take(arena, group, step, stage, last[step])
+                for group in forward[number]:
+                    m.take(arena, group, step, stage, stage)
         self._settle()
 
     def _last_readers(self, n_values: int) -> Ints:
