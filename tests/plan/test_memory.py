@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 import vpps
 from vpps.errors import ScriptError
+from vpps.plan import memory
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import ALIGN, Distribution
+from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import Arena, Life, SlabMemory
 from vpps.plan.update import Update
 from vpps.script.verify import verify
@@ -127,11 +129,11 @@ def test_slabs_live_as_long_as_they_are_read() -> None:
     cell = next(c for c in graph.blocks if c.name == "step")
     groups = net.planner().templates(cell).slab_groups(training=True)
     # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
-    across, kept, late, backward = Life.ACROSS, Life.KEPT, Life.LATE, Life.BACKWARD
-    expected = [across, kept, across, kept, backward, late, backward, late, late]
+    across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
+    expected = [across, kept, across, kept, scratch, late, scratch, late, late]
     assert [groups.groups[k].life for k in groups.group_of] == expected
     groups = net.planner().templates(cell).slab_groups(training=False)
-    assert [groups.groups[k].life for k in groups.group_of] == [*[Life.FORWARD] * 3, Life.PASSED_ON]
+    assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
 
 
 @pytest.mark.parametrize("vps", [1, 2])
@@ -146,3 +148,39 @@ def test_a_value_that_dies_before_its_last_reader_is_found(vps: int, monkeypatch
     plan = planner.plan_forward(graph, [states[-1]])
     with pytest.raises(ScriptError, match="which nothing has written"):
         verify(plan.script, plan.layout, plan.origin)
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+@pytest.mark.parametrize(
+    "right, wrong", [(Life.ACROSS, Life.SCRATCH), (Life.LATE, Life.SCRATCH), (Life.KEPT, Life.ACROSS)]
+)
+def test_a_slab_that_lives_too_short_is_found(
+    right: Life, wrong: Life, vps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    graph, states = net.chain(6)
+    loss = vpps.sum(states[-1])
+    lives = memory._lives_in_training
+
+    def shorter(lowered: LoweredCell) -> list[Life]:
+        return [wrong if life is right else life for life in lives(lowered)]
+
+    monkeypatch.setattr(memory, "_lives_in_training", shorter)
+    plan = net.planner(vps).plan_training(graph, loss, Update(vpps.SGD(0.1), 1, 1, None), 0)
+    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+        verify(plan.script, plan.layout, plan.origin)
+    monkeypatch.undo()
+    plan = net.planner(vps).plan_training(graph, loss, Update(vpps.SGD(0.1), 1, 1, None), 0)
+    verify(plan.script, plan.layout, plan.origin)
+
+
+def test_vertices_without_backward_do_not_share_scratch_with_those_that_have_one() -> None:
+    """Of one cell and level, some that the loss depends on, and some that it does not: they run side by side."""
+    net = Net()
+    graph, states = net.chain(6)
+    word = graph.lookup(net.table, 2)
+    beside = [net.step(s, word) for s in states]
+    for vps in (1, 2, 7):
+        plan = net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
+        verify(plan.script, plan.layout, plan.origin)
+        assert all(plan.addresses[s.ref] >= 0 for s in beside)

@@ -115,7 +115,7 @@ class Planner:
         """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay."""
         topology = Topology(graph)
         values = np.array([e.ref for e in wanted], np.int64)
-        needed = topology.reaching(values.tolist())
+        needed = topology.reaching(values)
         return _Build(self, graph, topology, needed, skip_rest=True, held=held).forward_only(values)
 
     def plan_training(
@@ -143,7 +143,7 @@ class Planner:
         if topology.all_reach(loss.ref):
             needed = np.ones(topology.n_calls, bool)
         else:
-            needed = topology.reaching([loss.ref])
+            needed = topology.reaching(np.array([loss.ref]))
         build = _Build(self, graph, topology, needed, skip_rest=False, key=key, held=held)
         return build.training(loss, update, parity, keep)
 

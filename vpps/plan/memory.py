@@ -1,8 +1,8 @@
 """Where slabs lie: memory is used again when nothing will read it any more.
 
 The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each of
-them. `Life` says from which period to which a slab holds something. Most slabs live step by step: the rows of a step
-have memory of their own. A slab that is read at the end, or after the launch, is whole: one array for all rows.
+them. `Life` says from which period to which a slab holds something. Training looks at whole blocks, which costs the
+host next to nothing; inference gives values back step by step: a long chain needs no more memory than a short one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ if TYPE_CHECKING:
 
 
 class Life(Enum):
-    """How long a slab holds something."""
+    """How long a slab holds something. Where nothing else is said, it is one array for all rows of the block."""
 
-    KEPT = auto()  # whole, to after the launch: values of vertices, and what else weight gradients read
-    LATE = auto()  # whole, from the first backward step on: gradients handed back, or read by weight gradients
-    ACROSS = auto()  # from a step's forward to its backward
-    FORWARD = auto()  # in a step's forward alone
-    BACKWARD = auto()  # in a step's backward alone
-    PASSED_ON = auto()  # inference: from a step's forward to the last stage that reads it
+    KEPT = auto()  # training: to after the launch; values of vertices, and what else weight gradients read
+    ACROSS = auto()  # training: from the block's first step to its backward, the last step of backward
+    LATE = auto()  # training: from the first step of backward to the end; gradients handed back or read at the end
+    SCRATCH = auto()  # one step; all steps use the same memory, which is that of the largest
+    PASSED_ON = auto()  # inference: rows of a step, until the last stage that reads one of them
 
 
-WHOLE = (Life.KEPT, Life.LATE)
+WHOLE = (Life.KEPT, Life.ACROSS, Life.LATE)
 NEVER = (0, -1)  # first and last period
 
 
@@ -55,6 +54,7 @@ class SlabGroups:
         group_of: number of each slab's group.
         before: `(slabs, 1)`, floats per row of the slabs that precede it in its group.
         width: likewise, of its own row.
+        places: the first two for each slab, as ints.
     """
 
     def __init__(self, lowered: LoweredCell, training: bool) -> None:
@@ -77,15 +77,16 @@ class SlabGroups:
             self.group_of[found] = len(self.groups)
             self.of_life[lives[found[0]]].append(len(self.groups))
             self.groups.append(Group(lives[found[0]], slabs[found[0]].domain, int(ends[-1, 0]), found))
+        self.places: list[tuple[int, int]] = list(zip(self.group_of.tolist(), self.before[:, 0].tolist(), strict=True))
 
 
 def _lives_in_inference(lowered: LoweredCell) -> list[Life]:
     outputs = {v.slab for v in lowered.outputs}
-    return [Life.PASSED_ON if i in outputs else Life.FORWARD for i in range(lowered.n_forward_slabs)]
+    return [Life.PASSED_ON if i in outputs else Life.SCRATCH for i in range(lowered.n_forward_slabs)]
 
 
 def _lives_in_training(lowered: LoweredCell) -> list[Life]:
-    forward, backward = ({v.slab for i in phase for _, v in i.views()} for phase in (lowered.forward, lowered.backward))
+    forward = {v.slab for i in lowered.forward for _, v in i.views()}
     late = {v.slab for g in lowered.parameter_gradients for _, v in g.instr.views()}
     late |= {g.view.slab for g in lowered.table_gradients} | {v.slab for _, v in lowered.arguments}
     if lowered.input_gradient is not None:
@@ -93,14 +94,10 @@ def _lives_in_training(lowered: LoweredCell) -> list[Life]:
     outputs = {v.slab for v in lowered.outputs}
     lives = []
     for i in range(len(lowered.slabs)):
-        if i in outputs or (i in late and i in forward):
-            lives.append(Life.KEPT)
-        elif i in late:
-            lives.append(Life.LATE)
-        elif i not in forward:
-            lives.append(Life.BACKWARD)
+        if i in forward:
+            lives.append(Life.KEPT if i in outputs or i in late else Life.ACROSS)
         else:
-            lives.append(Life.ACROSS if i in backward else Life.FORWARD)
+            lives.append(Life.LATE if i in late else Life.SCRATCH)
     return lives
 
 
@@ -151,15 +148,14 @@ class BlockMemory:
     """Memory of one block in the making.
 
     Attributes:
+        groups: its slabs by their lives.
         stages: of the steps.
         n_backward: steps that run backward, the first ones.
-        of_life: numbers of the groups of each life.
     """
 
     def __init__(self, block: BlockPlan, groups: SlabGroups) -> None:
         self.block = block
         self.groups = groups
-        self.of_life = groups.of_life
         self.stages: list[int] = block.step_stage.tolist()
         self.n_backward = block.n_needed_steps
         # By group and step; of a whole group, the first step stands for all.
@@ -169,31 +165,40 @@ class BlockMemory:
         self._at = [[0] * n for _ in groups.groups]
         self._lives = [[NEVER] * n for _ in groups.groups]
 
-    def take(self, arena: Arena, group: int, step: int, first: int, last: int) -> None:
-        """Memory for the slabs of a group, from period `first`, the present one, to `last`."""
-        self._at[group][step] = arena.take(self._rows[group][step] * self.groups.groups[group].width, last)
-        self._lives[group][step] = first, last
-
     def take_whole(self, arena: Arena, life: Life, first: int, last: int) -> None:
-        """Memory for all steps of the groups of a life."""
-        for group in self.of_life[life]:
-            self.take(arena, group, 0, first, last)
-            self._at[group] = [self._at[group][0]] * len(self.stages)
+        """Memory for all rows of the slabs of a life, from period `first`, the present one, to `last`."""
+        for k in self.groups.of_life[life]:
+            floats = self._rows[k][0] * self.groups.groups[k].width
+            self._at[k] = [arena.take(floats, last)] * len(self.stages)
+            self._lives[k][0] = first, last
+
+    def take_scratch(self, arena: Arena, periods: Sequence[int]) -> None:
+        """Memory for the slabs of every step with a period. The first period is the present one, or the last one is."""
+        for k in self.groups.of_life[Life.SCRATCH]:
+            floats = max(self._rows[k][: len(periods)]) * self.groups.groups[k].width
+            self._at[k] = [arena.take(floats, max(periods))] * len(self.stages)
+            self._lives[k][: len(periods)] = [(now, now) for now in periods]
+
+    def take_passed_on(self, arena: Arena, group: int, step: int, last: int) -> None:
+        """Memory for what a step, whose period is the present one, passes on until period `last`."""
+        self._at[group][step] = arena.take(self._rows[group][step] * self.groups.groups[group].width, last)
+        self._lives[group][step] = self.stages[step], last
 
     def settle(self) -> None:
         """Set the block's bases: in each step that has it, row r of a slab lies at base + r * width."""
         block, groups = self.block, self.groups
         if len(self.stages) == 1:  # most blocks; then the step begins with row 0
-            slabs = zip(groups.group_of.tolist(), groups.before[:, 0].tolist(), strict=True)
-            block.bases[0, : len(groups.group_of)] = [self._at[k][0] + self._rows[k][0] * before for k, before in slabs]
+            at, rows = self._at, self._rows
+            block.bases[0, : len(groups.places)] = [at[k][0] + rows[k][0] * before for k, before in groups.places]
             return
         firsts = block.first.T.tolist()
         before_step = [[0] * len(self.stages) if g.life in WHOLE else firsts[g.domain] for g in groups.groups]
-        at, rows, first = (np.array(x, np.int64)[groups.group_of] for x in (self._at, self._rows, before_step))
+        of_group = np.array([self._at, self._rows, before_step], np.int64)
+        at, rows, first = of_group[:, groups.group_of]
         block.bases[:, : len(at)] = (at + rows * groups.before - first * groups.width).T
 
     def arrays(self) -> Iterable[Ints]:
-        """(start, stop, first period, last period) of each array: a whole slab, or what one step has of it."""
+        """(start, stop, first period, last period) of each array: a slab, or what one step has of it."""
         for k, g in enumerate(self.groups.groups):
             at, rows, lives = (np.array(x, np.int64) for x in (self._at[k], self._rows[k], self._lives[k]))
             for i in g.slabs:
@@ -228,30 +233,19 @@ class SlabMemory:
     def for_training(self) -> None:
         """Values of all vertices are kept."""
         arena, end = self.arena, self.end
-        steps = self._make(training=True)
+        self.made = [BlockMemory(b, b.cell.slab_groups(training=True)) for b in self.blocks]
         for m in self.made:
             m.take_whole(arena, Life.KEPT, -1, end)
-        across, forward, backward = (
-            [m.of_life[life] for m in self.made] for life in (Life.ACROSS, Life.FORWARD, Life.BACKWARD)
-        )
-        for stage in sorted(steps):
-            arena.begin(stage)
-            for number, step in steps[stage]:
-                m = self.made[number]
-                for group in across[number]:
-                    m.take(arena, group, step, stage, self.backward(stage) if step < m.n_backward else stage)
-                for group in forward[number]:
-                    m.take(arena, group, step, stage, stage)
-        for stage in sorted(steps, reverse=True):
-            now = self.backward(stage)
-            arena.begin(now)
-            for number, step in steps[stage]:
-                m = self.made[number]
-                if step == m.n_backward - 1:  # the block's last step is the first one to run backward
-                    m.take_whole(arena, Life.LATE, now, end)
-                if step < m.n_backward:
-                    for group in backward[number]:
-                        m.take(arena, group, step, now, now)
+        for m in sorted(self.made, key=lambda m: min(m.stages)):
+            first = min(m.stages)
+            arena.begin(first)
+            m.take_whole(arena, Life.ACROSS, first, self.backward(m.stages[0]) if m.n_backward else max(m.stages))
+        run_backward = [m for m in self.made if m.n_backward]
+        for m in sorted(run_backward, key=lambda m: m.stages[m.n_backward - 1], reverse=True):
+            periods = [self.backward(stage) for stage in m.stages[: m.n_backward]]  # the last step comes first
+            arena.begin(periods[-1])
+            m.take_whole(arena, Life.LATE, periods[-1], end)
+            m.take_scratch(arena, periods)
         self._settle()
 
     def for_inference(self, n_values: int, wanted: Ints) -> None:
@@ -264,17 +258,19 @@ class SlabMemory:
         arena = self.arena
         readers = self._last_readers(n_values)
         readers[wanted] = self.end
-        steps = self._make(training=False)
-        passed_on = [list(_last_periods(m, readers)) for m in self.made]
-        forward = [m.of_life[Life.FORWARD] for m in self.made]
+        self.made = [BlockMemory(b, b.cell.slab_groups(training=False)) for b in self.blocks]
+        steps: dict[int, list[tuple[BlockMemory, int, list[tuple[int, list[int]]]]]] = {}
+        for m in self.made:
+            passed_on = _last_periods(m, readers)
+            for step, stage in enumerate(m.stages):
+                steps.setdefault(stage, []).append((m, step, passed_on))
         for stage in sorted(steps):
             arena.begin(stage)
-            for number, step in steps[stage]:
-                m = self.made[number]
-                for group, last in passed_on[number]:
-                    m.take(arena, group, step, stage, last[step])
-                for group in forward[number]:
-                    m.take(arena, group, step, stage, stage)
+            for m, step, passed_on in steps[stage]:
+                for group, last in passed_on:
+                    m.take_passed_on(arena, group, step, max(stage, last[step]))
+                if step == 0:
+                    m.take_scratch(arena, m.stages)
         self._settle()
 
     def _last_readers(self, n_values: int) -> Ints:
@@ -289,15 +285,6 @@ class SlabMemory:
                 np.maximum.at(last, xs.elements[ragged(xs.ends, b.order)], np.repeat(of_row, lengths))
         return last
 
-    def _make(self, training: bool) -> dict[int, list[tuple[int, int]]]:
-        """Begin; returns (number of the block, step) of the steps of each stage."""
-        self.made = [BlockMemory(b, b.cell.slab_groups(training)) for b in self.blocks]
-        steps: dict[int, list[tuple[int, int]]] = {}
-        for number, m in enumerate(self.made):
-            for step, stage in enumerate(m.stages):
-                steps.setdefault(stage, []).append((number, step))
-        return steps
-
     def _settle(self) -> None:
         for m in self.made:
             m.settle()
@@ -308,13 +295,13 @@ class SlabMemory:
         return np.concatenate([lasting, *(a for m in self.made for a in m.arrays())])
 
 
-def _last_periods(m: BlockMemory, readers: Ints) -> Iterable[tuple[int, list[int]]]:
-    """For each group of outputs: when the last reader of each step's rows runs."""
-    b = m.block
-    found: dict[int, Ints] = {}
-    for k, view in enumerate(b.cell.lowered.outputs):
-        rows = readers[b.arrays.first[b.order] + k]
-        steps = np.maximum(np.maximum.reduceat(rows, b.first[:, 0]), b.step_stage)
-        group = int(m.groups.group_of[view.slab])
-        found[group] = np.maximum(found[group], steps) if group in found else steps
-    return ((group, steps.tolist()) for group, steps in found.items())
+def _last_periods(m: BlockMemory, readers: Ints) -> list[tuple[int, list[int]]]:
+    """For each group of outputs: the last reader of each step's rows, or -1."""
+    values = m.block.arrays.first[m.block.order]
+    starts = m.block.first[:, 0]
+    found: dict[int, list[int]] = {}
+    for k, view in enumerate(m.block.cell.lowered.outputs):
+        last = np.maximum.reduceat(readers[values + k], starts).tolist()
+        group = m.groups.places[view.slab][0]
+        found[group] = list(map(max, found[group], last)) if group in found else last
+    return list(found.items())

@@ -24,7 +24,7 @@ class BlockPlan:
 
     Attributes:
         order: the vertex (row of the block's arrays) in each row.
-        n_needed: the first rows are those that run backward.
+        n_needed, n_needed_steps: the first rows, and steps, are those that run backward.
         step_stage: stage of each step; steps cover the rows one after the other.
         first, count: `(steps, 1 + domains)`, rows of each step in each domain.
         bases: `(steps, ...)`, of the slabs, then positions of the lists, then 0. A slab has row r at base + r * width;
@@ -47,6 +47,7 @@ class BlockPlan:
         self._addresses = addresses
         self.n_needed = int(np.count_nonzero(needed))
         starts, stops = self._arrange(stage, needed, skip_rest)
+        self.n_needed_steps = int(starts.searchsorted(self.n_needed))
         self.step_stage = stage[self.order[starts]]
         self._ends: list[IntArray] = []  # per domain, element row where each vertex's list begins
         self._owner: list[IntArray] = []  # per domain, vertex row of each element
@@ -86,11 +87,6 @@ class BlockPlan:
     def vertex_of(self, rows: IntArray, domain: int) -> IntArray:
         """The vertex row that rows of a domain belong to."""
         return rows if domain == 0 else self._owner[domain - 1][rows]
-
-    @property
-    def n_needed_steps(self) -> int:
-        """Steps that run backward; the first ones."""
-        return int((self.first[:, 0] < self.n_needed).sum())
 
     def set_addresses(self) -> None:
         """Give every value its address, once the bases are known."""

@@ -70,10 +70,10 @@ class Topology:
                 self.value_block[b.first + k] = number
                 self.value_call[b.first + k] = b.calls
 
-    def reaching(self, values: Iterable[int]) -> NDArray[np.bool_]:
+    def reaching(self, values: Ints) -> NDArray[np.bool_]:
         """By recording index: whether any of the given values depends on the vertex."""
         needed = np.zeros(self.n_calls, bool)
-        needed[self.value_call[list(values)]] = True
+        needed[self.value_call[values]] = True
         by_level: dict[int, list[tuple[BlockArrays, Ints]]] = {}
         for b in self.blocks:
             order = np.argsort(b.levels, kind="stable")
