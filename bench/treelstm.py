@@ -130,7 +130,7 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
     rates = {name: [len(trees) / s for s in times] for name, times in seconds.items()}
     case = (
         f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} optimizer={options.optimizer} "
-        f"threads={options.threads}{'' if options.confine else ' unconfined'}"
+        f"cores={options.cores} threads={options.threads}"
     )
     emit = partial(harness.report, BENCH, case, unit="sentences/s")
     if "vpps" not in rates:
@@ -172,13 +172,13 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--dynet-autobatch", type=int, choices=[1, 2], default=1, help="1: agenda, 2: depth")
     parser.add_argument(
-        "--confine",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep the process, the host thread of vpps included, on as many cores as --threads",
+        "--cores",
+        type=int,
+        help="that the process, the host thread of vpps included, is kept on (default: as many as --threads)",
     )
     parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
     options = parser.parse_args()
+    options.cores = options.cores or options.threads
     options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     return options
 
@@ -194,8 +194,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.mkl_avx512:
         harness.mkl_avx512()
-    if options.confine:
-        harness.confine(options.threads)
+    harness.confine(options.cores)
     harness.keep_freed_memory()
     for batch_size in options.batch_sizes:
         run(batch_size, options)
