@@ -103,7 +103,8 @@ def versions() -> dict[str, str | None]:
     return {
         "python": platform.python_version(),
         **{package: _installed(package) for package in ("numpy", "vpps", "torch")},
-        "dynet": _installed("dyNET38") or _installed("dyNET"),  # the wheel, or what was built from source
+        "dynet": getattr(sys.modules.get("dynet"), "__gitversion__", None)
+        or _installed("dyNET38"),  # there are two builds
         "compiler": _compiler(),
     }
 
