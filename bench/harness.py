@@ -103,8 +103,8 @@ def versions() -> dict[str, str | None]:
     return {
         "python": platform.python_version(),
         **{package: _installed(package) for package in ("numpy", "vpps", "torch")},
-        "dynet": getattr(sys.modules.get("dynet"), "__gitversion__", None)
-        or _installed("dyNET38"),  # there are two builds
+        # There are two builds: the wheel's, and peers/build_dynet.
+        "dynet": getattr(sys.modules.get("dynet"), "__gitversion__", None) or _installed("dyNET38"),
         "compiler": _compiler(),
     }
 
