@@ -242,6 +242,24 @@ class TestBytes:
         assert sum(timeline.update_bytes) == 4 * 64 * 70 * per_weight
         assert not timeline.gradient_bytes.any()
 
+    @pytest.mark.parametrize("n", [1, 40])
+    @pytest.mark.parametrize("vps_count", [1, 2])
+    def test_of_a_matrix_times_matrices(self, vps_count: int, n: int) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (64, 32))
+        graph = vpps.Graph()
+        loss = vpps.sum([vpps.sum(vpps.tanh(W @ graph.input(np.full((32, 5), 0.01 * i)))) for i in range(n)])
+        with vpps.Handle(model, vps=vps_count, timeline=True) as handle:
+            handle.fb(graph, loss)
+            timeline = handle.timeline()
+            panel = handle._machine.panel
+        assert {"PackedMatmul", "PackedMatmulGradient"} <= set(timeline.forms.tolist())
+        # Forward reads the matrix, backward its transpose; a panel that two divide between them is read by both.
+        whole = 4 * 64 * 32 * 2
+        assert whole <= sum(timeline.weight_bytes) <= whole + 4 * panel * (64 + 32) * (vps_count - 1)
+        passes = -(-n // (128 // 5))
+        assert sum(timeline.gradient_bytes) == 4 * 64 * 32 * (2 * passes - 1)
+
 
 class TestResults:
     @pytest.mark.parametrize("vps", [1, 2, 3])

@@ -135,12 +135,12 @@ class Timeline:
     @property
     def weight_bytes(self) -> NDArray[np.int64]:
         """Bytes of packed weights that each virtual processor's products read: every panel once per instruction."""
-        return self._bytes("Matvec")
+        return self._bytes("Matvec", "PackedMatmul")
 
     @property
     def gradient_bytes(self) -> NDArray[np.int64]:
         """Bytes of matrix gradients that each virtual processor's outer products wrote and, where they add, read."""
-        return self._bytes("Outer")
+        return self._bytes("Outer", "PackedMatmulGradient")
 
     @property
     def update_bytes(self) -> NDArray[np.int64]:
