@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("VPPS_VERIFY", "1")  # every script that a test launches is checked first
+# Read when NumPy is imported: the float64 reference's threads would spin against each other and against ours.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
