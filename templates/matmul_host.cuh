@@ -126,7 +126,7 @@ static void product_rectangle(const Factors& f, float* y, int i0, int i1, int j0
 // y[j] = (or +=) a . b_j for N rows of a transposed B.
 template <int N> VP_DEVICE void dots(float* y, const float* a, const float* b, int inner, bool accumulate)
 {
-    float part[N][16] = {{0}};
+    float part[N][16] = {};
     int k = 0;
     for (; k + 16 <= inner; k += 16)
         VP_UNROLL for (int j = 0; j < N; j++) {

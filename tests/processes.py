@@ -13,10 +13,14 @@ ROOT = Path(__file__).parents[1]
 TIMEOUT = 120  # seconds; reached only by what hangs
 
 
+# A shell lets what it starts in the background ignore Ctrl-C, and so would our processes.
+HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def start(code: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A process that runs the code in the root of the checkout; its output is piped."""
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", HEED_CTRL_C + textwrap.dedent(code)],
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from tests.processes import HEED_CTRL_C
 from vpps.data import synthetic_treebank
 
-MAIN = [sys.executable, "-c", "from vpps.cli.train import main; main()"]
+MAIN = [sys.executable, "-c", HEED_CTRL_C + "from vpps.cli.train import main; main()"]
 SMALL = ["--hidden", "16", "--embedding", "16", "--limit", "64", "--lr", "0.01"]
 ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
 EPOCH = re.compile(
