@@ -205,6 +205,20 @@ def test_the_gradient_of_a_softmax_that_is_nearly_sure_keeps_its_digits(over: st
     assert_agrees_with_reference(model, graph, result, floor=0.0)
 
 
+def test_softmax_over_a_list_is_stable_for_large_scores() -> None:
+    model = vpps.Model(seed=1)
+    xs = table(model, "x", 5, rows=9, scale=20.0)
+
+    @vpps.cell
+    def weigh(xs: list[E], vs: list[E]) -> E:
+        return vpps.sum(vpps.each(lambda p, v: p * v, vpps.softmax(xs), vs))
+
+    graph = vpps.Graph()
+    rng = np.random.default_rng(1)
+    vs = [graph.input(rng.normal(size=5)) for _ in range(9)]
+    check(model, graph, [weigh([graph.lookup(xs, i) for i in range(9)], vs)])
+
+
 def test_gradients_of_a_list_from_several_reductions_are_added() -> None:
     model = vpps.Model(seed=1)
     xs = table(model, "x", 48)

@@ -54,6 +54,11 @@ def _softmax(x: Array) -> Array:
     return p
 
 
+def _softmax_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tuple[Array]:
+    d = dy - np.take_along_axis(dy, y.argmax(axis=1, keepdims=True), axis=1)  # keeps the digits where one y is nearly 1
+    return (y * (d - (y * d).sum(axis=1, keepdims=True)),)
+
+
 def _cross_entropy(attrs: Attrs, x: Array, label: Array) -> Array:
     return _logsumexp(x)[:, 0] - x[np.arange(len(x)), label]
 
@@ -127,7 +132,7 @@ register(
         1,
         _vector,
         lambda attrs, x: _softmax(x),
-        lambda attrs, xs, y, dy: (y * (dy - (y * dy).sum(axis=1, keepdims=True)),),
+        _softmax_back,
         _cost(12),
         "Softmax",
         doc="exp(x) over its sum, stable for large logits",
