@@ -47,6 +47,19 @@ def test_the_parts_are_exact() -> None:
         assert (use.gradients, use.moments) == (0, 0)
 
 
+def test_averages_and_accumulated_gradients_of_tables_are_counted() -> None:
+    model = vpps.Model(seed=1)
+    table = model.lookup("words", (10, 8))
+    graph = vpps.Graph()
+    loss = vpps.sum(graph.lookup(table, 3))
+    with vpps.Handle(model, vps=1, ema=0.9) as handle:
+        handle.fb(graph, loss)
+        assert (handle.memory.averages, handle.memory.gradients) == (4 * 80, 0)
+        handle.fb(graph, loss, accumulate=True)
+        assert (handle.memory.averages, handle.memory.gradients) == (4 * 80, 4 * 80)
+        handle.fb(graph, loss)
+
+
 def test_a_pool_that_has_held_the_largest_batch_serves_all_others() -> None:
     """Neither the pool nor anything else grows over 50 batches of any size."""
     net = new()

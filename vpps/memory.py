@@ -14,8 +14,10 @@ class MemoryUse:
 
     Attributes:
         weights: packed weights and, of a training handle, their packed transposes.
-        gradients: of dense parameters; those of lookup tables belong to the batch.
+        gradients: of dense parameters, and of lookup tables where `fb(accumulate=True)` keeps them; else those belong to
+            the batch.
         moments: of the optimizer.
+        averages: moving averages of the weights (`ema=`).
         batch: what the latest call needs besides: values and gradients of its vertices, gradients of lookup tables.
         script: instructions, index lists and data of the latest call.
         pool: what the pool can hold before it has to grow. The system gives memory only as it is used.
@@ -25,6 +27,7 @@ class MemoryUse:
     weights: int = 0
     gradients: int = 0
     moments: int = 0
+    averages: int = 0
     batch: int = 0
     script: int = 0
     pool: int = 0
@@ -39,6 +42,7 @@ def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, 
         weights=4 * (transposes + sum(place.floats for _, place in places)),
         gradients=4 * sum(place.floats for _, place in places if place.gradient),
         moments=4 * sum(place.floats * len(place.moments) for _, place in places),
+        averages=4 * sum(place.floats for _, place in places if place.average),
         batch=0 if plan is None else 4 * (plan.pool_floats - distribution.end),
         script=0 if plan is None else plan.script.nbytes,
         pool=4 * pool_floats,

@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from tests.processes import HEED_CTRL_C
 from vpps.data import synthetic_treebank
+from vpps.optim import OPTIMIZERS
 
 MAIN = [sys.executable, "-c", HEED_CTRL_C + "from vpps.cli.train import main; main()"]
 SMALL = ["--hidden", "16", "--embedding", "16", "--limit", "64", "--lr", "0.01"]
@@ -113,7 +114,7 @@ class TestTraining:
         assert "\r" not in result.stdout
         assert len(result.stdout.splitlines()) == 2
 
-    @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+    @pytest.mark.parametrize("optimizer", [rule.name for rule in OPTIMIZERS])
     def test_every_optimizer_trains_from_files(self, treebank: Path, optimizer: str) -> None:
         size = ("--hidden", "16", "--embedding", "16")
         lines = epochs("--data", treebank, "--epochs", "2", "--optimizer", optimizer, *size)

@@ -19,7 +19,7 @@ import vpps
 from vpps.cli.options import LEARNING_RATES, OptimizerName, TrainOptions
 from vpps.cli.saved_run import SavedRun
 from vpps.errors import VppsError
-from vpps.optim import Optimizer
+from vpps.optim import OPTIMIZERS, Optimizer
 
 Example = TypeVar("Example")
 
@@ -108,14 +108,8 @@ def _epoch(task: Task[Any], handle: vpps.Handle, options: TrainOptions, epoch: i
 
 def _optimizer(options: TrainOptions) -> Optimizer:
     name = OptimizerName(options.optimizer)
-    lr = LEARNING_RATES[name] if options.lr is None else options.lr
-    match name:
-        case OptimizerName.ADAM:
-            return vpps.Adam(lr=lr)
-        case OptimizerName.SGD:
-            return vpps.SGD(lr=lr)
-        case OptimizerName.MOMENTUM:
-            return vpps.Momentum(lr=lr)
+    rule = next(rule for rule in OPTIMIZERS if rule.name == name)
+    return rule(lr=LEARNING_RATES[name] if options.lr is None else options.lr)
 
 
 @contextmanager

@@ -12,11 +12,23 @@ import typer
 
 class OptimizerName(StrEnum):
     ADAM = "adam"
+    ADAMW = "adamw"
     SGD = "sgd"
     MOMENTUM = "momentum"
+    NESTEROV = "nesterov"
+    ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
 
 
-LEARNING_RATES = {OptimizerName.ADAM: 3e-3, OptimizerName.SGD: 0.05, OptimizerName.MOMENTUM: 0.01}
+LEARNING_RATES = {
+    OptimizerName.ADAM: 3e-3,
+    OptimizerName.ADAMW: 3e-3,
+    OptimizerName.SGD: 0.05,
+    OptimizerName.MOMENTUM: 0.01,
+    OptimizerName.NESTEROV: 0.01,
+    OptimizerName.ADAGRAD: 0.03,
+    OptimizerName.RMSPROP: 1e-3,
+}
 _LR_TEXT = ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
 
 # For the signatures of commands: Typer reads them.
