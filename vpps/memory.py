@@ -14,8 +14,8 @@ class MemoryUse:
 
     Attributes:
         weights: packed weights and, of a training handle, their packed transposes.
-        gradients: of dense parameters, and of lookup tables where `fb(accumulate=True)` keeps them; else those belong to
-            the batch.
+        gradients: of dense parameters, and of lookup tables where `fb(accumulate=True)` keeps them; others belong
+            to the batch.
         moments: of the optimizer.
         averages: moving averages of the weights (`ema=`).
         batch: what the latest call needs besides: values and gradients of its vertices, gradients of lookup tables.
