@@ -13,9 +13,9 @@ def default_vps(cores: int, overlapped: bool) -> int:
     In training the host thread records and plans the next batch while the kernel runs. Say that takes h seconds a
     batch, and the kernel W seconds on one core. With a virtual processor on each of C cores, one of them shares its
     core and the others wait for it at barriers: W/C + h. With one core left free: the larger of W/(C - 1) and h, which
-    is less as soon as h/W > 1/(C (C - 1)). For the Tree-LSTM of bench/treelstm.py h/W is 0.65 at batch 1, 0.3 at 8 and
-    0.23 at 64: from three cores on, one is left free. On two, both are used: 391, 837 and 1016 sentences/s at batch 1,
-    8 and 64 against at most 367, 700 and 822 (the kernel alone) of one. bench/vps.py measures it.
+    is less as soon as h/W > 1/(C (C - 1)). For the Tree-LSTM of bench/treelstm.py h/W is about 1 at batch 1, 0.35 at
+    8 and 0.22 at 64: from three cores on, one is left free. On two, both are used: 474, 950 and 1242 sentences/s at
+    batch 1, 8 and 64 against 532, 883 and 892 with one; only at batches below 8 is one better.
 
     Args:
         cores: that the process may use.
