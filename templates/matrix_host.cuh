@@ -3,6 +3,37 @@
 // vector registers; every row's sum runs over the columns in order, whatever the tile: results do not depend on slicing.
 // The transpose is packed the same way, so that both products stream panels and no VP adds into another's rows.
 
+typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
+
+// a * b + c, fused as fma_ is, for a vector register. Loops over lanes the compiler vectorises, but it may keep their sums
+// in memory; values of this type it does not.
+VP_DEVICE Lanes fma_lanes(Lanes a, Lanes b, Lanes c)
+{
+#if defined(__AVX512F__) && VP_LANES == 16 && !defined(__clang__)
+    return (Lanes)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
+#elif defined(__FMA__) && VP_LANES == 8 && !defined(__clang__)
+    return (Lanes)__builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__clang__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+    return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    for (int l = 0; l < VP_LANES; l++) c[l] = fma_(a[l], b[l], c[l]);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
+
+VP_DEVICE Lanes all_lanes(float x)
+{
+#if VP_LANES == 16
+    return Lanes{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#elif VP_LANES == 8
+    return Lanes{x, x, x, x, x, x, x, x};
+#else
+    return Lanes{x, x, x, x};
+#endif
+}
+
 template <int N> VP_DEVICE void add_run(float* to, const float* from)
 {
     VP_SIMD for (int p = 0; p < N; p++) to[p] += from[p];
@@ -125,21 +156,33 @@ enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-
 template <int NC>
 static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float* const* dy, int n)
 {
-    float sum[NC][VP_PANEL];
+    enum { REGISTERS = VP_PANEL / VP_LANES };
+    Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
-        VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = 0.f;
+        VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = Lanes{};
     }
     for (int k = 0; k < n; k++) {
-        const float *v = x[k] + column, *d = dy[k];
+        const float* v = x[k] + column;
+        Lanes d[REGISTERS];
+        VP_UNROLL for (int q = 0; q < REGISTERS; q++) memcpy(&d[q], dy[k] + q * VP_LANES, sizeof d[q]);
         VP_UNROLL for (int c = 0; c < NC; c++) {
-            const float e = v[c];
-            VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[c][p] = fma_(d[p], e, sum[c][p]);
+            const float* at = v + c;
+            asm("" : "+r"(at));  // else these loads become one, and shuffles that take longer than broadcasts from memory
+            const Lanes e = all_lanes(*at);
+            VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = fma_lanes(d[q], e, sum[c][q]);
         }
     }
-    if (from) {
-        VP_UNROLL for (int c = 0; c < NC; c++) add_run<VP_PANEL>(sum[c], from + c * VP_PANEL);
+    VP_UNROLL for (int c = 0; c < NC; c++) {
+        VP_UNROLL for (int q = 0; q < REGISTERS; q++) {
+            const int at = c * VP_PANEL + q * VP_LANES;
+            Lanes result = sum[c][q], before;
+            if (from) {
+                memcpy(&before, from + at, sizeof before);
+                result = before + result;
+            }
+            memcpy(to + at, &result, sizeof result);
+        }
     }
-    memcpy(to, sum, sizeof sum);
 }
 
 // G = (or +=) sum over n rows of dy x^T, packed like W, tile by tile of this VP. Every element sums the rows of a pass in
@@ -217,8 +260,6 @@ VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 }
 
 // ---- transposing squares of VP_LANES x VP_LANES floats
-typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
-
 #if VP_LANES == 16
 #define VP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define VP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.classifier import new, same_bits
-from vpps.kernel.host_compiler import build_cpu
+from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu
 from vpps.kernel.render import TIMELINE_LINE
 from vpps.optim import OPTIMIZERS
 from vpps.plan.build import Plan
@@ -296,11 +296,9 @@ class TestPlainKernel:
         assert b"clock_gettime" in recording
 
     def test_compiles_without_warnings(self) -> None:
-        path, _, _ = build_cpu(timeline=True)
-        run = subprocess.run(
-            ["g++", "-std=c++17", "-fsyntax-only", "-fopenmp-simd", "-Wall", "-Wextra", path.with_suffix(".cpp")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        path, _, tile = build_cpu(timeline=True)
+        flags = ["-std=c++17", "-fsyntax-only", "-fopenmp-simd", "-Wall", "-Wextra", *ISA_FLAGS[tile.isa]]
+        run = subprocess.run(["g++", *flags, path.with_suffix(".cpp")], capture_output=True, text=True, check=False)
         assert (run.returncode, run.stderr) == (0, "")
 
 
