@@ -4,6 +4,7 @@
 // The transpose is packed the same way, so that both products stream panels and no VP adds into another's rows.
 
 typedef float Lanes __attribute__((vector_size(VP_LANES * 4)));
+enum { REGISTERS = VP_PANEL / VP_LANES };  // that a panel's rows fill
 
 // a * b + c, fused as fma_ is, for a vector register. Loops over lanes the compiler vectorises, but it may keep their sums
 // in memory; values of this type it does not.
@@ -43,12 +44,13 @@ template <int N> VP_DEVICE void add_run(float* to, const float* from)
 template <int NP, int NV>
 static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int panel, int row)
 {
-    float sum[NP][NV][VP_PANEL];
+    Lanes sum[NP][NV][REGISTERS];
     const int columns = (int)i.columns, valid = least(NP * VP_PANEL, i.head.width - panel * VP_PANEL);
-    for (int q = 0; q < NP; q++)
-        for (int k = 0; k < NV; k++) {
-            VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[q][k][p] = 0;
+    VP_UNROLL for (int q = 0; q < NP; q++) {
+        VP_UNROLL for (int k = 0; k < NV; k++) {
+            VP_UNROLL for (int l = 0; l < REGISTERS; l++) sum[q][k][l] = Lanes{};
         }
+    }
     const float* w = vp.pool + i.weights + (size_t)panel * columns * VP_PANEL;
     for (int s = 0; s < x.count; s++) {
         int width;
@@ -56,31 +58,44 @@ static void panel_product(const Vp& vp, const Matvec& i, const Segments& x, int 
         const float* v[NV];
         for (int k = 0; k < NV; k++) v[k] = segment_rows.row(row + k);
         for (int c = 0; c < width; c++) {
+            Lanes column[NP][REGISTERS];
+            VP_UNROLL for (int q = 0; q < NP; q++) {
+                VP_UNROLL for (int l = 0; l < REGISTERS; l++)
+                    memcpy(&column[q][l], w + ((size_t)q * columns + c) * VP_PANEL + l * VP_LANES, sizeof(Lanes));
+            }
             VP_UNROLL for (int k = 0; k < NV; k++) {
-                const float e = v[k][c];
+                const Lanes e = all_lanes(v[k][c]);
                 VP_UNROLL for (int q = 0; q < NP; q++) {
-                    const float* column = w + (size_t)q * columns * VP_PANEL + (size_t)c * VP_PANEL;
-                    VP_SIMD for (int p = 0; p < VP_PANEL; p++) sum[q][k][p] = fma_(column[p], e, sum[q][k][p]);
+                    VP_UNROLL for (int l = 0; l < REGISTERS; l++) sum[q][k][l] = fma_lanes(column[q][l], e, sum[q][k][l]);
                 }
             }
         }
         w += (size_t)width * VP_PANEL;
     }
     const bool accumulate = i.head.flags & ACCUMULATE;
-    for (int k = 0; k < NV; k++) {
+    VP_UNROLL for (int k = 0; k < NV; k++) {
         float* y = i.dst.row(row + k) + panel * VP_PANEL;
         const float* bias = i.bias.row(row + k) + (i.bias.scalar ? 0 : panel * VP_PANEL);
         const bool no_bias = bias == vp.pool;  // the constant zero at the start of the pool
-        for (int q = 0; q < NP; q++) {
-            const int end = least(VP_PANEL, valid - q * VP_PANEL);
+        VP_UNROLL for (int q = 0; q < NP; q++) {
             float* to = y + q * VP_PANEL;
-            float* result = sum[q][k];
-            if (end == VP_PANEL) {
-                if (!no_bias) add_run<VP_PANEL>(result, bias + q * VP_PANEL);
-                if (accumulate) add_run<VP_PANEL>(result, to);
-                memcpy(to, result, sizeof sum[q][k]);
+            if (valid >= (q + 1) * VP_PANEL && (no_bias || !i.bias.scalar)) {
+                VP_UNROLL for (int l = 0; l < REGISTERS; l++) {
+                    Lanes result = sum[q][k][l], other;
+                    if (!no_bias) {
+                        memcpy(&other, bias + q * VP_PANEL + l * VP_LANES, sizeof other);
+                        result = result + other;
+                    }
+                    if (accumulate) {
+                        memcpy(&other, to + l * VP_LANES, sizeof other);
+                        result = result + other;
+                    }
+                    memcpy(to + l * VP_LANES, &result, sizeof result);
+                }
             } else {
-                for (int p = 0; p < end; p++) {
+                float result[VP_PANEL];
+                VP_UNROLL for (int l = 0; l < REGISTERS; l++) memcpy(result + l * VP_LANES, &sum[q][k][l], sizeof(Lanes));
+                for (int p = 0; p < least(VP_PANEL, valid - q * VP_PANEL); p++) {
                     const float v = no_bias ? result[p] : result[p] + bias[i.bias.scalar ? 0 : q * VP_PANEL + p];
                     to[p] = accumulate ? v + to[p] : v;
                 }
@@ -156,7 +171,6 @@ enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-
 template <int NC>
 static void outer_columns(float* to, const float* from, const float* const* x, size_t column, const float* const* dy, int n)
 {
-    enum { REGISTERS = VP_PANEL / VP_LANES };
     Lanes sum[NC][REGISTERS];
     VP_UNROLL for (int c = 0; c < NC; c++) {
         VP_UNROLL for (int q = 0; q < REGISTERS; q++) sum[c][q] = Lanes{};
