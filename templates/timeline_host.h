@@ -1,7 +1,7 @@
 // ---- timeline, host: what every virtual processor did when. Part of a kernel only if it was rendered to record one; so
 // is every line that begins with VP_TIMELINE, and the kernel without them is the same as if there were no such thing.
 
-// An executed instruction. Mirrors RECORD in vpps/runtime/timeline.py.
+// An executed instruction. Mirrors RECORD in vpps/runtime/recording.py.
 struct Record {
     int64_t start, end;  // nanoseconds of the clock of Python's time.perf_counter_ns
     uint64_t bytes;      // of weights, their gradients and moments that its routine read and wrote
@@ -9,7 +9,7 @@ struct Record {
     uint32_t vp;
 };
 
-// Where one virtual processor puts its records, in cache lines of its own; the caller's memory. Mirrors LOG there.
+// Where one virtual processor puts its records, in cache lines of its own; the caller's memory. Mirrors _LOG there.
 struct alignas(128) Timeline {
     Record* records;
     uint64_t capacity;  // of records

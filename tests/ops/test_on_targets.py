@@ -161,29 +161,14 @@ def test_cross_entropy_is_stable_for_large_logits(classes: int, size: float) -> 
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize("offset", [-3000.0, 3000.0])
-def test_softmax_is_stable_for_large_logits(name: str, offset: float) -> None:
+@pytest.mark.parametrize("spread, offset", [(300, 0), (4, -3000), (4, 3000)])
+def test_softmax_is_stable_for_large_logits(name: str, spread: float, offset: float) -> None:
     model = vpps.Model(seed=1)
-    table = model.lookup("logits", (3, 9), init=np.random.default_rng(0).normal(size=(3, 9)) * 4 + offset)
+    table = model.lookup("logits", (3, 9), init=np.random.default_rng(0).normal(size=(3, 9)) * spread + offset)
     graph = vpps.Graph()
     results = [UNARY[name](graph.lookup(table, i)) for i in range(3)]
     loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
     assert_agrees_with_reference(model, graph, loss, results)
-
-
-def test_softmax_of_logits_far_apart_is_certain_and_has_hardly_a_gradient() -> None:
-    model = vpps.Model(seed=1)
-    logits = (np.random.default_rng(0).normal(size=(3, 9)) * 300).astype(np.float32)
-    table = model.lookup("logits", (3, 9), init=logits)
-    graph = vpps.Graph()
-    results = [vpps.softmax(graph.lookup(table, i)) for i in range(3)]
-    loss = vpps.sum([weighted(graph, y, i) for i, y in enumerate(results)])
-    with vpps.Handle(model) as handle:
-        _, gradients = handle.gradients(graph, loss)
-        values = np.stack([handle.value(y) for y in results])
-    assert np.array_equal(values.round(6), np.eye(9)[logits.argmax(axis=1)])
-    # In float64 the largest is 7e-35, and the reference loses the one of the certain class to rounding.
-    assert np.abs(gradients["logits"]).max() < 1e-34
 
 
 @pytest.mark.parametrize("reduce", [vpps.sum, vpps.mean])

@@ -200,8 +200,8 @@ class Index(Operand):
 
     def _refuse(self, *unused: Any) -> Any:
         raise TraceError(
-            f"{self!r} is data of each vertex, not a Python int: it can be used by vpps.lookup and vpps.cross_entropy "
-            "only. A value that is the same for all vertices belongs in a keyword-only argument"
+            f"{self!r} is data of each vertex, not a Python int: only vpps.lookup, cross_entropy, hinge and pick can "
+            "use it. A value that is the same for all vertices belongs in a keyword-only argument"
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __matmul__ = _refuse

@@ -394,7 +394,7 @@ def check_operand(x: Any, op: str, where: str) -> None:
         return
     if isinstance(x, Index):
         raise TraceError(
-            f"{where}: {op} takes no int here; {x!r} can be used by vpps.lookup and vpps.cross_entropy only"
+            f"{where}: {op} takes no int here; only vpps.lookup, cross_entropy, hinge and pick can use {x!r}"
         )
     if isinstance(x, ListExpression):
         raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), or a reduction such as vpps.sum(xs)")

@@ -86,7 +86,7 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
     and one binary serves every model.
 
     Args:
-        timeline: whether the kernel records what every virtual processor does when (runtime/timeline.py).
+        timeline: whether the kernel records what every virtual processor does when (runtime/recording.py).
     """
     import jinja2
 
