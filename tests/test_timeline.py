@@ -432,6 +432,6 @@ class TestStreams:
         assert positions == [[6, 12, 18], [23, 30]]
         script[second] = 0xFFFF
         machine.launch(script)
-        assert machine.wait() == second
+        assert machine.wait().positions == (second,)
         assert recording.records()["position"].tolist() == [6, 12, 18, 23]
         machine.close()

@@ -30,6 +30,7 @@ from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
 from vpps.runtime.cpu import CpuMachine
 from vpps.runtime.growth import default_pool_limit, grow
+from vpps.runtime.machine import Machine
 from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
 from vpps.timeline import HostSpan, Timeline
@@ -157,7 +158,7 @@ class Handle:
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
-        self._machine = CpuMachine(vps, overlapped=train, timeline=timeline)
+        self._machine: Machine = CpuMachine(vps, overlapped=train, timeline=timeline)
         self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
         self._closed = False
         self._plan: Plan | None = None
@@ -589,16 +590,16 @@ class Handle:
         flight = self._flight
         if flight is None:
             return
-        stopped = self._machine.wait()
+        failure = self._machine.wait()
         self._flight = None
         plan = self._plan
         assert plan is not None
-        if stopped is not None:
+        if failure is not None:
             lost = ""
             if flight.step and self.accumulated:  # nobody knows how far it got
                 self._residency.drop_gradients()
                 lost = "; the accumulated gradients are discarded"
-            raise KernelError(f"the kernel stopped at word {stopped} of its script: {plan.origin(stopped)}{lost}")
+            raise KernelError(failure.message.format(*map(plan.origin, failure.positions)) + lost)
         if not flight.step:
             return
         self._loss = float(self._machine.pool[plan.loss_slot])

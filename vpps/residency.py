@@ -18,7 +18,7 @@ from vpps.optim import Optimizer, OptimizerState
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held
 from vpps.plan.update import Averaging, Update
-from vpps.runtime.cpu import CpuMachine
+from vpps.runtime.machine import Machine
 from vpps.state import AccumulatedGradients, Averages, factors
 from vpps.values import Float32
 
@@ -31,9 +31,7 @@ class Residency:
         ema: decay of the weights' moving averages, or None.
     """
 
-    def __init__(
-        self, model: Model, machine: CpuMachine, kind: type[Optimizer] | None, ema: float | None = None
-    ) -> None:
+    def __init__(self, model: Model, machine: Machine, kind: type[Optimizer] | None, ema: float | None = None) -> None:
         self.model = model
         self.machine = machine
         self.kind = kind
@@ -177,13 +175,15 @@ class Residency:
         for p in self.held.dense:
             distribution.store(pool, p, distribution.places[p].gradient, kept.gradients[p.name])
         for p, rows in self.held.rows.items():
-            self._rows_of_gradient(p)[rows] = kept.gradients[p.name].reshape(len(rows), -1)
+            gradient = self._rows_of_gradient(p)
+            gradient[rows] = kept.gradients[p.name].reshape(len(rows), -1)
+            distribution.store(pool, p, distribution.places[p].gradient, gradient)
         self._held_in_pool = True
 
     def _rows_of_gradient(self, table: Parameter) -> Float32:
-        """A table's accumulated gradient in the pool, a view; rows that are not held hold nothing."""
+        """A copy of a table's accumulated gradient in the pool; rows that are not held hold nothing."""
         place = self.distribution.places[table]
-        return self.machine.pool[place.gradient : place.gradient + place.floats].reshape(table.shape[0], -1)
+        return self.machine.pool[place.gradient : place.gradient + place.floats].reshape(table.shape[0], -1).copy()
 
     # ---- steps of training
 

@@ -384,7 +384,7 @@ class TestStoppedLaunch:
         end = plain(encode("end", 0, 0))
         for _ in range(3):
             machine.launch(np.concatenate([header, bad, waits, end]))
-            assert machine.wait() == 7
+            assert machine.wait().positions == (7,)
             machine.launch(np.concatenate([plain([MAGIC, 3, 1, 0, 7, 7, 7]), end]))
             assert machine.wait() is None
         machine.close()

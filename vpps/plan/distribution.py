@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,24 @@ FIRST_FREE = ALIGN
 def aligned(address: int) -> int:
     """The next address at the start of a cache line."""
     return -(-address // ALIGN) * ALIGN
+
+
+class Pool(Protocol):
+    """Floats that kernels work on. Where they are in the memory of a device, reading copies them."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, place: int, /) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice, /) -> NDArray[Any]: ...
+
+    def __setitem__(self, place: Any, values: Any, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +179,17 @@ class Distribution:
         """Whether the parameter is a matrix kept as panels."""
         return len(p.shape) == 2 and not isinstance(p, Lookup)
 
-    def store(self, pool: NDArray[np.float32], p: Parameter, address: int, value: NDArray[np.float32]) -> None:
+    def store(self, pool: Pool, p: Parameter, address: int, value: NDArray[np.float32]) -> None:
         """Write an array of the parameter's shape (weights or a moment) at `address`, in the parameter's layout."""
         flat = self.pack(value) if self.is_packed(p) else value.reshape(-1)
         pool[address : address + len(flat)] = flat
 
-    def fetch(self, pool: NDArray[np.float32], p: Parameter, address: int) -> NDArray[np.float32]:
+    def fetch(self, pool: Pool, p: Parameter, address: int) -> NDArray[np.float32]:
         """Read an array of the parameter's shape from `address`; a copy."""
         flat = pool[address : address + self.places[p].floats]
         return self.unpack(flat, p.shape) if self.is_packed(p) else flat.reshape(p.shape).copy()
 
-    def store_weights(self, pool: NDArray[np.float32], p: Parameter, value: NDArray[np.float32]) -> None:
+    def store_weights(self, pool: Pool, p: Parameter, value: NDArray[np.float32]) -> None:
         """Write a parameter's weights, and its packed transpose where there is one."""
         place = self.places[p]
         self.store(pool, p, place.weights, value)

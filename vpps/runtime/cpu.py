@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.host_compiler import build_cpu
+from vpps.kernel.spec import KernelSpec
 from vpps.runtime.cores import default_vps, usable_cores
+from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
 from vpps.values import as_index
 
@@ -141,11 +143,17 @@ class CpuMachine:
         """Launches begun so far."""
         return int(self._state.lib.vpps_launches(self._state.handle))
 
-    def wait(self) -> int | None:
-        """Wait for the launch to end. None if all went well, else the script position at which it stopped."""
+    def specialise(self, spec: KernelSpec) -> None:
+        """One kernel serves every model."""
+
+    def wait(self) -> Failure | None:
+        """Wait for the launch to end. None if all went well."""
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
             pass  # back in Python: pending signals are handled here
-        return int(result) - 1 if result else None
+        if not result:
+            return None
+        position = int(result) - 1
+        return Failure(f"the kernel stopped at word {position} of its script: {{0}}", (position,))
 
     @property
     def is_open(self) -> bool:

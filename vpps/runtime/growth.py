@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from vpps.errors import CapacityError
-from vpps.runtime.cpu import CpuMachine
+from vpps.runtime.machine import Machine
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
 _GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
@@ -20,7 +20,7 @@ def default_pool_limit() -> int:
     return min(memory // 2, 4 * MAX_POOL_FLOATS)
 
 
-def grow(machine: CpuMachine, floats: int, keep: int, pool_limit: int) -> None:
+def grow(machine: Machine, floats: int, keep: int, pool_limit: int) -> None:
     """Make the pool at least `floats` long, keeping its first `keep` floats.
 
     Args:

@@ -1,0 +1,24 @@
+"""What a kernel that is specialised to a model must be able to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpps.plan.onchip import NOTHING_ON_CHIP, OnChip
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """What the source of a cuda or simt kernel depends on.
+
+    Attributes:
+        instructions: names in the instruction table that it must know; it refuses others.
+        onchip: which weights the virtual processors hold, and where.
+    """
+
+    instructions: frozenset[str]
+    onchip: OnChip = NOTHING_ON_CHIP
+
+    def covers(self, other: KernelSpec) -> bool:
+        """Whether a kernel made for this one can run what was made for the other."""
+        return self.onchip == other.onchip and self.instructions >= other.instructions

@@ -1,0 +1,79 @@
+"""What a handle asks of a machine: virtual processors, the pool they work on, one launch at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.kernel.spec import KernelSpec
+from vpps.plan.distribution import Pool
+from vpps.runtime.recording import Recording
+
+
+class Failure(NamedTuple):
+    """Why a launch did not end as it should.
+
+    Attributes:
+        message: a sentence with `{0}`, `{1}`, ... where the user's words for the positions belong.
+        positions: of instructions in the script.
+    """
+
+    message: str
+    positions: tuple[int, ...]
+
+
+class Machine(Protocol):
+    """Virtual processors and the pool they work on.
+
+    Attributes:
+        target: "cpu", "simt" or "cuda".
+        vps: number of virtual processors.
+        panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
+        source: the kernel's source; "" before `specialise`, where kernels are specialised to models.
+    """
+
+    target: str
+    vps: int
+    panel: int
+    source: str
+
+    @property
+    def pool(self) -> Pool:
+        """The pool; grows by `reserve`."""
+        ...
+
+    def specialise(self, spec: KernelSpec) -> None:
+        """Have a kernel that can do what `spec` says. No launch may be running. Raises CompileError."""
+        ...
+
+    def reserve(self, floats: int, keep: int) -> None:
+        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
+        ...
+
+    def record(self, recording: Recording) -> None:
+        """Where the next launches put their records; only for a kernel with a timeline."""
+        ...
+
+    def launch(self, script: NDArray[np.uint32]) -> None:
+        """Begin to execute a script; returns at once. The previous launch must have ended."""
+        ...
+
+    @property
+    def launches(self) -> int:
+        """Launches begun so far."""
+        ...
+
+    def wait(self) -> Failure | None:
+        """Wait for the launch to end. None if all went well."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can launch: neither closed nor ended because Python exits."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the launch in flight and free everything; may be called twice."""
+        ...
