@@ -1,88 +1,76 @@
 // ---- elementwise instructions, and those that move rows
+template <int N> struct Rows {
+    float* y;
+    const float* x[N];
+};
+template <auto F> VP_DEVICE float apply(const Rows<1>& r, const int (&u)[1], float value) { return F(r.x[0][u[0]], value); }
+template <auto F> VP_DEVICE float apply(const Rows<2>& r, const int (&u)[2], float value)
+{
+    return F(r.x[0][u[0]], r.x[1][u[1]], value);
+}
+template <auto F> VP_DEVICE float apply(const Rows<3>& r, const int (&u)[3], float value)
+{
+    return F(r.x[0][u[0]], r.x[1][u[1]], r.x[2][u[2]], value);
+}
+template <auto F> VP_DEVICE float apply(const Rows<4>& r, const int (&u)[4], float value)
+{
+    return F(r.x[0][u[0]], r.x[1][u[1]], r.x[2][u[2]], r.x[3][u[3]], value);
+}
 
 // dst[r][u] = F(source0[r][u], ..., value); F is a device function of templates/ops.
-template <auto F, int N, int... I, class Args>
-VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Operand (&source)[N], std::integer_sequence<int, I...>)
+template <auto F, int N, class Args> VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Operand (&source)[N])
 {
     bool any_scalar = false;
     for (const Operand& s : source) any_scalar |= s.scalar;
     const bool accumulate = i.head.flags & ACCUMULATE;
+    const auto rows = [&](int r) {
+        Rows<N> row;
+        row.y = i.dst.row(r);
+        VP_UNROLL for (int k = 0; k < N; k++) row.x[k] = source[k].row(r);
+        return row;
+    };
+    const auto at = [&](const Rows<N>& row, int u) {
+        int units[N];
+        VP_UNROLL for (int k = 0; k < N; k++) units[k] = u;
+        return apply<F>(row, units, i.value);
+    };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for (int r = r0; r < r1; r++) {
-            float* y = i.dst.row(r);
-            const float* x[N];
-            for (int k = 0; k < N; k++) x[k] = source[k].row(r);
-            if (any_scalar) {
-                for (int u = u0; u < u1; u++) {
-                    const float v = F(x[I][source[I].scalar ? 0 : u]..., i.value);
-                    y[u] = accumulate ? y[u] + v : v;
-                }
-            } else if (accumulate) {
-                VP_SIMD for (int u = u0; u < u1; u++) y[u] += F(x[I][u]..., i.value);
-            } else {
-                VP_SIMD for (int u = u0; u < u1; u++) y[u] = F(x[I][u]..., i.value);
-            }
+        if (ONE_LOOP || any_scalar) {
+            for_units(vp, r0, r1, u0, u1, rows, [&](const Rows<N>& row, int u) {
+                int units[N];
+                VP_UNROLL for (int k = 0; k < N; k++) units[k] = source[k].scalar ? 0 : u;
+                const float v = apply<F>(row, units, i.value);
+                row.y[u] = accumulate ? row.y[u] + v : v;
+            });
+        } else if (accumulate) {
+            for_units(vp, r0, r1, u0, u1, rows, [&](const Rows<N>& row, int u) { row.y[u] += at(row, u); });
+        } else {
+            for_units(vp, r0, r1, u0, u1, rows, [&](const Rows<N>& row, int u) { row.y[u] = at(row, u); });
         }
     });
 }
 
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map1& i)
-{
-    map_rows<F>(vp, i, {i.a}, std::make_integer_sequence<int, 1>());
-}
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map2& i)
-{
-    map_rows<F>(vp, i, {i.a, i.b}, std::make_integer_sequence<int, 2>());
-}
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map3& i)
-{
-    map_rows<F>(vp, i, {i.a, i.b, i.c}, std::make_integer_sequence<int, 3>());
-}
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map4& i)
-{
-    map_rows<F>(vp, i, {i.a, i.b, i.c, i.d}, std::make_integer_sequence<int, 4>());
-}
+template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map1& i) { map_rows<F, 1>(vp, i, {i.a}); }
+template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map2& i) { map_rows<F, 2>(vp, i, {i.a, i.b}); }
+template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map3& i) { map_rows<F, 3>(vp, i, {i.a, i.b, i.c}); }
+template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map4& i) { map_rows<F, 4>(vp, i, {i.a, i.b, i.c, i.d}); }
 
 VP_ROUTINE void zero(const Vp& vp, const Fill& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for (int r = r0; r < r1; r++) memset(i.dst.row(r) + u0, 0, (u1 - u0) * sizeof(float));
+        for_units(vp, r0, r1, u0, u1, [&](int r) { return i.dst.row(r); }, [](float* y, int u) { y[u] = 0.f; });
     });
 }
 
 VP_ROUTINE void input(const Vp& vp, const Input& i)
 {
+    const auto rows = [&](int r) {
+        struct { float* y; const Word* x; } row = {i.dst.row(r), vp.script + i.data + (size_t)r * i.head.width};
+        return row;
+    };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for (int r = r0; r < r1; r++)
-            memcpy(i.dst.row(r) + u0, vp.script + i.data + (size_t)r * i.head.width + u0, (u1 - u0) * sizeof(float));
+        for_units(vp, r0, r1, u0, u1, rows, [](const auto& row, int u) { row.y[u] = as_float(row.x[u]); });
     });
-}
-
-// Sums run in chunks of rows and strips of units: chunks keep the rounding error of long sums in single precision small,
-// a strip's sums stay in registers.
-enum { CHUNK = 64, STRIP = 64 };
-
-// total[u] = sum over k of row(k)[u], u < width, for `n` rows.
-template <class F> VP_DEVICE void sum_rows(float* total, int n, int width, F row)
-{
-    float part[STRIP];
-    VP_SIMD for (int u = 0; u < width; u++) total[u] = 0;
-    for (int chunk = 0; chunk < n; chunk += CHUNK) {
-        VP_SIMD for (int u = 0; u < width; u++) part[u] = 0;
-        for (int k = chunk; k < least(chunk + CHUNK, n); k++) {
-            const float* x = row(k);
-            VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
-        }
-        VP_SIMD for (int u = 0; u < width; u++) total[u] += part[u];
-    }
-}
-
-// Calls f(from, width) for the strips of units [u0, u1), all but the last one of constant width.
-template <class F> VP_DEVICE void for_strips(int u0, int u1, F f)
-{
-    int s = u0;
-    for (; s + STRIP <= u1; s += STRIP) f(s, STRIP);
-    if (s < u1) f(s, u1 - s);
 }
 
 // dst[r] = sum (or mean) of the rows script[offsets[r]] .. script[offsets[r + 1] - 1], each `shift` floats in.
@@ -90,33 +78,39 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
 {
     const bool accumulate = i.head.flags & ACCUMULATE, mean = i.head.flags & MEAN;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for (int r = r0; r < r1; r++) {
-            float* y = i.dst.row(r);
-            const Word *entries = vp.script + i.offsets[r], n = i.offsets[r + 1] - i.offsets[r];
-            const float scale = mean && n ? 1.f / (float)n : 1.f;
-            for_strips(u0, u1, [&](int s, int width) {
-                float total[STRIP];
-                sum_rows(total, (int)n, width, [&](int k) { return vp.pool + entries[k] + i.shift + s; });
-                if (accumulate) {
-                    VP_SIMD for (int u = 0; u < width; u++) y[s + u] += total[u] * scale;
-                } else {
-                    VP_SIMD for (int u = 0; u < width; u++) y[s + u] = total[u] * scale;
-                }
-            });
+        const auto scale = [&](int n) { return mean && n ? 1.f / (float)n : 1.f; };
+        if (few_long_sums((r1 - r0) * (u1 - u0), (int)(i.offsets[r1] - i.offsets[r0]) / (r1 - r0))) {
+            for (int r = r0; r < r1; r++) {
+                float* y = i.dst.row(r);
+                const Word* entries = vp.script + i.offsets[r];
+                const int n = (int)(i.offsets[r + 1] - i.offsets[r]);
+                sum_columns(vp, n, u0, u1, [&](int k) { return vp.pool + entries[k] + i.shift; },
+                            [&](int u, float sum) { y[u] = accumulate ? y[u] + sum * scale(n) : sum * scale(n); });
+            }
+            return;
         }
+        for_strips(vp, r0, r1, u0, u1, [&](int r, int s, int width) {
+            float* y = i.dst.row(r) + s;
+            const Word* entries = vp.script + i.offsets[r];
+            const int n = (int)(i.offsets[r + 1] - i.offsets[r]);
+            const auto row = [&](int k) { return vp.pool + entries[k] + i.shift + s; };
+            const float factor = scale(n);
+            if (accumulate) sum_strip(n, width, row, [&](int u, float sum) { y[u] += sum * factor; });
+            else sum_strip(n, width, row, [&](int u, float sum) { y[u] = sum * factor; });
+        });
     });
 }
 
 // dst[r] = src[r] / length of list r: the gradient that the mean of a list gives to each of its elements.
 VP_ROUTINE void divide_by_count(const Vp& vp, const DivideByCount& i)
 {
+    const auto rows = [&](int r) {
+        struct { float* y; const float* x; float scale; } row = {
+            i.dst.row(r), i.src.row(r), 1.f / (float)most(1, (int)(i.offsets[r + 1] - i.offsets[r]))};
+        return row;
+    };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for (int r = r0; r < r1; r++) {
-            float* y = i.dst.row(r);
-            const float* x = i.src.row(r);
-            const float scale = 1.f / (float)most(1, (int)(i.offsets[r + 1] - i.offsets[r]));
-            VP_SIMD for (int u = u0; u < u1; u++) y[u] = x[u] * scale;
-        }
+        for_units(vp, r0, r1, u0, u1, rows, [](const auto& row, int u) { row.y[u] = row.x[u] * row.scale; });
     });
 }
 
@@ -124,22 +118,15 @@ VP_ROUTINE void divide_by_count(const Vp& vp, const DivideByCount& i)
 VP_ROUTINE void column_sum(const Vp& vp, const ColumnSum& i)
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
+    float* y = vp.pool + i.vector;
     for_slices(vp, i.head, [&](int, int, int u0, int u1) {
-        float* y = vp.pool + i.vector;
-        for_strips(u0, u1, [&](int s, int width) {
-            float total[STRIP];
-            sum_rows(total, i.head.n, width, [&](int r) { return i.src.row(r) + s; });
-            if (accumulate) {
-                VP_SIMD for (int u = 0; u < width; u++) y[s + u] += total[u];
-            } else {
-                VP_SIMD for (int u = 0; u < width; u++) y[s + u] = total[u];
-            }
-        });
+        sum_columns(vp, i.head.n, u0, u1, [&](int r) { return i.src.row(r); },
+                    [&](int u, float sum) { y[u] = accumulate ? y[u] + sum : sum; });
     });
 }
 
 // VP 0 keeps the loss of this launch where the next launch does not overwrite it.
 VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
 {
-    if (vp.id == 0) vp.pool[i.slot] = vp.pool[i.source];
+    if (vp.id == 0 && first_thread(vp)) vp.pool[i.slot] = vp.pool[i.source];
 }

@@ -75,5 +75,3 @@ VP_DEVICE float log1p_(float x)
     const float u = 1.f + x;
     return u == 1.f ? x : log_(u) * (x / (u - 1.f));
 }
-
-VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }

@@ -62,39 +62,54 @@ struct RmsProp {
 VP_DEVICE Hyper hyper_of(const Vp& vp, Word position)
 {
     Hyper h;
-    memcpy(&h, vp.script + position, sizeof h);
+    VP_UNROLL for (int k = 0; k < (int)(sizeof h / sizeof(float)); k++) (&h.lr)[k] = as_float(vp.script[position + k]);
     return h;
 }
 
-// A run of weights with their gradients, moments and average, all contiguous. `g` null: the gradient is zero.
-template <class Rule>
-VP_DEVICE void update_run(float* w, const float* g, float* m, float* v, int n, float scale, const Hyper& h, float* average,
-                          float complement)
+// Where some weights lie, with their gradients, moments and average; all laid out alike. `g` null: the gradient is zero;
+// `average` null: there is none.
+struct Weights {
+    float* w;
+    const float* g;
+    float *m, *v, *average;
+
+    Weights from(size_t k) const { return {w + k, g ? g + k : nullptr, m + k, v + k, average ? average + k : nullptr}; }
+};
+template <class Args> VP_DEVICE Weights weights_of(const Vp& vp, const Args& i)
 {
-    VP_SIMD for (int k = 0; k < n; k++) {
-        float unused = 0;
-        float gradient = g ? g[k] * scale : 0.f;
-        if constexpr (Rule::MOMENTS == 0) Rule::step(w[k], gradient, unused, unused, h);
-        if constexpr (Rule::MOMENTS == 1) Rule::step(w[k], gradient, m[k], unused, h);
-        if constexpr (Rule::MOMENTS == 2) Rule::step(w[k], gradient, m[k], v[k], h);
-    }
-    // In this form weights that stand still are an average that stands still, to the last bit.
-    if (average) {
-        VP_SIMD for (int k = 0; k < n; k++) average[k] = fma_(complement, w[k] - average[k], average[k]);
-    }
+    return {vp.pool + i.weights, i.head.flags & NO_GRADIENT ? nullptr : vp.pool + i.gradient, vp.pool + i.moment0,
+            vp.pool + i.moment1, i.average ? vp.pool + i.average : nullptr};
 }
 
-VP_DEVICE float* average_at(const Vp& vp, Word average, size_t at) { return average ? vp.pool + average + at : nullptr; }
+// The step of the k-th weight with a gradient.
+template <class Rule> VP_DEVICE void step(const Weights& at, int k, float gradient, const Hyper& h)
+{
+    float unused = 0;
+    if constexpr (Rule::MOMENTS == 0) Rule::step(at.w[k], gradient, unused, unused, h);
+    if constexpr (Rule::MOMENTS == 1) Rule::step(at.w[k], gradient, at.m[k], unused, h);
+    if constexpr (Rule::MOMENTS == 2) Rule::step(at.w[k], gradient, at.m[k], at.v[k], h);
+}
+
+// In this form weights that stand still are an average that stands still, to the last bit.
+VP_DEVICE void average(const Weights& at, int k, float complement)
+{
+    at.average[k] = fma_(complement, at.w[k] - at.average[k], at.average[k]);
+}
+
+// The step of n weights. Loops of their own: the common ones become vector code.
+template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Args& i, const Weights& at, int n, const Hyper& h)
+{
+    if (at.g) for_run(vp, n, [&](int k) { step<Rule>(at, k, at.g[k] * vp.gradient_scale, h); });
+    else for_run(vp, n, [&](int k) { step<Rule>(at, k, 0.f, h); });
+    if (at.average) for_run(vp, n, [&](int k) { average(at, k, i.complement); });
+}
 
 template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVector& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
-    const bool none = i.head.flags & NO_GRADIENT;
     for_slices(vp, i.head, [&](int, int, int u0, int u1) {
-        VP_TIMELINE(count_floats(vp, (size_t)(u1 - u0) * updated_floats<Rule>(!none));)
-        update_run<Rule>(vp.pool + i.weights + u0, none ? nullptr : vp.pool + i.gradient + u0, vp.pool + i.moment0 + u0,
-                         vp.pool + i.moment1 + u0, u1 - u0, vp.gradient_scale, h, average_at(vp, i.average, u0),
-                         i.complement);
+        VP_TIMELINE(count_floats(vp, (size_t)(u1 - u0) * updated_floats<Rule>(!(i.head.flags & NO_GRADIENT)));)
+        step_run<Rule>(vp, i, weights_of(vp, i).from(u0), u1 - u0, h);
     });
 }
 
@@ -103,18 +118,27 @@ template <class Rule> VP_ROUTINE void update_vector(const Vp& vp, const UpdateVe
 template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
+    struct UsedRow { Weights at; float idle; };
+    const auto rows = [&](int r) {
+        UsedRow row = {weights_of(vp, i).from((size_t)i.table_rows[r] * i.head.width), 1.f};
+        row.at.g = vp.pool + i.gradient + (size_t)r * i.head.width;
+        if (row.at.average) row.idle = as_float(i.idle[r]);
+        return row;
+    };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         VP_TIMELINE(count_floats(vp, (size_t)(r1 - r0) * (u1 - u0) * updated_floats<Rule>(true));)
-        for (int r = r0; r < r1; r++) {
-            const size_t at = (size_t)i.table_rows[r] * i.head.width + u0;
-            float *w = vp.pool + i.weights + at, *average = average_at(vp, i.average, at);
-            const float idle = average ? as_float(i.idle[r]) : 1.f;
-            if (idle != 1.f) {
-                VP_SIMD for (int k = 0; k < u1 - u0; k++) average[k] = fma_(idle, average[k] - w[k], w[k]);
-            }
-            update_run<Rule>(w, vp.pool + i.gradient + (size_t)r * i.head.width + u0, vp.pool + i.moment0 + at,
-                             vp.pool + i.moment1 + at, u1 - u0, vp.gradient_scale, h, average, i.complement);
+        if (!i.average) {
+            for_units(vp, r0, r1, u0, u1, rows, [&](const UsedRow& row, int u) {
+                step<Rule>(row.at, u, row.at.g[u] * vp.gradient_scale, h);
+            });
+            return;
         }
+        for_units(vp, r0, r1, u0, u1, rows, [&](const UsedRow& row, int u) {
+            const Weights& at = row.at;
+            if (row.idle != 1.f) at.average[u] = fma_(row.idle, at.average[u] - at.w[u], at.w[u]);
+            step<Rule>(at, u, at.g[u] * vp.gradient_scale, h);
+            average(at, u, i.complement);
+        });
     });
 }
 
@@ -122,10 +146,11 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
 VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
-        for (int r = r0; r < r1; r++) {
+        for_rows(vp, r0, r1, [&](int r) {
             const float* g = vp.pool + i.gradient + (size_t)r * i.head.width;
-            vp.pool[i.partials + r] = reduce_sum(i.head.width, [&](int u) { return g[u] * g[u]; });
-        }
+            const float sum = reduce_sum(i.head.width, [&](int u) { return g[u] * g[u]; });
+            if (first_lane()) vp.pool[i.partials + r] = sum;
+        });
     });
 }
 
@@ -133,6 +158,6 @@ VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
 VP_ROUTINE void clip(Vp& vp, const Clip& i)
 {
     const float* partials = vp.pool + i.partials;
-    const float norm = sqrt_(reduce_sum(i.head.n, [&](int k) { return partials[k]; }));
+    const float norm = sqrt_(sum_of_all(vp, i.head.n, [&](int k) { return partials[k]; }));
     vp.gradient_scale = norm > i.max_norm ? i.max_norm / norm : 1.f;
 }

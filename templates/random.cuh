@@ -1,11 +1,9 @@
 // ---- random numbers: Philox 4x32-10 (Salmon et al. 2011), counter-based. Mirrors vpps/ops/philox.py, bit for bit.
-enum { RANDOM_LANES = 16, RANDOM_BLOCK = 4 * RANDOM_LANES };  // counters side by side; units that they make words for
-
 struct Philox {
     Word c0, c1, c2, c3;
     template <int ROUNDS> VP_DEVICE void run(Word k0, Word k1)
     {
-        const uint64_t p0 = (uint64_t)0xd2511f53u * c0, p1 = (uint64_t)0xcd9e8d57u * c2;
+        const unsigned long long p0 = (unsigned long long)0xd2511f53u * c0, p1 = (unsigned long long)0xcd9e8d57u * c2;
         c0 = (Word)(p1 >> 32) ^ c1 ^ k0;
         c1 = (Word)p1;
         c2 = (Word)(p0 >> 32) ^ c3 ^ k1;
@@ -14,50 +12,8 @@ struct Philox {
     }
 };
 
-// Random words of a row's units [64 block, 64 block + 64): lane l's counter makes those of units l, 16 + l, 32 + l, 48 + l.
-VP_DEVICE void random_words(Word* words, const Word* key, Word block, Word position, Word call, Word number)
-{
-    const Word k0 = key[0], k1 = key[1];
-    VP_SIMD for (int l = 0; l < RANDOM_LANES; l++) {
-        Philox p = {block * RANDOM_LANES + (Word)l, position, call, number};
-        p.run<10>(k0, k1);
-        words[l] = p.c0;
-        words[RANDOM_LANES + l] = p.c1;
-        words[2 * RANDOM_LANES + l] = p.c2;
-        words[3 * RANDOM_LANES + l] = p.c3;
-    }
-}
-
 VP_DEVICE float kept(float x, Word word, Word threshold, float scale)
 {
     const float scaled = x * scale;
     return word < threshold ? 0.f : scaled;
-}
-
-// dst = a where the unit's random word reaches the threshold, times the scale, else 0; with the key off, dst = a. The words
-// follow from lists alone, not from where a row lies or who computes it: backward computes the same ones for the gradient.
-VP_ROUTINE void dropout(const Vp& vp, const Dropout& i)
-{
-    const Word* key = vp.script + i.key;
-    const bool off = !key[2], accumulate = i.head.flags & ACCUMULATE;
-    const Word threshold = off ? 0 : i.threshold;
-    const float scale = off ? 1.f : i.scale;
-    for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
-        for (int r = r0; r < r1; r++) {
-            float* y = i.dst.row(r);
-            const float* x = i.a.row(r);
-            const Word position = i.positions == vp.script ? 0 : i.positions[r];
-            for (int b = u0 / RANDOM_BLOCK; b * RANDOM_BLOCK < u1; b++) {
-                const int from = most(u0, b * RANDOM_BLOCK), to = least(u1, (b + 1) * RANDOM_BLOCK);
-                Word words[RANDOM_BLOCK] = {0};
-                if (!off) random_words(words, key, b, position, i.calls[r], i.number);
-                const Word* word = words + (from - b * RANDOM_BLOCK);
-                if (accumulate) {
-                    VP_SIMD for (int u = from; u < to; u++) y[u] += kept(x[u], word[u - from], threshold, scale);
-                } else {
-                    VP_SIMD for (int u = from; u < to; u++) y[u] = kept(x[u], word[u - from], threshold, scale);
-                }
-            }
-        }
-    });
 }

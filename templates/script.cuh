@@ -57,7 +57,7 @@ VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
 }
 
 // The vp-th of count contiguous, nearly equal shares of range(total).
-VP_DEVICE int share(long total, int vp, int count) { return (int)(total * vp / count); }
+VP_DEVICE int share(int total, int vp, int count) { return total / count * vp + total % count * vp / count; }
 
 // Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns. One call
 // in the text: f is inlined, and twice the code would take twice as long to compile.

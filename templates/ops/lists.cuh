@@ -7,7 +7,8 @@ template <int Sign> struct ListExtremum {
     VP_DEVICE static void find(const Operand& a, const Strip& s, float* best, int* where)
     {
         for (int u = 0; u < s.width; u++) where[u] = s.from;
-        memcpy(best, s.row(a, s.from), s.width * sizeof(float));
+        const float* first = s.row(a, s.from);
+        VP_SIMD for (int u = 0; u < s.width; u++) best[u] = first[u];
         for (int e = s.from + 1; e < s.to; e++) {
             const float* x = s.row(a, e);
             VP_SIMD for (int u = 0; u < s.width; u++) {
@@ -19,15 +20,16 @@ template <int Sign> struct ListExtremum {
     }
     VP_DEVICE static void forward(const ListReduce& i, const Strip& s)
     {
-        float best[LIST_STRIP] = {0};
-        int where[LIST_STRIP];
+        float best[STRIP] = {0};
+        int where[STRIP];
         if (s.from < s.to) find(i.a, s, best, where);
-        memcpy(s.row(i.dst, s.vertex), best, s.width * sizeof(float));
+        float* y = s.row(i.dst, s.vertex);
+        VP_SIMD for (int u = 0; u < s.width; u++) y[u] = best[u];
     }
     VP_DEVICE static void backward(const ListReduceGrad& i, const Strip& s)
     {
-        float best[LIST_STRIP];
-        int where[LIST_STRIP];
+        float best[STRIP];
+        int where[STRIP];
         if (s.from < s.to) find(i.a, s, best, where);
         const float* dy = s.row(i.dy, s.vertex);
         const bool accumulate = i.head.flags & ACCUMULATE;
@@ -47,8 +49,8 @@ struct ListSoftmax {
     VP_DEVICE static void forward(const ListMap& i, const Strip& s)
     {
         if (s.from == s.to) return;
-        float top[LIST_STRIP], total[LIST_STRIP];
-        int where[LIST_STRIP];
+        float top[STRIP], total[STRIP];
+        int where[STRIP];
         ListMax::find(i.a, s, top, where);
         s.sum(total, [&](int e, float* part) {
             const float* x = s.row(i.a, e);
@@ -68,8 +70,8 @@ struct ListSoftmax {
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
         if (s.from == s.to) return;
-        float mean[LIST_STRIP], top[LIST_STRIP];
-        int where[LIST_STRIP];
+        float mean[STRIP], top[STRIP];
+        int where[STRIP];
         ListMax::find(i.a, s, top, where);
         for (int u = 0; u < s.width; u++) top[u] = s.row(i.dy, where[u])[u];
         s.sum(mean, [&](int e, float* part) {
@@ -92,8 +94,8 @@ struct ListLogSoftmax {
     VP_DEVICE static void forward(const ListMap& i, const Strip& s)
     {
         if (s.from == s.to) return;
-        float top[LIST_STRIP], total[LIST_STRIP];
-        int where[LIST_STRIP];
+        float top[STRIP], total[STRIP];
+        int where[STRIP];
         ListMax::find(i.a, s, top, where);
         s.sum(total, [&](int e, float* part) {
             const float* x = s.row(i.a, e);
@@ -108,7 +110,7 @@ struct ListLogSoftmax {
     }
     VP_DEVICE static void backward(const ListMapGrad& i, const Strip& s)
     {
-        float total[LIST_STRIP];
+        float total[STRIP];
         s.sum(total, [&](int e, float* part) {
             const float* dy = s.row(i.dy, e);
             VP_SIMD for (int u = 0; u < s.width; u++) part[u] += dy[u];

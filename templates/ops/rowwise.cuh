@@ -12,36 +12,36 @@ struct Exponentials {
 struct Sum {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_sum(r.width, [&](int u) { return r.x[0][u]; }));
+        r.give(reduce_sum(r.width, [&](int u) { return r.x[0][u]; }));
     }
     VP_DEVICE static void backward(const Row& r)
     {
-        for (int u = 0; u < r.width; u++) r.put(u, r.x[2][0]);
+        r.fill([&](int u) { return r.x[2][0]; });
     }
 };
 struct Mean {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_sum(r.width, [&](int u) { return r.x[0][u]; }) / (float)r.width);
+        r.give(reduce_sum(r.width, [&](int u) { return r.x[0][u]; }) / (float)r.width);
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const float d = r.x[2][0] / (float)r.width;
-        for (int u = 0; u < r.width; u++) r.put(u, d);
+        r.fill([&](int u) { return d; });
     }
 };
 struct Dot {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_sum(r.width, [&](int u) { return r.x[0][u] * r.x[1][u]; }));
+        r.give(reduce_sum(r.width, [&](int u) { return r.x[0][u] * r.x[1][u]; }));
     }
     VP_DEVICE static void backward0(const Row& r)
     {
-        for (int u = 0; u < r.width; u++) r.put(u, r.x[3][0] * r.x[1][u]);
+        r.fill([&](int u) { return r.x[3][0] * r.x[1][u]; });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
-        for (int u = 0; u < r.width; u++) r.put(u, r.x[3][0] * r.x[0][u]);
+        r.fill([&](int u) { return r.x[3][0] * r.x[0][u]; });
     }
 };
 struct MeanSquaredError {
@@ -51,12 +51,12 @@ struct MeanSquaredError {
             const float d = r.x[0][u] - r.x[1][u];
             return d * d;
         });
-        r.put(0, total / (float)r.width);
+        r.give(total / (float)r.width);
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
         const float scale = 2.f * r.x[3][0] / (float)r.width;
-        for (int u = 0; u < r.width; u++) r.put(u, scale * (mine[u] - other[u]));
+        r.fill([&](int u) { return scale * (mine[u] - other[u]); });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -64,26 +64,23 @@ struct MeanSquaredError {
 struct ArgMax {
     VP_DEVICE static int position(const float* x, int n)
     {
-        int best = 0;
-        for (int u = 1; u < n; u++)
-            if (x[u] > x[best]) best = u;
-        return best;
+        return arg_max(n, [&](int u) { return x[u]; });
     }
-    VP_DEVICE static void forward(const Row& r) { r.put(0, (float)position(r.x[0], r.width)); }
+    VP_DEVICE static void forward(const Row& r) { r.give((float)position(r.x[0], r.width)); }
 };
 struct Softmax {
     VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float scale = 1.f / e.sum;
-        for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - e.top) * scale);
+        r.fill([&](int u) { return exp_(r.x[0][u] - e.top) * scale; });
     }
     // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2], top = dy[ArgMax::position(y, r.width)];
         const float mean = reduce_sum(r.width, [&](int u) { return y[u] * (dy[u] - top); });
-        for (int u = 0; u < r.width; u++) r.put(u, y[u] * ((dy[u] - top) - mean));
+        r.fill([&](int u) { return y[u] * ((dy[u] - top) - mean); });
     }
 };
 struct LogSoftmax {
@@ -91,13 +88,13 @@ struct LogSoftmax {
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float log_sum = log_(e.sum);
-        for (int u = 0; u < r.width; u++) r.put(u, (r.x[0][u] - e.top) - log_sum);
+        r.fill([&](int u) { return (r.x[0][u] - e.top) - log_sum; });
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2];
         const float total = reduce_sum(r.width, [&](int u) { return dy[u]; });
-        for (int u = 0; u < r.width; u++) r.put(u, dy[u] - exp_(y[u]) * total);
+        r.fill([&](int u) { return dy[u] - exp_(y[u]) * total; });
     }
 };
 struct CrossEntropy {
@@ -107,24 +104,24 @@ struct CrossEntropy {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         return (e.top - r.x[0][r.label]) + log_(e.sum);
     }
-    VP_DEVICE static void forward(const Row& r) { r.put(0, loss(r)); }
+    VP_DEVICE static void forward(const Row& r) { r.give(loss(r)); }
     VP_DEVICE static void backward(const Row& r)
     {
         const float *x = r.x[0], mine = x[r.label], y = r.x[1][0], dy = r.x[2][0];
-        for (int u = 0; u < r.width; u++) r.put(u, dy * (exp_((x[u] - mine) - y) - (u == r.label ? 1.f : 0.f)));
+        r.fill([&](int u) { return dy * (exp_((x[u] - mine) - y) - (u == r.label ? 1.f : 0.f)); });
     }
 };
 struct SquaredDistance {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_sum(r.width, [&](int u) {
+        r.give(reduce_sum(r.width, [&](int u) {
                   const float d = r.x[0][u] - r.x[1][u];
                   return d * d;
               }));
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
-        for (int u = 0; u < r.width; u++) r.put(u, 2.f * r.x[3][0] * (mine[u] - other[u]));
+        r.fill([&](int u) { return 2.f * r.x[3][0] * (mine[u] - other[u]); });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -138,14 +135,14 @@ struct Cosine {
     {
         const float norms = norm(r.x[0], r.width) * norm(r.x[1], r.width);
         const float product = reduce_sum(r.width, [&](int u) { return r.x[0][u] * r.x[1][u]; });
-        r.put(0, product / (norms > 1e-8f ? norms : 1e-8f));
+        r.give(product / (norms > 1e-8f ? norms : 1e-8f));
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
         const float my_norm = norm(mine, r.width), norms = my_norm * norm(other, r.width), dy = r.x[3][0];
         const bool free = norms > 1e-8f;  // else the denominator is a constant
         const float scale = dy / (free ? norms : 1e-8f), along = free ? dy * r.x[2][0] / (my_norm * my_norm) : 0.f;
-        for (int u = 0; u < r.width; u++) r.put(u, scale * other[u] - along * mine[u]);
+        r.fill([&](int u) { return scale * other[u] - along * mine[u]; });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -154,38 +151,38 @@ struct LogSumExp {
     VP_DEVICE static void forward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
-        r.put(0, e.top + log_(e.sum));
+        r.give(e.top + log_(e.sum));
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float scale = r.x[2][0] / e.sum;
-        for (int u = 0; u < r.width; u++) r.put(u, exp_(r.x[0][u] - e.top) * scale);
+        r.fill([&](int u) { return exp_(r.x[0][u] - e.top) * scale; });
     }
 };
 struct Max {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_max(r.width, [&](int u) { return r.x[0][u]; }));
+        r.give(reduce_max(r.width, [&](int u) { return r.x[0][u]; }));
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const int best = ArgMax::position(r.x[0], r.width);
-        for (int u = 0; u < r.width; u++) r.put(u, u == best ? r.x[2][0] : 0.f);
+        r.fill([&](int u) { return u == best ? r.x[2][0] : 0.f; });
     }
 };
 struct Pick {
-    VP_DEVICE static void forward(const Row& r) { r.put(0, r.x[0][r.label]); }
+    VP_DEVICE static void forward(const Row& r) { r.give(r.x[0][r.label]); }
     VP_DEVICE static void backward(const Row& r)
     {
-        for (int u = 0; u < r.width; u++) r.put(u, u == r.label ? r.x[2][0] : 0.f);
+        r.fill([&](int u) { return u == r.label ? r.x[2][0] : 0.f; });
     }
 };
 struct Hinge {
     VP_DEVICE static float margin(const Row& r, int u) { return r.x[0][u] - r.x[0][r.label] + r.value; }
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_sum(r.width, [&](int u) {
+        r.give(reduce_sum(r.width, [&](int u) {
                   const float m = margin(r, u);
                   return u != r.label && !(m <= 0.f) ? m : 0.f;
               }));
@@ -193,8 +190,7 @@ struct Hinge {
     VP_DEVICE static void backward(const Row& r)
     {
         const float violations = reduce_sum(r.width, [&](int u) { return u != r.label && margin(r, u) > 0.f ? 1.f : 0.f; });
-        for (int u = 0; u < r.width; u++)
-            r.put(u, u == r.label ? -violations * r.x[2][0] : margin(r, u) > 0.f ? r.x[2][0] : 0.f);
+        r.fill([&](int u) { return u == r.label ? -violations * r.x[2][0] : margin(r, u) > 0.f ? r.x[2][0] : 0.f; });
     }
 };
 struct BinaryCrossEntropy {
@@ -204,30 +200,30 @@ struct BinaryCrossEntropy {
             const float x = r.x[0][u], far = x < 0.f ? x : -x;
             return (x > 0.f ? x : 0.f) - x * r.x[1][u] + log1p_(exp_(far));
         });
-        r.put(0, total / (float)r.width);
+        r.give(total / (float)r.width);
     }
     VP_DEVICE static void backward0(const Row& r)
     {
         const float scale = r.x[3][0] / (float)r.width;
-        for (int u = 0; u < r.width; u++) r.put(u, scale * (sigmoid_(r.x[0][u]) - r.x[1][u]));
+        r.fill([&](int u) { return scale * (sigmoid_(r.x[0][u]) - r.x[1][u]); });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
         const float scale = r.x[3][0] / (float)r.width;
-        for (int u = 0; u < r.width; u++) r.put(u, -scale * r.x[0][u]);
+        r.fill([&](int u) { return -scale * r.x[0][u]; });
     }
 };
 struct KlDivergence {
     VP_DEVICE static void forward(const Row& r)
     {
-        r.put(0, reduce_sum(r.width, [&](int u) {
+        r.give(reduce_sum(r.width, [&](int u) {
                   const float p = r.x[1][u];
                   return p > 0.f ? p * (log_(p) - r.x[0][u]) : 0.f;
               }));
     }
     VP_DEVICE static void backward0(const Row& r)
     {
-        for (int u = 0; u < r.width; u++) r.put(u, -r.x[3][0] * r.x[1][u]);
+        r.fill([&](int u) { return -r.x[3][0] * r.x[1][u]; });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
@@ -249,7 +245,7 @@ struct LayerNorm {
     VP_DEVICE static void forward(const Row& r)
     {
         const Moments m = of(r);
-        for (int u = 0; u < r.width; u++) r.put(u, (r.x[0][u] - m.mean) * m.scale);
+        r.fill([&](int u) { return (r.x[0][u] - m.mean) * m.scale; });
     }
     VP_DEVICE static void backward(const Row& r)
     {
@@ -257,6 +253,6 @@ struct LayerNorm {
         const float scale = of(r).scale;
         const float mean = reduce_sum(r.width, [&](int u) { return dy[u]; }) / (float)r.width;
         const float along = reduce_sum(r.width, [&](int u) { return dy[u] * y[u]; }) / (float)r.width;
-        for (int u = 0; u < r.width; u++) r.put(u, scale * (dy[u] - mean - y[u] * along));
+        r.fill([&](int u) { return scale * (dy[u] - mean - y[u] * along); });
     }
 };

@@ -19,7 +19,7 @@ HOW_TO_GET_ONE = (
     "conda: conda install -c conda-forge cxx-compiler), or set CXX to the path of yours"
 )
 
-# Contraction is off so that results do not depend on how work is sliced (templates/prelude_host.h); never -ffast-math,
+# Contraction is off so that results do not depend on how work is sliced (templates/host/prelude.h); never -ffast-math,
 # which flushes denormals for the whole process.
 FLAGS = (
     "-std=c++17",

@@ -46,23 +46,24 @@ TILES: dict[str, Tile] = {
 
 C_TYPES = {"operand": "Operand", "list": "const Word*", "word": "Word", "floating": "float", "segments": "Segments"}
 
-HEADERS = ("prelude_host.h", "math.cuh", "script.cuh")
-TIMELINE = ("timeline_host.h",)
+HEADERS = ("host/prelude.h", "math.cuh", "script.cuh")
+TIMELINE = ("host/timeline.h",)
 TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 ROUTINES = (
-    "sync_host.h",
+    "host/sync.h",
     "elementwise.cuh",
     "random.cuh",
+    "host/dropout.h",
     "rowwise.cuh",
     "lists.cuh",
     "ops/elementwise.cuh",
     "ops/rowwise.cuh",
     "ops/lists.cuh",
     "optimizers.cuh",
-    "matrix_host.cuh",
-    "matmul_host.cuh",
+    "host/matrix.cuh",
+    "host/matmul.cuh",
 )
-MACHINE = ("machine_host.h",)
+MACHINE = ("host/machine.h",)
 
 
 def template_dir() -> Path:

@@ -1,4 +1,4 @@
-"""Memory for what a kernel with a timeline records, and its layout. Mirrors templates/timeline_host.h."""
+"""Memory for what a kernel with a timeline records, and its layout. Mirrors templates/host/timeline.h."""
 
 from __future__ import annotations
 

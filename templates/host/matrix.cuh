@@ -326,8 +326,9 @@ VP_DEVICE void update_tile(const Vp& vp, const Args& i, const Hyper& h, const fl
     const size_t at = ((size_t)panel * columns + from) * VP_PANEL;
     float* w = vp.pool + i.weights + at;
     VP_TIMELINE(count_floats(vp, (size_t)(to - from) * VP_PANEL * updated_floats<Rule>(g && !FUSED));)
-    update_run<Rule>(w, g, vp.pool + i.moment0 + at, vp.pool + i.moment1 + at, (to - from) * VP_PANEL,
-                     vp.gradient_scale, h, average_at(vp, i.average, at), i.complement);
+    Weights run = weights_of(vp, i).from(at);
+    run.g = g;
+    step_run<Rule>(vp, i, run, (to - from) * VP_PANEL, h);
     const int valid = least(VP_PANEL, rows - panel * VP_PANEL);
     VP_TIMELINE(count_floats(vp, (size_t)(to - from) * valid);)
     for (int c = from; c < to;) {

@@ -1,0 +1,165 @@
+// ---- prelude, host: CUDA-style source as host C++17. A virtual processor is one OS thread.
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <pthread.h>
+#include <sched.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#define VP_DEVICE inline __attribute__((always_inline))
+#define VP_GLOBAL static
+#define VP_ROUTINE static __attribute__((noinline))  // one instruction: inlining them all makes compiling 6x slower
+#define VP_SIMD _Pragma("omp simd")
+#define VP_UNROLL _Pragma("GCC unroll 16")
+
+typedef uint32_t Word;
+
+// Fused multiply-add where the processor has one. Contraction by the compiler is off (-ffp-contract=off): it could fuse
+// differently in a vector loop and in its remainder, and results must not depend on how work is sliced.
+VP_DEVICE float fma_(float a, float b, float c)
+{
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
+VP_DEVICE float as_float(Word w) { float f; memcpy(&f, &w, 4); return f; }
+VP_DEVICE Word as_word(float f) { Word w; memcpy(&w, &f, 4); return w; }
+VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
+VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
+
+// ---- a virtual processor, and the launch it takes part in
+struct Vp {
+    int id, count;         // index within the group, number in the group
+    float* pool;           // all floats: weights, gradients, activations
+    const Word* script;    // this launch's script
+    unsigned* counters;    // this launch's counters, a 128-byte line each
+    unsigned* stopped;     // not zero: position + 1 of the instruction that stopped the launch
+    int spins;             // how often a wait looks again before it lets another thread run
+    float gradient_scale;  // from clipping by global norm
+    VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
+};
+
+// ---- how a virtual processor runs over its slice: a thread of a host does one thing after the other, in vector registers
+enum {
+    STRIP = 64,    // units of a row whose sums stay in registers
+    ONE_LOOP = 0,  // a loop of its own for each kind of operands, so that the compiler vectorises the common ones
+};
+
+// Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.
+template <class Setup, class Body> VP_DEVICE void for_units(const Vp&, int r0, int r1, int u0, int u1, Setup setup, Body body)
+{
+    for (int r = r0; r < r1; r++) {
+        const auto row = setup(r);
+        VP_SIMD for (int u = u0; u < u1; u++) body(row, u);
+    }
+}
+
+// Calls f(r, u, width) for strips of at most STRIP units, nearly all of them of that width.
+template <class F> VP_DEVICE void for_strips(const Vp&, int r0, int r1, int u0, int u1, F f)
+{
+    for (int r = r0; r < r1; r++) {
+        int u = u0;
+        for (; u + STRIP <= u1; u += STRIP) f(r, u, STRIP);
+        if (u < u1) f(r, u, u1 - u);
+    }
+}
+
+// Calls f(k) for k < n.
+template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
+{
+    VP_SIMD for (int k = 0; k < n; k++) f(k);
+}
+
+// Calls f(r) for rows [r0, r1); within, for_lanes and the reductions below divide the units of a row.
+template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
+{
+    for (int r = r0; r < r1; r++) f(r);
+}
+template <class F> VP_DEVICE void for_lanes(int n, F f)
+{
+    for (int u = 0; u < n; u++) f(u);
+}
+VP_DEVICE bool first_lane() { return true; }         // of those that share a row
+VP_DEVICE bool first_thread(const Vp&) { return true; }  // of the virtual processor
+
+// Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.
+VP_DEVICE float sum16(float* part)
+{
+    VP_SIMD for (int k = 0; k < 8; k++) part[k] += part[k + 8];
+    VP_SIMD for (int k = 0; k < 4; k++) part[k] += part[k + 4];
+    return (part[0] + part[2]) + (part[1] + part[3]);
+}
+
+// Sum of f(0) ... f(n - 1) in an order that depends on n alone: 16 strided partial sums, then a tree.
+template <class F> VP_DEVICE float reduce_sum(int n, F f)
+{
+    float part[16] = {0};
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        VP_SIMD for (int k = 0; k < 16; k++) part[k] += f(i + k);
+    }
+    for (int k = 0; i < n; i++, k++) part[k] += f(i);
+    return sum16(part);
+}
+
+template <class F> VP_DEVICE float reduce_max(int n, F f)
+{
+    float top = f(0);
+    for (int i = 1; i < n; i++) {
+        const float v = f(i);
+        top = v > top || v != v ? v : top;  // a NaN stays
+    }
+    return top;
+}
+
+// The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
+template <class F> VP_DEVICE int arg_max(int n, F f)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (f(i) > f(best)) best = i;
+    return best;
+}
+
+// The same sum as reduce_sum's, made by all of a virtual processor.
+template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f) { return reduce_sum(n, f); }
+
+// put(u, sum over k < n of f(k, u)) for units u < width <= STRIP of one row: in chunks to keep the rounding error of long
+// sums small, and the sums of a strip in registers.
+enum { CHUNK = 64 };
+template <class F, class Put> VP_DEVICE void sum_strip(int n, int width, F f, Put put)
+{
+    float total[STRIP], part[STRIP];
+    VP_SIMD for (int u = 0; u < width; u++) total[u] = 0;
+    for (int chunk = 0; chunk < n; chunk += CHUNK) {
+        VP_SIMD for (int u = 0; u < width; u++) part[u] = 0;
+        for (int k = chunk; k < least(chunk + CHUNK, n); k++) {
+            const float* x = f(k);
+            VP_SIMD for (int u = 0; u < width; u++) part[u] += x[u];
+        }
+        VP_SIMD for (int u = 0; u < width; u++) total[u] += part[u];
+    }
+    VP_SIMD for (int u = 0; u < width; u++) put(u, total[u]);
+}
+
+// The same where the sums are long, and what there is to sum is divided: f(k) is the address of unit 0 in row k.
+template <class F, class Put> VP_DEVICE void sum_columns(const Vp& vp, int n, int u0, int u1, F f, Put put)
+{
+    for_strips(vp, 0, 1, u0, u1, [&](int, int s, int width) {
+        sum_strip(n, width, [&](int k) { return f(k) + s; }, [&](int u, float sum) { put(s + u, sum); });
+    });
+}
+
+// Whether few sums of many terms are to be made, for which sum_columns is there.
+VP_DEVICE bool few_long_sums(int, int) { return false; }
