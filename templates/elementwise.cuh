@@ -79,7 +79,7 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
     const bool accumulate = i.head.flags & ACCUMULATE, mean = i.head.flags & MEAN;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         const auto scale = [&](int n) { return mean && n ? 1.f / (float)n : 1.f; };
-        if (few_long_sums((r1 - r0) * (u1 - u0), (int)(i.offsets[r1] - i.offsets[r0]) / (r1 - r0))) {
+        if (few_long_sums(r1 - r0, u1 - u0, (int)(i.offsets[r1] - i.offsets[r0]))) {
             for (int r = r0; r < r1; r++) {
                 float* y = i.dst.row(r);
                 const Word* entries = vp.script + i.offsets[r];

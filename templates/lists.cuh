@@ -2,7 +2,7 @@
 // Elements [from, to) of a vertex's list, and some units of them.
 struct Strip {
     int vertex, from, to, unit, width;
-    float* row(const Operand& x, int r) const { return x.row(r) + unit; }
+    VP_DEVICE float* row(const Operand& x, int r) const { return x.row(r) + unit; }
 
     // total[u] = sum over the elements of f(element, u), in chunks to keep the rounding error of long lists small.
     template <class F> VP_DEVICE void sum(float* total, F f) const

@@ -73,7 +73,7 @@ struct Weights {
     const float* g;
     float *m, *v, *average;
 
-    Weights from(size_t k) const { return {w + k, g ? g + k : nullptr, m + k, v + k, average ? average + k : nullptr}; }
+    VP_DEVICE Weights from(size_t k) const { return {w + k, g ? g + k : nullptr, m + k, v + k, average ? average + k : nullptr}; }
 };
 template <class Args> VP_DEVICE Weights weights_of(const Vp& vp, const Args& i)
 {

@@ -13,7 +13,7 @@ struct Operand {
     const Word* rows;      // index list, or null
     size_t stride;         // stride between rows, or offset within an indexed row
     bool scalar;           // one float per row, used for every unit
-    float* row(int r) const { return rows ? base + rows[r] + stride : base + (size_t)r * stride; }
+    VP_DEVICE float* row(int r) const { return rows ? base + rows[r] + stride : base + (size_t)r * stride; }
 };
 
 struct Segments {
@@ -26,17 +26,17 @@ struct Reader {
     const Vp& vp;
     const Word* ip;
     const Word* end;
-    Reader(const Vp& v, const Word* i) : vp(v), ip(i), end(i + i[1]) {}
-    Head head()
+    VP_DEVICE Reader(const Vp& v, const Word* i) : vp(v), ip(i), end(i + i[1]) {}
+    VP_DEVICE Head head()
     {
         Head h = {(int)(ip[0] >> 16), (int)ip[2], (int)ip[3], (int)ip[4]};
         ip += VP_HEAD_WORDS;
         return h;
     }
-    Word word() { return *ip++; }
-    float floating() { return as_float(*ip++); }
-    const Word* list() { return vp.script + *ip++; }
-    Operand operand()
+    VP_DEVICE Word word() { return *ip++; }
+    VP_DEVICE float floating() { return as_float(*ip++); }
+    VP_DEVICE const Word* list() { return vp.script + *ip++; }
+    VP_DEVICE Operand operand()
     {
         const Word address = ip[0], mode = ip[1];
         ip += 2;
@@ -44,7 +44,7 @@ struct Reader {
         return {indexed ? vp.pool : vp.pool + address, indexed ? vp.script + address : nullptr,
                 (size_t)(mode & VP_OFFSET_MASK), (mode & VP_SCALAR) != 0};
     }
-    Segments segments() { return {ip, (int)(end - ip) / 3}; }
+    VP_DEVICE Segments segments() { return {ip, (int)(end - ip) / 3}; }
 };
 
 VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
@@ -79,4 +79,16 @@ template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
     }
     if (from < to)
         for (int p = 0; p < parts; p++) f(row_from, row_to, p * part + from, p * part + to);
+}
+
+// Calls f(panel, column_from, column_to, tile) for the tiles of a (rows, columns) matrix that this VP owns.
+template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns, F f)
+{
+    const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
+    const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
+    const int to = share(panels * across, vp.id + 1, vp.count);
+    for (int t = share(panels * across, vp.id, vp.count); t < to; t++) {
+        const int from = t % across * VP_TILE_COLUMNS;
+        f(t / across, from, least(from + VP_TILE_COLUMNS, columns), t % across);
+    }
 }

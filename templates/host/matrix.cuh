@@ -153,18 +153,6 @@ VP_ROUTINE void matvec(const Vp& vp, const Matvec& i)
     });
 }
 
-// Calls f(panel, column_from, column_to, tile) for the tiles of a (rows, columns) matrix that this VP owns.
-template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns, F f)
-{
-    const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
-    const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
-    const int to = share((long)panels * across, vp.id + 1, vp.count);
-    for (int t = share((long)panels * across, vp.id, vp.count); t < to; t++) {
-        const int from = t % across * VP_TILE_COLUMNS;
-        f(t / across, from, least(from + VP_TILE_COLUMNS, columns), t % across);
-    }
-}
-
 enum { OUTER_ROWS = 128 };  // vectors per pass, so that they stay in the first-level cache
 
 // NC columns of one panel: to = from + dy x^T over up to OUTER_ROWS vectors (from null: zero).

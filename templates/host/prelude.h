@@ -47,6 +47,7 @@ struct Vp {
     unsigned* stopped;     // not zero: position + 1 of the instruction that stopped the launch
     int spins;             // how often a wait looks again before it lets another thread run
     float gradient_scale;  // from clipping by global norm
+    Word position;         // in the script, of the instruction that is executed
     VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
 };
 
@@ -161,5 +162,5 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp& vp, int n, in
     });
 }
 
-// Whether few sums of many terms are to be made, for which sum_columns is there.
-VP_DEVICE bool few_long_sums(int, int) { return false; }
+// Whether few sums are to be made, of many terms, for which sum_columns is there.
+VP_DEVICE bool few_long_sums(int, int, int) { return false; }

@@ -23,6 +23,8 @@ static void sleep_until(unsigned*, unsigned, unsigned) { sched_yield(); }
 static void wake(unsigned*, unsigned) {}
 #endif
 
+VP_DEVICE const Word* fetch(const Vp& vp) { return vp.script + vp.position; }
+
 VP_DEVICE void signal(const Vp& vp, const Signal& i)
 {
     unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
@@ -49,9 +51,10 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
     return !__atomic_load_n(vp.stopped, __ATOMIC_RELAXED);
 }
 
-VP_DEVICE void stop(const Vp& vp, const Word* ip)
+enum { UNKNOWN_INSTRUCTION = 1 };
+VP_DEVICE void stop(const Vp& vp, int)
 {
-    __atomic_store_n(vp.stopped, (unsigned)(ip - vp.script) + 1u, __ATOMIC_RELAXED);
+    __atomic_store_n(vp.stopped, vp.position + 1u, __ATOMIC_RELAXED);
     for (int c = 0; c < COUNTERS; c++) {
         __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
         wake(vp.counters + c * COUNTER_WORDS, ~0u);

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import vpps
 from vpps.errors import CompileError
+from vpps.kernel.chip import SCRIPT_WORDS, THREADS
+from vpps.kernel.spec import KernelSpec
 from vpps.optim import HYPER
 from vpps.script.instructions import (
     FORMS,
@@ -44,12 +47,12 @@ TILES: dict[str, Tile] = {
     t.isa: t for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("portable", 8, 4, 4))
 }
 
+ALWAYS = frozenset({"end", "signal", "wait", "loss"})  # instructions of every kernel
+
 C_TYPES = {"operand": "Operand", "list": "const Word*", "word": "Word", "floating": "float", "segments": "Segments"}
 
-HEADERS = ("host/prelude.h", "math.cuh", "script.cuh")
-TIMELINE = ("host/timeline.h",)
-TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
-ROUTINES = (
+HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh")
+HOST_ROUTINES = (
     "host/sync.h",
     "elementwise.cuh",
     "random.cuh",
@@ -63,7 +66,25 @@ ROUTINES = (
     "host/matrix.cuh",
     "host/matmul.cuh",
 )
-MACHINE = ("host/machine.h",)
+TIMELINE = ("host/timeline.h",)
+TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
+
+CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
+CUDA_ROUTINES = (
+    "cuda/sync.cuh",
+    "elementwise.cuh",
+    "random.cuh",
+    "cuda/dropout.cuh",
+    "rowwise.cuh",
+    "lists.cuh",
+    "ops/elementwise.cuh",
+    "ops/rowwise.cuh",
+    "ops/lists.cuh",
+    "optimizers.cuh",
+    "cuda/slots.cuh",
+    "cuda/matrix.cuh",
+    "cuda/matmul.cuh",
+)
 
 
 def template_dir() -> Path:
@@ -75,8 +96,38 @@ def template_dir() -> Path:
     raise CompileError(f"the kernel templates are missing from {package}; reinstall vpps")
 
 
-def _joined(folder: Path, names: tuple[str, ...]) -> str:
+def _joined(names: tuple[str, ...]) -> str:
+    folder = template_dir()
     return "\n".join(f"{(folder / n).read_text(encoding='utf-8').strip()}\n" for n in names)
+
+
+def _render(timeline: bool, **values: Any) -> str:
+    """The template, filled in with what all targets have in common and the values given."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_dir()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    text = environment.get_template("kernel.cu.j2").render(
+        version=vpps.__version__,
+        timeline=timeline,
+        header_words=HEADER_WORDS,
+        head_words=HEAD_WORDS,
+        indexed=INDEXED,
+        scalar=SCALAR,
+        offset_mask=OFFSET_MASK,
+        flags=Flag.__members__,
+        hyper=HYPER,
+        ctype=C_TYPES,
+        **values,
+    )
+    if timeline:
+        return text
+    return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith(TIMELINE_LINE))
 
 
 @lru_cache(maxsize=8)
@@ -89,39 +140,55 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
     Args:
         timeline: whether the kernel records what every virtual processor does when (runtime/recording.py).
     """
-    import jinja2
-
-    folder = template_dir()
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    text = environment.get_template("kernel.cu.j2").render(
-        version=vpps.__version__,
-        target="cpu",
-        timeline=timeline,
-        tile_comment=f"{tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
-        panel=tile.panel,
-        vectors=tile.vectors,
-        lanes=tile.lanes,
-        tile_columns=TILE_COLUMNS,
-        header_words=HEADER_WORDS,
-        head_words=HEAD_WORDS,
-        indexed=INDEXED,
-        scalar=SCALAR,
-        offset_mask=OFFSET_MASK,
-        flags=Flag.__members__,
-        hyper=HYPER,
-        headers=_joined(folder, (*HEADERS, *TIMELINE) if timeline else HEADERS),
-        routines=_joined(folder, ROUTINES),
-        machine=_joined(folder, MACHINE),
+    configuration = {
+        "VP_PANEL": (tile.panel, "rows of a packed panel = units of a slice"),
+        "VP_VECTORS": (tile.vectors, "vectors that one pass over a panel multiplies"),
+        "VP_LANES": (tile.lanes, "floats of a vector register; panels hold a whole number of them"),
+        "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a packed matrix"),
+    }
+    return _render(
+        timeline,
+        target=f"cpu: {tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
+        configuration=configuration,
+        chip=None,
+        headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS),
+        routines=_joined(HOST_ROUTINES),
+        bounds="",
+        parameter="Vp vp",
+        enter="vp.position = entry_point(vp);",
+        machine=_joined(("host/machine.h",)),
         forms=FORMS,
-        table=TABLE,
-        ctype=C_TYPES,
+        table=[i for i in TABLE if not i.on_chip],
     )
-    if timeline:
-        return text
-    return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith(TIMELINE_LINE))
+
+
+@lru_cache(maxsize=64)
+def render_cuda(spec: KernelSpec) -> str:
+    """Source of a cuda (and simt) kernel, specialised to the instructions and slots that a model needs."""
+    chip = spec.chip
+    configuration = {
+        "VP_PANEL": (1, "units are dealt one by one"),
+        "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a matrix in memory"),
+        "VP_SCRIPT_WORDS": (SCRIPT_WORDS, "of the script are in shared memory at a time"),
+        "VP_SLOTS": (len(chip.slots), "that hold weights on the chip"),
+        "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
+        "VP_TILE": (chip.tile, "vectors that one pass over the slots multiplies"),
+        "VP_STAGE": (chip.stage, "floats of a vector in shared memory"),
+        "VP_BUFFERS": (chip.buffers, "tiles of vectors in shared memory: 2 where the next one comes meanwhile"),
+        "VP_SUMS": (chip.sums, "floats of partial sums"),
+        "VP_KEEPS_GRADIENTS": (int(chip.keeps_gradients), "gradients stay on the chip until the update"),
+    }
+    return _render(
+        False,
+        target=f"cuda: {chip.describe()}",
+        configuration=configuration,
+        chip=chip,
+        headers=_joined(CUDA_HEADERS),
+        routines=_joined(CUDA_ROUTINES),
+        bounds=f"__launch_bounds__({THREADS}, {chip.blocks_per_sm}) ",
+        parameter="const Launch launch",
+        enter="Vp vp = enter(launch);",
+        machine="",
+        forms=FORMS,
+        table=[i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpps.plan.onchip import NOTHING_ON_CHIP, OnChip
+from vpps.kernel.chip import MEMORY_ONLY, Chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +13,12 @@ class KernelSpec:
 
     Attributes:
         instructions: names in the instruction table that it must know; it refuses others.
-        onchip: which weights the virtual processors hold, and where.
+        chip: which weights the virtual processors hold, and where.
     """
 
     instructions: frozenset[str]
-    onchip: OnChip = NOTHING_ON_CHIP
+    chip: Chip = MEMORY_ONLY
 
     def covers(self, other: KernelSpec) -> bool:
         """Whether a kernel made for this one can run what was made for the other."""
-        return self.onchip == other.onchip and self.instructions >= other.instructions
+        return self.chip == other.chip and self.instructions >= other.instructions

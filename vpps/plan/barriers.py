@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.instr import Instr
 from vpps.script.instructions import Role
-from vpps.script.slices import unit_owners
+from vpps.script.slices import turn_owners, unit_owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,14 @@ class _Access:
         return self.rows_of is not None and self.rows_of == other.rows_of
 
 
-_owners = lru_cache(maxsize=1024)(unit_owners)
+@lru_cache(maxsize=1024)
+def _owners(width: int, parts: int, turns: bool, granule: int, n_vps: int) -> NDArray[np.int16]:
+    return turn_owners(width, parts, n_vps) if turns else unit_owners(width, parts, granule, n_vps)
+
+
+def owners_of(instr: Instr, granule: int, n_vps: int) -> NDArray[np.int16]:
+    """Owner of each unit of an instruction's result, where slices are units."""
+    return _owners(instr.width, instr.parts, instr.turns, granule, n_vps)
 
 
 def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
@@ -54,8 +61,10 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
             mine = view.domain == instr.domain or (instr.elements and view.domain == instr.elements)
             rows_of = (instr.domain, view.domain) if mine and view not in instr.gathers else None
         elif role in (Role.WRITE, Role.READ) and view.width == instr.width:
-            owners = _owners(instr.width, instr.parts, granule, n_vps)
-        found.append(_Access(view.slab, view.offset, view.offset + view.width, role is Role.WRITE, owners, rows_of))
+            owners = owners_of(instr, granule, n_vps)
+        found.append(
+            _Access(view.slab, view.offset, view.offset + view.width, role in (Role.WRITE, Role.ADD), owners, rows_of)
+        )
     return found
 
 

@@ -25,6 +25,7 @@ from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Stream, Words, spans
+from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.verify import Layout
 
 
@@ -188,6 +189,7 @@ class _Build:
         self._set_addresses()
         self._place_lists(False, lambda block, output: 0)
         began = time.perf_counter_ns()
+        self._load(training=False)
         self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
         kept = np.full_like(self.addresses, -1)  # where other values lie, others have come since
         kept[wanted] = self.addresses[wanted]
@@ -207,6 +209,7 @@ class _Build:
                 "use handle.forward to evaluate it"
             )
         began = time.perf_counter_ns()
+        self._load(training=True)
         self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
         slot = LOSS_SLOTS + parity
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
@@ -219,6 +222,21 @@ class _Build:
         self.writer.during = Phase.UPDATE
         end.update()
         return self._finish(began, slot, end)
+
+    def _load(self, training: bool) -> None:
+        """Let the chip take in the weights that the script's products use; forward alone needs no transposes."""
+        used = {n for b in self.blocks for n in b.cell.numbers_used(training and b.n_needed > 0)}
+        for p, place in self.distribution.places.items():
+            if place.slots is None:
+                continue
+            for dealt, weights, shape in (
+                (place.slots.rows, place.weights, p.shape),
+                (place.slots.transposed, place.transposed, p.shape[::-1]),
+            ):
+                if dealt is not None and dealt.number in used:
+                    flags = Flag.TURNS if dealt.turn else NO_FLAGS
+                    fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
+                    self.writer.instruction("load", 1, shape[0], flags, parts=dealt.turn or dealt.parts, **fields)
 
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, starts = self.writer.finish()

@@ -60,6 +60,7 @@ class Place:
         moments: laid out like the weights, one per moment of the optimizer.
         average: laid out like the weights; 0 where none is made.
         floats: number of floats of each of them.
+        slots: where on the chip the matrix is during a launch; None: nowhere.
     """
 
     weights: int
@@ -68,6 +69,44 @@ class Place:
     moments: tuple[int, ...]
     average: int
     floats: int
+    slots: InSlots | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """How the rows of a matrix on the chip are dealt to virtual processors.
+
+    Attributes:
+        number: of the matrix among those on the chip, from 1.
+        parts: each owns the same units of every one of so many equal parts.
+        turn: or so many rows, one virtual processor after the other; 0: by parts.
+    """
+
+    number: int
+    parts: int
+    turn: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As fields of an Instr."""
+        return {"parts": self.turn or self.parts, "turns": bool(self.turn)}
+
+
+@dataclass(frozen=True, slots=True)
+class InSlots:
+    """A matrix that virtual processors hold on the chip.
+
+    Attributes:
+        rows: how it is dealt.
+        transposed: how its transpose is, where that is held as well; else it is in memory, or
+        atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
+        keeps_gradient: its gradient stays on the chip from the first outer product to the update.
+    """
+
+    rows: Dealt
+    transposed: Dealt | None
+    atomic: bool
+    keeps_gradient: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +136,7 @@ class Distribution:
         train: whether gradients are needed.
         accumulates: whether tables, too, have memory for gradients that outlive a batch.
         averages: whether moving averages of the weights are made.
+        slots: matrices that are held on the chip.
     """
 
     def __init__(
@@ -108,6 +148,7 @@ class Distribution:
         train: bool,
         accumulates: bool = False,
         averages: bool = False,
+        slots: Mapping[Parameter, InSlots] | None = None,
     ) -> None:
         self.n_vps = n_vps
         self.panel = panel
@@ -130,7 +171,8 @@ class Distribution:
             gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
             moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
             average = take(floats) if updated and averages else 0
-            self.places[p] = Place(weights, transposed, gradient, moments, average, floats)
+            on_chip = None if slots is None else slots.get(p)
+            self.places[p] = Place(weights, transposed, gradient, moments, average, floats, on_chip)
         self.end = cursor  # the batch's memory begins here
 
     def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -164,6 +164,8 @@ class Instr:
         gathers: slabs read through an index list that the plan makes: (slab, offset, width).
         elements: domain of the elements whose lists it works on, where it counts vertices; else 0.
         group: instructions of one group need no barrier between them.
+        owned: it works on the rows of a matrix that each virtual processor holds on the chip (flag OWNED).
+        turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS).
     """
 
     name: str
@@ -180,6 +182,8 @@ class Instr:
     elements: int = 0
     group: int = 0
     alone: bool = False
+    owned: bool = False
+    turns: bool = False
 
     @property
     def flags(self) -> Flag:
@@ -193,6 +197,10 @@ class Instr:
             flags |= Flag.ALONE
         if self.mean:
             flags |= Flag.MEAN
+        if self.owned:
+            flags |= Flag.OWNED
+        if self.turns:
+            flags |= Flag.TURNS
         return flags
 
     def views(self) -> list[tuple[Role, View]]:

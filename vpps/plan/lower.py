@@ -9,6 +9,7 @@ sums of lists), it is a view of it and costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from vpps.ops import Form, size
 from vpps.ops.dropout import threshold
 from vpps.plan import lists, matrices
 from vpps.plan.barriers import assign_groups
-from vpps.plan.distribution import Distribution
+from vpps.plan.distribution import Dealt, Distribution
 from vpps.plan.instr import (
     NO_BIAS,
     Args,
@@ -175,16 +176,21 @@ class Lowering:
         gathers: tuple[View, ...] = (),
         operands: dict[str, Any] | None = None,
         lists_of: int = 0,
+        dealt: Dealt | None = None,
     ) -> None:
         """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
 
-        One that works on the lists of domain `lists_of` counts vertices, whatever rows it writes.
+        One that works on the lists of domain `lists_of` counts vertices, whatever rows it writes. `dealt` says who owns
+        the rows of a matrix on the chip, and so the units of its products.
         """
         model = node if parts_of is None else parts_of
         parts = self.parts[model] if dst.width == self.width(model) else 1
         if name == "matvec" and dst.width // parts % self.granule:
             parts = 1  # a product computes whole panels
+        by_units = dealt is not None
         rows = not self.exclusive and (by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps))
+        if dealt is not None:
+            parts = dealt.turn or dealt.parts
         self.emit_to.append(
             Instr(
                 name,
@@ -194,12 +200,13 @@ class Lowering:
                 parts,
                 {"dst": dst, **(operands or {})},
                 values or {},
-                rows,
+                rows and not by_units,
                 accumulate,
                 mean,
                 gathers,
                 lists_of,
                 alone=self.exclusive and name != "matvec",
+                turns=dealt is not None and dealt.turn > 0,
             )
         )
 
@@ -270,10 +277,16 @@ class Lowering:
             self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
         elif form is Form.MATVEC:
             assert node.parameter is not None
-            values = {"weights": self.places[node.parameter].weights, "columns": node.parameter.shape[1]}
+            place = self.places[node.parameter]
+            dealt = place.slots.rows if place.slots is not None else None
+            values = {
+                "weights": place.weights,
+                "columns": node.parameter.shape[1],
+                "matrix": dealt.number if dealt else 0,
+            }
             bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
             operands = {"bias": bias, "x": self.segments(node.inputs[0])}
-            self.emit("matvec", i, dst, values, operands=operands)
+            self.emit("matvec", i, dst, values, operands=operands, dealt=dealt)
         elif form is Form.CONCAT:
             offset = 0
             for j in node.inputs:
@@ -437,13 +450,8 @@ class Lowering:
         if len(node.inputs) > 1 and self.needs[node.inputs[1]]:
             self.pass_on(i, node.inputs[1], dy)
         if self.needs[x]:
-            values = {"weights": place.transposed, "columns": matrix.shape[0]}
-
-            def transposed_product(dst: View, accumulate: bool) -> None:
-                operands = {"bias": NO_BIAS, "x": [dy]}
-                self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, operands=operands)
-
-            self.contribute(i, x, matrix.shape[1], transposed_product)
+            write = partial(self._transposed_product, i, x, matrix, dy)
+            self.contribute(i, x, matrix.shape[1], write)
         if matrix.trainable:
             instr = Instr(
                 "outer",
@@ -452,9 +460,30 @@ class Lowering:
                 matrix.shape[0],
                 1,
                 {"dy": dy, "x": self.segments(x)},
-                {"gradient": place.gradient, "columns": matrix.shape[1]},
+                {"gradient": place.gradient, "columns": matrix.shape[1], "matrix": 0},
             )
+            if place.slots is not None:
+                dealt = place.slots.rows
+                values = {**instr.values, "matrix": dealt.number}
+                instr = replace(instr, values=values, owned=True, **dealt.fields)
             self.out.parameter_gradients.append(ParameterGradient(matrix, instr))
+
+    def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
+        """dst = W^T dy, from a transpose of its own; or from W, whose owners each add what their rows give."""
+        place = self.places[matrix]
+        if place.slots is not None and place.slots.atomic:
+            if not accumulate:
+                self.emit("zero", i, dst, parts_of=x)
+            rows = place.slots.rows
+            values = {"weights": place.weights, "columns": matrix.shape[1], "matrix": rows.number}
+            n, operands = matrix.shape[0], {"dst": dst, "x": dy}
+            added = Instr("matvec_transposed", i, dst.domain, n, operands=operands, values=values)
+            self.emit_to.append(replace(added, **rows.fields))
+            return
+        dealt = place.slots.transposed if place.slots is not None else None
+        values = {"weights": place.transposed, "columns": matrix.shape[0], "matrix": dealt.number if dealt else 0}
+        factors = {"bias": NO_BIAS, "x": [dy]}
+        self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, operands=factors, dealt=dealt)
 
     def _backward_list(self, i: int, node: Node, dy: View) -> None:
         j = node.inputs[0]

@@ -14,11 +14,11 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.plan.barriers import owners_of
 from vpps.plan.instr import Instr
 from vpps.plan.rows import BlockPlan
 from vpps.plan.templates import Group
 from vpps.plan.writer import ScriptWriter, Words
-from vpps.script.slices import unit_owners
 
 Ints = NDArray[np.int64]
 
@@ -110,7 +110,7 @@ class PaperSchedule:
         streams = self.writer.streams
         load = reading_load(instr)
         if not instr.alone:
-            owners = np.unique(unit_owners(instr.width, instr.parts, self.writer.panel, self.writer.n_vps))
+            owners = np.unique(owners_of(instr, self.writer.panel, self.writer.n_vps))
             self.load[owners] += n * load * self.PRODUCT_LOAD
             everyone = [streams[vp] for vp in owners.tolist()]
             self.writer.section(words.reshape(-1), block, group, vertices, phase, everyone)

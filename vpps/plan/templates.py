@@ -62,6 +62,14 @@ class CellTemplates:
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
         self._slab_groups: dict[bool, SlabGroups] = {}
+        self._numbers: dict[bool, frozenset[int]] = {}
+
+    def numbers_used(self, training: bool) -> frozenset[int]:
+        """Numbers of the matrices on the chip that its products multiply by."""
+        if training not in self._numbers:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
+            self._numbers[training] = frozenset(i.values["matrix"] for i in instrs if i.name.startswith("matvec"))
+        return self._numbers[training]
 
     def slab_groups(self, training: bool) -> SlabGroups:
         """Its slabs by how long they live."""
@@ -94,7 +102,7 @@ class CellTemplates:
         return Word(0, len(self.lowered.slabs) + number, per_row)
 
     def _operand(self, view: View, instr: Instr, field: Field) -> OperandWords:
-        scalar = field.role is not Role.WRITE and view.width == 1
+        scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
         if field.elements:  # counted from the cell's first element, whatever vertices the instruction has
             return indexed(self._list(view.row_list(instr.elements), per_row=0), view.offset, scalar)
         if view.shared:

@@ -170,6 +170,10 @@ class EndOfLaunch:
         written = set(self._held.dense)
         fuse = update is not None and update.clip_norm is None
         last = {g.parameter: g for b in self.blocks for g, _ in b.cell.gradients} if fuse else {}
+        kept = self._kept()
+        for p in kept:
+            if p in written and (update is not None or p in self.touched):
+                self._on_matrix("load_gradient", p, gradient=self.distribution.places[p].gradient)
         for b in self.blocks:
             domains = range(b.cell.cell.n_domains + 1)
             first = np.zeros((1, len(domains)), np.int64)
@@ -187,6 +191,9 @@ class EndOfLaunch:
                     words[0] |= int(Flag.ACCUMULATE) << 16
                 written.add(p)
                 self.writer.section(words, b, group, 0, f"gradient of {gradient.parameter.name!r}")
+        for p in kept:
+            if update is None and p in self.touched:
+                self._on_matrix("store_gradient", p, gradient=self.distribution.places[p].gradient)
         for table, used in self.tables.items():
             width = size(table.shape[1:])
             dst = indexed(used.numbers, 0) if self._keep else direct(used.gradient, width)
@@ -220,8 +227,8 @@ class EndOfLaunch:
             flags = NO_FLAGS if p in self.touched or p in self._held.dense else Flag.NO_GRADIENT
             fields["gradient"] = place.gradient
             if self.distribution.is_packed(p):
-                fields |= {"columns": p.shape[1], "transposed": transposed}
-                self.writer.instruction(f"update_matrix.{rule}", 0, p.shape[0], flags, **fields)
+                fields["transposed"] = transposed
+                self._on_matrix(f"update_matrix.{rule}", p, flags, **fields)
             else:
                 self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, **fields)
 
@@ -238,6 +245,19 @@ class EndOfLaunch:
             "complement": 1 - update.averaging.decay if update.averaging is not None else 0.0,
         }
 
+    def _on_matrix(self, name: str, p: Parameter, flags: Flag = NO_FLAGS, **fields: Any) -> None:
+        """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds."""
+        slots, parts, number = self.distribution.places[p].slots, 1, 0
+        if slots is not None:
+            flags |= Flag.OWNED | (Flag.TURNS if slots.rows.turn else NO_FLAGS)
+            parts, number = slots.rows.turn or slots.rows.parts, slots.rows.number
+        self.writer.instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
+
+    def _kept(self) -> list[Parameter]:
+        """Matrices whose gradients the chip keeps."""
+        places = self.distribution.places
+        return [p for p, place in places.items() if place.slots is not None and place.slots.keeps_gradient]
+
     def _clip(self, clip_norm: float) -> None:
         """Scale all gradients so that their global norm is at most `clip_norm`.
 
@@ -252,10 +272,7 @@ class EndOfLaunch:
         for p, n in zip(dense, counts, strict=False):
             gradient = places[p].gradient
             if self.distribution.is_packed(p):
-                columns = p.shape[1]
-                self.writer.instruction(
-                    "squares_matrix", 0, p.shape[0], gradient=gradient, columns=columns, partials=cursor
-                )
+                self._on_matrix("squares_matrix", p, gradient=gradient, partials=cursor)
             else:
                 self.writer.instruction("squares_rows", 1, size(p.shape), Flag.ROWS, gradient=gradient, partials=cursor)
             cursor += n

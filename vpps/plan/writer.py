@@ -179,9 +179,11 @@ class ScriptWriter:
             self._join(stream)
             stream.add(words, (block, group, first, phase, self.during))
 
-    def instruction(self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, **fields: Any) -> None:
+    def instruction(
+        self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, *, parts: int = 1, **fields: Any
+    ) -> None:
         """Add an instruction that no cell made; for all virtual processors, if it is divided among them."""
-        words = plain(encode(name, n, width, 1, flags, **fields))
+        words = plain(encode(name, n, width, parts, flags, **fields))
         for stream in self.streams[:1] if name == "loss" else self.streams:
             self._join(stream)
             stream.add(words, (None, None, 0, name, self.during))

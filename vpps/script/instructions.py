@@ -20,7 +20,7 @@ How an instruction is divided among the virtual processors (`Slices`):
     units: a VP owns some units of each of the `parts` equal parts of a row, for all rows (flag ROWS clear);
     rows: it owns some rows, whole (flag ROWS set);
     alone: it computes all of the result, since the instruction is in no other one's script (flag ALONE set);
-    tiles: it owns some tiles of a packed matrix;
+    tiles: it owns some tiles of a packed matrix; or, where the chip holds the matrix, the rows it holds (flag OWNED);
     one: virtual processor 0 does it.
 """
 
@@ -50,6 +50,8 @@ class Flag(IntFlag):
     MEAN = 4  # gather_sum divides by the number of entries
     NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
     ALONE = 16  # one virtual processor computes all of the result
+    OWNED = 32  # the matrix is held on the chip: its rows are dealt like the units of a product, not by tiles
+    TURNS = 64  # ... and in turns, `parts` rows to one virtual processor after the other (the published VPPS scheme)
 
 
 NO_FLAGS = Flag(0)
@@ -75,6 +77,7 @@ class Role(Enum):
 
     WRITE = "write"  # writes its own slice
     READ = "read"  # reads its own slice
+    ADD = "add"  # adds to whole rows, by atomic additions: any number of virtual processors at once
     READ_ROWS = "read rows"  # reads whole rows: all of them, or its own where the flag ROWS is set
     NONE = ""
 
@@ -115,6 +118,7 @@ class Instruction:
         device: the C++ function that executes it, `device(vp, form)`.
         slices: how it is divided among virtual processors.
         doc: one line for the reference page.
+        on_chip: only for targets that hold weights on the chip.
     """
 
     name: str
@@ -124,6 +128,7 @@ class Instruction:
     device: str
     slices: Slices
     doc: str
+    on_chip: bool = False
 
     @property
     def fixed_words(self) -> int:
@@ -151,7 +156,9 @@ def _row_form(n: int) -> tuple[Field, ...]:
 _DST_ELEMENTS = _operand("dst", Role.WRITE, elements=True)
 _LIST = _operand("a", Role.READ, elements=True)
 _ELEMENTS = Field("elements", Kind.LIST)
-_MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD))
+# Number of the matrix among those that the chip holds, or 0: it is in memory; where in memory its master copy is.
+_NUMBER = Field("matrix", Kind.WORD)
+_MATRIX = (Field("weights", Kind.WORD), Field("columns", Kind.WORD), _NUMBER)
 _HYPER = Field("hyper", Kind.WORD)  # position in the script of the optimizer's hyper-parameters
 _STATE = (
     Field("moment0", Kind.WORD),
@@ -201,9 +208,13 @@ FORMS: dict[str, tuple[Field, ...]] = {
     ),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
     "Matvec": (DST, _operand("bias", Role.READ), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
+    "Load": _MATRIX,
+    "MatvecTransposed": (_operand("dst", Role.ADD, "columns"), *_MATRIX, _operand("x", Role.READ)),
+    "KeptGradient": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER),
     "Outer": (
         Field("gradient", Kind.WORD),
         Field("columns", Kind.WORD),
+        _NUMBER,
         _operand("dy", Role.READ_ROWS),
         Field("x", Kind.SEGMENTS, Role.READ_ROWS),
     ),
@@ -216,7 +227,12 @@ FORMS: dict[str, tuple[Field, ...]] = {
         _operand("dy", Role.READ_ROWS),
         Field("x", Kind.SEGMENTS, Role.READ_ROWS),
     ),
-    "SquaresMatrix": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), Field("partials", Kind.WORD)),
+    "SquaresMatrix": (
+        Field("gradient", Kind.WORD),
+        Field("columns", Kind.WORD),
+        _NUMBER,
+        Field("partials", Kind.WORD),
+    ),
     "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT)),
     "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
@@ -260,6 +276,11 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         units,
         "dst = W x + bias for n vectors; W is a packed matrix, or its packed transpose",
     )
+    name = "matvec_transposed"
+    yield name, "MatvecTransposed", name, units, "dst += W^T x, from the rows of W that the chip holds"
+    yield "load", "Load", "load", units, "take the owned rows of a matrix from memory into slots"
+    for name, doc in (("store_gradient", "from the chip to memory"), ("load_gradient", "from memory to the chip")):
+        yield name, "KeptGradient", name, tiles, f"the gradient of a matrix, {doc}"
     yield "outer", "Outer", "outer", tiles, "G = sum over rows of dy x^T"
     yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
     yield (
@@ -310,8 +331,9 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
             yield name, f"Update{what}", f"update_{what.lower()}<{optimizer.device}>", sliced, doc
 
 
+_ON_CHIP = frozenset({"MatvecTransposed", "Load", "KeptGradient"})
 TABLE: tuple[Instruction, ...] = tuple(
-    Instruction(name, opcode, form, FORMS[form], device, slices, doc)
+    Instruction(name, opcode, form, FORMS[form], device, slices, doc, form in _ON_CHIP)
     for opcode, (name, form, device, slices, doc) in enumerate(_rows())
 )
 BY_NAME: dict[str, Instruction] = {i.name: i for i in TABLE}

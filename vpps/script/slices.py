@@ -25,8 +25,13 @@ def unit_blocks(width: int, parts: int, granule: int) -> int:
 
 
 def sliced_by_rows(width: int, parts: int, granule: int, n_vps: int) -> bool:
-    """Whether rows are too narrow to give every VP a block of units, so that slices are rows."""
-    return n_vps > 1 and unit_blocks(width, parts, granule) < n_vps
+    """Whether rows are too narrow to be divided among the VPs, so that slices are rows.
+
+    A thread block owns single units: it may come to some of them having none, if the weights are held where they are
+    used. Threads of a host own whole panels of many units, of which each should have one.
+    """
+    enough = n_vps if granule > 1 else (n_vps + 1) // 2
+    return n_vps > 1 and unit_blocks(width, parts, granule) < enough
 
 
 def unit_owners(width: int, parts: int, granule: int, n_vps: int) -> NDArray[np.int16]:
@@ -38,6 +43,11 @@ def unit_owners(width: int, parts: int, granule: int, n_vps: int) -> NDArray[np.
         lo, hi = share(blocks, vp, n_vps)
         owner[lo * granule : hi * granule] = vp
     return np.tile(owner, parts)
+
+
+def turn_owners(rows: int, turn: int, n_vps: int) -> NDArray[np.int16]:
+    """Owner of each row of a matrix that is dealt in turns: `turn` rows to one VP after the other (VPPS III-A)."""
+    return (np.arange(rows) // turn % n_vps).astype(np.int16)
 
 
 def tiles(rows: int, columns: int, panel: int) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import NoReturn
 
 import numpy as np
@@ -24,9 +25,20 @@ from numpy.typing import NDArray
 from vpps.errors import ScriptError
 from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
 from vpps.script.instructions import Flag, Kind, Role, Slices
-from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
+from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
 
 Ints = NDArray[np.int64]
+
+
+class Access(Enum):
+    """What an instruction does with elements of the pool."""
+
+    READ = "read"
+    WRITE = "write"
+    ADD = "add"  # atomically: additions of several virtual processors need no order
+
+
+READ, WRITE, ADD = Access.READ, Access.WRITE, Access.ADD
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,7 @@ class Verifier:
         self.written_by = np.zeros(layout.pool_floats, np.int16)
         self.written_at = np.zeros(layout.pool_floats, np.int64)
         self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
+        self.added_at: dict[int, Ints] = {}
         self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
 
     def fail(self, d: Decoded, what: str) -> NoReturn:
@@ -118,33 +131,41 @@ class Verifier:
             if target:
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
         else:
-            for cells, writes in self.touches(p, d):
+            for cells, access in self.touches(p, d):
                 if len(cells):
-                    self.access(p, d, cells, writes)
+                    self.access(p, d, cells, access)
         return True
 
-    def access(self, p: int, d: Decoded, cells: Ints, writes: bool) -> None:
+    def access(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
         """Check one access to pool elements against the accesses before it, and note it."""
         if cells.min() < 0 or cells.max() >= self.layout.pool_floats:
             self.fail(d, f"touches element {cells.max()} of a pool of {self.layout.pool_floats}")
         writers = self.written_by[cells]
         late = self.written_at[cells] > self.clock[p][writers]
         if (late & (writers != p)).any():
-            kind = "write after write" if writes else "read after write"
+            kind = "read after write" if access is READ else "write after write"
             e = int(cells[late & (writers != p)][0])
             self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
+        if access is not ADD:
+            for q, added in self.added_at.items():
+                if q != p and (added[cells] > self.clock[p, q]).any():
+                    self.fail(d, f"{access.value} after add race of VP {p} with VP {q}")
         now = self.clock[p, p]
-        if writes:
+        if access is not READ:
             for q in range(self.n):
                 if q != p and (self.read_at[q][cells] > self.clock[p, q]).any():
                     self.fail(d, f"write after read race of VP {p} with VP {q}")
+        if access is WRITE:
             self.written_by[cells] = p
             self.written_at[cells] = now
             self.holds[cells] = True
         else:
             if not self.holds[cells].all():
                 self.fail(d, f"reads element {cells[~self.holds[cells]][0]}, which nothing has written")
-            self.read_at[p][cells] = now
+            if access is ADD:
+                self.added_at.setdefault(p, np.zeros(self.layout.pool_floats, np.int64))[cells] = now
+            else:
+                self.read_at[p][cells] = now
 
     def period_of(self, d: Decoded) -> int:
         """The period that an instruction belongs to."""
@@ -177,17 +198,17 @@ class Verifier:
         assert isinstance(value, int)
         return value
 
-    def touches(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
-        """(pool elements, whether written) for VP p; reads first."""
+    def touches(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
+        """(pool elements, what is done with them) for VP p; reads first."""
         if d.instruction.slices is Slices.UNITS:
             yield from self.sliced(p, d)
         elif d.instruction.slices is Slices.TILES:
             yield from self.tiled(p, d)
         elif d.instruction.name == "clip":
-            yield self.word(d, "partials") + np.arange(d.n), False
+            yield self.word(d, "partials") + np.arange(d.n), READ
         elif d.instruction.name == "loss" and p == 0:
-            yield np.array([self.word(d, "source")]), False
-            yield np.array([self.word(d, "slot")]), True
+            yield np.array([self.word(d, "source")]), READ
+            yield np.array([self.word(d, "slot")]), WRITE
 
     def owned(self, p: int, d: Decoded) -> tuple[Ints, Ints]:
         """(rows, units) that VP p owns of the result."""
@@ -196,9 +217,15 @@ class Verifier:
         if d.flags & Flag.ROWS:
             lo, hi = share(d.n, p, self.n)
             return np.arange(lo, hi), np.arange(d.width)
-        return np.arange(d.n), np.flatnonzero(unit_owners(d.width, d.parts, self.panel, self.n) == p)
+        return np.arange(d.n), self.units(p, d)
 
-    def sliced(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
+    def units(self, p: int, d: Decoded) -> Ints:
+        """Units of the result, or rows of a matrix on the chip, that VP p owns."""
+        if d.flags & Flag.TURNS:
+            return np.flatnonzero(turn_owners(d.width, d.parts, self.n) == p)
+        return np.flatnonzero(unit_owners(d.width, d.parts, self.panel, self.n) == p)
+
+    def sliced(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         rows, units = self.owned(p, d)
         if not len(rows) or not len(units):
             return
@@ -208,23 +235,25 @@ class Verifier:
             if f.kind is Kind.OPERAND:
                 assert isinstance(value, Operand)
                 mine = units
-                if f.role is Role.READ_ROWS:
+                if f.role in (Role.READ_ROWS, Role.ADD):
                     mine = np.arange(self.word(d, f.width) if f.width else d.width)
                 of = self.elements(d, rows) if f.elements else rows
                 cells = self.cells(d, value, of, np.array([0]) if value.scalar else mine)
                 if f.role is Role.WRITE:
                     writes.append(cells)
+                elif f.role is Role.ADD:
+                    yield cells, ADD
                 else:
-                    yield cells, False
+                    yield cells, READ
             elif f.kind is Kind.SEGMENTS:
                 assert isinstance(value, list)
                 for operand, width in value:
-                    yield self.cells(d, operand, rows, np.arange(width)), False
+                    yield self.cells(d, operand, rows, np.arange(width)), READ
         yield from self.special(p, d, rows, units)
         for cells in writes:
             if d.flags & Flag.ACCUMULATE:
-                yield cells, False
-            yield cells, True
+                yield cells, READ
+            yield cells, WRITE
 
     def elements(self, d: Decoded, rows: Ints) -> Ints:
         """Rows of the list elements of vertices that lie one after the other."""
@@ -233,7 +262,7 @@ class Verifier:
             self.fail(d, f"a list ends before it begins: rows {first.tolist()}")
         return np.arange(first[0], first[-1])
 
-    def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, bool]]:
+    def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, Access]]:
         """Accesses that fields other than operands stand for."""
         name = d.instruction.form
         if name.startswith("Row") and self.word(d, "labels"):
@@ -252,7 +281,7 @@ class Verifier:
         if name == "GatherSum":
             offsets = self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
             entries = self.list(d, 0, np.arange(offsets[0], offsets[-1]))
-            yield self.grid(d, entries + self.word(d, "shift"), units), False
+            yield self.grid(d, entries + self.word(d, "shift"), units), READ
         elif name == "Matmul":
             inner, a_width, b_width = (self.word(d, k) for k in ("inner", "a_width", "b_width"))
             if a_width % inner or b_width % inner or a_width // inner * (b_width // inner) != d.width:
@@ -260,7 +289,7 @@ class Verifier:
         elif name == "PackedMatmul":
             panels = np.unique(units // self.word(d, "columns") // self.panel)
             span = self.panel * self.word(d, "inner")
-            yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), False
+            yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), READ
         elif name == "Transpose":
             if d.width % self.word(d, "columns"):
                 self.fail(d, f"{d.width} floats are no rows of {self.word(d, 'columns')}")
@@ -270,14 +299,17 @@ class Verifier:
             # Panels of the rows that this VP computes; the last one's padding included.
             panels = np.unique(units // self.panel)
             span = self.panel * self.word(d, "columns")
-            yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), False
+            yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), READ
+        elif name in ("Load", "MatvecTransposed"):
+            columns = self.word(d, "columns")
+            yield _grid(self.word(d, "weights") + units * columns, np.arange(columns)), READ
         elif name == "ColumnSum":
             if d.flags & Flag.ACCUMULATE:
-                yield self.word(d, "vector") + units, False
-            yield self.word(d, "vector") + units, True
+                yield self.word(d, "vector") + units, READ
+            yield self.word(d, "vector") + units, WRITE
         elif name == "SquaresRows":
-            yield _grid(self.word(d, "gradient") + rows * d.width, units), False
-            yield self.word(d, "partials") + rows, True
+            yield _grid(self.word(d, "gradient") + rows * d.width, units), READ
+            yield self.word(d, "partials") + rows, WRITE
         elif name in ("UpdateVector", "UpdateRows"):
             at = self.list(d, self.word(d, "table_rows"), rows) if name == "UpdateRows" else np.array([0])
             moments = [m for m in ("moment0", "moment1", "average") if self.word(d, m)]
@@ -285,15 +317,18 @@ class Verifier:
                 self.list(d, self.word(d, "idle"), rows)
             if not d.flags & Flag.NO_GRADIENT:
                 source = rows if name == "UpdateRows" else np.array([0])
-                yield _grid(self.word(d, "gradient") + source * d.width, units), False
+                yield _grid(self.word(d, "gradient") + source * d.width, units), READ
             for m in ("weights", *moments):
-                yield _grid(self.word(d, m) + at * d.width, units), True
+                yield _grid(self.word(d, m) + at * d.width, units), WRITE
 
-    def tiled(self, p: int, d: Decoded) -> Iterator[tuple[Ints, bool]]:
+    def tiled(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         form = d.instruction.form
         columns = self.word(d, "inner" if form == "PackedMatmulGradient" else "columns")
         across = -(-columns // TILE_COLUMNS)
-        mine = np.arange(*share(tiles(d.width, columns, self.panel), p, self.n))
+        if d.flags & Flag.OWNED:  # panels are single rows
+            mine = (self.units(p, d)[:, None] * across + np.arange(across)).reshape(-1)
+        else:
+            mine = np.arange(*share(tiles(d.width, columns, self.panel), p, self.n))
         lanes = np.arange(self.panel)
         packed = []
         for t in mine.tolist():
@@ -308,30 +343,33 @@ class Verifier:
             assert isinstance(dy, Operand)
             rows = np.arange(d.n)
             width = d.width * (self.word(d, "columns") if form == "PackedMatmulGradient" else 1)
-            yield self.cells(d, dy, rows, np.arange(width)), False
+            yield self.cells(d, dy, rows, np.arange(width)), READ
             segments = d.fields["x"]
             assert isinstance(segments, list)
             for operand, width in segments:
-                yield self.cells(d, operand, rows, np.arange(width)), False
+                yield self.cells(d, operand, rows, np.arange(width)), READ
             if d.flags & Flag.ACCUMULATE:
-                yield self.word(d, "gradient") + cells, False
+                yield self.word(d, "gradient") + cells, READ
             # With no rows at all, a gradient that is not added to becomes zero.
-            yield self.word(d, "gradient") + cells, True
+            yield self.word(d, "gradient") + cells, WRITE
         if form in ("Outer", "PackedMatmulGradient"):
             return
+        if form == "KeptGradient":
+            yield self.word(d, "gradient") + cells, READ
+            yield self.word(d, "gradient") + cells, WRITE
         if form == "SquaresMatrix":
-            yield self.word(d, "gradient") + cells, False
+            yield self.word(d, "gradient") + cells, READ
             panel_rows = mine // across * self.panel
             rows = (panel_rows[:, None] + lanes).reshape(-1)
             column = np.repeat(mine % across, self.panel)
             inside = rows < d.width
-            yield self.word(d, "partials") + rows[inside] * across + column[inside], True
+            yield self.word(d, "partials") + rows[inside] * across + column[inside], WRITE
         elif form in ("UpdateMatrix", "OuterUpdate"):
             if form == "UpdateMatrix" and not d.flags & Flag.NO_GRADIENT:
-                yield self.word(d, "gradient") + cells, False
+                yield self.word(d, "gradient") + cells, READ
             for name in ("weights", "moment0", "moment1", "average"):
                 if self.word(d, name):
-                    yield self.word(d, name) + cells, True
+                    yield self.word(d, name) + cells, WRITE
             # The transpose of an owned element: column c of row r lies in panel c // PANEL, column r, lane c % PANEL.
             columns_of, rows_of = [], []
             for t in mine.tolist():
@@ -341,7 +379,7 @@ class Verifier:
                 columns_of.append(np.repeat(c, len(r)))
                 rows_of.append(np.tile(r, len(c)))
             c, r = np.concatenate(columns_of), np.concatenate(rows_of)
-            yield self.word(d, "transposed") + (c // self.panel * d.width + r) * self.panel + c % self.panel, True
+            yield self.word(d, "transposed") + (c // self.panel * d.width + r) * self.panel + c % self.panel, WRITE
 
     def cells(self, d: Decoded, operand: Operand, rows: Ints, units: Ints) -> Ints:
         """Pool elements of an operand."""

@@ -1,0 +1,191 @@
+// ---- matrices, CUDA: in slots where the chip has room for them, else in memory, row after row
+enum { MEMORY_VECTORS = 4 };  // that a warp multiplies by a row from memory
+
+// Rows [u0, u1) of W times vectors [r0, r1), W in memory: a warp per row and some vectors.
+VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
+{
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    const int units = u1 - u0, tiles = (r1 - r0 + MEMORY_VECTORS - 1) / MEMORY_VECTORS;
+    VP_ROLLED for (int item = warp(); item < units * tiles; item += WARPS) {
+        const int u = u0 + item % units, r = r0 + item / units * MEMORY_VECTORS, n = least(MEMORY_VECTORS, r1 - r);
+        const float* w = vp.pool + i.weights + (size_t)u * i.columns;
+        float sum[MEMORY_VECTORS] = {};
+        VP_ROLLED for (int s = 0; s < i.x.count; s++) {
+            int width;
+            const Operand x = segment(vp, i.x, s, &width);
+            const float* from[MEMORY_VECTORS];
+            VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
+            VP_ROLLED for (int c = lane(); c < width; c += WARP) {
+                const float e = w[c];
+                VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, from[v][c], sum[v]);
+            }
+            w += width;
+        }
+        float mine = 0.f;
+        VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) {
+            const float total = sum_of_warp(sum[v]);
+            mine = lane() == v ? total : mine;
+        }
+        if (lane() < n) {
+            const int v = r + lane();
+            float* y = i.dst.row(v) + u;
+            mine += i.bias.row(v)[i.bias.scalar ? 0 : u];
+            *y = accumulate ? mine + *y : mine;
+        }
+    }
+}
+
+// dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised).
+VP_ROUTINE void matvec(Vp& vp, const Matvec& i)
+{
+    const Range slots = slots_of(i.matrix);
+    if (slots.first < slots.last) {
+        product_of_slots(vp, i, slots);
+        return;
+    }
+    for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) { product_from_memory(vp, i, r0, r1, u0, u1); });
+}
+
+// G = dy x^T summed over n vertices, for the tiles of G that this virtual processor owns: each warp sums some of the
+// vertices, for up to VP_TILE_COLUMNS columns of one row. finish(g, row, column) gets every element.
+template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp, const Args& i, Finish finish)
+{
+    enum { COLUMNS = VP_TILE_COLUMNS / WARP };
+    const int n = i.head.n, v0 = share(n, warp(), WARPS), v1 = share(n, warp() + 1, WARPS);
+    for_tiles(vp, i.head.width, (int)i.columns, [&](int row, int from, int to, int) {
+        VP_UNROLL for (int k = 0; k < COLUMNS; k++) {
+            const int column = from + k * WARP + lane();
+            float sum = 0.f;
+            if (column < to) {
+                int s = 0, first = 0, width;
+                Operand x = segment(vp, i.x, 0, &width);
+                VP_ROLLED while (column >= first + width) {
+                    first += width;
+                    x = segment(vp, i.x, ++s, &width);
+                }
+                VP_ROLLED for (int v = v0; v < v1; v++) sum = fma_(i.dy.row(v)[row], x.row(v)[column - first], sum);
+            }
+            scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;
+        }
+        __syncthreads();
+        if (from + thread() < to) {
+            const size_t at = (size_t)row * i.columns + from + thread();
+            float g = i.head.flags & ACCUMULATE ? vp.pool[i.gradient + at] : 0.f;
+            VP_UNROLL for (int w = 0; w < WARPS; w++) g += scratch()[w * VP_TILE_COLUMNS + thread()];
+            finish(g, row, from + thread());
+        }
+        __syncthreads();
+    });
+}
+
+VP_ROUTINE void outer(Vp& vp, const Outer& i)
+{
+    const auto keep = [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; };
+    const Range slots = slots_of(i.matrix);
+    if (slots.first == slots.last) outer_in_memory(vp, i, keep);
+    else if (VP_KEEPS_GRADIENTS) outer_of_slots(vp, i, slots, [](float, int, int) {});
+    else outer_of_slots(vp, i, slots, keep);
+}
+
+// The step of one weight, and the new weight into the transpose as well.
+template <class Rule, class Args>
+VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float g, int row, int column)
+{
+    const Weights at = weights_of(vp, i);
+    const int k = row * (int)i.columns + column;
+    step<Rule>(at, k, g * vp.gradient_scale, h);
+    if (at.average) average(at, k, i.complement);
+    vp.pool[i.transposed + (size_t)column * i.head.width + row] = at.w[k];
+}
+
+template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
+{
+    const Hyper h = hyper_of(vp, i.hyper);
+    const auto finish = [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); };
+    const Range slots = slots_of(i.matrix);
+    if (slots.first == slots.last) outer_in_memory(vp, i, finish);
+    else outer_of_slots(vp, i, slots, finish);
+}
+
+// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
+template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& i, F f)
+{
+    const bool none = i.head.flags & NO_GRADIENT;
+    const float* g = vp.pool + i.gradient;
+    const int columns = (int)i.columns;
+    const Range slots = slots_of(i.matrix);
+    if (slots.first == slots.last) {
+        for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
+            VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(none ? 0.f : g[(size_t)row * columns + c], row, c);
+        });
+        return;
+    }
+    const Owned owned(vp, i.head);
+    for_slots<0>(slots, [&](auto slot, int number) {
+        using S = decltype(slot);
+        for_weights<S>(owned, number, columns, [&](int r, int c, int row, int column) {
+            float v = 0.f;
+            if (!none) {
+                if constexpr (VP_KEEPS_GRADIENTS && S::GRADIENT >= 0) v = gradient<S>(vp.store, r, c);
+                else v = g[(size_t)row * columns + column];
+            }
+            f(v, row, column);
+        });
+    });
+}
+
+template <class Rule> VP_ROUTINE void update_matrix(Vp& vp, const UpdateMatrix& i)
+{
+    const Hyper h = hyper_of(vp, i.hyper);
+    for_gradients(vp, i, [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); });
+}
+
+// Partial sums of squares: of a row's tile of columns, or where rows are in slots, what a virtual processor owns of a tile.
+VP_ROUTINE void squares_matrix(Vp& vp, const SquaresMatrix& i)
+{
+    const int columns = (int)i.columns, across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
+    const Range slots = slots_of(i.matrix);
+    if (slots.first == slots.last) {
+        for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int tile) {
+            if (warp() != tile % WARPS) return;
+            const float* g = vp.pool + i.gradient + (size_t)row * columns;
+            const float sum = reduce_sum(to - from, [&](int c) { return g[from + c] * g[from + c]; });
+            if (first_lane()) vp.pool[i.partials + (size_t)row * across + tile] = sum;
+        });
+        return;
+    }
+    float sum = 0.f;
+    for_gradients(vp, i, [&](float g, int, int) { sum = fma_(g, g, sum); });
+    sum = sum_of_warp(sum);
+    if (first_lane()) scratch()[warp()] = sum;
+    __syncthreads();
+    const Owned owned(vp, i.head);
+    VP_ROLLED for (int k = thread(); k < owned.count * across; k += THREADS) {
+        const int row = owned.row(k / across);
+        if (row < 0) continue;
+        float total = 0.f;
+        if (k == 0) {
+            VP_UNROLL for (int w = 0; w < WARPS; w++) total += scratch()[w];
+        }
+        vp.pool[i.partials + (size_t)row * across + k % across] = total;
+    }
+}
+
+// The gradient that the chip keeps, to memory: nothing updates with it in this launch.
+VP_ROUTINE void store_gradient(Vp& vp, const KeptGradient& i)
+{
+    for_gradients(vp, i, [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; });
+}
+
+// And back: what earlier calls accumulated.
+VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
+{
+    const Owned owned(vp, i.head);
+    for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
+        using S = decltype(slot);
+        if constexpr (VP_KEEPS_GRADIENTS && S::GRADIENT >= 0)
+            for_weights<S>(owned, number, (int)i.columns, [&](int r, int c, int row, int column) {
+                gradient<S>(vp.store, r, c) = vp.pool[i.gradient + (size_t)row * i.columns + column];
+            });
+    });
+}

@@ -1,0 +1,200 @@
+// ---- prelude, CUDA: a virtual processor is a thread block, its threads divide what the script gives it
+#define VP_DEVICE __device__ __forceinline__
+#define VP_ROUTINE static __device__ __forceinline__  // inlined: a call would spill the weights that registers hold
+#define VP_GLOBAL extern "C" __global__
+#define VP_SIMD
+#ifdef VP_SIMT
+#define VP_UNROLL _Pragma("GCC unroll 64")
+#define VP_ROLLED _Pragma("GCC unroll 1")
+#else
+#define VP_UNROLL _Pragma("unroll")
+#define VP_ROLLED _Pragma("unroll 1")  // where code is to stay small: all instructions share the instruction cache
+#endif
+
+typedef unsigned Word;
+enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
+
+VP_DEVICE int thread() { return (int)threadIdx.x; }
+VP_DEVICE int lane() { return thread() % WARP; }
+VP_DEVICE int warp() { return thread() / WARP; }
+
+#ifdef VP_SIMT
+VP_DEVICE float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
+VP_DEVICE float as_float(Word w) { float f; __builtin_memcpy(&f, &w, 4); return f; }
+VP_DEVICE Word as_word(float f) { Word w; __builtin_memcpy(&w, &f, 4); return w; }
+#else
+VP_DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+VP_DEVICE float sqrt_(float x) { return __fsqrt_rn(x); }
+VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
+VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
+#endif
+VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
+VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
+
+// ---- the launch, and the virtual processor that takes part in it
+struct Launch {
+    float* pool;                  // all floats: weights, gradients, activations
+    const Word* script;
+    unsigned* counters;           // this launch's, a 128-byte line each
+    unsigned* cleared;            // the next launch's
+    unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] where each was
+    unsigned long long patience;  // nanoseconds that a wait may take; 0: any
+};
+
+// What a thread holds of the weights (cuda/slots.cuh).
+struct Store { float cached[VP_CACHED > 0 ? VP_CACHED : 1]; };
+
+struct Vp {
+    int id, count;
+    float* pool;
+    const Word* script;
+    unsigned *counters, *report;
+    unsigned long long patience;
+    Word position;         // in the script, of the instruction that is executed
+    Word fetched;          // the first word in the buffer
+    float gradient_scale;  // from clipping by global norm
+    Store store;
+};
+
+// ---- shared memory: the script's words, then space for sums, then what slots need
+enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
+VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
+VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
+VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: whether to go on
+VP_DEVICE float* slot_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
+
+// ---- how a block runs over a slice
+enum {
+    STRIP = 1,     // units of a row that a thread sums
+    ONE_LOOP = 1,  // one loop for all kinds of operands: branches that all threads take alike cost little, code much
+    CHUNK = 16,    // terms of a sum that one thread adds up
+};
+
+// Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.
+template <class Setup, class Body> VP_DEVICE void for_units(const Vp&, int r0, int r1, int u0, int u1, Setup setup, Body body)
+{
+    const unsigned width = u1 - u0, total = (unsigned)(r1 - r0) * width;
+    VP_ROLLED for (unsigned k = thread(); k < total; k += THREADS) body(setup(r0 + (int)(k / width)), u0 + (int)(k % width));
+}
+
+template <class F> VP_DEVICE void for_strips(const Vp&, int r0, int r1, int u0, int u1, F f)
+{
+    const unsigned width = u1 - u0, total = (unsigned)(r1 - r0) * width;
+    VP_ROLLED for (unsigned k = thread(); k < total; k += THREADS) f(r0 + (int)(k / width), u0 + (int)(k % width), 1);
+}
+
+template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
+{
+    VP_ROLLED for (int k = thread(); k < n; k += THREADS) f(k);
+}
+
+// A row is a warp's; for_lanes and the reductions divide its units among the lanes.
+template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
+{
+    VP_ROLLED for (int r = r0 + warp(); r < r1; r += WARPS) f(r);
+}
+template <class F> VP_DEVICE void for_lanes(int n, F f)
+{
+    VP_ROLLED for (int u = lane(); u < n; u += WARP) f(u);
+}
+VP_DEVICE bool first_lane() { return lane() == 0; }
+VP_DEVICE bool first_thread(const Vp&) { return thread() == 0; }
+
+VP_DEVICE float sum_of_warp(float v)
+{
+    VP_UNROLL for (int o = WARP / 2; o; o /= 2) v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+
+// Sum of f(0) ... f(n - 1) in an order that depends on n alone; every lane gets it.
+template <class F> VP_DEVICE float reduce_sum(int n, F f)
+{
+    float part = 0.f;
+    VP_ROLLED for (int u = lane(); u < n; u += WARP) part += f(u);
+    return sum_of_warp(part);
+}
+
+template <class F> VP_DEVICE float reduce_max(int n, F f)
+{
+    const auto larger = [](float a, float b) { return b > a || b != b ? b : a; };  // a NaN stays
+    float top = f(lane() < n ? lane() : 0);
+    VP_ROLLED for (int u = lane() + WARP; u < n; u += WARP) top = larger(top, f(u));
+    VP_UNROLL for (int o = WARP / 2; o; o /= 2) {
+        const float other = __shfl_xor_sync(~0u, top, o);
+        top = top != top ? top : larger(top, other);
+    }
+    return top;
+}
+
+// The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
+template <class F> VP_DEVICE int arg_max(int n, F f)
+{
+    int best = n;  // none yet
+    float top = 0.f;
+    VP_ROLLED for (int u = lane(); u < n; u += WARP) {
+        const float v = f(u);
+        if (best == n ? v == v : v > top) best = u, top = v;
+    }
+    VP_UNROLL for (int o = WARP / 2; o; o /= 2) {
+        const float v = __shfl_xor_sync(~0u, top, o);
+        const int u = __shfl_xor_sync(~0u, best, o);
+        if (u < n && (best == n || v > top || (v == top && u < best))) best = u, top = v;
+    }
+    const float first = f(0);
+    return first != first || best == n ? 0 : best;
+}
+
+// Sum of f(0) ... f(n - 1), made by the whole block; every thread gets it.
+template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f)
+{
+    float part = 0.f;
+    VP_ROLLED for (int k = thread(); k < n; k += THREADS) part += f(k);
+    part = sum_of_warp(part);
+    if (first_lane()) scratch()[warp()] = part;
+    __syncthreads();
+    float total = 0.f;
+    VP_UNROLL for (int w = 0; w < WARPS; w++) total += scratch()[w];
+    __syncthreads();
+    return total;
+}
+
+// put(0, sum over k < n of *f(k)), by one thread.
+template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
+{
+    float total = 0.f;
+    VP_ROLLED for (int chunk = 0; chunk < n; chunk += CHUNK) {
+        float part = 0.f;
+        VP_ROLLED for (int k = chunk; k < least(chunk + CHUNK, n); k++) part += *f(k);
+        total += part;
+    }
+    put(0, total);
+}
+
+// put(u, sum over k < n of f(k)[u]) for units [u0, u1), made by the whole block: threads sum chunks, which are then added up
+// in order, as sum_strip would.
+template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
+{
+    VP_ROLLED for (int from = u0; from < u1; from += THREADS) {
+        const int width = least(THREADS, u1 - from), workers = THREADS / width;
+        const int worker = thread() / width, u = thread() % width;
+        float total = 0.f;
+        VP_ROLLED for (int first = 0; first < n; first += workers * CHUNK) {
+            float part = 0.f;
+            const int begin = first + worker * CHUNK;
+            if (worker < workers) {
+                VP_ROLLED for (int k = begin; k < least(begin + CHUNK, n); k++) part += f(k)[from + u];
+            }
+            scratch()[thread()] = part;
+            __syncthreads();
+            if (worker == 0) {
+                VP_ROLLED for (int w = 0; w < workers; w++) total += scratch()[w * width + u];
+            }
+            __syncthreads();
+        }
+        if (worker == 0) put(from + u, total);
+    }
+}
+
+// Whether few sums are to be made, of many terms: then the block makes one after the other.
+VP_DEVICE bool few_long_sums(int rows, int units, int terms) { return rows * units < THREADS / 4 && terms > 64 * rows; }

@@ -1,0 +1,322 @@
+// ---- slots: weights that a block holds from the beginning of a launch to its end (kernel.md 4)
+//
+// A slot of shape (R, C, W): W warps along a row, C columns a lane, so a row may have 32 * C * W of them; each of the
+// WARPS / W groups of warps holds R rows. Lane l of the p-th warp along a row holds columns (p * C + c) * 32 + l.
+// The weights are in registers, or in shared memory where each thread finds its own.
+enum {
+    TILE = VP_TILE,    // vectors of a pass
+    STAGE = VP_STAGE,  // floats of a vector in shared memory: the columns of the widest slot
+    BUFFERS = VP_BUFFERS,
+    SUMS = VP_SUMS,  // partial sums of a pass, or the gradients of its results
+};
+VP_DEVICE float* stage_buffer(int k) { return slot_memory() + k % BUFFERS * (TILE * STAGE); }
+VP_DEVICE float* sums_buffer() { return slot_memory() + BUFFERS * TILE * STAGE; }
+VP_DEVICE float* shared_weights() { return sums_buffer() + SUMS; }
+
+// Calls f(Slot) for the slots of a range. Which slot it is must be known when compiling: registers have no addresses.
+template <int S, class F> VP_DEVICE void for_slots(Range range, F f)
+{
+    if constexpr (S < VP_SLOTS) {
+        if (S >= range.first && S < range.last) f(Slot<S>(), S - range.first);
+        for_slots<S + 1>(range, f);
+    }
+}
+
+template <class S> struct Shape {
+    enum { GROUPS = WARPS / S::W, ROWS = S::R * GROUPS };
+};
+template <class S> VP_DEVICE int column_of(int c) { return (warp() % S::W * S::C + c) * WARP + lane(); }
+template <class S> VP_DEVICE int first_row() { return warp() / S::W * S::R; }  // of this warp, in the slot
+
+template <class S> VP_DEVICE float& weight(Store& store, int r, int c)
+{
+    if constexpr (S::IN_REGISTERS) return store.cached[S::AT + r * S::C + c];
+    else return shared_weights()[(S::AT + r * S::C + c) * THREADS + thread()];
+}
+template <class S> VP_DEVICE float& gradient(Store& store, int r, int c)
+{
+    if constexpr (S::GRADIENT_IN_REGISTERS) return store.cached[S::GRADIENT + r * S::C + c];
+    else return shared_weights()[(S::GRADIENT + r * S::C + c) * THREADS + thread()];
+}
+
+// The rows of a matrix that this virtual processor owns, counted from 0: those of its units, part after part; or, where
+// matrices are dealt in turns, blocks of as many rows as a slot holds, each to the next one.
+struct Owned {
+    int rows, count, units, part, from, turn, vp, vps;
+
+    VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vp(v.id), vps(v.count)
+    {
+        turn = h.flags & TURNS ? h.parts : 0;
+        part = turn ? 0 : h.width / h.parts;
+        from = share(part, v.id, v.count);
+        units = share(part, v.id + 1, v.count) - from;
+        const int blocks = turn ? (h.width + turn - 1) / turn : 0;
+        count = turn ? (blocks - v.id + v.count - 1) / v.count * turn : units * h.parts;
+    }
+    // Number of the k-th one in the matrix; -1: there is none.
+    VP_DEVICE int row(int k) const
+    {
+        if (k >= count) return -1;
+        if (!turn) return k / units * part + from + k % units;
+        const int r = (k / turn * vps + vp) * turn + k % turn;
+        return r < rows ? r : -1;
+    }
+};
+
+// Take the owned rows of a matrix into its slots.
+VP_ROUTINE void load(Vp& vp, const Load& i)
+{
+    const Owned owned(vp, i.head);
+    for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
+        using S = decltype(slot);
+        VP_UNROLL for (int r = 0; r < S::R; r++) {
+            const int row = owned.row(number * Shape<S>::ROWS + first_row<S>() + r);
+            const float* w = vp.pool + i.weights + (size_t)row * i.columns;
+            VP_UNROLL for (int c = 0; c < S::C; c++) {
+                const int column = column_of<S>(c);
+                weight<S>(vp.store, r, c) = row >= 0 && column < (int)i.columns ? w[column] : 0.f;
+            }
+        }
+    });
+}
+
+// Copy vectors [row, row + n) to a buffer, with zeros behind them: weights are zero there, but zero times NaN is not.
+// A warp copies a segment of a vector at a time.
+VP_DEVICE void stage(const Vp& vp, const Segments& x, int columns, int row, int n, float* buffer)
+{
+    VP_ROLLED for (int k = warp(); k < n * x.count; k += WARPS) {
+        const int v = k / x.count;
+        int width, offset = 0;
+        VP_ROLLED for (int s = 0; s < k % x.count; s++) {
+            segment(vp, x, s, &width);
+            offset += width;
+        }
+        const float* from = segment(vp, x, k % x.count, &width).row(row + v);
+        float* to = buffer + v * STAGE + offset;
+        if ((((size_t)from / 4 | (size_t)offset | (size_t)width) & 3) == 0) {
+            VP_ROLLED for (int c = 4 * lane(); c < width; c += 4 * WARP) copy_async16(to + c, from + c);
+        } else {
+            VP_ROLLED for (int c = lane(); c < width; c += WARP) copy_async4(to + c, from + c);
+        }
+    }
+    const int rest = STAGE - columns;
+    VP_ROLLED for (int k = thread(); k < n * rest; k += THREADS) buffer[k / rest * STAGE + columns + k % rest] = 0.f;
+}
+
+// Calls f(buffer, row, n) for tiles of the staged vectors of rows [0, total); the next tile comes while f works. f must
+// come to a barrier of the block after its last use of the buffer.
+template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, int columns, int total, F f)
+{
+    const auto size = [&](int row) { return total - row > 2 ? least(TILE, total - row) : 1; };  // few pass one by one
+    if (BUFFERS > 1) stage(vp, x, columns, 0, least(size(0), total), stage_buffer(0));
+    VP_ROLLED for (int row = 0, k = 0; row < total; k++) {
+        const int n = size(row), next = row + n;
+        if (BUFFERS == 1) stage(vp, x, columns, row, n, stage_buffer(0));
+        copy_async_wait();
+        __syncthreads();
+        if (BUFFERS > 1 && next < total) stage(vp, x, columns, next, size(next), stage_buffer(k + 1));
+        f(stage_buffer(k), row, n);
+        row = next;
+    }
+}
+
+// ---- sums over the lanes of a warp, of N values at once: a step adds the halves of pairs of lanes and leaves each with
+// half of the values. Recursion, because a loop that halves the number of values would keep them in memory.
+template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v)
+{
+    if constexpr (O > 0) {
+        constexpr int HALF = (N + 1) / 2;
+        const bool upper = lane() & O;
+        VP_UNROLL for (int k = 0; k < HALF; k++) {
+            if (k + HALF < N) {
+                const float give = upper ? v[k] : v[k + HALF], keep = upper ? v[k + HALF] : v[k];
+                v[k] = keep + __shfl_xor_sync(~0u, give, O);
+            } else {
+                v[k] += __shfl_xor_sync(~0u, v[k], O);
+            }
+        }
+        sum_over_lanes<HALF, O / 2>(v);
+    }
+}
+
+// Which of the N values a lane's k-th one is in the end; -1: another lane has it as well.
+template <int N, int O> VP_DEVICE int value_of_lane(int k)
+{
+    if constexpr (O == 0) {
+        return k;
+    } else {
+        constexpr int HALF = (N + 1) / 2;
+        const int inner = value_of_lane<HALF, O / 2>(k);
+        if (inner < 0 || !(lane() & O)) return inner;
+        return inner + HALF < N ? inner + HALF : -1;
+    }
+}
+template <int N> struct Left { enum { COUNT = (N + WARP - 1) / WARP }; };
+
+// A slot times NV staged vectors: the sums of each warp go to sums[(row in the slot * NV + vector) * W + warp along the row].
+template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, float* sums)
+{
+    enum { N = S::R * NV };
+    float sum[N];
+    VP_UNROLL for (int k = 0; k < N; k++) sum[k] = 0.f;
+    VP_UNROLL for (int c = 0; c < S::C; c++) {
+        const float* column = x + column_of<S>(c);
+        float e[NV];
+        VP_UNROLL for (int v = 0; v < NV; v++) e[v] = column[v * STAGE];
+        VP_UNROLL for (int r = 0; r < S::R; r++) {
+            const float w = weight<S>(store, r, c);
+            VP_UNROLL for (int v = 0; v < NV; v++) sum[r * NV + v] = fma_(w, e[v], sum[r * NV + v]);
+        }
+    }
+    sum_over_lanes<N, WARP / 2>(sum);
+    VP_UNROLL for (int k = 0; k < Left<N>::COUNT; k++) {
+        const int value = value_of_lane<N, WARP / 2>(k);
+        if (value >= 0 && value < N) sums[(first_row<S>() * NV + value) * S::W + warp() % S::W] = sum[k];
+    }
+}
+
+// dst = W x + bias from the slots of W: tile by tile of vectors.
+VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
+{
+    const Owned owned(vp, i.head);
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    for_staged(vp, i.x, (int)i.columns, i.head.n, [&](const float* x, int row, int n) {
+        int along = 1;  // warps along a row
+        for_slots<0>(slots, [&](auto slot, int number) {
+            using S = decltype(slot);
+            along = S::W;
+            float* sums = sums_buffer() + number * (Shape<S>::ROWS * S::W) * (n == 1 ? 1 : TILE);
+            if (n == 1) slot_product<S, 1>(vp.store, x, sums);
+            else slot_product<S, TILE>(vp.store, x, sums);
+        });
+        __syncthreads();
+        VP_ROLLED for (int t = thread(); t < owned.count * n; t += THREADS) {
+            const int k = t % owned.count, v = t / owned.count, u = owned.row(k);
+            if (u < 0) continue;
+            const float* part = sums_buffer() + (k * (n == 1 ? 1 : TILE) + v) * along;
+            float sum = part[0];
+            VP_ROLLED for (int w = 1; w < along; w++) sum += part[w];
+            sum += i.bias.row(row + v)[i.bias.scalar ? 0 : u];
+            float* y = i.dst.row(row + v) + u;
+            *y = accumulate ? sum + *y : sum;
+        }
+    });
+}
+
+// dst += W^T x from the slots of W: every virtual processor adds what its rows give (VPPS III-C1). The order of the
+// additions is not fixed, so the last bits of results differ from run to run.
+VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
+{
+    const Owned owned(vp, i.head);
+    const int columns = (int)i.columns;
+    VP_ROLLED for (int row = 0; row < i.head.n; row += TILE) {
+        const int n = least(TILE, i.head.n - row);
+        float* dy = sums_buffer();
+        VP_ROLLED for (int t = thread(); t < owned.count * n; t += THREADS) {
+            const int k = t % owned.count, v = t / owned.count, u = owned.row(k);
+            dy[v * owned.count + k] = u < 0 ? 0.f : i.x.row(row + v)[u];
+        }
+        __syncthreads();
+        for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
+            using S = decltype(slot);
+            const int first = number * Shape<S>::ROWS + first_row<S>();
+            VP_ROLLED for (int v = 0; v < n; v++) {
+                float d[S::R];
+                VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
+                float* y = i.dst.row(row + v);
+                VP_UNROLL for (int c = 0; c < S::C; c++) {
+                    float sum = 0.f;
+                    VP_UNROLL for (int r = 0; r < S::R; r++) sum = fma_(weight<S>(vp.store, r, c), d[r], sum);
+                    if (column_of<S>(c) < columns && first < owned.count) add_float(y + column_of<S>(c), sum);
+                }
+            }
+        });
+        __syncthreads();
+    }
+}
+
+// ---- gradients: G += dy x^T over n vertices, in the shape of the matrix's slots
+
+// Calls f(x, dy, n) for tiles: x the staged vectors, dy[v * owned.count + k] the gradient of the k-th owned row.
+template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
+{
+    for_staged(vp, i.x, (int)i.columns, i.head.n, [&](const float* x, int row, int n) {
+        float* dy = sums_buffer();
+        VP_ROLLED for (int t = thread(); t < owned.count * n; t += THREADS) {
+            const int k = t % owned.count, v = t / owned.count, u = owned.row(k);
+            dy[v * owned.count + k] = u < 0 ? 0.f : i.dy.row(row + v)[u];
+        }
+        __syncthreads();
+        f(x, dy, n);
+        __syncthreads();
+    });
+}
+
+template <class S, class G> VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const float* dy, int n, G g)
+{
+    const int first = number * Shape<S>::ROWS + first_row<S>();
+    VP_ROLLED for (int v = 0; v < n; v++) {
+        float d[S::R];
+        VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
+        VP_UNROLL for (int c = 0; c < S::C; c++) {
+            const float e = x[v * STAGE + column_of<S>(c)];
+            VP_UNROLL for (int r = 0; r < S::R; r++) g(r, c) = fma_(d[r], e, g(r, c));
+        }
+    }
+}
+
+// Calls f(r, c, row, column) for the weights of a slot that this thread holds.
+template <class S, class F> VP_DEVICE void for_weights(const Owned& owned, int number, int columns, F f)
+{
+    VP_UNROLL for (int r = 0; r < S::R; r++) {
+        const int row = owned.row(number * Shape<S>::ROWS + first_row<S>() + r);
+        VP_UNROLL for (int c = 0; c < S::C; c++)
+            if (row >= 0 && column_of<S>(c) < columns) f(r, c, row, column_of<S>(c));
+    }
+}
+
+// Where the chip keeps the gradient, outer products add to it there; else finish(g, row, column) gets every element when it
+// is complete, slot after slot: as many passes over the vectors as there are slots.
+template <class Args, class Finish> VP_DEVICE void outer_of_slots(Vp& vp, const Args& i, Range slots, Finish finish)
+{
+    const Owned owned(vp, i.head);
+    const bool accumulate = i.head.flags & ACCUMULATE;
+#if VP_KEEPS_GRADIENTS
+    for_slots<0>(slots, [&](auto slot, int) {
+        using S = decltype(slot);
+        if constexpr (S::GRADIENT >= 0) {
+            VP_UNROLL for (int r = 0; r < S::R; r++)
+                VP_UNROLL for (int c = 0; c < S::C; c++)
+                    if (!accumulate) gradient<S>(vp.store, r, c) = 0.f;
+        }
+    });
+    for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
+        for_slots<0>(slots, [&](auto slot, int number) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0)
+                add_outer<S>(owned, number, x, dy, n, [&](int r, int c) -> float& { return gradient<S>(vp.store, r, c); });
+        });
+    });
+    for_slots<0>(slots, [&](auto slot, int number) {
+        using S = decltype(slot);
+        if constexpr (S::GRADIENT >= 0)
+            for_weights<S>(owned, number, (int)i.columns,
+                           [&](int r, int c, int row, int column) { finish(gradient<S>(vp.store, r, c), row, column); });
+    });
+#else
+    for_slots<0>(slots, [&](auto slot, int number) {
+        using S = decltype(slot);
+        if constexpr (S::TRAINED) {
+            float g[S::R * S::C];
+            VP_UNROLL for (int k = 0; k < S::R * S::C; k++) g[k] = 0.f;
+            for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
+                add_outer<S>(owned, number, x, dy, n, [&](int r, int c) -> float& { return g[r * S::C + c]; });
+            });
+            for_weights<S>(owned, number, (int)i.columns, [&](int r, int c, int row, int column) {
+                const float before = accumulate ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
+                finish(before + g[r * S::C + c], row, column);
+            });
+        }
+    });
+#endif
+}

@@ -1,0 +1,83 @@
+// ---- signal, wait, and the words of the script, CUDA (kernel.md 3)
+enum {
+    COUNTER_WORDS = 32,
+    COUNTERS = 4,
+    STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
+    UNKNOWN_INSTRUCTION = 1,
+    OUT_OF_PATIENCE = 2,
+    POLLS = 64,  // of a counter between two looks at the clock
+};
+
+VP_DEVICE Vp enter(const Launch& launch)
+{
+    Vp vp;
+    vp.id = (int)blockIdx.x;
+    vp.count = (int)gridDim.x;
+    vp.pool = launch.pool;
+    vp.script = launch.script;
+    vp.counters = launch.counters;
+    vp.report = launch.report;
+    vp.patience = launch.patience;
+    vp.gradient_scale = 1.f;
+    vp.position = launch.script[VP_HEADER_WORDS + vp.id];
+    vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
+    if (vp.id == 0) {
+        for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
+    }
+    return vp;
+}
+
+// The instruction at the present position, in shared memory. What the one before it wrote is there for all threads.
+VP_DEVICE const Word* fetch(Vp& vp)
+{
+    __syncthreads();
+    Word* buffer = script_buffer();
+    const Word offset = vp.position - vp.fetched;
+    if (offset + VP_HEAD_WORDS > SCRIPT_WORDS || offset + buffer[offset + 1] > SCRIPT_WORDS) {
+        __syncthreads();
+        const Word end = vp.script[3];
+        for (int k = thread(); k < SCRIPT_WORDS; k += THREADS)
+            buffer[k] = vp.position + k < end ? load_script(vp.script + vp.position + k) : 0;
+        vp.fetched = vp.position;
+        __syncthreads();
+    }
+    at(vp.position);
+    return buffer + (vp.position - vp.fetched);
+}
+
+VP_DEVICE void signal(const Vp& vp, const Signal& i)
+{
+    if (thread() == 0) add_release(vp.counters + i.counter * COUNTER_WORDS, 1);
+}
+
+// End the launch for all: every wait is over, and finds out why.
+VP_DEVICE void stop(const Vp& vp, unsigned why)
+{
+    if (thread() != 0) return;
+    if (compare_and_swap(vp.report, 0, vp.position + 1) == 0) store_relaxed(vp.report + 1, why);
+    store_relaxed(vp.report + 2 + vp.id, vp.position);
+    for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
+}
+
+// False: the launch was stopped. One thread polls; the acquire and the block's barrier order what comes after.
+VP_DEVICE bool wait(const Vp& vp, const Wait& i)
+{
+    if (thread() == 0) {
+        const unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
+        unsigned long long began = 0;
+        unsigned seen;
+        for (int polls = 1; (seen = load_relaxed(counter)) < i.target; polls++) {
+            nap(20);
+            if (polls % POLLS == 0 && vp.patience) {
+                const unsigned long long now = nanoseconds();
+                if (!began) began = now;
+                else if (now - began > vp.patience) stop(vp, OUT_OF_PATIENCE), began = now;
+            }
+        }
+        seen = load_acquire(counter);
+        if (seen >= STOPPED) store_relaxed(vp.report + 2 + vp.id, vp.position);
+        *verdict() = seen < STOPPED;
+    }
+    __syncthreads();
+    return *verdict();
+}

@@ -1,0 +1,154 @@
+"""What of the chip a kernel uses: slots of weights, registers, shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+THREADS = 256  # of a thread block
+WARPS = THREADS // 32
+SCRIPT_WORDS = 2048  # of a script that a thread block has in shared memory at a time; no instruction may be longer
+SCRATCH_FLOATS = 512 + 4  # for sums of the block, and for the verdict of a wait
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSlot:
+    """A slot: `rows` rows for each of the groups of `warps` warps that lie along a row, `columns` columns a lane.
+
+    Attributes:
+        at: its first register, or its first unit of shared memory (a float of every thread).
+        in_registers: which of the two.
+        gradient: first register (or unit) of its gradient, where the chip keeps that; else -1.
+        gradient_in_registers: which of the two.
+        trained: whether its matrix has a gradient at all (a transpose has none).
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    at: int
+    in_registers: bool = True
+    gradient: int = -1
+    gradient_in_registers: bool = True
+    trained: bool = True
+
+    @property
+    def rows_of_block(self) -> int:
+        """Rows of a matrix that it holds."""
+        return self.rows * (WARPS // self.warps)
+
+    def __str__(self) -> str:
+        """As members of an enum of the kernel."""
+        return (
+            f"R = {self.rows}, C = {self.columns}, W = {self.warps}, AT = {self.at}, "
+            f"IN_REGISTERS = {int(self.in_registers)}, GRADIENT = {self.gradient}, "
+            f"GRADIENT_IN_REGISTERS = {int(self.gradient_in_registers)}, TRAINED = {int(self.trained)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMatrix:
+    """A matrix in slots.
+
+    Attributes:
+        number: that instructions call it by, from 1.
+        first, last: its slots, as a range.
+        what: its name, for whoever reads the kernel.
+    """
+
+    number: int
+    first: int
+    last: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """Slots of a kernel and the memory around them.
+
+    Attributes:
+        slots, matrices: what is held.
+        registers: floats of weights and gradients in the registers of every thread.
+        shared_units: the same in shared memory.
+        tile: vectors that a pass over the slots multiplies.
+        stage: floats of a vector in shared memory: the columns of the widest slot.
+        buffers: tiles of vectors in shared memory; 2 where the next one is copied while one is multiplied.
+        sums: floats of partial sums of a pass.
+        keeps_gradients: gradients stay on the chip from the first outer product to the update.
+        blocks_per_sm: thread blocks on a multiprocessor.
+    """
+
+    slots: tuple[KernelSlot, ...] = ()
+    matrices: tuple[KernelMatrix, ...] = ()
+    registers: int = 0
+    shared_units: int = 0
+    tile: int = 8
+    stage: int = 0
+    buffers: int = 1
+    sums: int = 0
+    keeps_gradients: bool = False
+    blocks_per_sm: int = 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        slots = self.buffers * self.tile * self.stage + self.sums + self.shared_units * THREADS
+        return 4 * (SCRIPT_WORDS + SCRATCH_FLOATS + slots)
+
+    def describe(self) -> str:
+        """One line for the head of the source."""
+        held = ", ".join(m.what for m in self.matrices) or "weights in memory"
+        return f"{held}; {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
+
+
+MEMORY_ONLY = Chip()
+
+
+def make_chip(
+    held: list[tuple[str, KernelSlot, int, int]],
+    *,
+    tile: int = 8,
+    buffers: int = 2,
+    keeps_gradients: bool = False,
+    blocks_per_sm: int = 1,
+    registers: int,
+    shared_units: int = 0,
+) -> Chip:
+    """A Chip from (what, shape of its slots, number of slots, rows that a block owns at most) of each matrix.
+
+    The slots of a matrix follow each other: `at` and `gradient` of the shape are those of the first.
+    """
+    slots: list[KernelSlot] = []
+    matrices: list[KernelMatrix] = []
+    stage = sums = 0
+    for number, (what, shape, n, owned) in enumerate(held, 1):
+        size = shape.rows * shape.columns
+        first = len(slots)
+        for k in range(n):
+            gradient = shape.gradient + k * size if shape.gradient >= 0 else -1
+            slots.append(
+                KernelSlot(
+                    shape.rows,
+                    shape.columns,
+                    shape.warps,
+                    shape.at + k * size,
+                    shape.in_registers,
+                    gradient,
+                    shape.gradient_in_registers,
+                    shape.trained,
+                )
+            )
+        matrices.append(KernelMatrix(number, first, len(slots), what))
+        stage = max(stage, 32 * shape.columns * shape.warps)
+        sums = max(sums, n * shape.rows_of_block * shape.warps * tile, owned * tile)
+    return Chip(
+        tuple(slots),
+        tuple(matrices),
+        registers,
+        shared_units,
+        tile,
+        -(-stage // 4) * 4,
+        buffers,
+        -(-sums // 4) * 4,
+        keeps_gradients,
+        blocks_per_sm,
+    )
