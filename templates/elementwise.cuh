@@ -17,29 +17,35 @@ template <auto F> VP_DEVICE float apply(const Rows<4>& r, const int (&u)[4], flo
     return F(r.x[0][u[0]], r.x[1][u[1]], r.x[2][u[2]], r.x[3][u[3]], value);
 }
 
-// dst[r][u] = F(source0[r][u], ..., value); F is a device function of templates/ops.
-template <auto F, int N, class Args> VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Operand (&source)[N])
+template <int N> struct Sources { Operand of[N]; };
+VP_DEVICE Sources<1> sources(const Map1& i) { return {{i.a}}; }
+VP_DEVICE Sources<2> sources(const Map2& i) { return {{i.a, i.b}}; }
+VP_DEVICE Sources<3> sources(const Map3& i) { return {{i.a, i.b, i.c}}; }
+VP_DEVICE Sources<4> sources(const Map4& i) { return {{i.a, i.b, i.c, i.d}}; }
+
+// dst[r][u] = f(rows of the sources, units in them).
+template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Sources<N>& source, F f)
 {
     bool any_scalar = false;
-    for (const Operand& s : source) any_scalar |= s.scalar;
+    VP_UNROLL for (int k = 0; k < N; k++) any_scalar |= source.of[k].scalar;
     const bool accumulate = i.head.flags & ACCUMULATE;
     const auto rows = [&](int r) {
         Rows<N> row;
         row.y = i.dst.row(r);
-        VP_UNROLL for (int k = 0; k < N; k++) row.x[k] = source[k].row(r);
+        VP_UNROLL for (int k = 0; k < N; k++) row.x[k] = source.of[k].row(r);
         return row;
     };
     const auto at = [&](const Rows<N>& row, int u) {
         int units[N];
         VP_UNROLL for (int k = 0; k < N; k++) units[k] = u;
-        return apply<F>(row, units, i.value);
+        return f(row, units);
     };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         if (ONE_LOOP || any_scalar) {
             for_units(vp, r0, r1, u0, u1, rows, [&](const Rows<N>& row, int u) {
                 int units[N];
-                VP_UNROLL for (int k = 0; k < N; k++) units[k] = source[k].scalar ? 0 : u;
-                const float v = apply<F>(row, units, i.value);
+                VP_UNROLL for (int k = 0; k < N; k++) units[k] = source.of[k].scalar ? 0 : u;
+                const float v = f(row, units);
                 row.y[u] = accumulate ? row.y[u] + v : v;
             });
         } else if (accumulate) {
@@ -50,10 +56,11 @@ template <auto F, int N, class Args> VP_DEVICE void map_rows(const Vp& vp, const
     });
 }
 
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map1& i) { map_rows<F, 1>(vp, i, {i.a}); }
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map2& i) { map_rows<F, 2>(vp, i, {i.a, i.b}); }
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map3& i) { map_rows<F, 3>(vp, i, {i.a, i.b, i.c}); }
-template <auto F, int N> VP_ROUTINE void map(const Vp& vp, const Map4& i) { map_rows<F, 4>(vp, i, {i.a, i.b, i.c, i.d}); }
+// F is a device function of templates/ops.
+template <auto F, int N, class Args> VP_ROUTINE void map(const Vp& vp, const Args& i)
+{
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply<F>(row, units, i.value); });
+}
 
 VP_ROUTINE void zero(const Vp& vp, const Fill& i)
 {

@@ -4,7 +4,7 @@ VP_DEVICE int size_of(const Word* ip) { return ip[1]; }
 VP_DEVICE Word entry_point(const Vp& vp) { return vp.script[VP_HEADER_WORDS + vp.id]; }
 
 struct Head {
-    int flags, n, width, parts;
+    int opcode, flags, n, width, parts;
 };
 
 // Rows of floats: at a stride, or anywhere through an index list.
@@ -29,7 +29,7 @@ struct Reader {
     VP_DEVICE Reader(const Vp& v, const Word* i) : vp(v), ip(i), end(i + i[1]) {}
     VP_DEVICE Head head()
     {
-        Head h = {(int)(ip[0] >> 16), (int)ip[2], (int)ip[3], (int)ip[4]};
+        Head h = {opcode_of(ip), (int)(ip[0] >> 16), (int)ip[2], (int)ip[3], (int)ip[4]};
         ip += VP_HEAD_WORDS;
         return h;
     }
@@ -59,26 +59,24 @@ VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
 // The vp-th of count contiguous, nearly equal shares of range(total).
 VP_DEVICE int share(int total, int vp, int count) { return total / count * vp + total % count * vp / count; }
 
+// What this virtual processor owns of an instruction's result: rows by units of each part.
+VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
+{
+    const int flags = (int)(ip[0] >> 16), n = (int)ip[2], width = (int)ip[3], parts = (int)ip[4];
+    if (flags & ALONE) return {0, n, 0, width, width, 1};
+    if (flags & ROWS) return {share(n, vp.id, vp.count), share(n, vp.id + 1, vp.count), 0, width, width, 1};
+    const int part = width / parts, blocks = (part + VP_PANEL - 1) / VP_PANEL;
+    const int from = share(blocks, vp.id, vp.count) * VP_PANEL, to = share(blocks, vp.id + 1, vp.count) * VP_PANEL;
+    return {0, n, from, least(to, part), part, parts};
+}
+
 // Calls f(row_from, row_to, unit_from, unit_to) for every piece of the result that this virtual processor owns. One call
 // in the text: f is inlined, and twice the code would take twice as long to compile.
 template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
 {
-    int row_from = 0, row_to = h.n, parts = h.parts, part = h.width / h.parts, from = 0, to = part;
-    if (h.flags & ALONE) {
-        parts = row_from < row_to ? 1 : 0;
-        to = h.width;
-    } else if (h.flags & ROWS) {
-        row_from = share(h.n, vp.id, vp.count);
-        row_to = share(h.n, vp.id + 1, vp.count);
-        parts = row_from < row_to ? 1 : 0;
-        to = h.width;
-    } else {
-        const int blocks = (part + VP_PANEL - 1) / VP_PANEL;
-        from = share(blocks, vp.id, vp.count) * VP_PANEL;
-        to = least(share(blocks, vp.id + 1, vp.count) * VP_PANEL, part);
-    }
-    if (from < to)
-        for (int p = 0; p < parts; p++) f(row_from, row_to, p * part + from, p * part + to);
+    const Slices& s = vp.slices;
+    if (s.from >= s.to || (h.flags & (ROWS | ALONE) && s.row_from >= s.row_to)) return;
+    VP_ROLLED for (int p = 0; p < s.parts; p++) f(s.row_from, s.row_to, p * s.part + s.from, p * s.part + s.to);
 }
 
 // Calls f(panel, column_from, column_to, tile) for the tiles of a (rows, columns) matrix that this VP owns.
@@ -87,7 +85,7 @@ template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns,
     const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
     const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
     const int to = share(panels * across, vp.id + 1, vp.count);
-    for (int t = share(panels * across, vp.id, vp.count); t < to; t++) {
+    VP_ROLLED for (int t = share(panels * across, vp.id, vp.count); t < to; t++) {
         const int from = t % across * VP_TILE_COLUMNS;
         f(t / across, from, least(from + VP_TILE_COLUMNS, columns), t % across);
     }

@@ -83,8 +83,11 @@ VP_ROUTINE void outer(Vp& vp, const Outer& i)
     const auto keep = [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; };
     const Range slots = slots_of(i.matrix);
     if (slots.first == slots.last) outer_in_memory(vp, i, keep);
-    else if (VP_KEEPS_GRADIENTS) outer_of_slots(vp, i, slots, [](float, int, int) {});
-    else outer_of_slots(vp, i, slots, keep);
+#if VP_KEEPS_GRADIENTS
+    else keep_outer(vp, i, slots);
+#else
+    else outer_in_passes(vp, i, slots, keep);
+#endif
 }
 
 // The step of one weight, and the new weight into the transpose as well.
@@ -104,34 +107,11 @@ template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
     const auto finish = [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); };
     const Range slots = slots_of(i.matrix);
     if (slots.first == slots.last) outer_in_memory(vp, i, finish);
-    else outer_of_slots(vp, i, slots, finish);
-}
-
-// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
-template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& i, F f)
-{
-    const bool none = i.head.flags & NO_GRADIENT;
-    const float* g = vp.pool + i.gradient;
-    const int columns = (int)i.columns;
-    const Range slots = slots_of(i.matrix);
-    if (slots.first == slots.last) {
-        for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
-            VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(none ? 0.f : g[(size_t)row * columns + c], row, c);
-        });
-        return;
-    }
-    const Owned owned(vp, i.head);
-    for_slots<0>(slots, [&](auto slot, int number) {
-        using S = decltype(slot);
-        for_weights<S>(owned, number, columns, [&](int r, int c, int row, int column) {
-            float v = 0.f;
-            if (!none) {
-                if constexpr (VP_KEEPS_GRADIENTS && S::GRADIENT >= 0) v = gradient<S>(vp.store, r, c);
-                else v = g[(size_t)row * columns + column];
-            }
-            f(v, row, column);
-        });
-    });
+#if VP_KEEPS_GRADIENTS
+    else keep_outer(vp, i, slots), for_gradients(vp, i, finish);
+#else
+    else outer_in_passes(vp, i, slots, finish);
+#endif
 }
 
 template <class Rule> VP_ROUTINE void update_matrix(Vp& vp, const UpdateMatrix& i)
@@ -180,12 +160,20 @@ VP_ROUTINE void store_gradient(Vp& vp, const KeptGradient& i)
 // And back: what earlier calls accumulated.
 VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
 {
+#if VP_KEEPS_GRADIENTS
     const Owned owned(vp, i.head);
     for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
         using S = decltype(slot);
-        if constexpr (VP_KEEPS_GRADIENTS && S::GRADIENT >= 0)
-            for_weights<S>(owned, number, (int)i.columns, [&](int r, int c, int row, int column) {
-                gradient<S>(vp.store, r, c) = vp.pool[i.gradient + (size_t)row * i.columns + column];
-            });
+        if constexpr (S::GRADIENT >= 0) {
+            VP_UNROLL for (int r = 0; r < S::R; r++) {
+                const int row = owned.row(number * Shape<S>::ROWS + first_row<S>() + r);
+                VP_UNROLL for (int c = 0; c < S::C; c++) {
+                    const int column = column_of<S>(c);
+                    const bool inside = row >= 0 && column < (int)i.columns;
+                    gradient<S>(vp.store, r, c) = inside ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
+                }
+            }
+        }
     });
+#endif
 }

@@ -42,6 +42,11 @@ struct Launch {
     unsigned long long patience;  // nanoseconds that a wait may take; 0: any
 };
 
+// Part of an instruction's result (script.cuh).
+struct Slices {
+    int row_from, row_to, from, to, part, parts;
+};
+
 // What a thread holds of the weights (cuda/slots.cuh).
 struct Store { float cached[VP_CACHED > 0 ? VP_CACHED : 1]; };
 
@@ -53,6 +58,7 @@ struct Vp {
     unsigned long long patience;
     Word position;         // in the script, of the instruction that is executed
     Word fetched;          // the first word in the buffer
+    Slices slices;         // of its result: what is this one's
     float gradient_scale;  // from clipping by global norm
     Store store;
 };

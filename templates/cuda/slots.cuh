@@ -10,7 +10,7 @@ enum {
     SUMS = VP_SUMS,  // partial sums of a pass, or the gradients of its results
 };
 VP_DEVICE float* stage_buffer(int k) { return slot_memory() + k % BUFFERS * (TILE * STAGE); }
-VP_DEVICE float* sums_buffer() { return slot_memory() + BUFFERS * TILE * STAGE; }
+VP_DEVICE float* sums_buffer() { return slot_memory() + VP_STAGED; }
 VP_DEVICE float* shared_weights() { return sums_buffer() + SUMS; }
 
 // Calls f(Slot) for the slots of a range. Which slot it is must be known when compiling: registers have no addresses.
@@ -265,31 +265,48 @@ template <class S, class G> VP_DEVICE void add_outer(const Owned& owned, int num
     }
 }
 
-// Calls f(r, c, row, column) for the weights of a slot that this thread holds.
-template <class S, class F> VP_DEVICE void for_weights(const Owned& owned, int number, int columns, F f)
+// What a thread holds of slot `s`, by way of shared memory, so that f(value, row, column) is there once and not for each
+// register: value<Slot>(r, c) gives what to hand to f.
+template <class Value, class F>
+VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, Value value, F f)
 {
-    VP_UNROLL for (int r = 0; r < S::R; r++) {
-        const int row = owned.row(number * Shape<S>::ROWS + first_row<S>() + r);
-        VP_UNROLL for (int c = 0; c < S::C; c++)
-            if (row >= 0 && column_of<S>(c) < columns) f(r, c, row, column_of<S>(c));
+    float* mine = slot_memory() + thread();
+    int rows = 0, across = 0, along = 1;
+    for_slots<0>({s, s + 1}, [&](auto slot, int) {
+        using S = decltype(slot);
+        rows = S::R, across = S::C, along = S::W;
+        VP_UNROLL for (int r = 0; r < S::R; r++)
+            VP_UNROLL for (int c = 0; c < S::C; c++) mine[(r * S::C + c) * THREADS] = value(slot, r, c);
+    });
+    const int first = ((s - slots.first) * (WARPS / along) + warp() / along) * rows;
+    VP_ROLLED for (int r = 0; r < rows; r++) {
+        const int row = owned.row(first + r);
+        VP_ROLLED for (int c = 0; c < across; c++) {
+            const int column = (warp() % along * across + c) * WARP + lane();
+            if (row >= 0 && column < columns) f(mine[(r * across + c) * THREADS], row, column);
+        }
     }
 }
 
-// Where the chip keeps the gradient, outer products add to it there; else finish(g, row, column) gets every element when it
-// is complete, slot after slot: as many passes over the vectors as there are slots.
-template <class Args, class Finish> VP_DEVICE void outer_of_slots(Vp& vp, const Args& i, Range slots, Finish finish)
+#if VP_KEEPS_GRADIENTS
+template <class S> VP_DEVICE float kept(Store& store, S, int r, int c)
+{
+    if constexpr (S::GRADIENT >= 0) return gradient<S>(store, r, c);
+    else return 0.f;
+}
+
+// Outer products add to the gradient in its registers.
+template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slots)
 {
     const Owned owned(vp, i.head);
-    const bool accumulate = i.head.flags & ACCUMULATE;
-#if VP_KEEPS_GRADIENTS
-    for_slots<0>(slots, [&](auto slot, int) {
-        using S = decltype(slot);
-        if constexpr (S::GRADIENT >= 0) {
-            VP_UNROLL for (int r = 0; r < S::R; r++)
-                VP_UNROLL for (int c = 0; c < S::C; c++)
-                    if (!accumulate) gradient<S>(vp.store, r, c) = 0.f;
-        }
-    });
+    if (!(i.head.flags & ACCUMULATE))
+        for_slots<0>(slots, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0) {
+                VP_UNROLL for (int r = 0; r < S::R; r++)
+                    VP_UNROLL for (int c = 0; c < S::C; c++) gradient<S>(vp.store, r, c) = 0.f;
+            }
+        });
     for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
@@ -297,26 +314,57 @@ template <class Args, class Finish> VP_DEVICE void outer_of_slots(Vp& vp, const 
                 add_outer<S>(owned, number, x, dy, n, [&](int r, int c) -> float& { return gradient<S>(vp.store, r, c); });
         });
     });
-    for_slots<0>(slots, [&](auto slot, int number) {
-        using S = decltype(slot);
-        if constexpr (S::GRADIENT >= 0)
-            for_weights<S>(owned, number, (int)i.columns,
-                           [&](int r, int c, int row, int column) { finish(gradient<S>(vp.store, r, c), row, column); });
-    });
+}
+#endif
+
+// Where the chip does not keep gradients: finish(g, row, column) gets every element, slot after slot, with as many passes
+// over the vectors as there are slots.
+template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
+{
+    const Owned owned(vp, i.head);
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        float g[VP_MOST];
+        VP_UNROLL for (int k = 0; k < VP_MOST; k++) g[k] = 0.f;
+        for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
+            for_slots<0>({s, s + 1}, [&](auto slot, int) {
+                using S = decltype(slot);
+                if constexpr (S::TRAINED)
+                    add_outer<S>(owned, s - slots.first, x, dy, n, [&](int r, int c) -> float& { return g[r * S::C + c]; });
+            });
+        });
+        for_elements(owned, slots, s, (int)i.columns, [&](auto slot, int r, int c) { return g[r * decltype(slot)::C + c]; },
+                     [&](float sum, int row, int column) {
+            const float before = accumulate ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
+            finish(before + sum, row, column);
+        });
+        __syncthreads();
+    }
+}
+
+// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
+template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& i, F f)
+{
+    const bool none = i.head.flags & NO_GRADIENT;
+    const float* g = vp.pool + i.gradient;
+    const int columns = (int)i.columns;
+    const Range slots = slots_of(i.matrix);
+    if (slots.first == slots.last) {
+        for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
+            VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(none ? 0.f : g[(size_t)row * columns + c], row, c);
+        });
+        return;
+    }
+    const Owned owned(vp, i.head);
+#if VP_KEEPS_GRADIENTS
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++)
+        for_elements(owned, slots, s, columns, [&](auto slot, int r, int c) { return none ? 0.f : kept(vp.store, slot, r, c); },
+                     f);
 #else
-    for_slots<0>(slots, [&](auto slot, int number) {
-        using S = decltype(slot);
-        if constexpr (S::TRAINED) {
-            float g[S::R * S::C];
-            VP_UNROLL for (int k = 0; k < S::R * S::C; k++) g[k] = 0.f;
-            for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
-                add_outer<S>(owned, number, x, dy, n, [&](int r, int c) -> float& { return g[r * S::C + c]; });
-            });
-            for_weights<S>(owned, number, (int)i.columns, [&](int r, int c, int row, int column) {
-                const float before = accumulate ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
-                finish(before + g[r * S::C + c], row, column);
-            });
-        }
-    });
+    VP_ROLLED for (int k = warp(); k < owned.count; k += WARPS) {
+        const int row = owned.row(k);
+        if (row < 0) continue;
+        VP_ROLLED for (int c = lane(); c < columns; c += WARP) f(none ? 0.f : g[(size_t)row * columns + c], row, c);
+    }
 #endif
 }

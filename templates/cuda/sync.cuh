@@ -22,7 +22,7 @@ VP_DEVICE Vp enter(const Launch& launch)
     vp.position = launch.script[VP_HEADER_WORDS + vp.id];
     vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
     if (vp.id == 0) {
-        for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
+        VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
     return vp;
 }
@@ -36,7 +36,7 @@ VP_DEVICE const Word* fetch(Vp& vp)
     if (offset + VP_HEAD_WORDS > SCRIPT_WORDS || offset + buffer[offset + 1] > SCRIPT_WORDS) {
         __syncthreads();
         const Word end = vp.script[3];
-        for (int k = thread(); k < SCRIPT_WORDS; k += THREADS)
+        VP_ROLLED for (int k = thread(); k < SCRIPT_WORDS; k += THREADS)
             buffer[k] = vp.position + k < end ? load_script(vp.script + vp.position + k) : 0;
         vp.fetched = vp.position;
         __syncthreads();
@@ -56,7 +56,7 @@ VP_DEVICE void stop(const Vp& vp, unsigned why)
     if (thread() != 0) return;
     if (compare_and_swap(vp.report, 0, vp.position + 1) == 0) store_relaxed(vp.report + 1, why);
     store_relaxed(vp.report + 2 + vp.id, vp.position);
-    for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
+    VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
 }
 
 // False: the launch was stopped. One thread polls; the acquire and the block's barrier order what comes after.

@@ -112,7 +112,7 @@ int vpps_launch(Machine* m, float* pool, const Word* script)
     memset(m->counters[~m->launches & 1], 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
     m->stopped = 0;
     m->running = m->count;
-    m->launch = {0, m->count, pool, script, mine, &m->stopped, m->spins, 1.f, 0};
+    m->launch = {0, m->count, pool, script, mine, &m->stopped, m->spins, 1.f, 0, {}};
     pthread_cond_broadcast(&m->start);
     pthread_mutex_unlock(&m->lock);
     return 1;

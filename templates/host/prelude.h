@@ -17,6 +17,7 @@
 #define VP_GLOBAL static
 #define VP_ROUTINE static __attribute__((noinline))  // one instruction: inlining them all makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
+#define VP_ROLLED
 #define VP_UNROLL _Pragma("GCC unroll 16")
 
 typedef uint32_t Word;
@@ -39,6 +40,12 @@ VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
 
 // ---- a virtual processor, and the launch it takes part in
+
+// Part of an instruction's result (script.cuh).
+struct Slices {
+    int row_from, row_to, from, to, part, parts;
+};
+
 struct Vp {
     int id, count;         // index within the group, number in the group
     float* pool;           // all floats: weights, gradients, activations
@@ -48,6 +55,7 @@ struct Vp {
     int spins;             // how often a wait looks again before it lets another thread run
     float gradient_scale;  // from clipping by global norm
     Word position;         // in the script, of the instruction that is executed
+    Slices slices;         // what is this one's of it
     VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
 };
 

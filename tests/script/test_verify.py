@@ -16,7 +16,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS
-from vpps.script.verify import Verifier, verify
+from vpps.script.verify import Access, Verifier, verify
 
 pytestmark = pytest.mark.host
 
@@ -93,9 +93,9 @@ def test_a_missing_signal_is_a_deadlock() -> None:
 class _Races(Verifier):
     """As if everything had been written before: what is left to find are races alone."""
 
-    def access(self, p: int, d: Decoded, cells: NDArray[np.int64], writes: bool) -> None:
+    def access(self, p: int, d: Decoded, cells: NDArray[np.int64], access: Access) -> None:
         self.holds[:] = True
-        super().access(p, d, cells, writes)
+        super().access(p, d, cells, access)
 
 
 @pytest.mark.parametrize("train, which", [*((True, i) for i in range(12)), *((False, i) for i in range(8))])
@@ -129,7 +129,9 @@ def _conflicts(plan: Plan) -> bool:
             epochs.append([[] for _ in range(2)])
         for p in range(2):
             if d.instruction.name not in ("signal", "wait", "end"):
-                epochs[-1][p].extend((set(cells.tolist()), writes) for cells, writes in verifier.touches(p, d))
+                epochs[-1][p].extend(
+                    (set(cells.tolist()), access is not Access.READ) for cells, access in verifier.touches(p, d)
+                )
     return any(
         (mine_writes or their_writes) and not mine.isdisjoint(theirs)
         for first, second in epochs

@@ -89,10 +89,19 @@ class Chip:
     blocks_per_sm: int = 1
 
     @property
+    def most(self) -> int:
+        """Floats that a slot takes of each thread, at most."""
+        return max((s.rows * s.columns for s in self.slots), default=1)
+
+    @property
+    def staged(self) -> int:
+        """Floats of shared memory for vectors; room, too, for the weights or gradients of a slot."""
+        return max(self.buffers * self.tile * self.stage, self.most * THREADS) if self.slots else 0
+
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        slots = self.buffers * self.tile * self.stage + self.sums + self.shared_units * THREADS
-        return 4 * (SCRIPT_WORDS + SCRATCH_FLOATS + slots)
+        return 4 * (SCRIPT_WORDS + SCRATCH_FLOATS + self.staged + self.sums + self.shared_units * THREADS)
 
     def describe(self) -> str:
         """One line for the head of the source."""

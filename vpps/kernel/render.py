@@ -159,6 +159,7 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
         machine=_joined(("host/machine.h",)),
         forms=FORMS,
         table=[i for i in TABLE if not i.on_chip],
+        merged={},
     )
 
 
@@ -166,6 +167,8 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
 def render_cuda(spec: KernelSpec) -> str:
     """Source of a cuda (and simt) kernel, specialised to the instructions and slots that a model needs."""
     chip = spec.chip
+    table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
+    maps = sorted({i.form for i in table if i.form.startswith("Map")})
     configuration = {
         "VP_PANEL": (1, "units are dealt one by one"),
         "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a matrix in memory"),
@@ -174,6 +177,8 @@ def render_cuda(spec: KernelSpec) -> str:
         "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
         "VP_TILE": (chip.tile, "vectors that one pass over the slots multiplies"),
         "VP_STAGE": (chip.stage, "floats of a vector in shared memory"),
+        "VP_STAGED": (chip.staged, "floats of all vectors there; room, too, for the weights or gradients of a slot"),
+        "VP_MOST": (chip.most, "floats that a slot takes of each thread, at most"),
         "VP_BUFFERS": (chip.buffers, "tiles of vectors in shared memory: 2 where the next one comes meanwhile"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
         "VP_KEEPS_GRADIENTS": (int(chip.keeps_gradients), "gradients stay on the chip until the update"),
@@ -190,5 +195,7 @@ def render_cuda(spec: KernelSpec) -> str:
         enter="Vp vp = enter(launch);",
         machine="",
         forms=FORMS,
-        table=[i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS],
+        table=table,
+        # One loop for all elementwise ops with as many operands: code is scarce, and a branch that all take is cheap.
+        merged={form: [i for i in table if i.form == form] for form in maps},
     )
