@@ -43,7 +43,7 @@ class HandleError(VppsError):
 
 
 class CapacityError(VppsError):
-    """A graph needs more memory than the pool may grow to."""
+    """A graph needs more memory than the pool may grow to, or something forced onto the chip more than there is."""
 
 
 class CompileError(VppsError):

@@ -1,0 +1,32 @@
+"""Which weights live where on a GPU: registers first, then shared memory, then L2.
+
+device: what a GPU offers; slots: shapes and the rows in them; holding: what is asked and answered; place: who gets
+slots; gradients: where weight gradients are gathered; planner: the whole, and smaller ones where a kernel spills;
+report: the table for the user.
+"""
+
+from vpps.plan.onchip.device import DEVICES, Device, capacity, known_device
+from vpps.plan.onchip.holding import Gradients, Held, MatrixSpec, OnChip, Options, Slot, Tier, owned_rows
+from vpps.plan.onchip.planner import plan_onchip, step_down
+from vpps.plan.onchip.report import explain
+from vpps.plan.onchip.slots import Shape, valid_rpw
+
+__all__ = [
+    "DEVICES",
+    "Device",
+    "Gradients",
+    "Held",
+    "MatrixSpec",
+    "OnChip",
+    "Options",
+    "Shape",
+    "Slot",
+    "Tier",
+    "capacity",
+    "explain",
+    "known_device",
+    "owned_rows",
+    "plan_onchip",
+    "step_down",
+    "valid_rpw",
+]

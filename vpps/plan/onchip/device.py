@@ -1,0 +1,102 @@
+"""What a GPU offers to the planner: multiprocessors, registers, shared memory, L2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpps.errors import HandleError
+
+THREADS = 256  # of a block: with fewer, 255 registers per thread do not reach the whole register file
+WARPS = THREADS // 32
+KIB = 1024
+
+# Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
+# III-A, footnote 6). Two blocks: compiled without spilling (kernel.md, section 6).
+OTHER_REGISTERS = {1: 64, 2: 48}
+
+# Static shared memory of the kernel, in bytes: partial sums of rows that span several warps (8 warps, 64 sums each:
+# 2 KiB) and the words that a block's threads tell each other.
+KERNEL_SHARED = 4 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, as far as the distribution of weights depends on it.
+
+    Attributes:
+        name: what the user calls it.
+        sm: compute capability times ten: 90 for sm_90.
+        sms: multiprocessors.
+        shared_per_block: the most shared memory that a block may opt in to, in bytes.
+        shared_per_sm: shared memory of a multiprocessor, in bytes.
+        l2_bytes: second-level cache.
+        registers_per_sm: 32-bit registers of a multiprocessor.
+    """
+
+    name: str
+    sm: int
+    sms: int
+    shared_per_block: int
+    shared_per_sm: int
+    l2_bytes: int
+    registers_per_sm: int = 65536
+
+    def registers(self, blocks_per_sm: int) -> int:
+        """Registers of each thread that slots may use."""
+        return max(0, self.registers_per_sm // (THREADS * blocks_per_sm) - OTHER_REGISTERS[blocks_per_sm])
+
+    def shared(self, blocks_per_sm: int) -> int:
+        """Bytes of dynamic shared memory of a block: staging buffer and slots. The system keeps 1 KiB per block since
+        sm_80 (CUDA C++ Programming Guide, compute capabilities)."""
+        system = KIB if self.sm >= 80 else 0
+        per_block = self.shared_per_sm // blocks_per_sm - system
+        return max(0, min(self.shared_per_block, per_block) - KERNEL_SHARED)
+
+    @property
+    def copies_asynchronously(self) -> bool:
+        """Whether the next tile of vertices can be fetched during the present one (`cp.async`)."""
+        return self.sm >= 80
+
+
+def _device(name: str, sm: int, sms: int, shared_per_sm: int, l2_mib: float) -> Device:
+    per_block = shared_per_sm - (1 if sm >= 80 else 0)
+    return Device(name, sm, sms, per_block * KIB, shared_per_sm * KIB, int(l2_mib * KIB * KIB))
+
+
+# For planning on a machine without the GPU; a runtime asks the driver. Sources: NVIDIA's architecture white papers,
+# the tuning guides (shared memory) and what the driver reports (multiprocessors enabled, L2).
+DEVICES = {
+    device.name: device
+    for device in (
+        _device("T4", 75, 40, 64, 4),
+        _device("A100", 80, 108, 164, 40),
+        _device("RTX 3090", 86, 82, 100, 6),
+        _device("RTX 4090", 89, 128, 100, 72),
+        _device("H100", 90, 132, 228, 50),  # SXM5
+        _device("H200", 90, 132, 228, 60),
+        _device("B200", 100, 148, 228, 126.5),
+    )
+}
+
+
+def known_device(name: str) -> Device:
+    """A device of the table, by name.
+
+    Raises:
+        HandleError: no such device.
+    """
+    if name not in DEVICES:
+        raise HandleError(f"device {name!r} is not known; expected one of {', '.join(DEVICES)}, or describe a Device")
+    return DEVICES[name]
+
+
+def capacity(device: Device, blocks_per_sm: int = 1, widest: int = 256, tile: int = 8) -> tuple[int, int]:
+    """(weights that fit in registers, weights that fit in shared memory besides), in floats, on the whole device.
+
+    Args:
+        widest: columns of the widest matrix, which decide the size of the staging buffer.
+        tile: vertices that the staging buffer holds.
+    """
+    blocks = device.sms * blocks_per_sm
+    shared = max(0, device.shared(blocks_per_sm) - 4 * tile * widest) // KIB
+    return blocks * THREADS * device.registers(blocks_per_sm), blocks * THREADS * shared

@@ -1,0 +1,129 @@
+"""Slots: tiles of weights that a block holds, which shape suits a matrix, and which of its rows lie where.
+
+A block's 8 warps form 8 / wk groups of wk warps. In a slot of shape (R, C, wk) every group holds R rows; the lanes of
+its wk warps hold C columns each of every one. So a slot has room for R * 8 / wk rows of 32 * wk * C columns and takes
+R * C registers of every thread, or R * C KiB of shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.plan.onchip.device import WARPS
+from vpps.script.slices import share
+
+Ownership = Literal["aligned", "round-robin"]
+
+WARPS_PER_ROW = (1, 2, 4, 8)
+ACCUMULATORS = 64  # sums that a thread carries: rows of a slot times vertices of a tile
+SHAPED_FOR = 8  # vertices of a tile that shapes are chosen for
+
+# Fused multiply-adds to a shuffle or a load from shared memory: the units that do those run at a quarter of the rate.
+SLOW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Slots of one shape that hold all a block owns of a matrix.
+
+    Attributes:
+        rows: R, of each group of warps.
+        columns: C, of each lane.
+        warps: wk, along a row.
+        slots: how many.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    slots: int
+
+    @property
+    def registers(self) -> int:
+        """Registers of every thread, or KiB of shared memory, of all the slots."""
+        return self.slots * self.rows * self.columns
+
+    @property
+    def width(self) -> int:
+        """Columns of a row with padding: floats of a vertex in the staging buffer."""
+        return 32 * self.warps * self.columns
+
+    @property
+    def cost(self) -> int:
+        """Time of one vertex in fused multiply-adds of a thread: the products, summing R rows over the lanes, and
+        loading C values of the vector."""
+        return self.slots * (self.rows * self.columns + SLOW * self.rows + SLOW * self.columns)
+
+
+@lru_cache(maxsize=4096)
+def shapes(rows_owned: int, columns: int, max_rows: int) -> tuple[Shape, ...]:
+    """Shapes for `rows_owned` rows of `columns` columns, cheapest first; of equal ones the one with fewer registers,
+    then the one with more columns per lane."""
+    found: list[Shape] = []
+    for warps in WARPS_PER_ROW:
+        groups = WARPS // warps
+        per_lane = -(-columns // (32 * warps))
+        tallest = min(max_rows, -(-rows_owned // groups))
+        found += [Shape(rows, per_lane, warps, -(-rows_owned // (rows * groups))) for rows in range(1, tallest + 1)]
+    return tuple(sorted(found, key=lambda s: (s.cost, s.registers, -s.columns)))
+
+
+def whole_rows(rows: int, columns: int, rpw: int, n_vps: int) -> Shape:
+    """The paper's shape: a warp holds `rpw` whole rows of every slot."""
+    return Shape(rpw, -(-columns // 32), 1, -(-pieces(rows, rpw) // n_vps))
+
+
+def valid_rpw(rowmax: int, budget: int) -> range:
+    """Rows per warp that the paper's scheme can choose from (VPPS, section III-A).
+
+    Args:
+        rowmax: columns of the widest matrix that is held, transposes counted.
+        budget: registers of a thread for slots.
+    """
+    return range(1, budget // -(-rowmax // 32) + 1)
+
+
+def pieces(rows: int, rpw: int) -> int:
+    """Pieces of 8 * rpw rows that a matrix is dealt in, round-robin: one is a slot of one block."""
+    return -(-rows // (WARPS * rpw))
+
+
+def most_rows(rows: int, parts: int, n_vps: int) -> int:
+    """Rows of the block that owns most of a matrix with aligned ownership."""
+    return parts * -(-(rows // parts) // n_vps)
+
+
+def most_dealt_rows(rows: int, rpw: int, n_vps: int) -> int:
+    """Rows of the block that owns most of a matrix dealt round-robin."""
+    length, n_pieces = WARPS * rpw, pieces(rows, rpw)
+    full_rounds = (n_pieces - 1) // n_vps
+    alone = n_pieces - full_rounds * n_vps == 1  # the last piece, which may be shorter, begins a round
+    return full_rounds * length + (rows - (n_pieces - 1) * length if alone else length)
+
+
+def aligned_rows(rows: int, parts: int, vp: int, n_vps: int) -> NDArray[np.int32]:
+    """Rows of a VP that owns the same units of each part, in order."""
+    units = rows // parts
+    first, last = share(units, vp, n_vps)
+    part = np.arange(first, last, dtype=np.int32)
+    return np.concatenate([part + p * units for p in range(parts)], dtype=np.int32)
+
+
+def dealt_rows(rows: int, rpw: int, first_vp: int, vp: int, n_vps: int) -> NDArray[np.int32]:
+    """Rows of a VP that takes pieces in turn with the others, from `first_vp` on."""
+    length = WARPS * rpw
+    starts = range((vp - first_vp) % n_vps * length, rows, n_vps * length)
+    found = [np.arange(start, min(start + length, rows), dtype=np.int32) for start in starts]
+    return np.concatenate([np.empty(0, np.int32), *found], dtype=np.int32)
+
+
+def in_slot_order(rows: NDArray[np.int32], shape: Shape) -> NDArray[np.int32]:
+    """Rows of a VP as (slots, groups of warps, R), -1 where there is none."""
+    table = np.full(shape.slots * (WARPS // shape.warps) * shape.rows, -1, np.int32)
+    table[: len(rows)] = rows
+    return table.reshape(shape.slots, WARPS // shape.warps, shape.rows)
