@@ -250,7 +250,7 @@ def test_weights_come_before_the_second_staging_buffer() -> None:
 def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
     wide = MatrixSpec("A", 132, 8192, role_t_parts=0)
     assert plan_onchip([wide], H200, 132).tile == 4
-    with pytest.raises(CapacityError, match="staging 8 of its rows takes 256 KiB of the 223 KiB there are"):
+    with pytest.raises(CapacityError, match="staging 8 of its rows takes 256 KiB of 223 KiB"):
         plan_onchip([wide], H200, 132, Options(tile=8, tiers={"A": "registers"}))
     wider = dataclasses.replace(wide, columns=65536)
     assert tiers(plan_onchip([wider], H200, 132)) == {"A": "L2"}
@@ -485,6 +485,10 @@ def test_every_step_is_smaller_and_another_kernel(device: str, ownership: str, h
         assert all(b >= a for b, a in zip(before, after, strict=True))
         assert before != after
     assert len({p.to_key() for p in plans}) == len(plans)
+    for held in (held for p in plans for held in p.held if held.shape):
+        tables = [owned_rows(held, vp, gpu.sms) for vp in range(gpu.sms)]
+        assert np.array_equal(np.sort(np.concatenate([t[t >= 0] for t in tables])), np.arange(held.rows))
+        assert max((table >= 0).sum() for table in tables) == held.rows_owned
 
 
 def test_the_least_useful_role_leaves_the_registers_first() -> None:

@@ -182,9 +182,7 @@ class Attempt:
         options = self.request.options
         forced = options.tiers.get(role.name)
         if role.transposed and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
-            return self._atomic_by_force(
-                role, f"tiers={{{role.name!r}: 'atomic'}}" if forced else "transposed='atomic'"
-            )
+            return self._atomic_by_force(role, _written(role, forced) if forced else "transposed='atomic'")
         if role.sliced_by_rows(self.request.vps):
             if forced in ("registers", "shared"):
                 self.misfit = self.misfit or f"{_written(role, forced)}: {ROW_SLICED}; leave it out"
@@ -218,8 +216,9 @@ class Attempt:
         least = min(shapes, key=lambda s: (s.registers, s.width))
         left = self.room.left("shared", least.width)
         if left < 0:
-            staging = 4 * self.tile * least.width // KIB
-            return f"staging {self.tile} of its rows takes {staging} KiB of the {self.room.shared // KIB} KiB there are"
+            staging, slots = 4 * self.tile * least.width // KIB, self.room.taken["shared"]
+            beside = f", slots {slots} KiB," if slots else ""
+            return f"staging {self.tile} of its rows takes {staging} KiB{beside} of {self.room.shared // KIB} KiB"
         shared = f"{least.registers} KiB of shared memory, {left} KiB were left"
         if role.name in self.request.limits.evicted:
             return f"{SPILLED}; needs {shared}"

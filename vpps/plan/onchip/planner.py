@@ -135,9 +135,9 @@ def _holders(
     for role in request.roles:
         where, slots = attempt.places[role.name], ranges[role.name]
         n_pieces = 0
-        if attempt.rpw is not None and where.shape is not None:
-            n_pieces = pieces(role.rows, attempt.rpw)
-            rows_owned = most_dealt_rows(role.rows, attempt.rpw, request.vps)
+        if request.options.ownership == "round-robin" and where.shape is not None:
+            n_pieces = pieces(role.rows, where.shape.rows)
+            rows_owned = most_dealt_rows(role.rows, where.shape.rows, request.vps)
         else:
             rows_owned = attempt.rows_owned(role)
         holders.append(
