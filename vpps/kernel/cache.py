@@ -23,7 +23,15 @@ def key_of(*parts: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def cached(key: str, suffix: str, source: str, build: Callable[[Path, Path], None]) -> Path:
+def cached(
+    key: str,
+    suffix: str,
+    source: str,
+    build: Callable[[Path, Path], None],
+    source_suffix: str = ".cpp",
+    companions: tuple[str, ...] = (),
+    usable: Callable[[Path], bool] = Path.is_file,
+) -> Path:
     """Path of the binary for `key`, built now if it is not there.
 
     Args:
@@ -31,28 +39,50 @@ def cached(key: str, suffix: str, source: str, build: Callable[[Path, Path], Non
         suffix: of the binary, such as ".so".
         source: text that `build` compiles; kept beside the binary for whoever wants to read it.
         build: `build(source_path, binary_path)` compiles one into the other or raises.
+        source_suffix: of the text.
+        companions: suffixes of files that `build` writes beside the binary, under its name.
+        usable: whether the binary is there and, if the caller can tell, undamaged.
 
     Raises:
         CompileError: the directory cannot be used (the message says why), or what `build` raises.
     """
     folder = _private_directory(cache_dir().absolute())
     binary = folder / f"{key}{suffix}"
-    if binary.is_file():
+    if usable(binary):
         return binary
     # Processes may build the same kernel at once: each in a directory of its own, and the rename decides.
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-            text = Path(scratch) / f"{key}.cpp"
+            text = Path(scratch) / f"{key}{source_suffix}"
             text.write_text(source, encoding="utf-8")
             result = Path(scratch) / f"{key}{suffix}"
             build(text, result)
-            with result.open("rb") as f:
-                os.fsync(f.fileno())  # else a power failure may leave a file that has its name but not its contents
-            os.replace(text, folder / text.name)
-            os.replace(result, binary)
+            files = [result.with_suffix(s) for s in (*companions, suffix)]  # the binary last: it says that all is there
+            for file in files:
+                _flush(file)
+            for file in (text, *files):
+                os.replace(file, folder / file.name)
     except OSError as error:
         raise CompileError(f"the kernel cache {folder} cannot be written ({error}); {_ADVICE}") from error
     return binary
+
+
+def write_atomically(path: Path, contents: str) -> None:
+    """Replace a file of the cache. Raises CompileError if it cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
+            text = Path(scratch) / path.name
+            text.write_text(contents, encoding="utf-8")
+            _flush(text)
+            os.replace(text, path)
+    except OSError as error:
+        raise CompileError(f"{path} cannot be written ({error}); {_ADVICE}") from error
+
+
+def _flush(file: Path) -> None:
+    """To the disk: else a power failure may leave a file that has its name but not its contents."""
+    with file.open("rb") as f:
+        os.fsync(f.fileno())
 
 
 def _private_directory(folder: Path) -> Path:

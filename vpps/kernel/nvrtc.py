@@ -1,0 +1,252 @@
+"""Compiles CUDA source to a cubin with NVRTC, which comes from PyPI: no toolkit, no driver, no GPU.
+
+A cubin is asked for, not PTX: PTX would be finished by the driver, whose version nobody here has tested. The source
+includes no headers: <cuda/atomic> and cooperative groups cost 0.6 to 1.5 s of compile time each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from vpps.errors import CompileError
+from vpps.kernel.cache import cached, key_of, write_atomically
+from vpps.kernel.resources import Resources, resources_of
+
+# -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are compiled without
+# contraction too, so wherever sums run in the same order all targets give the same bits, whatever the compiler would
+# have fused. Never --use_fast_math (it flushes denormals), -G (arrays go to local memory) or --Ofast-compile (likewise,
+# and it changes later compilations of the process).
+OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+
+HOW_TO_GET_IT = (
+    "pip install 'vpps[cuda13]' (drivers from 580 on), or 'vpps[cuda12]' for older drivers and for sm_70; "
+    "neither a driver nor a toolkit is needed to compile"
+)
+_WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}  # by major version of cuda-bindings
+
+_ARCH = re.compile(r"sm_(\d+)[af]?")
+_COMPLAINT = re.compile(r"^\S+\((\d+)\): (?:catastrophic |fatal |internal )?(error|warning)\b[^:]*: (.*)$")
+_SHOWN = 3  # complaints that a message quotes
+_AROUND = 2  # lines of source before and after the one complained of
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """A compiled kernel, in the cache.
+
+    Attributes:
+        path: the cubin, what the driver loads.
+        arch: what it runs on, such as "sm_90".
+        name: the kernel's, `extern "C"`.
+        source: the CUDA source that it was made of.
+        resources: what it needs.
+        warnings: of the compiler, "line N: ...".
+    """
+
+    path: Path
+    arch: str
+    name: str
+    source: Path
+    resources: Resources
+    warnings: tuple[str, ...]
+
+
+def supported_archs() -> tuple[str, ...]:
+    """What the installed NVRTC compiles for, oldest first: ("sm_75", ...). Raises CompileError if there is none."""
+    nvrtc = _library()
+    status, archs = nvrtc.nvrtcGetSupportedArchs()
+    _require(status, "nvrtcGetSupportedArchs")
+    return tuple(f"sm_{arch}" for arch in sorted(archs))
+
+
+def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str = "vpps_kernel") -> Cubin:
+    """The compiled kernel, from the cache if it is there (a few ms; NVRTC is not even loaded).
+
+    Args:
+        source: CUDA C++ that includes no headers.
+        arch: "sm_75", "sm_90", "sm_90a" ...
+        cached_registers: how many registers per thread are said to hold weights or gradients; goes into `resources`.
+        name: the kernel's, `extern "C"`.
+
+    Raises:
+        CompileError: no NVRTC, one that does not know the architecture, one that rejects the source (the message shows
+            its first complaints with the lines of source around them), or a cache directory that cannot be used.
+    """
+    if not _ARCH.fullmatch(arch):
+        raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
+    options = (f"--gpu-architecture={arch}", *OPTIONS)
+    key = key_of("nvrtc", source, shlex.join(options), compiler_version(), name)
+
+    def build(text: Path, binary: Path) -> None:
+        image, log, seconds = _compile(source, options, arch, name)
+        resources = resources_of(image, name, log, cached_registers, seconds)
+        binary.write_bytes(image)
+        binary.with_suffix(".json").write_text(_record(image, resources, _warnings(log)), encoding="utf-8")
+
+    path = cached(
+        key,
+        ".cubin",
+        source,
+        build,
+        source_suffix=".cu",
+        companions=(".json",),
+        usable=lambda binary: _read(binary) is not None,
+    )
+    record = _read(path)
+    if record is None:
+        raise CompileError(f"{path} does not keep what is written to it; set VPPS_CACHE_DIR to a sound disk")
+    resources, warnings = record
+    resources = replace(resources, cached_registers=cached_registers)
+    return Cubin(path, arch, name, path.with_suffix(".cu"), resources, warnings)
+
+
+def store_resources(cubin: Cubin, resources: Resources) -> Cubin:
+    """The cubin with other resources, which are kept beside it on disk too."""
+    text = _record(cubin.path.read_bytes(), resources, cubin.warnings)
+    write_atomically(cubin.path.with_suffix(".json"), text)
+    return replace(cubin, resources=resources)
+
+
+@lru_cache(maxsize=1)
+def compiler_version() -> str:
+    """Version of NVRTC, for the cache's key. Asks the package, because to load the library takes 0.1 s.
+
+    Raises:
+        CompileError: no NVRTC.
+    """
+    try:
+        major = metadata.version("cuda-bindings").partition(".")[0]
+        return f"{_WHEELS[major]} {metadata.version(_WHEELS[major])}"
+    except (metadata.PackageNotFoundError, KeyError):
+        pass  # a toolkit's library, say from conda: it has to tell
+    nvrtc = _library()
+    status, *version = nvrtc.nvrtcVersion()
+    _require(status, "nvrtcVersion")
+    return "NVRTC " + ".".join(map(str, version))
+
+
+def _library() -> ModuleType:
+    """The binding, after a call that loads the library."""
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise CompileError(f"NVRTC's Python binding is not installed ({error}): {HOW_TO_GET_IT}") from error
+    try:
+        nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as error:  # cuda.pathfinder's "not found" is a RuntimeError
+        what = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise CompileError(f"the NVRTC library cannot be loaded ({what}): {HOW_TO_GET_IT}") from error
+    module: ModuleType = nvrtc
+    return module
+
+
+def _compile(source: str, options: tuple[str, ...], arch: str, name: str) -> tuple[bytes, str, float]:
+    """Cubin, log and seconds."""
+    nvrtc = _library()
+    _require_arch(arch)
+    start = time.perf_counter()
+    status, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
+    _require(status, "nvrtcCreateProgram")
+    try:
+        (outcome,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        text = log.rstrip(b"\0 \n").decode(errors="replace")
+        if outcome:
+            raise CompileError(f"NVRTC rejected the kernel source ({outcome.name}):\n{_complaints(text, source)}")
+        image = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return image, text, time.perf_counter() - start
+
+
+def _fetch(size_of: Callable[..., Any], get: Callable[..., Any], program: Any) -> bytes:
+    """What a pair of calls (size, contents) gives."""
+    status, size = size_of(program)
+    _require(status, size_of.__name__)
+    contents = bytearray(size)
+    (status,) = get(program, contents)
+    _require(status, get.__name__)
+    return bytes(contents)
+
+
+def _require(status: Any, call: str) -> None:
+    if status:
+        raise CompileError(f"{call} failed: {status.name}")
+
+
+def _require_arch(arch: str) -> None:
+    known = supported_archs()
+    base = arch.rstrip("af")
+    if base in known:
+        return
+    number, oldest = int(base[3:]), int(known[0][3:])
+    if number < 70:
+        remedy = "vpps needs sm_70 or newer"
+    elif number < oldest:
+        remedy = f"{base} needs the 12.x line: pip install 'vpps[cuda12]' in an environment without cuda13's packages"
+    else:
+        remedy = "a newer one may: pip install --upgrade nvidia-cuda-nvrtc cuda-bindings"
+    raise CompileError(f"{compiler_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}")
+
+
+def _paragraphs(log: str) -> list[tuple[int, str, str]]:
+    """(line, "error" or "warning", message) of every complaint, without the compiler's echo of the source line."""
+    found = []
+    for paragraph in log.split("\n\n"):
+        lines = paragraph.strip("\n").splitlines()
+        match = _COMPLAINT.match(lines[0]) if lines else None
+        if match is None:
+            continue
+        carets = [i for i, line in enumerate(lines) if line.strip() == "^"]
+        echo = {i - 1 for i in carets} | set(carets)
+        rest = [line for i, line in enumerate(lines) if i not in echo]
+        found.append((int(match[1]), match[2], "\n".join([match[3], *rest[1:]])))
+    return found
+
+
+def _warnings(log: str) -> tuple[str, ...]:
+    return tuple(f"line {line}: {message}" for line, kind, message in _paragraphs(log) if kind == "warning")
+
+
+def _complaints(log: str, source: str) -> str:
+    """The first errors, each with the numbered lines around it; the whole log where no line is to blame."""
+    errors = [(line, message) for line, kind, message in _paragraphs(log) if kind == "error"]
+    if not errors:
+        return log[:2000]
+    lines = source.splitlines()
+    shown = []
+    for number, message in errors[:_SHOWN]:
+        first, last = max(1, number - _AROUND), min(len(lines), number + _AROUND)
+        around = [f"{'>' if n == number else ' '} {n:5d} | {lines[n - 1]}" for n in range(first, last + 1)]
+        shown.append("\n".join([f"line {number}: {message}", *around]))
+    if len(errors) > _SHOWN:
+        shown.append(f"and {len(errors) - _SHOWN} more")
+    return "\n".join(shown)
+
+
+def _record(image: bytes, resources: Resources, warnings: tuple[str, ...]) -> str:
+    """What is written beside a cubin. The digest ties the two together."""
+    digest = hashlib.sha256(image).hexdigest()
+    return json.dumps({"resources": asdict(resources), "warnings": warnings, "sha256": digest}, indent=1) + "\n"
+
+
+def _read(path: Path) -> tuple[Resources, tuple[str, ...]] | None:
+    """Resources and warnings of a cached cubin; None if its files are damaged, gone, or do not belong together."""
+    try:
+        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        if record["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+            return None
+        return Resources(**record["resources"]), tuple(record["warnings"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,169 @@
+"""What a compiled CUDA kernel needs of a multiprocessor: registers, stack, spills, shared memory, code.
+
+Registers, stack and code are read from the cubin, an ELF file whose section `.nv.info` holds (attribute, symbol, value)
+entries: what the driver goes by. NVIDIA does not document the format; tests compare what is read with the report that
+ptxas writes. From that report come spills, which are nowhere else, and shared memory, because from sm_90 on the cubin's
+figure has 1024 bytes of the system's own in it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vpps.errors import CompileError
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Resources of one kernel, for one architecture.
+
+    Attributes:
+        registers: 32-bit registers per thread.
+        stack: bytes of local memory per thread, called functions included; arrays indexed at run time live there.
+        spill_stores: bytes of the instructions that move registers to the stack, for want of registers.
+        spill_loads: bytes of those that fetch them again.
+        shared_bytes: static shared memory per block; what a launch asks for dynamically comes on top.
+        code_bytes: machine code, called functions included.
+        cached_registers: registers per thread that the renderer says hold weights or gradients.
+        live_registers: registers per thread that hold something between two instructions of the interpreter
+            (kernel/sass.py); None until it is asked for, because it takes a disassembler.
+        compile_seconds: wall time of the compiler, its loading not included.
+    """
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    shared_bytes: int
+    code_bytes: int
+    cached_registers: int
+    live_registers: int | None
+    compile_seconds: float
+
+
+# Attributes of .nv.info, as cuobjdump --dump-elf names them: EIATTR_REGCOUNT, EIATTR_MIN_STACK_SIZE (of an entry, with
+# what it calls). Format 4 (EIFMT_SVAL) is followed by a size and, for these, by symbol and value.
+_REGISTERS, _STACK, _SIZED = 0x2F, 0x12, 4
+_EXECUTABLE = 0x4  # SHF_EXECINSTR
+_SHARED = re.compile(r"Used \d+ registers(?:.*?, (\d+) bytes smem)?")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    flags: int
+    offset: int
+    size: int
+    link: int
+
+
+def resources_of(image: bytes, name: str, report: str, cached_registers: int, compile_seconds: float) -> Resources:
+    """Resources of a kernel.
+
+    Args:
+        image: the cubin.
+        name: the kernel, an `extern "C"` function.
+        report: what ptxas wrote with option -v.
+        cached_registers: as in Resources.
+        compile_seconds: as in Resources.
+
+    Raises:
+        CompileError: the cubin has no such kernel, or cubin or report are not of a form known here.
+    """
+    try:
+        sections = list(_sections(image))
+        if f".text.{name}" not in {s.name for s in sections}:
+            kernels = [s.name.removeprefix(".text.") for s in sections if s.name.startswith(".text.")]
+            raise CompileError(
+                f'the kernel source defines no extern "C" __global__ function {name}; '
+                f"what it defines: {', '.join(kernels) or 'none'}"
+            )
+        attributes = _attributes(image, sections, name)
+        registers, stack = attributes[_REGISTERS], attributes[_STACK]
+    except (struct.error, ValueError, LookupError) as error:
+        raise CompileError(
+            f"the compiler's cubin is not of a form that vpps knows ({error!r}): please report this"
+        ) from error
+    spills = [(int(stores), int(loads)) for stores, loads in _SPILLS.findall(report)]
+    shared = _SHARED.search(report, max(report.find(f"Compiling entry function '{name}'"), 0))
+    if not spills or shared is None:
+        raise CompileError(f"the compiler's report says nothing of registers: please report this\n{report[:2000]}")
+    return Resources(
+        registers=registers,
+        stack=stack,
+        spill_stores=sum(stores for stores, _ in spills),
+        spill_loads=sum(loads for _, loads in spills),
+        shared_bytes=int(shared[1] or 0),
+        code_bytes=sum(s.size for s in sections if s.flags & _EXECUTABLE),
+        cached_registers=cached_registers,
+        live_registers=None,
+        compile_seconds=compile_seconds,
+    )
+
+
+def check_resources(resources: Resources, what: str) -> None:
+    """Refuse a kernel that does not keep in registers what it is said to keep there.
+
+    Args:
+        resources: of the kernel.
+        what: begins the message, such as "the forced configuration (rows_per_warp=8, ...)".
+
+    Raises:
+        CompileError: it spills, has a stack, or fewer registers are live at the interpreter's branch (where known) than
+            are said to be cached; with advice.
+    """
+    found = []
+    if resources.spill_stores or resources.spill_loads:
+        found.append(f"spills {resources.spill_stores} bytes and loads {resources.spill_loads} bytes of spills")
+    if resources.stack:
+        found.append(f"puts {resources.stack} bytes per thread on the stack")
+    if resources.live_registers is not None and resources.live_registers < resources.cached_registers:
+        found.append(f"holds {resources.live_registers} registers between instructions")
+    if found:
+        raise CompileError(
+            f"{what} {', '.join(found)}: {resources.cached_registers} cached registers do not stay in the "
+            f"{resources.registers} registers of a thread; lower rows per warp or vertices per tile, "
+            "or use one block per SM"
+        )
+
+
+def _sections(image: bytes) -> Iterator[_Section]:
+    """Sections of a 64-bit ELF file (System V ABI, chapter 4: ELF header, section header)."""
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit little-endian ELF file")
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    entry_size, count, names = struct.unpack_from("<HHH", image, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQII", image, table + i * entry_size) for i in range(count)]
+    for name, _, flags, _, offset, size, link, _ in headers:
+        yield _Section(_string(image, headers[names][4] + name), flags, offset, size, link)
+
+
+def _string(image: bytes, start: int) -> str:
+    return image[start : image.index(b"\0", start)].decode()
+
+
+def _attributes(image: bytes, sections: list[_Section], name: str) -> dict[int, int]:
+    """The (attribute, value) entries of .nv.info that belong to one symbol."""
+    symbols = next(s for s in sections if s.name == ".symtab")
+    names = sections[symbols.link].offset
+    info = next((s for s in sections if s.name == ".nv.info"), None)
+    if info is None:
+        raise LookupError("no section .nv.info")
+    found: dict[int, int] = {}
+    position = info.offset
+    while position < info.offset + info.size:
+        form, attribute, size = struct.unpack_from("<BBH", image, position)
+        position += 4
+        if form != _SIZED:
+            continue  # its value is what was read as the size
+        if size == 8:
+            symbol, value = struct.unpack_from("<II", image, position)
+            (offset,) = struct.unpack_from("<I", image, symbols.offset + 24 * symbol)
+            if _string(image, names + offset) == name:
+                found[attribute] = value
+        position += size
+    return found

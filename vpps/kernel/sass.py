@@ -1,0 +1,333 @@
+"""Looks at a compiled CUDA kernel's machine code: registers that stay live, loads that bypass coherence.
+
+The code comes from nvdisasm (wheel `nvidia-cuda-nvdisasm`, or a toolkit's), which users do not need: only tests and
+explanations come here.
+
+**Live registers at the interpreter's branch.** The interpreter is the loop that has most instructions, so it is found
+as the largest strongly connected component of the control flow, whatever the compiler makes of the switch (jump tables,
+a tree of comparisons, both). Its entries are the instructions of it that control also reaches from outside. Between two
+instructions of the script every thread passes one; what is live there is what the kernel keeps in registers. A weight
+that the compiler spilled, keeps in local memory or loads again is not.
+
+nvdisasm prints which registers an instruction reads and writes, and how many are live. The former is used, the latter
+is not: its analysis stops at calls, and the compiler leaves loops with calls that never return (seen on sm_80, where it
+counts 116 of 213). So liveness is worked out here, over a control flow graph in which every call has a copy of the
+called function of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from vpps.errors import CompileError
+from vpps.kernel.nvrtc import Cubin, store_resources
+
+HOW_TO_GET_IT = "pip install nvidia-cuda-nvdisasm"
+
+_LINE = re.compile(r"\s+/\*(?P<address>[0-9a-f]+)\*/\s+(?P<text>[^;]*);(?P<rest>.*?)// \|(?P<registers>[^|]*)\|")
+_TEXT = re.compile(r"(?:(?P<guard>@!?U?P\w+)\s+)?(?P<opcode>\S+)\s*(?P<operands>.*)")
+_LABEL = re.compile(r"(\S+):")
+_TARGET = re.compile(r"`\(([^)]+)\)")
+_TABLE = re.compile(r'BRANCH_TARGETS ([^"]+)"')
+_COLUMNS = re.compile(r"\s+// \|( *# )0")  # the last line of a table's head numbers the registers
+
+# Branches that some threads of a warp take and some do not, although no predicate guards them.
+_DIVERGENT = re.compile(r"BRA\.(DIV|CONV|U\.ANY)\b")
+_NONCOHERENT = re.compile(r"LDG\S*\.(CONSTANT|NC|CI)\b")
+
+
+# Where control is: the instructions that the functions it is in return to, the innermost last; the instruction itself.
+Place = tuple[tuple[int, ...], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A machine instruction.
+
+    Attributes:
+        text: as the disassembler writes it, guard included.
+        guard: "@P0", "@!UP3", or "" where it is always executed.
+        opcode: with its modifiers, such as "LDG.E.128.CONSTANT".
+        operands: the rest of the text.
+        reads: bit r for general-purpose register r.
+        writes: likewise.
+        targets: labels that it names: where a branch leads, the function that a call calls, all of a jump table.
+    """
+
+    text: str
+    guard: str
+    opcode: str
+    operands: str
+    reads: int
+    writes: int
+    targets: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """Opcode without modifiers."""
+        return self.opcode.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Instructions of a cubin in the order of addresses, and where its labels (functions too) point."""
+
+    instructions: list[Instruction]
+    labels: dict[str, int]
+
+
+def live_registers_at_branch(cubin: Cubin) -> int | None:
+    """General-purpose registers per thread that are live where the interpreter begins its next instruction.
+
+    Returns:
+        The number, at most 255; None without nvdisasm.
+
+    Raises:
+        CompileError: the kernel has no loop, or nvdisasm fails or prints something unknown.
+    """
+    return None if nvdisasm() is None else live_registers(code_of(cubin), cubin.name)
+
+
+def with_live_registers(cubin: Cubin) -> Cubin:
+    """The cubin with `resources.live_registers` filled in, and kept on disk; unchanged without nvdisasm.
+
+    Raises:
+        CompileError: see `live_registers_at_branch`.
+    """
+    if cubin.resources.live_registers is not None:
+        return cubin
+    live = live_registers_at_branch(cubin)
+    return cubin if live is None else store_resources(cubin, replace(cubin.resources, live_registers=live))
+
+
+def noncoherent_loads(cubin: Cubin) -> list[str]:
+    """Global loads that go through the read-only path: right only for what nothing writes during the launch.
+
+    Returns:
+        The instructions, such as "LDG.E.128.CONSTANT R60, [R64.64]", in the order of addresses.
+
+    Raises:
+        CompileError: there is no nvdisasm, or it fails.
+    """
+    return [i.text for i in code_of(cubin).instructions if _NONCOHERENT.match(i.opcode)]
+
+
+def nvdisasm() -> Path | None:
+    """The disassembler: of the wheel, else on PATH; None without."""
+    try:
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.stem == "nvdisasm" and path.parent.name == "bin" and path.is_file():
+            return path
+    found = shutil.which("nvdisasm")
+    return Path(found) if found else None
+
+
+def code_of(cubin: Cubin) -> Code:
+    """Disassembles a cubin. Raises CompileError if there is no nvdisasm, it fails or prints something unknown."""
+    tool = nvdisasm()
+    if tool is None:
+        raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
+    command = [str(tool), "--print-code", "--print-life-ranges", "--life-range-mode", "narrow", str(cubin.path)]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"{tool} failed: {error}") from error
+    if run.returncode:
+        raise CompileError(f"{tool} failed on {cubin.path}: {run.stderr.strip()[:2000]}")
+    code = parse(run.stdout)
+    if cubin.name not in code.labels:
+        raise CompileError(f"{tool} shows no kernel {cubin.name} in {cubin.path}")
+    return code
+
+
+def parse(listing: str) -> Code:
+    """Reads what nvdisasm prints with life ranges in narrow columns.
+
+    Every line ends in a table of a character per register: ^ written, v read, x both, : alive, blank.
+    """
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    first = 0  # column of register 0, counted from the table's bar
+    for line in listing.splitlines():
+        if found := _COLUMNS.match(line):
+            first = len(found[1])
+        elif found := _LINE.match(line):
+            instructions.append(_instruction(found, first))
+        elif found := _LABEL.match(line):
+            labels[found[1]] = len(instructions)
+    if not instructions or not any(i.writes for i in instructions):
+        raise CompileError(f"nvdisasm's listing is not of a form that vpps knows: please report this\n{listing[:1000]}")
+    return Code(instructions, labels)
+
+
+def _instruction(line: re.Match[str], first: int) -> Instruction:
+    text = " ".join(line["text"].split())
+    parts = _TEXT.fullmatch(text)
+    if parts is None:
+        raise CompileError(f"nvdisasm printed an instruction that vpps cannot read: {line[0].strip()}")
+    columns = line["registers"][first:]
+    table = _TABLE.search(line["text"] + line["rest"])
+    targets = table[1].split(",") if table else _TARGET.findall(parts["operands"])
+    return Instruction(
+        text=text,
+        guard=parts["guard"] or "",
+        opcode=parts["opcode"],
+        operands=parts["operands"],
+        reads=sum(1 << r for r, mark in enumerate(columns) if mark in "vx"),
+        writes=sum(1 << r for r, mark in enumerate(columns) if mark in "^x"),
+        targets=tuple(targets),
+    )
+
+
+def live_registers(code: Code, name: str) -> int:
+    """As `live_registers_at_branch`, of disassembled code. Raises CompileError if the kernel has no loop."""
+    flow = ControlFlow(code, name)
+    loop = max(flow.loops(), key=len)
+    if len(loop) < 2:
+        raise CompileError(f"kernel {name} has no loop, so it cannot be an interpreter")
+    live = flow.live()
+    predecessors = flow.predecessors()
+    entries = [n for n in loop if n == 0 or any(p not in loop for p in predecessors[n])]
+    return min(live[n].bit_count() for n in entries)
+
+
+class ControlFlow:
+    """Control flow graph of a kernel, an instruction a node, a copy of a function per call; node 0 is the entry.
+
+    Attributes:
+        instructions: of each node.
+        successors: of each node.
+    """
+
+    def __init__(self, code: Code, name: str) -> None:
+        """Walk from the kernel's first instruction."""
+        start: Place = ((), code.labels[name])
+        numbers = {start: 0}
+        self.instructions: list[Instruction] = []
+        self.successors: list[list[int]] = []
+        waiting = [start]
+        for calls, index in waiting:  # grows
+            self.instructions.append(code.instructions[index])
+            reached = []
+            for place in _next(code, (calls, index)):
+                if place not in numbers:
+                    numbers[place] = len(waiting)
+                    waiting.append(place)
+                reached.append(numbers[place])
+            self.successors.append(reached)
+
+    def predecessors(self) -> list[list[int]]:
+        """Of each node."""
+        found: list[list[int]] = [[] for _ in self.successors]
+        for node, successors in enumerate(self.successors):
+            for successor in successors:
+                found[successor].append(node)
+        return found
+
+    def live(self) -> list[int]:
+        """Registers (bit r for register r) live before each node: read later, not written before on the way.
+
+        A guarded write may not happen, so it does not end what was live before.
+        """
+        predecessors = self.predecessors()
+        live = [0] * len(self.instructions)
+        waiting = list(range(len(self.instructions)))  # popped from the end: backward through straight code
+        queued = [True] * len(waiting)
+        while waiting:
+            node = waiting.pop()
+            queued[node] = False
+            instruction = self.instructions[node]
+            after = 0
+            for successor in self.successors[node]:
+                after |= live[successor]
+            ended = 0 if instruction.guard else instruction.writes
+            before = (after & ~ended) | instruction.reads
+            if before != live[node]:
+                live[node] = before
+                for predecessor in predecessors[node]:
+                    if not queued[predecessor]:
+                        queued[predecessor] = True
+                        waiting.append(predecessor)
+        return live
+
+    def loops(self) -> Iterator[set[int]]:
+        """Strongly connected components: first in order of finishing, then backward (Kosaraju and Sharir)."""
+        finished: list[int] = []
+        seen = [False] * len(self.successors)
+        seen[0] = True
+        path = [(0, iter(self.successors[0]))]
+        while path:
+            node, rest = path[-1]
+            for successor in rest:
+                if not seen[successor]:
+                    seen[successor] = True
+                    path.append((successor, iter(self.successors[successor])))
+                    break
+            else:
+                finished.append(node)
+                path.pop()
+        predecessors = self.predecessors()
+        taken = [False] * len(self.successors)
+        for root in reversed(finished):
+            if taken[root]:
+                continue
+            taken[root] = True
+            component, waiting = {root}, [root]
+            while waiting:
+                for predecessor in predecessors[waiting.pop()]:
+                    if not taken[predecessor]:
+                        taken[predecessor] = True
+                        component.add(predecessor)
+                        waiting.append(predecessor)
+            yield component
+
+
+def _next(code: Code, place: Place) -> list[Place]:
+    """Where control may go from somewhere. Raises CompileError if the listing does not say."""
+    calls, index = place
+    instruction = code.instructions[index]
+    following: list[Place] = [(calls, index + 1)] if index + 1 < len(code.instructions) else []
+    conditional = following if instruction.guard else []
+    try:
+        targets = [code.labels[target] for target in instruction.targets]
+    except KeyError as error:
+        raise CompileError(f"nvdisasm shows no label {error} for {instruction.text}: please report this") from error
+    match instruction.family:
+        case "EXIT" | "KILL":
+            return conditional
+        case "RET" if calls:
+            return [(calls[:-1], calls[-1]), *conditional]
+        case "RET":
+            raise CompileError(f"the kernel itself returns ({instruction.text}): please report this")
+        case "CALL" if instruction.operands.startswith("`(.L_"):
+            # A jump: functions have names. The compiler leaves loops like this on sm_80.
+            return [*((calls, target) for target in targets), *conditional]
+        case "CALL":
+            # A call through a register (printf, assert) leads out of the cubin; recursion is not followed.
+            if not targets or index + 1 in calls:
+                return following
+            return [*(((*calls, index + 1), target) for target in targets), *conditional]
+        case "BRX" | "BRXU" | "JMX" | "JMXU" if not targets:
+            raise CompileError(f"nvdisasm shows no targets of {instruction.text}: please report this")
+        case "BSSY":
+            return following  # names where BSYNC goes, which the compiler places right before that
+        case "BRA" | "JMP" | "BRX" | "BRXU" | "JMX" | "JMXU":
+            # Some carry their condition as an operand: BRA.U UP0, `(.L_x_1).
+            always = (
+                not instruction.guard
+                and not _DIVERGENT.match(instruction.opcode)
+                and (instruction.family[:3] in ("BRX", "JMX") or instruction.operands.startswith("`"))
+            )
+            return [(calls, target) for target in targets] + ([] if always else following)
+        case _:
+            return [*following, *((calls, target) for target in targets)]  # WARPSYNC.COLLECTIVE names a label
