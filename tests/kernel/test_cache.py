@@ -12,7 +12,7 @@ import pytest
 from tests.processes import finish, start
 from vpps.config import cache_dir
 from vpps.errors import CompileError
-from vpps.kernel.cache import cached, key_of
+from vpps.kernel.cache import cached, key_of, write_atomically
 
 pytestmark = pytest.mark.host
 
@@ -94,6 +94,56 @@ class TestBuild:
         for status, out, err in map(finish, [start(code) for _ in range(4)]):
             assert (status, out, err) == (0, "part " * 20 + "\n", "")
         assert names(folder) == ["key.cpp", "key.so"]
+
+
+def copy_with_notes(text: Path, binary: Path) -> None:
+    """Stands for a compiler that writes two files."""
+    copy(text, binary)
+    binary.with_suffix(".json").write_text("notes")
+
+
+def with_notes(build: Callable[[Path, Path], None], usable: Callable[[Path], bool] = Path.is_file) -> Path:
+    return cached("key", ".bin", "source", build, source_suffix=".cu", companions=(".json",), usable=usable)
+
+
+class TestCompanions:
+    def test_are_kept_beside_the_binary(self, folder: Path) -> None:
+        assert with_notes(copy_with_notes) == folder / "key.bin"
+        assert (folder / "key.json").read_text() == "notes"
+        assert names(folder) == ["key.bin", "key.cu", "key.json"]
+        assert with_notes(refuse) == folder / "key.bin"
+
+    def test_that_are_not_made_are_an_error(self, folder: Path) -> None:
+        with pytest.raises(CompileError, match=r"key\.json"):
+            with_notes(copy)
+        assert names(folder) == []
+
+    def test_are_built_anew_with_a_binary_that_the_caller_refuses(self, folder: Path) -> None:
+        def usable(binary: Path) -> bool:
+            return binary.is_file() and binary.with_suffix(".json").read_text() == "notes"
+
+        binary = with_notes(copy_with_notes, usable)
+        binary.with_suffix(".json").write_text("scribbles")
+        assert with_notes(refuse) == binary
+        assert with_notes(copy_with_notes, usable) == binary
+        assert with_notes(refuse, usable) == binary
+
+    def test_can_be_replaced(self, folder: Path) -> None:
+        notes = with_notes(copy_with_notes).with_suffix(".json")
+        write_atomically(notes, "more notes")
+        assert notes.read_text() == "more notes"
+        assert names(folder) == ["key.bin", "key.cu", "key.json"]
+
+    def test_stay_as_they_are_on_a_full_disk(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*arguments: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        notes = with_notes(copy_with_notes).with_suffix(".json")
+        monkeypatch.setattr("os.fsync", fail)
+        with pytest.raises(CompileError, match=r"key\.json.*No space left on device.*VPPS_CACHE_DIR"):
+            write_atomically(notes, "more notes")
+        assert notes.read_text() == "notes"
+        assert names(folder) == ["key.bin", "key.cu", "key.json"]
 
 
 class TestFolder:

@@ -33,7 +33,7 @@ HOW_TO_GET_IT = (
     "pip install 'vpps[cuda13]' (drivers from 580 on), or 'vpps[cuda12]' for older drivers and for sm_70; "
     "neither a driver nor a toolkit is needed to compile"
 )
-_WHEELS = {"12": "nvidia-cuda-nvrtc-cu12", "13": "nvidia-cuda-nvrtc"}  # by major version of cuda-bindings
+_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _COMPLAINT = re.compile(r"^\S+\((\d+)\): (?:catastrophic |fatal |internal )?(error|warning)\b[^:]*: (.*)$")
@@ -120,20 +120,31 @@ def store_resources(cubin: Cubin, resources: Resources) -> Cubin:
 
 @lru_cache(maxsize=1)
 def compiler_version() -> str:
-    """Version of NVRTC, for the cache's key. Asks the package, because to load the library takes 0.1 s.
+    """What the cache's key says of the compiler: versions of the packages, because to load the library takes 0.1 s.
 
     Raises:
         CompileError: no NVRTC.
     """
-    try:
-        major = metadata.version("cuda-bindings").partition(".")[0]
-        return f"{_WHEELS[major]} {metadata.version(_WHEELS[major])}"
-    except (metadata.PackageNotFoundError, KeyError):
-        pass  # a toolkit's library, say from conda: it has to tell
-    nvrtc = _library()
-    status, *version = nvrtc.nvrtcVersion()
+    # All of them: the binding decides which library it loads.
+    found = {name: _version(name) for name in ("cuda-bindings", *_WHEELS)}
+    if any(found[name] for name in _WHEELS):
+        return ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    return f"NVRTC {library_version()}"  # a toolkit's or conda's
+
+
+def library_version() -> str:
+    """Version of the library itself, such as "13.5". Raises CompileError if there is none."""
+    status, *version = _library().nvrtcVersion()
     _require(status, "nvrtcVersion")
-    return "NVRTC " + ".".join(map(str, version))
+    return ".".join(map(str, version))
+
+
+def _version(package: str) -> str:
+    """Of an installed package; "" of one that is not."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _library() -> ModuleType:
@@ -197,7 +208,9 @@ def _require_arch(arch: str) -> None:
         remedy = f"{base} needs the 12.x line: pip install 'vpps[cuda12]' in an environment without cuda13's packages"
     else:
         remedy = "a newer one may: pip install --upgrade nvidia-cuda-nvrtc cuda-bindings"
-    raise CompileError(f"{compiler_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}")
+    raise CompileError(
+        f"NVRTC {library_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}"
+    )
 
 
 def _paragraphs(log: str) -> list[tuple[int, str, str]]:

@@ -143,7 +143,10 @@ def code_of(cubin: Cubin) -> Code:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"{tool} failed: {error}") from error
     if run.returncode:
-        raise CompileError(f"{tool} failed on {cubin.path}: {run.stderr.strip()[:2000]}")
+        raise CompileError(
+            f"{tool} cannot read {cubin.path}; one of the CUDA version that the compiler is of may:\n"
+            f"{run.stderr.strip()[:2000]}"
+        )
     code = parse(run.stdout)
     if cubin.name not in code.labels:
         raise CompileError(f"{tool} shows no kernel {cubin.name} in {cubin.path}")
