@@ -1,0 +1,356 @@
+"""A GPU that is not there: `cuda.bindings` and `cupy` as far as vpps calls them, with streams that lag behind.
+
+What is put into a stream happens only when somebody waits or asks: each query of an event lets every stream do one more
+thing, the last stream first. Copies read their source when they happen, so that memory that is reused too early shows.
+The kernel knows the instructions end, signal, wait and loss.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vpps.runtime import cuda, driver
+from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS
+
+VERSION = 13000
+ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "COOPERATIVE_LAUNCH": 1,
+    "MULTIPROCESSOR_COUNT": 4,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
+}
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_INITIALIZED = 3
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_INVALID_IMAGE = 200
+    CUDA_ERROR_ECC_UNCORRECTABLE = 214
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720
+    CUDA_ERROR_UNKNOWN = 999
+
+
+OK = CUresult.CUDA_SUCCESS
+Operation = Callable[[], bool]  # False: not yet
+
+
+def _words(address: int, count: int) -> np.ndarray[Any, Any]:
+    return np.ctypeslib.as_array((ctypes.c_uint32 * count).from_address(address))
+
+
+class Memory:
+    """What CuPy's allocators give."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = (ctypes.c_uint8 * (nbytes + 512))()
+        self.nbytes = nbytes
+        self.mem = self
+        self.ptr = ctypes.addressof(self._bytes) + -ctypes.addressof(self._bytes) % 512
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.ptr))
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class FakeCuda:
+    """The module `cuda.bindings.driver`, of one GPU or of none.
+
+    Attributes:
+        calls: names of the calls so far, and what they were about.
+        failing: status to return by name of call.
+        blocks_per_sm: what the occupancy query says.
+        free: bytes that can still be allocated.
+    """
+
+    CUresult = CUresult
+    CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{name}": name for name in ATTRIBUTES})
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.failing: dict[str, CUresult] = {}
+        self.attributes = dict(ATTRIBUTES)
+        self.devices = 1
+        self.blocks_per_sm = 1
+        self.free = 2**30
+        self.streams: list[deque[Operation]] = []
+        self.events: dict[int, int] = {}  # number -> recordings that have not happened
+        self.broken: CUresult | None = None  # what a kernel did; every call from then on says so
+        self.depth = 0  # contexts pushed
+
+    def _done(self, name: str, *about: Any) -> tuple[CUresult]:
+        self.calls.append((name, *about))
+        return (self.broken or self.failing.get(name, OK),)
+
+    def names(self) -> list[str]:
+        """Of the calls so far."""
+        return [name for name, *_ in self.calls]
+
+    # ---- time passes
+
+    def step(self) -> bool:
+        """Every stream does one more thing, if it can. Whether any did."""
+        moved = False
+        for stream in reversed(self.streams):
+            if stream and not self.broken and stream[0]():
+                stream.popleft()
+                moved = True
+        return moved
+
+    def _pass(self, event: int) -> bool:
+        self.events[event] -= 1
+        return True
+
+    # ---- calls
+
+    def cuInit(self, flags: int) -> tuple[CUresult]:
+        return self._done("init")
+
+    def cuDeviceGetCount(self) -> tuple[CUresult, int]:
+        return OK, self.devices
+
+    def cuDeviceGetName(self, length: int, device: int) -> tuple[CUresult, bytes]:
+        return OK, b"Imaginary 1".ljust(length, b"\0")
+
+    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[CUresult, int]:
+        return OK, self.attributes[attribute]
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[CUresult, str]:
+        return OK, "context"
+
+    def cuDevicePrimaryCtxRelease(self, device: int) -> tuple[CUresult]:
+        return self._done("release")
+
+    def cuCtxPushCurrent(self, context: str) -> tuple[CUresult]:
+        assert context == "context"
+        self.depth += 1
+        return (OK,)
+
+    def cuCtxPopCurrent(self) -> tuple[CUresult, str]:
+        self.depth -= 1
+        assert self.depth >= 0
+        return OK, "context"
+
+    def cuGetErrorName(self, status: CUresult) -> tuple[CUresult, bytes]:
+        return OK, status.name.encode()
+
+    def cuGetErrorString(self, status: CUresult) -> tuple[CUresult, bytes]:
+        return OK, b"in words"
+
+    def cuMemGetInfo(self) -> tuple[CUresult, int, int]:
+        return OK, self.free, 2**31
+
+    def cuStreamCreate(self, flags: int) -> tuple[CUresult, int]:
+        self.streams.append(deque())
+        return OK, len(self.streams) - 1
+
+    def cuEventCreate(self, flags: int) -> tuple[CUresult, int]:
+        self.events[len(self.events)] = 0
+        return OK, len(self.events) - 1
+
+    def _put(self, stream: int, operation: Operation) -> None:
+        assert self.depth, "a call without a current context"
+        self.streams[stream].append(operation)
+
+    def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[CUresult]:
+        self._put(stream, lambda: bool(ctypes.memmove(target, source, nbytes)))
+        return self._done("copy in", target, source, nbytes, stream)
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[CUresult]:
+        self._put(stream, lambda: bool(ctypes.memmove(target, source, nbytes)))
+        return self._done("copy out", target, source, nbytes, stream)
+
+    def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> tuple[CUresult]:
+        self._put(stream, lambda: bool(ctypes.memmove(target, source, nbytes)))
+        return self._done("copy", target, source, nbytes, stream)
+
+    def cuMemsetD32Async(self, target: int, word: int, count: int, stream: int) -> tuple[CUresult]:
+        def fill() -> bool:
+            _words(target, count)[:] = word
+            return True
+
+        self._put(stream, fill)
+        return self._done("fill", target, word, count, stream)
+
+    def cuEventRecord(self, event: int, stream: int) -> tuple[CUresult]:
+        self.events[event] += 1
+        self._put(stream, lambda: self._pass(event))
+        return self._done("record", event, stream)
+
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[CUresult]:
+        self._put(stream, lambda: not self.events[event])
+        return self._done("wait event", stream, event)
+
+    def cuEventQuery(self, event: int) -> tuple[CUresult]:
+        if not self.events[event]:
+            return (self.broken or OK,)
+        self.step()
+        return (self.broken or CUresult.CUDA_ERROR_NOT_READY,)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[CUresult]:
+        while self.streams[stream] and not self.broken:
+            assert self.step(), "the streams wait for each other"
+        return self._done("synchronise", stream)
+
+    def cuEventDestroy(self, event: int) -> tuple[CUresult]:
+        return self._done("destroy event", event)
+
+    def cuStreamDestroy(self, stream: int) -> tuple[CUresult]:
+        return self._done("destroy stream", stream)
+
+    def cuModuleLoad(self, path: bytes) -> tuple[CUresult, str]:
+        return *self._done("load"), "module"
+
+    def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[CUresult, str]:
+        assert name == b"vpps_kernel"
+        return OK, "function"
+
+    def cuModuleUnload(self, module: str) -> tuple[CUresult]:
+        return self._done("unload")
+
+    def cuFuncSetAttribute(self, function: str, attribute: str, value: int) -> tuple[CUresult]:
+        return self._done("set", attribute, value)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, f: str, threads: int, shared: int) -> tuple[CUresult, int]:
+        return OK, self.blocks_per_sm
+
+    def cuLaunchCooperativeKernel(
+        self, f: str, x: int, y: int, z: int, bx: int, by: int, bz: int, shared: int, stream: int, parameters: int
+    ) -> tuple[CUresult]:
+        assert (y, z, bx, by, bz) == (1, 1, cuda.THREADS, 1, 1)
+        result = self._done("launch", shared, stream)
+        if result[0] == OK:
+            pointer = ctypes.c_void_p.from_address(parameters).value
+            assert pointer is not None
+            copied = cuda._Launch.from_buffer_copy(ctypes.string_at(pointer, ctypes.sizeof(cuda._Launch)))
+            self._put(stream, lambda: self.interpret(copied, x))
+        return result
+
+    # ---- the kernel
+
+    def interpret(self, p: Any, blocks: int) -> bool:
+        """One launch; the virtual processors take turns. A wait that nobody ends reaches the clock limit at once."""
+        if not p.script:
+            self.broken = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+            return True
+        script = _words(p.script, int(_words(p.script, HEADER_WORDS)[3]))
+        counters, cleared = _words(p.counters, 128), _words(p.cleared, 128)
+        report = _words(p.report, 2 + blocks)
+        pool = ctypes.cast(p.pool, ctypes.POINTER(ctypes.c_float))
+        assert not counters.any(), "the launch before did not clear this one's counters"
+        names = {i.opcode: name for name, i in BY_NAME.items()}
+        at = [int(script[HEADER_WORDS + b]) for b in range(blocks)]
+        running = set(range(blocks))
+        moved = True
+        while running and moved and not report[0]:
+            moved = False
+            for b in sorted(running):
+                opcode, size = int(script[at[b]]) & 0xFFFF, int(script[at[b] + 1])
+                fields = script[at[b] + HEAD_WORDS : at[b] + size].tolist()
+                match names.get(opcode):
+                    case "end":
+                        running.discard(b)
+                    case "signal":
+                        counters[32 * fields[0]] += 1
+                    case "wait" if counters[32 * fields[0]] < fields[1]:
+                        continue
+                    case "wait":
+                        pass
+                    case "loss":
+                        if b == 0:
+                            pool[fields[1]] = pool[fields[0]]
+                    case _:
+                        report[:2] = at[b] + 1, 1
+                        report[2 + b] = at[b]
+                        break
+                if b in running:
+                    at[b] += size
+                moved = True
+        if running and not report[0]:
+            report[:2] = at[min(running)] + 1, 2
+        if report[0]:
+            for b in running:
+                report[2 + b] = at[b]
+        cleared[:] = 0
+        return True
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """Let this process have an imaginary GPU for as long as the fixture lives."""
+    fake = FakeCuda()
+
+    class Library:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def cuDriverGetVersion(self, version: Any) -> int:
+            version._obj.value = VERSION
+            return 0
+
+    def alloc(nbytes: int) -> Memory:
+        if nbytes > fake.free:
+            raise OutOfMemoryError(f"Out of memory allocating {nbytes} bytes")
+        fake.calls.append(("allocate", nbytes))
+        memory = Memory(nbytes)
+        memory.array[:] = 0xCD  # nobody clears it
+        return memory
+
+    cupy = ModuleType("cupy")
+    cupy.__dict__["cuda"] = SimpleNamespace(
+        alloc=alloc,
+        alloc_pinned_memory=lambda nbytes: _pinned(alloc(nbytes)),
+        memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+        runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
+        get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
+        MemoryPointer=lambda mem, offset: (mem, offset),
+    )
+
+    def array(shape: tuple[int, ...], dtype: Any, pointer: tuple[Memory, int]) -> np.ndarray[Any, Any]:
+        mem, offset = pointer
+        return mem.array[offset:].view(dtype)[: int(np.prod(shape))].reshape(shape)
+
+    cupy.__dict__["ndarray"] = array
+    bindings = ModuleType("cuda.bindings")
+    bindings.__dict__.update(__version__="13.0.0", driver=fake)
+    packages = {"cupy": cupy, "cuda": ModuleType("cuda"), "cuda.bindings": bindings, "cuda.bindings.driver": fake}
+    for name, module in packages.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    monkeypatch.setattr(driver, "find_spec", lambda name: packages.get(name))
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    return fake
+
+
+class _Pinned(np.ndarray[Any, Any]):
+    """Page-locked memory: a buffer that has an address."""
+
+    memory: Memory
+    ptr: int
+
+
+def _pinned(memory: Memory) -> _Pinned:
+    found = memory.array.view(_Pinned)
+    found.memory, found.ptr = memory, memory.ptr
+    return found

@@ -1,0 +1,405 @@
+"""The cuda target with an imaginary GPU: order of calls, errors, life and end."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime import fake_cuda
+from tests.runtime.claims import END, SPEC, MachineClaims, Make, ready, script, stuck, work
+from tests.runtime.fake_cuda import CUresult, FakeCuda
+from vpps.errors import CapacityError, CompileError, HandleError, KernelError
+from vpps.kernel.spec import KernelSpec
+from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
+from vpps.runtime import driver
+from vpps.runtime.cuda import CudaMachine, Kernel, _clock_limit
+from vpps.runtime.driver import why_cuda_is_unusable
+from vpps.runtime.recording import Recording
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return fake_cuda.install(monkeypatch)
+
+
+@pytest.fixture
+def make(fake: FakeCuda, tmp_path: Path) -> Iterator[Make]:
+    made: list[CudaMachine] = []
+
+    def build(spec: KernelSpec, arch: str) -> Kernel:
+        assert arch == "sm_90"
+        binary = tmp_path / "kernel.cubin"
+        binary.touch()
+        return Kernel(f"// knows {', '.join(sorted(spec.instructions))}", binary, 1000)
+
+    def new(vps: int | None = None, **options: Any) -> CudaMachine:
+        made.append(CudaMachine(vps, **{"build": build, **options}))
+        return made[-1]
+
+    yield new
+    for machine in made:
+        machine.close()
+    assert fake.depth == 0, "a context was left current"
+
+
+class TestMachine(MachineClaims):
+    consecutive = 300
+
+
+class TestOrder:
+    def test_of_a_launch(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        for _ in range(2):  # each of the two places for scripts is made by its first
+            machine.launch(work(3, ONE, LOSS_SLOTS))
+            machine.wait()
+        fake.calls.clear()
+        words = work(3, ONE, LOSS_SLOTS)
+        machine.launch(words)
+        copy, copied, awaited, launch, results, end = fake.calls
+        assert copy[0] == "copy in"
+        assert copy[3] == words.nbytes
+        assert copied == ("record", copied[1], copy[4])
+        assert awaited == ("wait event", launch[2], copied[1])
+        assert launch == ("launch", 1000, launch[2])
+        assert results[0] == "copy out"
+        assert end == ("record", end[1], launch[2])
+        assert copy[4] != launch[2], "scripts travel in a stream of their own"
+        machine.wait()
+        assert machine.pool[LOSS_SLOTS] == 1
+        assert len(fake.calls) == 6, "wait and the loss ask the GPU for nothing more"
+
+    def test_scripts_alternate_between_two_places(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        fake.calls.clear()
+        for _ in range(4):
+            machine.launch(work(3, ONE, LOSS_SLOTS))
+            machine.wait()
+        targets = [call[1] for call in fake.calls if call[0] == "copy in"]
+        assert targets[0] != targets[1]
+        assert targets == targets[:2] * 2
+
+    def test_a_copy_in_flight_is_waited_for_before_its_memory_is_reused(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        first, second = work(3, FIRST_FREE, LOSS_SLOTS), work(3, ONE, LOSS_SLOTS)
+        machine.stage(first)
+        assert any(fake.streams)
+        fake.calls.clear()
+        machine.stage(second)
+        assert fake.names() == ["synchronise", "copy in", "record"]
+        machine.launch(second)
+        assert fake.names().count("copy in") == 1, "what is staged is not copied again"
+        machine.wait()
+        assert machine.pool[LOSS_SLOTS] == 1
+
+    def test_a_write_is_over_before_the_array_may_change(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        values = np.arange(4, dtype=np.float32)
+        machine.pool[16:20] = values
+        values[:] = -1
+        assert machine.pool[16:20].tolist() == [0, 1, 2, 3]
+
+    def test_first_floats_are_asked_for_again_when_they_may_have_changed(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        machine.wait()
+        machine.pool[0:FIRST_FREE] = 7
+        assert machine.pool[LOSS_SLOTS] == 7
+        machine.pool[ONE] = 3
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        assert machine.pool[LOSS_SLOTS] == 3, "reading waits for the launch"
+        machine.wait()
+
+    def test_counters_and_report_are_cleared_after_a_stop_alone(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.launch(stuck(3))
+        fake.calls.clear()
+        assert machine.wait() is not None
+        assert fake.names() == ["fill", "fill"]
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        fake.calls.clear()
+        assert machine.wait() is None
+        assert fake.names() == []
+
+    def test_ctrl_c_while_waiting_leaves_a_launch_to_be_waited_for(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        query = fake.cuEventQuery
+
+        def interrupt(event: int) -> Any:
+            fake.cuEventQuery = query  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+
+        fake.cuEventQuery = interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            machine.wait()
+        assert machine.wait() is None
+        assert machine.pool[LOSS_SLOTS] == 1
+
+    def test_the_calls_of_a_launch_are_made_in_one_go(self, make: Make, fake: FakeCuda) -> None:
+        """Python runs handlers of signals between two of its own instructions: there is none between the calls."""
+        machine = ready(make)
+        before = machine.launches
+        made: list[tuple[Any, ...]] = []
+        run = machine._driver.run
+        machine._driver.run = lambda *calls: made.append(calls)  # type: ignore[method-assign]
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        assert machine.launches == before, "it counts when it is made, not before"
+        _, together = made
+        assert [getattr(call.func, "__name__", "") for call in together] == [
+            "cuStreamWaitEvent", "cuLaunchCooperativeKernel", "setattr", "cuMemcpyDtoHAsync", "cuEventRecord",
+        ]  # fmt: skip
+        machine._driver.run = run  # type: ignore[method-assign]
+        with machine._driver:
+            run(*made[0], *together)
+        assert machine.launches == before + 1
+        assert machine.wait() is None
+
+
+class TestFailures:
+    def test_name_everybodys_place(self) -> None:
+        failure = _clock_limit(10**10, {40: [3], 50: [0, 1, 2, 6], 60: [4]}, [5, 7])
+        assert failure.positions == (40, 50, 60)
+        assert failure.message.format("a", "b", "c").startswith(
+            "virtual processor 3 waited longer than 10 s at a; virtual processors 0-2, 6 at b; "
+            "virtual processor 4 at c; virtual processors 5, 7 had reached the end. Where other programs"
+        )
+
+    def test_name_no_more_places_than_anybody_reads(self) -> None:
+        failure = _clock_limit(10**9, {k: [k] for k in range(132)}, [])
+        assert len(failure.positions) == 6
+        assert "126 more at other places" in failure.message
+
+    def test_of_the_gpu_are_errors_that_last(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        fake.broken = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+        for _ in range(2):
+            with pytest.raises(KernelError, match=r"ILLEGAL_ADDRESS.*last checkpoint"):
+                machine.wait()
+        with pytest.raises(KernelError):
+            machine.pool[:4]
+        assert not machine.is_open
+        machine.close()
+
+    def test_of_its_memory_are_told_apart(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        fake.broken = CUresult.CUDA_ERROR_ECC_UNCORRECTABLE
+        with pytest.raises(KernelError, match="memory failed"):
+            machine.wait()
+
+    def test_a_refused_launch_has_not_begun(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        fake.failing["launch"] = CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+        for _ in range(2):
+            with pytest.raises(HandleError, match=r"vps=3.*share of it only \(MPS\); use a smaller vps="):
+                machine.launch(work(3, ONE, LOSS_SLOTS))
+            assert machine.launches == 0
+        fake.failing.clear()
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        assert machine.wait() is None
+        assert machine.is_open
+
+    def test_a_launch_without_a_kernel_is_refused(self, make: Make) -> None:
+        machine = make(2)
+        with pytest.raises(HandleError, match="specialise"):
+            machine.launch(script(END, END))
+
+
+class TestMemory:
+    def test_that_the_gpu_cannot_give_is_an_error_and_the_pool_stays(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.pool[16] = 4
+        fake.free = 1000
+        with pytest.raises(
+            CapacityError, match=r"the GPU has no 4\.0 MiB left.*2048 MiB free.*nvidia-smi.*empty_cache"
+        ):
+            machine.reserve(2**20, 20)
+        assert machine.pool[16] == 4
+        fake.free = 2**20
+        machine.launch(work(3, 16, LOSS_SLOTS))
+        assert machine.wait() is None
+        assert machine.pool[LOSS_SLOTS] == 4
+
+    def test_that_nobody_needs_goes_before_more_is_taken(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        fake.free = 10_000
+        with pytest.raises(CapacityError):
+            machine.reserve(2**20, 0)
+        assert len(machine.pool) == 0
+        fake.free = 2**30
+        machine.reserve(2**20, 0)
+        assert not machine.pool[:].any()
+
+    def test_of_the_host_may_be_short_too(self, make: Make, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+        import cupy
+
+        machine = ready(make)
+
+        def refuse(nbytes: int) -> Any:
+            raise fake_cuda.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+        monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", refuse)
+        with pytest.raises(CapacityError, match="the system has no"):
+            machine.launch(work(3, ONE, LOSS_SLOTS))
+        monkeypatch.undo()
+
+    def test_is_shared_without_a_copy(self, make: Make) -> None:
+        machine = ready(make)
+        view = machine.pool.view(16, (2, 3))
+        view[:] = 9
+        assert machine.pool[15:23].tolist() == [0, 9, 9, 9, 9, 9, 9, 0]
+        with pytest.raises(IndexError):
+            machine.pool.view(20, (8,))
+
+    def test_limit_is_half_of_the_gpu(self, make: Make) -> None:
+        assert make(1).default_pool_limit == 2**30
+
+
+class TestKernels:
+    def test_are_made_anew_for_what_they_do_not_know(self, make: Make, fake: FakeCuda) -> None:
+        machine = make(2)
+        assert machine.source == ""
+        for instructions, loads in (("end", 1), ("end", 1), ("tanh", 2), ("end", 2), ("tanh", 2)):
+            machine.specialise(KernelSpec(frozenset({instructions})))
+            assert fake.names().count("load") == loads
+        assert machine.source == "// knows end, tanh"
+        assert fake.names().count("unload") == 1
+        assert ("set", "shared", 1000) in fake.calls
+
+    @pytest.mark.parametrize("each, vps", [(1, 5), (2, 9)])
+    def test_that_do_not_fit_the_gpu_are_refused(self, make: Make, fake: FakeCuda, each: int, vps: int) -> None:
+        fake.blocks_per_sm = each
+        machine = make(vps)
+        with pytest.raises(
+            HandleError, match=rf"vps={vps}: the Imaginary 1 runs {4 * each} .*use vps={4 * each} or less.*MIG"
+        ):
+            machine.specialise(SPEC)
+        make(vps - 1).specialise(SPEC)
+
+    def test_that_fit_no_multiprocessor_are_refused(self, make: Make, fake: FakeCuda) -> None:
+        fake.blocks_per_sm = 0
+        with pytest.raises(HandleError, match="more than a multiprocessor of the Imaginary 1 has"):
+            make(1).specialise(SPEC)
+
+    def test_with_too_much_shared_memory_are_refused(self, make: Make, fake: FakeCuda, tmp_path: Path) -> None:
+        machine = make(1, build=lambda spec, arch: Kernel("", tmp_path / "k", 300_000))
+        with pytest.raises(HandleError, match="293 KiB of shared memory a block, and the Imaginary 1 has 227"):
+            machine.specialise(SPEC)
+
+    def test_that_are_damaged_leave_the_cache(self, make: Make, fake: FakeCuda, tmp_path: Path) -> None:
+        machine = make(1)
+        fake.failing["load"] = CUresult.CUDA_ERROR_INVALID_IMAGE
+        with pytest.raises(CompileError, match="removed from the cache"):
+            machine.specialise(SPEC)
+        assert not (tmp_path / "kernel.cubin").exists()
+
+    def test_record_no_timeline(self, make: Make) -> None:
+        with pytest.raises(HandleError, match="target='cpu'"):
+            make(1).record(Recording(1, 1))
+
+
+class TestUsable:
+    def test_gpus_are(self, fake: FakeCuda) -> None:
+        assert why_cuda_is_unusable() is None
+        assert driver.usable_gpu() == ("Imaginary 1", "sm_90", 4, 227 * 1024)
+
+    def test_without_a_driver_nothing_is_imported(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+        def missing(name: str) -> None:
+            raise OSError(name)
+
+        monkeypatch.setattr(ctypes, "CDLL", missing)
+        monkeypatch.setattr(driver, "find_spec", lambda name: pytest.fail("looked for packages"))
+        reason = why_cuda_is_unusable()
+        assert reason is not None
+        assert "no NVIDIA driver" in reason
+        with pytest.raises(HandleError, match="--gpus all"):
+            CudaMachine()
+
+    @pytest.mark.parametrize("package", ["cuda", "cuda.bindings", "cupy"])
+    def test_missing_packages_are_named(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+        monkeypatch.setattr(driver, "find_spec", lambda name: None if name == package else name)
+        with pytest.raises(HandleError, match=rf"package {package}: pip install 'vpps\[cuda13\]'"):
+            CudaMachine()
+
+    def test_an_old_driver_is_named(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fake_cuda, "VERSION", 12040)
+        with pytest.raises(HandleError, match=r"made for CUDA 12\.4 .* CUDA 13: update .*pip install 'vpps\[cuda12\]'"):
+            CudaMachine()
+
+    @pytest.mark.parametrize(
+        "attribute, value, words",
+        [
+            ("COMPUTE_CAPABILITY_MAJOR", 6, "7.0 .* newer, and the Imaginary 1 has 6.0"),
+            ("COMPUTE_CAPABILITY_MAJOR", 7, r"CUDA 13 no longer compiles .*\(compute capability 7.0\).*cuda12"),
+            ("COOPERATIVE_LAUNCH", 0, "cooperative launches"),
+        ],
+    )
+    def test_gpus_that_lack_something_are_named(self, fake: FakeCuda, attribute: str, value: int, words: str) -> None:
+        fake.attributes[attribute] = value
+        with pytest.raises(HandleError, match=words):
+            CudaMachine()
+
+    @pytest.mark.parametrize(
+        "status, words",
+        [
+            (CUresult.CUDA_ERROR_NO_DEVICE, "sees no GPU.*CUDA_VISIBLE_DEVICES"),
+            (CUresult.CUDA_ERROR_NOT_INITIALIZED, "forked.*'spawn'"),
+            (CUresult.CUDA_ERROR_UNKNOWN, "does not start.*CUDA_ERROR_UNKNOWN.*nvidia-smi"),
+        ],
+    )
+    def test_a_driver_that_does_not_start_says_why(self, fake: FakeCuda, status: CUresult, words: str) -> None:
+        fake.failing["init"] = status
+        with pytest.raises(HandleError, match=words):
+            CudaMachine()
+
+    @pytest.mark.parametrize("device", [-1, 1])
+    def test_other_devices_are_refused(self, fake: FakeCuda, device: int) -> None:
+        with pytest.raises(HandleError, match=rf"device={device}: expected 0 to 0"):
+            CudaMachine(device=device)
+
+    @pytest.mark.parametrize("vps", [0, -1, 1.5, "two", True])
+    def test_vps_is_a_count(self, fake: FakeCuda, vps: Any) -> None:
+        with pytest.raises(HandleError, match="expected a positive int, by default the 4"):
+            CudaMachine(vps)
+
+    def test_vps_is_the_number_of_multiprocessors_by_default(self, make: Make) -> None:
+        assert make().vps == 4
+
+
+class TestEnd:
+    def test_gives_everything_back_once(self, make: Make, fake: FakeCuda) -> None:
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        fake.calls.clear()
+        machine.close()
+        machine.close()
+        names = fake.names()
+        assert names[0] == "synchronise"
+        assert [names.count(n) for n in ("destroy stream", "destroy event", "unload", "release")] == [2, 3, 1, 1]
+
+    def test_comes_with_the_last_reference(self, fake: FakeCuda) -> None:
+        machine = CudaMachine(2)
+        fake.calls.clear()
+        del machine
+        gc.collect()
+        assert fake.names().count("release") == 1
+
+    def test_in_a_forked_child_does_nothing(self, make: Make, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        fake.calls.clear()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            machine.close()
+        assert fake.calls == []
+        assert not machine.is_open

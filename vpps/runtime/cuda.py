@@ -1,0 +1,422 @@
+"""The cuda target: thread blocks of a GPU as virtual processors; one cooperative launch per script.
+
+A launch is a few calls of the driver that return at once: the script goes from page-locked memory to the GPU in a
+stream of its own, the kernel waits for it, and what the host wants to know comes back in one copy: report and losses,
+which lie side by side. Memory for scripts exists twice, for launches of even and of odd number, so that the script of a
+launch can travel (`stage`) while the launch before is running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import HandleError
+from vpps.kernel.spec import KernelSpec
+from vpps.plan.distribution import FIRST_FREE
+from vpps.runtime.device_pool import DevicePool
+from vpps.runtime.driver import DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
+from vpps.runtime.growth import MAX_POOL_FLOATS
+from vpps.runtime.machine import Failure
+from vpps.runtime.recording import Recording
+from vpps.values import as_index
+
+KERNEL = "vpps_kernel"
+THREADS = 256  # of a block
+COUNTERS = 4  # of a launch, each on a line of its own
+_LINE_BYTES = 128
+_ALIGN_BYTES = 512  # what the GPU's allocators align to, and so the pool's first float
+
+# The kernel's report: position + 1 of the instruction that stopped the launch, or 0; why; then for every virtual
+# processor the position at which it left early, or 0.
+_REPORT_WORDS = 2
+_UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
+_PLACES_NAMED = 6  # a message names so many at most
+
+PATIENCE_NS = 10_000_000_000  # barriers take microseconds; ten seconds allow for other programs on the GPU
+_SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep is never shorter than 50 us
+_LONGEST_SLEEP_NS = 5_000_000
+_SMALLEST_BUFFER = 1 << 16  # words; scripts of small batches never make it grow
+
+_TOO_LARGE = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
+
+
+class Kernel(NamedTuple):
+    """A compiled kernel.
+
+    Attributes:
+        source: its text.
+        binary: path of the cubin.
+        shared_bytes: dynamic shared memory of a block.
+    """
+
+    source: str
+    binary: Path
+    shared_bytes: int
+
+
+def compiled(spec: KernelSpec, arch: str) -> Kernel:
+    """The kernel that `spec` describes, for an architecture such as "sm_90". Raises CompileError."""
+    from vpps.kernel.nvrtc import compile_cubin  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from vpps.kernel.render import render_cuda  # type: ignore[attr-defined, unused-ignore]
+
+    onchip: Any = spec.onchip
+    source = render_cuda(spec)
+    return Kernel(source, compile_cubin(source, arch, onchip.cached_registers).path, onchip.shared_bytes)
+
+
+class _Launch(ctypes.Structure):
+    """The kernel's parameter."""
+
+    _fields_ = (
+        ("pool", ctypes.c_void_p),
+        ("script", ctypes.c_void_p),
+        ("counters", ctypes.c_void_p),
+        ("cleared", ctypes.c_void_p),
+        ("report", ctypes.c_void_p),
+        ("patience", ctypes.c_ulonglong),
+    )
+
+
+class _ScriptBuffer:
+    """One of the two places that scripts go through: page-locked memory of the host, and memory of the GPU."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._pinned: PinnedMemory | None = None
+        self._memory: DeviceMemory | None = None
+        self.copied = driver.event()
+
+    @property
+    def address(self) -> int:
+        """Of the script on the GPU."""
+        assert self._memory is not None
+        return self._memory.address
+
+    def load(self, script: NDArray[np.uint32], stream: Any) -> None:
+        """Begin to copy a script. The launch that used the one before must have ended."""
+        driver = self._driver
+        if not driver.has_passed(self.copied):  # two launches ago: rarely, after an interrupted one
+            driver.run(driver.synchronising(stream))
+        if self._pinned is None or len(self._pinned.words) < len(script):
+            words = max(_SMALLEST_BUFFER, len(script) + len(script) // 2)
+            self._pinned = self._memory = None
+            memory = driver.allocate(4 * words, "a script")
+            self._pinned, self._memory = driver.pinned(4 * words, "a script"), memory
+        assert self._pinned is not None
+        self._pinned.words[: len(script)] = script
+        driver.run(
+            driver.copying_in(self.address, self._pinned.address, 4 * len(script), stream),
+            driver.recording(self.copied, stream),
+        )
+
+
+class _State:
+    """What the finalizer needs; holds no reference to the CudaMachine."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.pid = os.getpid()
+        with driver:
+            self.compute, self.copy = driver.stream(), driver.stream()
+            self.scripts: tuple[_ScriptBuffer, ...] = (_ScriptBuffer(driver), _ScriptBuffer(driver))
+            self.ended_event = driver.event()
+        self.kernel: LoadedKernel | None = None
+        self.launches = 0  # begun
+        self.ended = 0
+
+    def shutdown(self) -> None:
+        """Wait for the launch in flight, which its clock limit ends if nothing else, and give everything back. No call
+        may fail: of a GPU that is lost nothing is left to free. In a forked child there is nothing."""
+        if os.getpid() != self.pid:
+            return
+        events = [self.ended_event, *(s.copied for s in self.scripts)]
+        for call in self.driver.freeing(self.kernel, [self.compute, self.copy], events):
+            call()
+
+
+class CudaMachine:
+    """Virtual processors on a GPU and the pool they work on; see `Machine` in vpps/runtime/machine.py.
+
+    Args:
+        vps: number of virtual processors; None for one on each multiprocessor.
+        device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
+        patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit.
+        build: makes the kernel for a spec and an architecture.
+        driver: of that device.
+
+    Raises:
+        HandleError: there is no GPU that can be used, or `vps` is no number of virtual processors.
+    """
+
+    target = "cuda"
+    panel = 1
+
+    def __init__(
+        self,
+        vps: int | None = None,
+        *,
+        device: int = 0,
+        patience: int = PATIENCE_NS,
+        build: Callable[[KernelSpec, str], Kernel] = compiled,
+        driver: Driver | None = None,
+    ) -> None:
+        self._driver = Driver(device) if driver is None else driver
+        gpu = self._driver.gpu
+        count = as_index(gpu.sms if vps is None else vps)
+        if count is None or count < 1:
+            raise HandleError(f"vps={vps!r}: expected a positive int, by default the {gpu.sms} of the {gpu.name}")
+        self.vps = count
+        self.source = ""
+        self._build = build
+        self._patience = patience
+        self._spec: KernelSpec | None = None
+        self._kernel: Kernel | None = None
+        self._staged: NDArray[np.uint32] | None = None  # what `stage` copies for the next launch
+        self._parameters = _Launch(patience=patience)
+        self._parameter_list = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
+        report_bytes = 4 * (_REPORT_WORDS + count)
+        self._head_bytes = -(-report_bytes // _ALIGN_BYTES) * _ALIGN_BYTES  # before the pool
+        self._state = _State(self._driver)
+        self._finalizer = weakref.finalize(self, self._state.shutdown)
+        with self._driver as driver:
+            self._results = driver.pinned(self._head_bytes + 4 * FIRST_FREE, "the results of a launch")
+            self._counters = driver.allocate(2 * COUNTERS * _LINE_BYTES, "counters")
+            self.pool = self._new_pool(0)
+            self._clear_counters()
+
+    # ---- memory
+
+    def _new_pool(self, floats: int) -> DevicePool:
+        """A pool of zeros, with an empty report before it."""
+        nbytes = self._head_bytes + 4 * max(floats, FIRST_FREE)
+        memory = self._driver.allocate(nbytes, f"a pool of {floats * 4 / 2**20:.1f} MiB")
+        stream = self._state.compute
+        self._driver.run(
+            self._driver.filling(memory.address, 0, nbytes // 4, stream),
+            self._driver.synchronising(stream),  # nothing is on its way to the former pool, which may go
+        )
+        return DevicePool(self._driver, self._state.compute, memory, self._head_bytes, floats)
+
+    def _clear_counters(self) -> None:
+        self._driver.run(
+            self._driver.filling(self._counters.address, 0, self._counters.nbytes // 4, self._state.compute)
+        )
+
+    @property
+    def default_pool_limit(self) -> int:
+        """Half of the GPU's memory, in bytes, and no more than addresses reach."""
+        with self._driver as driver:
+            return min(driver.memory()[1] // 2, 4 * MAX_POOL_FLOATS)
+
+    def reserve(self, floats: int, keep: int) -> None:
+        """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running.
+
+        Raises CapacityError; then the pool is as it was if anything had to be kept, else empty.
+        """
+        if floats <= len(self.pool):
+            return
+        with self._driver as driver:
+            if not keep and len(self.pool):
+                self.pool = self._new_pool(0)  # two large ones may not fit
+            before = self.pool
+            larger = self._new_pool(floats)
+            if keep:
+                stream = self._state.compute
+                driver.run(
+                    driver.copying(larger.address, before.address, 4 * keep, stream),
+                    driver.synchronising(stream),  # then the old one may go
+                )
+            self.pool = larger
+
+    # ---- kernels
+
+    def specialise(self, spec: KernelSpec) -> None:
+        """Have a kernel that can do what `spec` says. No launch may be running.
+
+        Raises:
+            CompileError: it does not compile, or not load.
+            HandleError: the GPU does not run that many virtual processors at the same time.
+        """
+        if self._spec is not None:
+            if self._spec.covers(spec):
+                return
+            if self._spec.onchip == spec.onchip:  # a new cell: what was there before will be wanted again
+                spec = KernelSpec(self._spec.instructions | spec.instructions, spec.onchip)
+        gpu, state = self._driver.gpu, self._state
+        kernel = self._build(spec, gpu.arch)
+        with self._driver as driver:
+            loaded = driver.load(kernel.binary, KERNEL, kernel.shared_bytes)
+            each = driver.blocks_per_sm(loaded, THREADS, kernel.shared_bytes)
+            if each * gpu.sms < self.vps:
+                driver.run(driver.unloading(loaded))
+                raise HandleError(self._too_many(each))
+            former, state.kernel = state.kernel, loaded
+            self._spec, self._kernel, self.source = spec, kernel, kernel.source
+            if former is not None:
+                driver.run(driver.unloading(former))
+
+    def _too_many(self, each: int) -> str:
+        gpu = self._driver.gpu
+        if not each:
+            return f"a block of this model's kernel needs more than a multiprocessor of the {gpu.name} has"
+        fit = each * gpu.sms
+        return (
+            f"vps={self.vps}: the {gpu.name} runs {fit} virtual processors of this model at the same time ({each} on "
+            f"each of {gpu.sms} multiprocessors), and all must run at once; use vps={fit} or less, or a larger slice "
+            "of the GPU where it is partitioned (MIG) or shared (MPS)"
+        )
+
+    def record(self, recording: Recording) -> None:
+        """Raises HandleError: kernels of this target record no timeline."""
+        raise HandleError("timeline=True: target 'cuda' records no timelines; use target='cpu' for one")
+
+    # ---- launches
+
+    @property
+    def launches(self) -> int:
+        """Launches begun so far."""
+        return self._state.launches
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can launch: neither closed nor ended because Python exits, and the GPU is not lost."""
+        return self._finalizer.alive and not self._driver.lost
+
+    def stage(self, script: NDArray[np.uint32]) -> None:
+        """Begin to copy the script of the next launch; may be called while a launch is running.
+
+        `launch` does it by itself. The script must not change in between.
+        """
+        if self._staged is script:
+            return
+        state = self._state
+        with self._driver:
+            state.scripts[(state.launches + 1) & 1].load(script, state.copy)
+        self._staged = script
+
+    def launch(self, script: NDArray[np.uint32]) -> None:
+        """Begin to execute a script; returns at once. The previous launch must have ended."""
+        state, kernel = self._state, self._kernel
+        if state.launches != state.ended:
+            raise HandleError("a launch was begun while another one is running")
+        if kernel is None or state.kernel is None:
+            raise HandleError("a launch was begun without a kernel; call specialise first")
+        number = state.launches + 1
+        self.stage(script)
+        self._staged = None
+        buffer = state.scripts[number & 1]
+        mine = self._counters.address + (number & 1) * COUNTERS * _LINE_BYTES
+        other = self._counters.address + (~number & 1) * COUNTERS * _LINE_BYTES
+        p = self._parameters
+        p.pool, p.script, p.report = self.pool.address, buffer.address, self.pool.memory.address
+        p.counters, p.cleared = mine, other
+        self.pool.forget()
+        with self._driver as driver:
+            stream, results = state.compute, self._results
+            launching = driver.launching(
+                state.kernel, self.vps, THREADS, kernel.shared_bytes, stream, ctypes.addressof(self._parameter_list)
+            )
+            try:
+                # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
+                driver.run(
+                    driver.awaiting(buffer.copied, stream),
+                    launching,
+                    partial(setattr, state, "launches", number),
+                    driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
+                    driver.recording(state.ended_event, stream),
+                )
+            except DriverError as error:
+                if error.index <= 1:
+                    state.launches = number - 1
+                if error.name == _TOO_LARGE:
+                    raise HandleError(
+                        f"vps={self.vps}: the {self._driver.gpu.name} does not run that many virtual processors at "
+                        "once for this process, which has a share of it only (MPS); use a smaller vps="
+                    ) from error
+                raise
+
+    def wait(self) -> Failure | None:
+        """Wait for the launch to end. None if all went well. Ctrl-C leaves it running, to be waited for again.
+
+        Raises:
+            DriverError: the GPU gave up.
+        """
+        state = self._state
+        if state.ended == state.launches:
+            return None
+        begun = time.perf_counter_ns()
+        with self._driver as driver:
+            while not driver.has_passed(state.ended_event):
+                waited = time.perf_counter_ns() - begun
+                if waited > _SPIN_NS:  # the host notices the end by 3 % too late at most
+                    time.sleep(min(waited // 32, _LONGEST_SLEEP_NS) * 1e-9)
+            words = self._results.words
+            failure = self._failure(words[: _REPORT_WORDS + self.vps])
+            if failure is not None:
+                self._clear_counters()
+                driver.run(driver.filling(self.pool.memory.address, 0, self._head_bytes // 4, state.compute))
+            self.pool.remember(words[self._head_bytes // 4 :].view(np.float32)[: len(self.pool)])
+        state.ended = state.launches
+        return failure
+
+    def _failure(self, report: NDArray[np.uint32]) -> Failure | None:
+        if not report[0]:
+            return None
+        position, why = int(report[0]) - 1, int(report[1])
+        if why != _CLOCK_LIMIT:
+            reason = "" if why == _UNKNOWN_OPCODE else f" (reason {why})"
+            return Failure(f"the kernel stopped at word {position} of its script{reason}: {{0}}", (position,))
+        left = report[_REPORT_WORDS:]
+        places = {p: np.flatnonzero(left == p).tolist() for p in {position, *left[left > 0].tolist()}}
+        first = dict(sorted(places.items(), key=lambda place: (place[0] != position, -len(place[1]), place[0])))
+        return _clock_limit(self._patience, first, np.flatnonzero(left == 0).tolist())
+
+    def close(self) -> None:
+        """Wait for the launch in flight and free everything; may be called twice."""
+        self._finalizer()
+        self._state.kernel = self._kernel = self._spec = self._staged = None
+        self._state.scripts = ()
+        self.pool = DevicePool(self._driver, None, DeviceMemory(0, 0, None), 0, 0)
+        self._counters = self.pool.memory
+
+
+def _clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) -> Failure:
+    """What to say of a launch in which a wait took too long.
+
+    Args:
+        places: position -> virtual processors that left there; first the one that ran out of patience.
+        ended: those that had reached the end.
+    """
+    named = list(places)[:_PLACES_NAMED]
+    text = [
+        f"{_names(places[p])} {'at' if k else f'waited longer than {patience * 1e-9:.3g} s at'} {{{k}}}"
+        for k, p in enumerate(named)
+    ]
+    if others := sum(len(vps) for vps in list(places.values())[_PLACES_NAMED:]):
+        text.append(f"{others} more at other places")
+    if ended:
+        text.append(f"{_names(ended)} had reached the end")
+    return Failure(
+        f"{'; '.join(text)}. Where other programs keep the GPU busy, or a debugger slows it down, launches need more "
+        "patience; else this is a defect of vpps, please report it",
+        tuple(named),
+    )
+
+
+def _names(vps: list[int]) -> str:
+    """[0, 1, 2, 5] as "virtual processors 0-2, 5"."""
+    if not vps:
+        return "a virtual processor"
+    runs = np.split(np.array(vps), np.flatnonzero(np.diff(vps) > 1) + 1)
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"virtual processor{'s' if len(vps) > 1 else ''} {text}"

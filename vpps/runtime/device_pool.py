@@ -1,0 +1,120 @@
+"""The pool in the memory of a GPU: reads and writes are copies, in the order of the stream that launches run in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.plan.distribution import FIRST_FREE
+from vpps.runtime.driver import DeviceMemory, Driver
+
+
+class DevicePool:
+    """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array there.
+
+    Reads and writes wait for what the stream does. The first FIRST_FREE floats, which hold the losses, are at hand
+    without asking the GPU after a launch that brought them along (`remember`).
+
+    Args:
+        stream: of the launches.
+        memory: where the floats are.
+        offset: bytes of `memory` before them, which are somebody else's.
+        floats: how many.
+
+    Attributes:
+        memory: as given.
+    """
+
+    def __init__(self, driver: Driver, stream: Any, memory: DeviceMemory, offset: int, floats: int) -> None:
+        self._driver = driver
+        self._stream = stream
+        self.memory = memory
+        self._offset = offset
+        self._floats = floats
+        self._first: NDArray[np.float32] | None = None
+
+    @property
+    def address(self) -> int:
+        """Of the first float, on the GPU."""
+        return self.memory.address + self._offset
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return 4 * self._floats
+
+    def __len__(self) -> int:
+        return self._floats
+
+    def remember(self, first: NDArray[np.float32]) -> None:
+        """What the first floats are since the latest launch ended."""
+        self._first = first.copy()
+
+    def forget(self) -> None:
+        """A launch begins: nobody knows what the first floats will be."""
+        self._first = None
+
+    def _span(self, place: Any) -> tuple[int, int]:
+        """[start, stop) of an int or a slice."""
+        if isinstance(place, slice):
+            start, stop, step = place.indices(self._floats)
+            if step != 1:
+                raise IndexError(f"the pool is read and written in one piece, not in steps of {step}")
+            return start, max(start, stop)
+        index = int(place) + self._floats * (place < 0)
+        if not 0 <= index < self._floats:
+            raise IndexError(f"{place} is not in a pool of {self._floats} floats")
+        return index, index + 1
+
+    def __getitem__(self, place: Any) -> Any:
+        start, stop = self._span(place)
+        if self._first is not None and stop <= len(self._first):
+            found = self._first[start:stop].copy()
+        else:
+            found = np.empty(stop - start, np.float32)
+            if len(found):
+                source = self.address + 4 * start
+                with self._driver as driver:
+                    driver.run(
+                        driver.copying_out(found.ctypes.data, source, found.nbytes, self._stream),
+                        driver.synchronising(self._stream),
+                    )
+        return found if isinstance(place, slice) else found[0]
+
+    def __setitem__(self, place: Any, values: Any) -> None:
+        start, stop = self._span(place)
+        if start == stop:
+            return
+        if start < FIRST_FREE:
+            self.forget()
+        target = self.address + 4 * start
+        with self._driver as driver:
+            if np.ndim(values) == 0:
+                word = int(np.float32(values).view(np.uint32))
+                driver.run(driver.filling(target, word, stop - start, self._stream))
+                return
+            source = np.ascontiguousarray(values, np.float32).reshape(-1)
+            if len(source) != stop - start:
+                raise ValueError(f"{len(source)} floats do not fill the {stop - start} from {start} to {stop}")
+            driver.run(
+                driver.copying_in(target, source.ctypes.data, source.nbytes, self._stream),
+                driver.synchronising(self._stream),  # then `source` may go
+            )
+
+    def view(self, address: int, shape: tuple[int, ...]) -> Any:
+        """A CuPy array over the floats from `address` on, without a copy.
+
+        It has `__dlpack__` and `__cuda_array_interface__`, so that other libraries share the memory, too. It shows what
+        the last launch left there until the next one begins or the pool grows; it is no longer the pool's after that.
+
+        Raises:
+            IndexError: the pool ends before it.
+        """
+        floats = int(np.prod(shape, dtype=np.int64))
+        if not 0 <= address <= address + floats <= self._floats:
+            raise IndexError(f"{floats} floats from {address} on are not in a pool of {self._floats}")
+        with self._driver as driver:
+            driver.run(driver.synchronising(self._stream))
+            return driver.array(self.memory, self._offset + 4 * address, shape)

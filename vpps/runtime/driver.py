@@ -1,0 +1,414 @@
+"""What the cuda target asks of the CUDA driver, and whether there is one that it can use.
+
+Calls go through cuda-python, which costs 0.3 us each; memory comes from CuPy's allocators, so that a program that uses
+CuPy too has one pool of it. Both are imported when a `Driver` is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import CapacityError, CompileError, HandleError, KernelError
+
+# A call of the driver with its arguments. It returns what cuda-python does: a tuple that begins with the status.
+Call = Callable[[], Any]
+
+_LIBRARY = "libcuda.so.1"  # comes with the driver, not with the toolkit
+_OLDEST = (7, 0)  # blocks that wait for each other need the forward progress of Volta (CUDA programming guide, 7.6)
+_OLDEST_OF_MAJOR = {13: (7, 5)}  # what the NVRTC of a CUDA major version still compiles for
+
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
+_STREAM_NON_BLOCKING = 1  # ordered by events alone, not by what others put into the legacy default stream
+_EVENT_DISABLE_TIMING = 2
+
+# After one of these every further call of the process fails in the same way (CUDA driver API, CUresult).
+_LOST = frozenset(
+    "CUDA_ERROR_" + name
+    for name in (
+        "ILLEGAL_ADDRESS LAUNCH_FAILED LAUNCH_TIMEOUT MISALIGNED_ADDRESS ILLEGAL_INSTRUCTION INVALID_ADDRESS_SPACE "
+        "INVALID_PC HARDWARE_STACK_ERROR ASSERT ECC_UNCORRECTABLE NVLINK_UNCORRECTABLE CONTAINED TENSOR_MEMORY_LEAK "
+        "CONTEXT_IS_DESTROYED EXTERNAL_DEVICE UNKNOWN"
+    ).split()
+)
+_DEFECT = "it is a defect of vpps, please report it; VPPS_VERIFY=1 checks every script before it runs"
+_ADVICE = {
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory failed: nvidia-smi -q -d ECC says how often",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the GPU has a display, which lets no launch run for seconds: use smaller batches",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED": "another library of this process has reset the GPU",
+    "CUDA_ERROR_UNKNOWN": "the system log (dmesg) may know more",
+}
+
+
+class DriverError(KernelError):
+    """The driver refused a call, or reports that a launch before it went wrong.
+
+    Attributes:
+        name: CUDA's, such as "CUDA_ERROR_ILLEGAL_ADDRESS".
+        lost: whether nothing can be done on the GPU any more in this process.
+        index: which of the calls made together it was.
+    """
+
+    def __init__(self, name: str, text: str, index: int = 0) -> None:
+        self.name = name
+        self.lost = name in _LOST
+        self.index = index
+        message = f"CUDA reports {name} ({text}): {_ADVICE.get(name, _DEFECT)}"
+        if self.lost:
+            message += (
+                ". The GPU is lost to this process, and with it all that was learned since weights were last copied "
+                "back: restart the program and go on from the last checkpoint"
+            )
+        super().__init__(message)
+
+
+def _how_to_install(version: int) -> str:
+    return f"pip install 'vpps[cuda{13 if version >= 13000 else 12}]'"
+
+
+def _driver_version() -> int:
+    """CUDA version of the driver, as 1000 * major + 10 * minor. Raises HandleError if there is none."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        raise HandleError(
+            f"target='cuda': this machine has no NVIDIA driver ({_LIBRARY} is not found); install one, in a container "
+            "start it with --gpus all, or use target='cpu'"
+        ) from None
+    version = ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    return version.value
+
+
+def _check_packages(version: int) -> None:
+    """Raises HandleError if what calls the driver is not installed, or too new for it."""
+    for package in ("cuda", "cuda.bindings", "cupy"):  # the first one is the folder of the second
+        if find_spec(package) is None:
+            raise HandleError(f"target='cuda' needs the package {package}: {_how_to_install(version)}")
+    from cuda.bindings import __version__ as installed
+
+    needed = int(installed.partition(".")[0])
+    if version < 1000 * needed:
+        raise HandleError(
+            f"target='cuda': the driver is made for CUDA {version // 1000}.{version % 1000 // 10} and the installed "
+            f"packages for CUDA {needed}: update the driver, or {_how_to_install(version)}"
+        )
+
+
+class Properties(NamedTuple):
+    """Of a GPU.
+
+    Attributes:
+        name: the vendor's.
+        arch: for the compiler, such as "sm_90".
+        sms: streaming multiprocessors that this process may use; those of its slice where the GPU is partitioned (MIG).
+        shared_bytes: shared memory that a block can have.
+    """
+
+    name: str
+    arch: str
+    sms: int
+    shared_bytes: int
+
+
+def _properties(device: int, version: int) -> Properties:
+    """Of the GPU with that number. Raises HandleError if the cuda target cannot use it."""
+    from cuda.bindings import __version__ as installed
+    from cuda.bindings import driver as api
+
+    (status,) = api.cuInit(0)
+    if status == api.CUresult.CUDA_ERROR_NOT_INITIALIZED:
+        raise HandleError(
+            "target='cuda': this process was forked from one that uses the GPU, and CUDA does not work in such a "
+            "process: start it with multiprocessing's method 'spawn'"
+        )
+    if status not in (api.CUresult.CUDA_SUCCESS, api.CUresult.CUDA_ERROR_NO_DEVICE):
+        raise HandleError(f"target='cuda': the NVIDIA driver does not start ({status.name}); does nvidia-smi run?")
+    count = 0 if status == api.CUresult.CUDA_ERROR_NO_DEVICE else api.cuDeviceGetCount()[1]
+    if not count:
+        raise HandleError(
+            "target='cuda': the driver sees no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES allow it?"
+        )
+    if not 0 <= device < count:
+        raise HandleError(f"device={device}: expected 0 to {count - 1}, as this process sees {count} GPU(s)")
+
+    def attribute(name: str) -> int:
+        return int(api.cuDeviceGetAttribute(getattr(api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)[1])
+
+    name = api.cuDeviceGetName(128, device)[1].split(b"\0")[0].decode()
+    capability = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+    if capability < _OLDEST:
+        raise HandleError(
+            f"target='cuda' needs compute capability 7.0 (Volta, 2017) or newer, and the {name} has "
+            f"{capability[0]}.{capability[1]}; use target='cpu'"
+        )
+    major = int(installed.partition(".")[0])
+    if capability < _OLDEST_OF_MAJOR.get(major, _OLDEST):
+        raise HandleError(
+            f"target='cuda': CUDA {major} no longer compiles for the {name} (compute capability "
+            f"{capability[0]}.{capability[1]}): pip install 'vpps[cuda12]'"
+        )
+    if not attribute("COOPERATIVE_LAUNCH"):
+        raise HandleError(
+            f"target='cuda': the {name} starts no cooperative launches here, whose blocks run at the same time; an old "
+            f"driver for Windows (WDDM) may be why: its CUDA version is {version // 1000}"
+        )
+    return Properties(
+        name,
+        f"sm_{capability[0]}{capability[1]}",
+        attribute("MULTIPROCESSOR_COUNT"),
+        attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+    )
+
+
+def usable_gpu(device: int = 0) -> Properties:
+    """The GPU with that number; raises HandleError, saying what to do, if the cuda target cannot use it."""
+    version = _driver_version()
+    _check_packages(version)
+    return _properties(device, version)
+
+
+def why_cuda_is_unusable() -> str | None:
+    """Why the cuda target cannot run here; None if it can. Without a driver this imports nothing."""
+    try:
+        usable_gpu()
+    except HandleError as error:
+        return str(error)
+    return None
+
+
+class DeviceMemory(NamedTuple):
+    """Memory of the GPU; goes back to CuPy's allocator with the last reference to it."""
+
+    address: int
+    nbytes: int
+    owner: Any
+
+
+class PinnedMemory(NamedTuple):
+    """Memory of the host that the system keeps in place, so that copies need no help of the processor; goes back to
+    CuPy's allocator with the last reference to it."""
+
+    address: int
+    words: NDArray[np.uint32]
+    owner: Any
+
+
+class LoadedKernel(NamedTuple):
+    """A kernel on the GPU."""
+
+    module: Any
+    function: Any
+
+
+class Driver:
+    """One GPU: its memory, streams and events. Calls are made inside `with driver:`, which makes it the current one.
+
+    Methods named after an activity (`copying_in`, `launching`) return calls for `run`.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        self.gpu = usable_gpu(device)
+        import cupy
+        from cuda.bindings import driver as api
+
+        self._cupy = cupy
+        self._api = api
+        self._device = device
+        self.lost = False
+        self._context = self._value(api.cuDevicePrimaryCtxRetain(device))  # the one that CuPy and PyTorch use, too
+
+    def __enter__(self) -> Self:
+        self._api.cuCtxPushCurrent(self._context)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._api.cuCtxPopCurrent()
+
+    def _error(self, status: Any, index: int = 0) -> DriverError:
+        name = self._api.cuGetErrorName(status)[1]
+        text = self._api.cuGetErrorString(status)[1]
+        error = DriverError((name or str(status).encode()).decode(), (text or b"unknown").decode(), index)
+        self.lost |= error.lost
+        return error
+
+    def _value(self, result: tuple[Any, ...]) -> Any:
+        if int(result[0]):
+            raise self._error(result[0])
+        return result[1] if len(result) > 1 else None
+
+    def run(self, *calls: Call) -> None:
+        """Make calls one after the other.
+
+        Python executes no instruction of its own in between, so that a signal's handler (Ctrl-C) runs before all of
+        them or after. A call that is none of the driver's returns None. Raises DriverError for the first that fails.
+        """
+        results = list(map(operator.call, calls))
+        for index, result in enumerate(results):
+            if result is not None and int(result[0]):
+                raise self._error(result[0], index)
+
+    # ---- memory
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes of the GPU's memory: free (CuPy's reserve not counted), and in all."""
+        result = self._api.cuMemGetInfo()
+        self._value(result)
+        return int(result[1]), int(result[2])
+
+    def _allocated(self, allocate: Callable[[int], Any], nbytes: int, where: str, purpose: str) -> Any:
+        try:
+            return allocate(nbytes)
+        except (self._cupy.cuda.memory.OutOfMemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
+            if "emory" not in str(error):  # neither OutOfMemoryError's "Out of memory" nor cudaErrorMemoryAllocation
+                self.lost = True
+                raise DriverError("CUDA_ERROR_UNKNOWN", str(error)) from error
+            free, total = self.memory()
+            raise CapacityError(
+                f"{where} has no {nbytes / 2**20:.1f} MiB left for {purpose}; the {self.gpu.name} has "
+                f"{free / 2**20:.0f} of {total / 2**20:.0f} MiB free. Use smaller batches, close other programs on the "
+                "GPU (nvidia-smi lists them), or give back what CuPy and PyTorch keep in reserve "
+                "(cupy.get_default_memory_pool().free_all_blocks(), torch.cuda.empty_cache())"
+            ) from error
+
+    def allocate(self, nbytes: int, purpose: str) -> DeviceMemory:
+        """Memory of the GPU, not cleared. Raises CapacityError."""
+        owner = self._allocated(self._cupy.cuda.alloc, nbytes, "the GPU", purpose)
+        # CuPy may hand out what work that it still runs was given back by: its memory is ordered by its stream.
+        self._cupy.cuda.get_current_stream().synchronize()
+        return DeviceMemory(int(owner.ptr), nbytes, owner)
+
+    def pinned(self, nbytes: int, purpose: str) -> PinnedMemory:
+        """Memory of the host that stays in place. Raises CapacityError."""
+        owner = self._allocated(self._cupy.cuda.alloc_pinned_memory, nbytes, "the system", purpose)
+        return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // 4), owner)
+
+    def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:
+        """A CuPy array of float32 over memory, from byte `offset` on; no copy."""
+        pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)
+        return self._cupy.ndarray(shape, np.float32, pointer)
+
+    def copying_in(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
+        """Copy from the host's memory, which must stay as it is until the stream has got there."""
+        return partial(self._api.cuMemcpyHtoDAsync, target, source, nbytes, stream)
+
+    def copying_out(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
+        """Copy to the host's memory."""
+        return partial(self._api.cuMemcpyDtoHAsync, target, source, nbytes, stream)
+
+    def copying(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
+        """Copy within the GPU's memory."""
+        return partial(self._api.cuMemcpyDtoDAsync, target, source, nbytes, stream)
+
+    def filling(self, target: int, word: int, count: int, stream: Any) -> Call:
+        """Fill `count` words."""
+        return partial(self._api.cuMemsetD32Async, target, word, count, stream)
+
+    # ---- order
+
+    def stream(self) -> Any:
+        """A new stream."""
+        return self._value(self._api.cuStreamCreate(_STREAM_NON_BLOCKING))
+
+    def event(self) -> Any:
+        """A new event; one that was never recorded counts as passed."""
+        return self._value(self._api.cuEventCreate(_EVENT_DISABLE_TIMING))
+
+    def recording(self, event: Any, stream: Any) -> Call:
+        """Let the event pass when the stream has got here."""
+        return partial(self._api.cuEventRecord, event, stream)
+
+    def awaiting(self, event: Any, stream: Any) -> Call:
+        """Let the stream go on when the event has passed."""
+        return partial(self._api.cuStreamWaitEvent, stream, event, 0)
+
+    def synchronising(self, stream: Any) -> Call:
+        """Wait until the stream has got here."""
+        return partial(self._api.cuStreamSynchronize, stream)
+
+    def has_passed(self, event: Any) -> bool:
+        """Whether the event has. Raises DriverError for whatever went wrong on the GPU before it."""
+        (status,) = self._api.cuEventQuery(event)
+        code = int(status)
+        if code and code != _NOT_READY:
+            raise self._error(status)
+        return not code
+
+    def freeing(self, kernel: LoadedKernel | None, streams: list[Any], events: list[Any]) -> list[Call]:
+        """Calls that give everything back, for the case that nothing may fail: their status is nobody's concern."""
+        api = self._api
+        return [
+            partial(api.cuCtxPushCurrent, self._context),
+            *(partial(api.cuStreamSynchronize, s) for s in streams),
+            *(partial(api.cuEventDestroy, e) for e in events),
+            *(partial(api.cuStreamDestroy, s) for s in streams),
+            *([] if kernel is None else [partial(api.cuModuleUnload, kernel.module)]),
+            api.cuCtxPopCurrent,
+            partial(api.cuDevicePrimaryCtxRelease, self._device),
+        ]
+
+    # ---- kernels
+
+    def load(self, binary: Path, name: str, shared_bytes: int) -> LoadedKernel:
+        """Load a kernel. One that does not load is removed from the cache: the next attempt compiles it anew.
+
+        Args:
+            shared_bytes: dynamic shared memory of a block.
+
+        Raises:
+            CompileError: the binary is damaged, or not for this GPU.
+            HandleError: a block of this GPU has less shared memory.
+        """
+        if shared_bytes > self.gpu.shared_bytes:
+            raise HandleError(
+                f"the kernel takes {shared_bytes / 1024:.0f} KiB of shared memory a block, and the {self.gpu.name} has "
+                f"{self.gpu.shared_bytes / 1024:.0f}"
+            )
+        api = self._api
+        try:
+            module = self._value(api.cuModuleLoad(str(binary).encode()))
+            function = self._value(api.cuModuleGetFunction(module, name.encode()))
+        except DriverError as error:
+            if error.lost:
+                raise
+            binary.unlink(missing_ok=True)
+            raise CompileError(
+                f"the compiled kernel cannot be loaded and was removed from the cache ({error.name}); try again, and "
+                "if that does not help update the driver"
+            ) from error
+        attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.run(partial(api.cuFuncSetAttribute, function, attribute, shared_bytes))
+        return LoadedKernel(module, function)
+
+    def unloading(self, kernel: LoadedKernel) -> Call:
+        """Forget a kernel."""
+        return partial(self._api.cuModuleUnload, kernel.module)
+
+    def blocks_per_sm(self, kernel: LoadedKernel, threads: int, shared_bytes: int) -> int:
+        """How many blocks of the kernel a multiprocessor runs at the same time."""
+        result = self._api.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.function, threads, shared_bytes)
+        return int(self._value(result))
+
+    def launching(
+        self, kernel: LoadedKernel, blocks: int, threads: int, shared_bytes: int, stream: Any, parameters: int
+    ) -> Call:
+        """A cooperative launch: all blocks run at the same time, or it is refused.
+
+        Args:
+            parameters: address of an array of pointers to the kernel's parameters, which are copied.
+        """
+        return partial(
+            self._api.cuLaunchCooperativeKernel,
+            kernel.function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, parameters,
+        )  # fmt: skip
