@@ -253,6 +253,21 @@ class TestMemory:
             machine.launch(work(3, ONE, LOSS_SLOTS))
         monkeypatch.undo()
 
+    def test_that_a_lost_gpu_cannot_give_is_no_shortage(
+        self, make: Make, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import cupy
+
+        machine = ready(make)
+
+        def refuse(nbytes: int) -> Any:
+            raise fake_cuda.CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+        monkeypatch.setattr(cupy.cuda, "alloc", refuse)
+        with pytest.raises(KernelError, match="illegal memory access"):
+            machine.reserve(2**20, 20)
+        assert not machine.is_open
+
     def test_is_shared_without_a_copy(self, make: Make) -> None:
         machine = ready(make)
         view = machine.pool.view(16, (2, 3))
@@ -369,11 +384,12 @@ class TestUsable:
 
     @pytest.mark.parametrize("vps", [0, -1, 1.5, "two", True])
     def test_vps_is_a_count(self, fake: FakeCuda, vps: Any) -> None:
-        with pytest.raises(HandleError, match="expected a positive int, by default the 4"):
+        with pytest.raises(HandleError, match="expected a positive int; the Imaginary 1 has 4 by default"):
             CudaMachine(vps)
 
     def test_vps_is_the_number_of_multiprocessors_by_default(self, make: Make) -> None:
         assert make().vps == 4
+        assert make(blocks_per_sm=2).vps == 8
 
 
 class TestEnd:

@@ -148,7 +148,8 @@ class CudaMachine:
     """Virtual processors on a GPU and the pool they work on; see `Machine` in vpps/runtime/machine.py.
 
     Args:
-        vps: number of virtual processors; None for one on each multiprocessor.
+        vps: number of virtual processors; None for `blocks_per_sm` on each multiprocessor.
+        blocks_per_sm: of kernels that will be made for it, as their specs say.
         device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
         patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit.
         build: makes the kernel for a spec and an architecture.
@@ -165,6 +166,7 @@ class CudaMachine:
         self,
         vps: int | None = None,
         *,
+        blocks_per_sm: int = 1,
         device: int = 0,
         patience: int = PATIENCE_NS,
         build: Callable[[KernelSpec, str], Kernel] = compiled,
@@ -172,9 +174,10 @@ class CudaMachine:
     ) -> None:
         self._driver = Driver(device) if driver is None else driver
         gpu = self._driver.gpu
-        count = as_index(gpu.sms if vps is None else vps)
+        default = gpu.sms * blocks_per_sm
+        count = as_index(default if vps is None else vps)
         if count is None or count < 1:
-            raise HandleError(f"vps={vps!r}: expected a positive int, by default the {gpu.sms} of the {gpu.name}")
+            raise HandleError(f"vps={vps!r}: expected a positive int; the {gpu.name} has {default} by default")
         self.vps = count
         self.source = ""
         self._build = build

@@ -271,7 +271,7 @@ class Driver:
         try:
             return allocate(nbytes)
         except (self._cupy.cuda.memory.OutOfMemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
-            if "emory" not in str(error):  # neither OutOfMemoryError's "Out of memory" nor cudaErrorMemoryAllocation
+            if "out of memory" not in str(error).lower():
                 self.lost = True
                 raise DriverError("CUDA_ERROR_UNKNOWN", str(error)) from error
             free, total = self.memory()

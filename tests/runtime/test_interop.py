@@ -1,0 +1,87 @@
+"""Arrays of other libraries, imaginary ones: which protocol is asked, and what is said where it fails."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vpps.errors import DtypeError
+from vpps.runtime import interop
+from vpps.runtime.interop import host_array, is_on_gpu
+
+pytestmark = pytest.mark.host
+
+
+class Tensor:
+    """As in PyTorch: both protocols, and errors where it requires gradients."""
+
+    def __init__(self, kind: int, values: Any = (), requires_grad: bool = False) -> None:
+        self.kind = kind
+        self.values = np.asarray(values, np.float32)
+        self.requires_grad = requires_grad
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+    def __dlpack__(self, **unused: Any) -> Any:
+        if self.requires_grad:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        return self.values
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad")
+
+
+class NumbaArray:
+    """As in Numba: the second protocol alone."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.asarray(values)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"version": 3}
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("cupy")
+    module.from_dlpack = lambda value: value.__dlpack__()  # type: ignore[attr-defined]
+    module.asarray = lambda value: value.values  # type: ignore[attr-defined]
+    module.asnumpy = np.copy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setattr(interop, "find_spec", lambda name: module)
+    return module
+
+
+@pytest.mark.parametrize("value", [np.ones(3), [1, 2], 2.5, None, "text", Tensor(1, [1]), Tensor(3, [1])])
+def test_what_is_on_the_host_is_left_alone(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interop, "find_spec", lambda name: pytest.fail("asked for CuPy"))
+    assert not is_on_gpu(value)
+    assert host_array(value, "input") is value
+
+
+@pytest.mark.parametrize("value", [Tensor(2, [1, 2]), Tensor(13, [1, 2]), NumbaArray([1, 2])])
+def test_what_is_on_a_gpu_is_copied(value: Any, cupy: ModuleType) -> None:
+    copy = host_array(value, "input")
+    assert copy.tolist() == [1, 2]
+    assert not np.shares_memory(copy, value.values)
+
+
+@pytest.mark.parametrize("kind, words", [(2, "require gradient.*detach"), (8, "DLPack type 8.*copy it to the host")])
+def test_what_cannot_be_read_is_named(cupy: ModuleType, kind: int, words: str) -> None:
+    with pytest.raises(DtypeError, match=f"^graph.input: .*Tensor.*{words}"):
+        host_array(Tensor(kind, [1], requires_grad=True), "graph.input")
+
+
+def test_a_missing_cupy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interop, "find_spec", lambda name: None)
+    with pytest.raises(
+        DtypeError, match=r"input: an array on a GPU is read through CuPy: pip install 'vpps\[cuda13\]'"
+    ):
+        host_array(Tensor(2, [1]), "input")

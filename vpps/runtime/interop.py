@@ -1,0 +1,65 @@
+"""Arrays of other libraries, wherever their memory is, through the protocols that these libraries share.
+
+In: `host_array` brings a CuPy, PyTorch, JAX or Numba array to the host (`__dlpack__`, `__cuda_array_interface__`).
+Out: `DevicePool.view` gives a CuPy array over the pool's memory, which has both protocols.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from vpps.errors import DtypeError
+
+# DLDeviceType in dlpack.h: what is in memory of an NVIDIA GPU, and what the host may read.
+_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+_HOST = (1, 3)  # kDLCPU, kDLCUDAHost
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether the array's numbers are in the memory of an NVIDIA GPU; imports nothing.
+
+    Raises:
+        DtypeError: they are neither there nor on the host.
+    """
+    # A type's attributes: a tensor that requires gradients raises where asked for the second protocol.
+    if hasattr(type(value), "__dlpack_device__"):
+        kind = int(value.__dlpack_device__()[0])
+        if kind not in _CUDA + _HOST:
+            raise DtypeError(
+                f"a {type(value).__name__} on a device of another kind (DLPack type {kind}): copy it to the host first"
+            )
+        return kind in _CUDA
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def host_array(value: Any, what: str) -> Any:
+    """`value` itself, unless it is an array on a GPU: then its copy on the host, a NumPy array of the same type.
+
+    The copy waits for work that its owner has put into the streams that the protocols name.
+
+    Args:
+        value: anything; what is no array at all is for others to refuse.
+        what: names it in messages.
+
+    Raises:
+        DtypeError: it cannot be exported (a PyTorch tensor that requires gradients), or CuPy is not installed.
+    """
+    try:
+        if not is_on_gpu(value):
+            return value
+        if find_spec("cupy") is None:
+            raise DtypeError(
+                "an array on a GPU is read through CuPy: pip install 'vpps[cuda13]', or copy it to the host"
+            )
+        import cupy
+
+        array = cupy.from_dlpack(value) if hasattr(type(value), "__dlpack__") else cupy.asarray(value)
+    except DtypeError as error:
+        raise DtypeError(f"{what}: {error}") from None
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:  # what exporters raise; they differ
+        raise DtypeError(
+            f"{what}: the {type(value).__name__} cannot be read ({error}); copy it to the host first, with "
+            ".detach().cpu().numpy() for a PyTorch tensor"
+        ) from error
+    return cupy.asnumpy(array)
