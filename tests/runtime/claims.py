@@ -116,14 +116,14 @@ class MachineClaims:
                 assert machine.wait() is None
 
     def test_a_wait_for_nobody_ends_by_the_clock_and_the_machine_works_on(self, make: Make) -> None:
-        machine = ready(make, patience=20_000_000)
+        machine = ready(make, patience=200_000_000)
         for _ in range(2):
             machine.launch(stuck(3))
             failure = machine.wait()
             assert failure is not None
             assert failure.positions == (HEADER_WORDS + 3,)
             words = failure.message.format("the end of cell 'read'")
-            assert words.startswith("virtual processor 0 waited longer than 0.02 s at the end of cell 'read'")
+            assert words.startswith("virtual processor 0 waited longer than 0.2 s at the end of cell 'read'")
             assert "1-2 had reached the end" in words
             machine.launch(work(3, ONE, LOSS_SLOTS))
             assert machine.wait() is None
