@@ -210,4 +210,5 @@ class MachineClaims:
         machine.close()
         machine.close()
         assert not machine.is_open
+        assert machine.wait() is None
         assert len(machine.pool) == 0

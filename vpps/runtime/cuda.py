@@ -387,6 +387,7 @@ class CudaMachine:
     def close(self) -> None:
         """Wait for the launch in flight and free everything; may be called twice."""
         self._finalizer()
+        self._state.ended = self._state.launches
         self._state.kernel = self._kernel = self._spec = self._staged = None
         self._state.scripts = ()
         self.pool = DevicePool(self._driver, None, DeviceMemory(0, 0, None), 0, 0)

@@ -112,12 +112,14 @@ class Properties(NamedTuple):
         arch: for the compiler, such as "sm_90".
         sms: streaming multiprocessors that this process may use; those of its slice where the GPU is partitioned (MIG).
         shared_bytes: shared memory that a block can have.
+        cuda: version that the driver is made for, 1000 * major + 10 * minor.
     """
 
     name: str
     arch: str
     sms: int
     shared_bytes: int
+    cuda: int
 
 
 def _properties(device: int, version: int) -> Properties:
@@ -167,6 +169,7 @@ def _properties(device: int, version: int) -> Properties:
         f"sm_{capability[0]}{capability[1]}",
         attribute("MULTIPROCESSOR_COUNT"),
         attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        version,
     )
 
 
