@@ -1,0 +1,88 @@
+// ---- fibers: stacks of their own that one OS thread runs by turns.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <sys/mman.h>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace simt {
+
+constexpr size_t STACK_BYTES = 128 << 10;  // address space; memory is taken a page at a time, as a fiber touches it
+
+#if defined(__x86_64__)
+struct Context {
+    void* stack_pointer;
+};
+
+// Leaves through a jump and not through `ret`: the processor's stack of return addresses then stays in step, because
+// the fiber that goes on is mostly inside the very same calls. Callers save what the list of clobbers names.
+inline __attribute__((always_inline)) void switch_context(Context& from, const Context& to)
+{
+    void** save = &from.stack_pointer;
+    void* load = to.stack_pointer;
+    asm volatile(
+        "pushq %%rbp\n\t"
+        "leaq 1f(%%rip), %%rax\n\t"
+        "pushq %%rax\n\t"
+        "movq %%rsp, (%0)\n\t"
+        "movq %1, %%rsp\n\t"
+        "popq %%rax\n\t"
+        "jmpq *%%rax\n"
+        "1:\n\t"
+        "popq %%rbp\n\t"
+        : "+D"(save), "+S"(load)
+        :
+        : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "memory", "cc", "xmm0",
+          "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",
+          "xmm14", "xmm15");
+}
+
+inline void prepare_context(Context& context, char* stack, size_t bytes, void (*entry)())
+{
+    void** top = (void**)((uintptr_t)(stack + bytes) & ~(uintptr_t)63);
+    *--top = nullptr;        // where a return address would be: `entry` finds the stack as after a call
+    *--top = (void*)entry;   // popped and jumped to
+    context.stack_pointer = top;
+}
+#else
+struct Context {
+    ucontext_t saved;
+};
+
+inline void switch_context(Context& from, const Context& to) { swapcontext(&from.saved, &to.saved); }
+
+inline void prepare_context(Context& context, char* stack, size_t bytes, void (*entry)())
+{
+    getcontext(&context.saved);
+    context.saved.uc_stack.ss_sp = stack;
+    context.saved.uc_stack.ss_size = bytes;
+    context.saved.uc_link = nullptr;
+    makecontext(&context.saved, entry, 0);
+}
+#endif
+
+// Memory that is zero and costs nothing until it is touched; grows, and then is zero again.
+template <class T> struct Reserved {
+    T* data = nullptr;
+    size_t count = 0;
+
+    bool reserve(size_t wanted)
+    {
+        if (wanted <= count) return true;
+        if (data) munmap(data, count * sizeof(T));
+        count = 0;
+        data = (T*)mmap(nullptr, wanted * sizeof(T), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (data == MAP_FAILED) data = nullptr;
+        else count = wanted;
+        return data != nullptr;
+    }
+    void clear()
+    {
+        if (data) madvise(data, count * sizeof(T), MADV_DONTNEED);
+    }
+};
+
+}  // namespace simt

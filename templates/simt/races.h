@@ -1,0 +1,387 @@
+// ---- races: every word of the watched arrays has a shadow with its last write and the reads since then; each access
+// is compared with those that it must be ordered with. After FastTrack (Flanagan and Freund, PLDI 2009), with the
+// three sizes of clocks.h in place of one clock per thread.
+//
+// Shadows outlive a launch: time goes on, and whatever an earlier launch did is ordered before all of this one.
+#pragma once
+#include "machine.h"
+
+namespace simt {
+
+enum : uint32_t {
+    THREAD = MAX_BLOCKS * MAX_THREADS - 1,  // bits of a thread's number
+    IN_WARP = 1u << 26,   // several threads of one warp, the latest at `time`
+    IN_BLOCK = 1u << 27,  // several warps of one block
+    IN_TABLE = 1u << 28,  // several blocks: the rest of the bits is a row of `readers`
+    ATOMIC = 1u << 30,    // the set holds atomic operations and no reads
+    PENDING = 1u << 31,   // a write that copy_async began; its time is FOREVER
+    ROW = IN_WARP - 1,
+};
+constexpr Time FOREVER = ~0u;
+
+struct Access {
+    Time time;
+    uint32_t who;
+    Position position;
+};
+
+struct Shadow {
+    Access write;
+    Access read;  // or reads, or atomic operations
+};
+
+// Reads of one word by several blocks: a row of one Access per block; there are as many rows as words.
+static Reserved<Access> readers;
+static uint32_t rows_used;
+static std::vector<uint32_t> free_rows;
+
+// Whether the word was read through the non-coherent path, by position.
+struct NonCoherentRead {
+    Time time;
+    Position position;
+};
+static Reserved<NonCoherentRead> non_coherent[RANGES];
+static Reserved<Shadow> shadows[RANGES], shared_shadows;
+
+enum class Kind { READ, WRITE, ATOMIC };
+
+static Access access_now(uint32_t flags = 0) { return {hot.now, hot.thread | flags, hot.position}; }
+
+// Whether one access, or each of a set within one block, happened before what this thread does now.
+static bool ordered(const Access& a)
+{
+    if (a.who & PENDING) return false;
+    if (a.time <= hot.known[block_of(a.who)]) return true;
+    const uint32_t thread = a.who & THREAD;
+    if (!(a.who & (IN_WARP | IN_BLOCK)) && thread == hot.thread) return true;
+    const uint32_t warp = thread / LANES * LANES;
+    if (!(a.who & IN_BLOCK) && warp == hot.thread / LANES * LANES) {
+        if (a.time <= hot.warp->time) return true;
+        if (hot.warp->partial && !(a.who & IN_WARP) && a.time <= hot.fiber->lanes[thread % LANES]) return true;
+    }
+    const uint32_t block = thread / MAX_THREADS * MAX_THREADS;
+    const uint32_t first = a.who & IN_BLOCK ? block : a.who & IN_WARP ? warp : thread;
+    const uint32_t last = a.who & IN_BLOCK ? block + MAX_THREADS - 1 : a.who & IN_WARP ? warp + LANES - 1 : thread;
+    return knowledge_of(*hot.fiber).has_part(first, last, a.time, Order::ESTABLISHED);
+}
+
+// ---- words for the findings
+
+static std::string place_of(uintptr_t address)
+{
+    for (const Range& r : machine.ranges)
+        if (address - r.base < r.bytes) return text("%s[%zu]", r.name, (size_t)(address - r.base) / 4);
+    return text("shared memory[%zu]", (size_t)(address - hot.shared) / 4);
+}
+
+static const char* verb_of(Kind kind)
+{
+    return kind == Kind::READ ? "reads" : kind == Kind::WRITE ? "writes" : "updates";
+}
+
+// Why an earlier access is not ordered, as far as one can tell; `kind` is that of the finding.
+static const char* explain(const Access& earlier, const char*& kind)
+{
+    const uint32_t thread = earlier.who & THREAD;
+    const Knowledge& mine = knowledge_of(*hot.fiber);
+    if (earlier.who & PENDING) return "nobody has waited for the copy yet (copy_async_wait)";
+    kind = "unwritten fence";
+    if (mine.has_part(thread, thread, earlier.time, Order::RELAXED_SIGNAL))
+        return "the signal in between is relaxed and releases nothing";
+    if (mine.has_part(thread, thread, earlier.time, Order::RELAXED_WAIT))
+        return "the wait in between is relaxed and acquires nothing";
+    kind = "race";
+    if (block_of(thread) == hot.block->id) return "no barrier of the block lies between";
+    const Block& theirs = machine.blocks[block_of(thread)];
+    const Time barrier = theirs.known.blocks[theirs.id];  // its last one so far
+    for (const Part& p : mine.parts)
+        if (p.order == Order::ESTABLISHED && block_of(p.first) == theirs.id &&
+            (earlier.time <= p.time || barrier <= p.time))
+            return "no __syncthreads lies between that and the signal of its block";
+    return "no signal and wait lie between";
+}
+
+static void report_race(const Access& earlier, const char* did, Kind kind, uintptr_t address)
+{
+    const char* name = "race";
+    const char* why = explain(earlier, name);
+    find(name, {hot.position, earlier.position},
+         text("%s %s %s in {0}; %s%s %s it in {1}, and %s", name_of(hot.thread).c_str(), verb_of(kind),
+              place_of(address).c_str(), name_of(earlier.who & THREAD).c_str(),
+              earlier.who & (IN_WARP | IN_BLOCK) ? " (and others of its block)" : "", did, why));
+}
+
+// Where something lies that is in none of the arrays, or reaches beyond one.
+static std::string whereabouts(uintptr_t address)
+{
+    if (address - (uintptr_t)machine.shared.data < machine.shared.count)
+        return text("%zd words from the start of its shared memory (%zu words)",
+                    (std::ptrdiff_t)(address - hot.shared) / 4, hot.shared_bytes / 4);
+    const Range* nearest = nullptr;
+    size_t distance = ~(size_t)0;
+    for (const Range& r : machine.ranges) {
+        const uintptr_t end = r.base + r.bytes;
+        const size_t apart = address < r.base ? r.base - address : address < end ? 0 : address - end;
+        if (!r.base || apart >= distance) continue;
+        nearest = &r;
+        distance = apart;
+    }
+    if (!nearest) return text("at address %#zx", (size_t)address);
+    if (address < nearest->base) return text("%zu words before %s", (distance + 3) / 4, nearest->name);
+    if (address - nearest->base < nearest->bytes)
+        return text("reaches past the end of %s (%zu words)", nearest->name, nearest->bytes / 4);
+    return text("%zu words past the end of %s (%zu words)", distance / 4, nearest->name, nearest->bytes / 4);
+}
+
+[[noreturn]] static __attribute__((noinline)) void report_outside(uintptr_t address, uint32_t bytes, Kind kind)
+{
+    fail("out of bounds", {hot.position},
+         text("%s %s %u bytes in {0}: %s", name_of(hot.thread).c_str(), verb_of(kind), bytes,
+              whereabouts(address).c_str()));
+}
+
+[[noreturn]] static __attribute__((noinline)) void report_misaligned(uintptr_t address, uint32_t bytes)
+{
+    fail("misaligned access", {hot.position},
+         text("%s accesses %u bytes in {0} at %s, which is no multiple of that", name_of(hot.thread).c_str(), bytes,
+              place_of(address).c_str()));
+}
+
+// ---- sets of reads, or of atomic operations
+
+inline Access* row_of(uint32_t who) { return readers.data + (who & ROW) * (size_t)machine.block_count; }
+
+// The set is `now` from here on.
+static void replace_set(Access& set, const Access& now)
+{
+    if (set.who & IN_TABLE && set.time > machine.start) free_rows.push_back(set.who & ROW);
+    set = now;
+}
+
+// Calls f for every access of the set that belongs to this launch.
+template <class F> static void for_set(const Access& set, F f)
+{
+    if (set.time <= machine.start) return;
+    if (!(set.who & IN_TABLE)) return f(set);
+    const Access* row = row_of(set.who);
+    for (uint32_t b = 0; b < machine.block_count; b++)
+        if (row[b].time > machine.start) f(row[b]);
+}
+
+// One more access of this thread in a set of one block's.
+inline void join_within_block(Access& set, uint32_t flags)
+{
+    const uint32_t who = set.who & ~ATOMIC;
+    if (who == hot.thread || ordered(set)) {
+        set = access_now(flags);
+        return;
+    }
+    const bool in_warp = (who & THREAD) / LANES == hot.thread / LANES && !(who & IN_BLOCK);
+    set = access_now(flags | (in_warp ? IN_WARP : IN_BLOCK));
+}
+
+static __attribute__((noinline)) void join_set(Access& set, uint32_t flags)
+{
+    if (set.time <= machine.start) {
+        set = access_now(flags);
+        return;
+    }
+    if (!(set.who & IN_TABLE)) {
+        if (block_of(set.who) == hot.block->id) return join_within_block(set, flags);
+        if (ordered(set)) {
+            set = access_now(flags);
+            return;
+        }
+        uint32_t row = rows_used;
+        if (free_rows.empty()) {
+            rows_used++;
+        } else {
+            row = free_rows.back();
+            free_rows.pop_back();
+        }
+        std::fill_n(row_of(row), machine.block_count, Access{0, 0, NOWHERE});
+        row_of(row)[block_of(set.who)] = set;
+        set.who = IN_TABLE | flags | row;
+    }
+    Access& mine = row_of(set.who)[hot.block->id];
+    set.time = hot.now;
+    if (mine.time <= machine.start) mine = access_now(flags);
+    else join_within_block(mine, flags);
+}
+
+// ---- accesses
+
+static void check_write(const Shadow& s, Kind kind, uintptr_t address)
+{
+    if (s.write.time > machine.start && !ordered(s.write))
+        report_race(s.write, s.write.who & PENDING ? "began a copy to" : "wrote", kind, address);
+}
+
+static void check_set(const Shadow& s, Kind kind, uintptr_t address)
+{
+    for_set(s.read, [&](const Access& a) {
+        if (!ordered(a)) report_race(a, a.who & ATOMIC ? "updated" : "read", kind, address);
+    });
+}
+
+static __attribute__((noinline)) void read_slowly(Shadow& s, uintptr_t address)
+{
+    check_write(s, Kind::READ, address);
+    if (s.read.time > machine.start && s.read.who & ATOMIC) {
+        check_set(s, Kind::READ, address);
+        for_set(s.read, [&](const Access& a) { s.write = {a.time, a.who & ~ATOMIC, a.position}; });
+        replace_set(s.read, access_now());
+        return;
+    }
+    join_set(s.read, 0);
+}
+
+inline void read_word(Shadow& s, uintptr_t address)
+{
+    const uint32_t writer = s.write.who, reader = s.read.who;
+    if (__builtin_expect((s.write.time <= hot.known[block_of(writer)] || writer == hot.thread) &&
+                         !(reader & (IN_TABLE | ATOMIC)), 1)) {
+        if (s.read.time <= hot.known[block_of(reader)] || reader == hot.thread) {
+            s.read = access_now();
+            return;
+        }
+        if (block_of(reader) == block_of(hot.thread)) {
+            join_within_block(s.read, 0);
+            return;
+        }
+    }
+    read_slowly(s, address);
+}
+
+static void check_non_coherent(const Range& range, uintptr_t address)
+{
+    const Reserved<NonCoherentRead>& reads = non_coherent[&range - machine.ranges];
+    const size_t word = (address - range.base) / 4;
+    if (word < reads.count && reads.data[word].time > machine.start)
+        find("non-coherent read", {reads.data[word].position, hot.position},
+             text("%s writes %s in {1}, which was read through the non-coherent path in {0} of the same launch",
+                  name_of(hot.thread).c_str(), place_of(address).c_str()));
+}
+
+static __attribute__((noinline)) void write_slowly(Shadow& s, uintptr_t address)
+{
+    check_write(s, Kind::WRITE, address);
+    check_set(s, Kind::WRITE, address);
+    s.write = access_now();
+    replace_set(s.read, {0, 0, NOWHERE});
+    if (hot.pool_non_coherent && address - hot.pool < hot.pool_bytes) check_non_coherent(machine.ranges[POOL], address);
+}
+
+inline void write_word(Shadow& s, uintptr_t address)
+{
+    const uint32_t writer = s.write.who, reader = s.read.who;
+    if (__builtin_expect((s.write.time <= hot.known[block_of(writer)] || writer == hot.thread) &&
+                         (s.read.time <= hot.known[block_of(reader)] || reader == hot.thread) &&
+                         !(reader & (IN_TABLE | ATOMIC)) && !hot.pool_non_coherent, 1)) {
+        s.write = access_now();
+        s.read = {0, 0, NOWHERE};
+        return;
+    }
+    write_slowly(s, address);
+}
+
+// Atomic operations on one word do not race with each other.
+static void atomic_word(Shadow& s, uintptr_t address)
+{
+    check_write(s, Kind::ATOMIC, address);
+    if (s.read.time > machine.start && !(s.read.who & ATOMIC)) {
+        check_set(s, Kind::ATOMIC, address);
+        replace_set(s.read, access_now(ATOMIC));
+        return;
+    }
+    join_set(s.read, ATOMIC);
+}
+
+// The write of a copy that has begun: whoever touches the word before the copy is waited for does so too early.
+static void begin_write(Shadow& s, uintptr_t address)
+{
+    check_write(s, Kind::WRITE, address);
+    check_set(s, Kind::WRITE, address);
+    s.write = {FOREVER, hot.thread | PENDING, hot.position};
+    replace_set(s.read, {0, 0, NOWHERE});
+}
+
+inline void end_write(Shadow& s, uint32_t thread)
+{
+    if (s.write.who == (thread | PENDING)) s.write = {hot.now, thread, s.write.position};
+}
+
+extern "C" char __ehdr_start[] __attribute__((visibility("hidden")));  // of this library, by the linker
+extern "C" char _end[] __attribute__((visibility("hidden")));
+
+// The shadow of a word outside pool, own shared memory and stacks; null where accesses do not count.
+static __attribute__((noinline)) Shadow* shadow_elsewhere(uintptr_t address, uint32_t bytes, Kind kind)
+{
+    if (!hot.checking) return nullptr;
+    for (uint32_t r = SCRIPT; r < RANGES; r++) {
+        Range& range = machine.ranges[r];
+        if (address - range.base >= range.bytes) continue;
+        if (address - range.base + bytes > range.bytes) report_outside(address, bytes, kind);
+        if (kind != Kind::READ) {
+            range.written = true;
+            check_non_coherent(range, address);
+        }
+        return range.shadow + (address - range.base) / 4;
+    }
+    if (address - (uintptr_t)__ehdr_start < (uintptr_t)(_end - __ehdr_start)) return nullptr;  // tables of constants
+    report_outside(address, bytes, kind);
+}
+
+// The shadow of the first word of an access, or null.
+inline Shadow* shadow_of(uintptr_t address, uint32_t bytes, Kind kind)
+{
+    if (address - hot.stacks < hot.stack_bytes) return nullptr;
+    if (address - hot.pool < hot.pool_bytes) {
+        if (bytes > 4 && address - hot.pool + bytes > hot.pool_bytes) report_outside(address, bytes, kind);
+        return hot.pool_shadow + (address - hot.pool) / 4;
+    }
+    if (address - hot.shared < hot.shared_bytes) {
+        if (bytes > 4 && address - hot.shared + bytes > hot.shared_bytes) report_outside(address, bytes, kind);
+        return hot.shared_shadow + (address - hot.shared) / 4;
+    }
+    return shadow_elsewhere(address, bytes, kind);
+}
+
+template <bool WRITE> inline void touch(uintptr_t address, uint32_t bytes)
+{
+    Shadow* s = shadow_of(address, bytes, WRITE ? Kind::WRITE : Kind::READ);
+    if (!s) return;
+    const uintptr_t end = address + bytes;
+    for (uintptr_t word = address & ~(uintptr_t)3; word < end; word += 4, s++) {
+        if (WRITE) write_word(*s, word);
+        else read_word(*s, word);
+    }
+}
+
+template <bool WRITE> inline void touch_aligned(uintptr_t address, uint32_t bytes)
+{
+    if (bytes > 4 && address % bytes && shadow_of(address, bytes, WRITE ? Kind::WRITE : Kind::READ))
+        report_misaligned(address, bytes);  // a processor would do it, a GPU traps
+    touch<WRITE>(address, bytes);
+}
+
+// `load_script`: the cache behind this path is not told of writes.
+static __attribute__((noinline)) void read_non_coherently(uintptr_t address)
+{
+    uint32_t r = 0;
+    while (r < RANGES && address - machine.ranges[r].base >= machine.ranges[r].bytes) r++;
+    if (r == RANGES) report_outside(address, 4, Kind::READ);
+    Range& range = machine.ranges[r];
+    const size_t word = (address - range.base) / 4;
+    if (r == POOL) hot.pool_non_coherent = range.written = true;  // writes to the pool set no mark
+    if (range.written) {
+        const Access& write = range.shadow[word].write;
+        if (write.time > machine.start)
+            find("non-coherent read", {hot.position, write.position},
+                 text("%s reads %s in {0} through the non-coherent path; %s wrote it in {1} of the same launch",
+                      name_of(hot.thread).c_str(), place_of(address).c_str(), name_of(write.who & THREAD).c_str()));
+    }
+    non_coherent[r].data[word] = {hot.now, hot.position};
+}
+
+}  // namespace simt

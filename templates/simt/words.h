@@ -1,0 +1,139 @@
+// ---- the words of CUDA C++ that the kernel uses, for a host compiler. Included by force (-include) before the
+// kernel's source, the text that NVRTC compiles too. Every CUDA thread is a fiber of the emulator (emulator.cpp).
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define VP_SIMT
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+// There is no __shared__: a block's shared memory is what shared_memory() returns.
+
+typedef uint32_t Word;
+
+// Of the thread that runs. Declared const, so that a compiler keeps them in registers: a function runs in one thread.
+extern "C" {
+unsigned simt_thread() __attribute__((const));
+unsigned simt_block() __attribute__((const));
+unsigned simt_threads() __attribute__((const));
+unsigned simt_blocks() __attribute__((const));
+float* simt_shared_memory() __attribute__((const));
+
+// Barriers are told apart by the line they are written in: a compiler may copy a call, so its address says nothing.
+void simt_block_barrier(unsigned line);
+void simt_warp_barrier(unsigned mask, unsigned line);
+uint64_t simt_shuffle(unsigned mask, uint64_t value, int source, unsigned line);
+unsigned simt_ballot(unsigned mask, bool predicate, unsigned line);
+
+void simt_copy(void* to, const void* from, size_t bytes);
+void simt_fill(void* to, int value, size_t bytes);
+}
+
+// A compiler that reports accesses knows the builtins of small constant sizes as loads and stores; others it expands
+// without a report. As statements: they return nothing.
+#define SIMT_IS_WORD(bytes) (__builtin_constant_p(bytes) && ((bytes) == 4 || (bytes) == 8))
+#define memcpy(to, from, bytes) \
+    (SIMT_IS_WORD(bytes) ? (void)__builtin_memcpy(to, from, bytes) : simt_copy(to, from, bytes))
+#define memmove(to, from, bytes) memcpy(to, from, bytes)
+#define memset(to, value, bytes) simt_fill(to, value, bytes)
+
+namespace simt {
+
+struct Index {
+    unsigned x, y = 0, z = 0;
+};
+struct Extent {
+    unsigned x, y = 1, z = 1;
+};
+
+template <class T> inline T shuffle(unsigned line, unsigned mask, T value, int source)
+{
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle moves values of 4 or 8 bytes");
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof(T));
+    bits = simt_shuffle(mask, bits, source, line);
+    __builtin_memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+
+// Lanes form segments of `width`; a source outside one's own segment means one's own value.
+template <class T> inline T shuffle_from(unsigned line, unsigned mask, T value, int lane, int width = 32)
+{
+    const int mine = (int)(simt_thread() % 32);
+    return shuffle(line, mask, value, (mine & -width) + (lane & (width - 1)));
+}
+template <class T> inline T shuffle_xor(unsigned line, unsigned mask, T value, int lanes, int width = 32)
+{
+    const int mine = (int)(simt_thread() % 32), from = mine ^ lanes;
+    return shuffle(line, mask, value, from < (mine & -width) + width ? from : mine);
+}
+template <class T> inline T shuffle_down(unsigned line, unsigned mask, T value, unsigned lanes, int width = 32)
+{
+    const int mine = (int)(simt_thread() % 32), from = mine + (int)lanes;
+    return shuffle(line, mask, value, from < (mine & -width) + width ? from : mine);
+}
+
+inline void warp_barrier(unsigned line, unsigned mask = 0xffffffffu) { simt_warp_barrier(mask, line); }
+
+}  // namespace simt
+
+#define threadIdx (simt::Index{simt_thread()})
+#define blockIdx (simt::Index{simt_block()})
+#define blockDim (simt::Extent{simt_threads()})
+#define gridDim (simt::Extent{simt_blocks()})
+#define __syncthreads() simt_block_barrier(__LINE__)
+#define __syncwarp(...) simt::warp_barrier(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
+#define __shfl_sync(...) simt::shuffle_from(__LINE__, __VA_ARGS__)
+#define __shfl_xor_sync(...) simt::shuffle_xor(__LINE__, __VA_ARGS__)
+#define __shfl_down_sync(...) simt::shuffle_down(__LINE__, __VA_ARGS__)
+#define __ballot_sync(mask, predicate) simt_ballot(mask, (predicate) != 0, __LINE__)
+
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
+inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+// ---- what is inline PTX on a GPU
+inline float* shared_memory() { return simt_shared_memory(); }
+
+unsigned load_relaxed(const unsigned* p);
+unsigned load_acquire(const unsigned* p);
+void store_relaxed(unsigned* p, unsigned value);
+void add_relaxed(unsigned* p, unsigned value);
+void add_release(unsigned* p, unsigned value);
+unsigned exchange(unsigned* p, unsigned value);                                    // relaxed; returns what was there
+unsigned compare_and_swap(unsigned* p, unsigned expected, unsigned desired);       // relaxed; returns what was there
+void add_float(float* p, float value);
+
+Word load_script(const Word* p);  // through the path that is not coherent: for what no launch writes
+
+// The copy is made at the wait, as late as the hardware may make it.
+void copy_async4(float* shared, const float* global);
+void copy_async16(float* shared, const float* global);
+void copy_async_wait();
+
+void nap(unsigned nanoseconds);      // in a loop that waits for another thread
+unsigned long long nanoseconds();    // of a virtual clock: see vpps/runtime/emulator.py
+void at(unsigned position);          // where in the script this thread is, for the findings

@@ -1,0 +1,647 @@
+"""The simt emulator: correct CUDA programs run clean under every seed, and each fault is found and said."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from vpps.errors import CompileError, HandleError
+from vpps.kernel.simt_compiler import build_simt
+from vpps.runtime.emulator import Emulator, Finding
+
+pytestmark = pytest.mark.simt
+
+BLOCKS = 4
+SEEDS = range(5)
+
+PRELUDE = """
+struct Launch {
+    float* pool;
+    const Word* script;
+    unsigned* counters;
+    unsigned* cleared;
+    unsigned* report;
+    unsigned long long patience;
+};
+__device__ __forceinline__ void signal(unsigned* counter)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) add_release(counter, 1);
+}
+__device__ __forceinline__ void wait(const Launch& launch, unsigned* counter, unsigned target)
+{
+    if (threadIdx.x == 0) {
+        const unsigned long long start = nanoseconds();
+        while (load_relaxed(counter) < target) {
+            if (launch.patience && nanoseconds() - start > launch.patience) {
+                store_relaxed(launch.report + 1, 2);
+                break;
+            }
+            nap(20);
+        }
+        load_acquire(counter);
+    }
+    __syncthreads();
+}
+extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
+{
+    float* pool = launch.pool;
+    float* shared = shared_memory();
+    const int t = threadIdx.x, b = blockIdx.x, nt = blockDim.x, nb = gridDim.x;
+    (void)pool, (void)shared, (void)t, (void)b, (void)nt, (void)nb;
+"""
+
+
+@lru_cache(maxsize=256)
+def emulator(body: str, races: bool = True) -> Emulator:
+    """A kernel of this body; `pool`, `shared`, t (thread), b (block), nt, nb are at hand."""
+    return Emulator(build_simt(PRELUDE + body + "\n}\n", races))
+
+
+class Result(NamedTuple):
+    """What a launch left behind."""
+
+    findings: list[Finding]
+    pool: NDArray[np.float32]
+    report: NDArray[np.uint32]
+    switches: int
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of findings."""
+        return {f.kind for f in self.findings}
+
+
+def run(
+    body: str, seed: int = 0, races: bool = True, blocks: int = BLOCKS, patience: int = 0, instrumented: bool = True
+) -> Result:
+    """Launch a body on a pool of 8192 floats whose element i is i % 1000, and a script 100, 101, ..."""
+    pool = (np.arange(8192) % 1000).astype(np.float32)
+    script = np.arange(100, 164, dtype=np.uint32)
+    counters, cleared, report = (np.zeros(128, np.uint32) for _ in range(3))
+    machine = emulator(body, instrumented)
+    findings = machine.run(
+        pool,
+        script,
+        counters,
+        cleared,
+        report,
+        patience,
+        blocks=blocks,
+        shared_bytes=4096,
+        seed=seed,
+        races=races and instrumented,
+    )
+    return Result(findings, pool, report, machine.switches)
+
+
+def clean(body: str, seed: int = 0, **options: bool) -> NDArray[np.float32]:
+    """The pool after a launch that must find nothing."""
+    result = run(body, seed, **options)
+    assert result.findings == []
+    return result.pool
+
+
+def faulty(body: str, seed: int = 0) -> Finding:
+    """The only finding of a launch."""
+    (finding,) = run(body, seed).findings
+    return finding
+
+
+def without(body: str, line: str, instead: str = "") -> str:
+    """The body with one line replaced, which it has once."""
+    assert body.count(line) == 1
+    return body.replace(line, instead)
+
+
+REDUCTION = """
+    at(7);
+    float sum = pool[b * 1024 + t] + pool[b * 1024 + t + 256];
+    for (int lanes = 16; lanes; lanes >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    if (t % 32 == 0) shared[t / 32] = sum;
+    at(8); __syncthreads();
+    at(9);
+    if (t < 8) {
+        float total = shared[t];
+        for (int lanes = 4; lanes; lanes >>= 1) total += __shfl_down_sync(0xffu, total, lanes, 8);
+        if (t == 0) pool[4096 + b] = total;
+    }
+"""
+
+# Every block writes, all wait for all, every block reads what another wrote; twice, so that memory is written again.
+EXCHANGE = """
+    for (int k = 0; k < 2; k++) {
+        at(1); pool[4096 + b * nt + t] = pool[b * nt + t] + k;
+        at(2); signal(launch.counters);
+        at(3); wait(launch, launch.counters, nb * (2 * k + 1));
+        at(4); pool[b * nt + t] = pool[4096 + (b + 1) % nb * nt + t];
+        at(5); signal(launch.counters);
+        at(6); wait(launch, launch.counters, nb * (2 * k + 2));
+    }
+"""
+EXCHANGE_WAITS_FIRST = "at(3); wait(launch, launch.counters, nb * (2 * k + 1));"
+EXCHANGE_WAITS_LAST = "at(6); wait(launch, launch.counters, nb * (2 * k + 2));"
+EXCHANGE_SIGNALS = "at(2); signal(launch.counters);"
+
+STAGING = """
+    at(1);
+    for (int i = 4 * t; i < 512; i += 4 * nt) copy_async16(shared + i, pool + b * 512 + i);
+    copy_async4(shared + 512 + t, pool + 4096 + t);
+    copy_async_wait();
+    at(2); __syncthreads();
+    at(3); pool[6000 + b * nt + t] = shared[511 - t] + shared[512 + (t + 1) % nt];
+"""
+
+WARP_STAGING = """
+    at(1); shared[t] = pool[b * nt + t];
+    at(2); __syncwarp();
+    at(3); pool[4096 + b * nt + t] = shared[t ^ 1];
+"""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+class TestCorrectProgramsRunClean:
+    def test_block_reduction(self, seed: int) -> None:
+        pool = clean(REDUCTION, seed)
+        source = np.arange(8192) % 1000
+        expected = [source[b * 1024 : b * 1024 + 512].sum() for b in range(BLOCKS)]
+        np.testing.assert_array_equal(pool[4096:4100], expected)
+
+    def test_exchange_between_blocks(self, seed: int) -> None:
+        pool = clean(EXCHANGE, seed)
+        source = (np.arange(8192) % 1000)[:1024]
+        np.testing.assert_array_equal(pool[:1024], np.roll(source, -512) + 1)
+
+    def test_asynchronous_copies(self, seed: int) -> None:
+        pool = clean(STAGING, seed)
+        source = np.arange(8192) % 1000
+        for b in range(BLOCKS):
+            expected = source[b * 512 : b * 512 + 512][::-1][:256] + np.roll(source[4096:4352], -1)
+            np.testing.assert_array_equal(pool[6000 + b * 256 : 6256 + b * 256], expected)
+
+    def test_exchange_within_warps(self, seed: int) -> None:
+        pool = clean(WARP_STAGING, seed)
+        np.testing.assert_array_equal(pool[4096:5120], (np.arange(1024) % 1000)[np.arange(1024) ^ 1])
+
+    def test_atomic_additions(self, seed: int) -> None:
+        pool = clean(
+            """
+            add_float(pool + 5000 + t, 1.f);
+            signal(launch.counters);
+            wait(launch, launch.counters, nb);
+            if (b == 1) pool[6000 + t] = pool[5000 + t];
+            """,
+            seed,
+        )
+        np.testing.assert_array_equal(pool[6000:6256], np.arange(256) + 4.0)
+
+    def test_what_the_signalling_thread_and_its_warp_wrote_goes_with_the_signal(self, seed: int) -> None:
+        clean(
+            """
+            if (t < 32) pool[4096 + b * 32 + t] = 1;
+            __syncwarp();
+            if (t == 0) {
+                pool[5000 + b] = 2;
+                add_release(launch.counters, 1);
+            }
+            wait(launch, launch.counters, nb);
+            pool[6000 + b * nt + t] = pool[4096 + (b + 1) % nb * 32 + t % 32] + pool[5000 + (b + 1) % nb];
+            """,
+            seed,
+        )
+
+    def test_waits_pass_on_what_others_signalled(self, seed: int) -> None:
+        clean(  # block 0 -> block 1 -> block 2, which never meets block 0
+            """
+            if (b == 0) {
+                pool[t] = 1;
+                signal(launch.counters);
+            } else if (b == 1) {
+                wait(launch, launch.counters, 1);
+                signal(launch.counters + 32);
+            } else if (b == 2) {
+                wait(launch, launch.counters + 32, 1);
+                pool[t] += 1;
+            }
+            """,
+            seed,
+        )
+
+    def test_votes_and_shuffles(self, seed: int) -> None:
+        pool = clean(
+            """
+            const unsigned odd = __ballot_sync(0xffffffffu, t & 1);
+            const int third = __shfl_sync(0xffffffffu, t, 3);
+            const double down = __shfl_down_sync(0xffffffffu, t * 1.0, 2);
+            const int half = __shfl_sync(0xffffffffu, t, 1, 16);
+            if (b == 0) pool[t] = odd == 0xaaaaaaaau ? third + 1000.f * (float)down + 1000000.f * half : -1.f;
+            """,
+            seed,
+        )
+        t = np.arange(256)
+        down = np.where(t % 32 < 30, t + 2, t)
+        expected = t // 32 * 32 + 3 + 1000.0 * down + 1e6 * (t // 16 * 16 + 1)
+        np.testing.assert_allclose(pool[:256], expected, rtol=1e-6)
+
+    def test_barriers_of_parts_of_a_warp(self, seed: int) -> None:
+        clean(
+            """
+            const unsigned mask = t % 32 < 8 ? 0xffu : 0xffffff00u;
+            shared[t] = t;
+            __syncwarp(mask);
+            const int partner = t % 32 < 8 ? t ^ 7 : t % 32 == 31 ? t - 23 : t + 1;
+            pool[b * nt + t] = shared[partner];
+            """,
+            seed,
+        )
+
+
+class TestUninstrumented:
+    def test_gives_the_same_results(self) -> None:
+        for body in (REDUCTION, EXCHANGE, STAGING):
+            np.testing.assert_array_equal(clean(body, instrumented=False), clean(body))
+
+    def test_finds_deadlocks(self) -> None:
+        body = without(EXCHANGE, EXCHANGE_SIGNALS, "at(2); if (b != 2 || k == 0) signal(launch.counters);")
+        assert run(body, instrumented=False).kinds == {"deadlock"}
+
+    def test_cannot_look_for_races(self) -> None:
+        word = np.zeros(1, np.uint32)
+        with pytest.raises(HandleError, match="races=True"):
+            emulator(EXCHANGE, False).run(np.zeros(1, np.float32), word, word, word, word, blocks=1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+class TestRacesBetweenBlocks:
+    def test_missing_wait(self, seed: int) -> None:
+        result = run(without(EXCHANGE, EXCHANGE_WAITS_FIRST), seed)
+        assert result.kinds == {"race"}
+        assert {p for f in result.findings for p in f.positions} <= {1, 4}
+        assert any(f.positions == (4, 1) or f.positions == (1, 4) for f in result.findings)
+
+    def test_write_after_read(self, seed: int) -> None:
+        finding = run(without(EXCHANGE, EXCHANGE_WAITS_LAST), seed).findings[0]
+        assert finding.kind == "race"
+        assert set(finding.positions) == {1, 4}
+
+    def test_missing_barrier_before_a_signal(self, seed: int) -> None:
+        body = without(EXCHANGE, EXCHANGE_SIGNALS, "at(2); if (threadIdx.x == 0) add_release(launch.counters, 1);")
+        result = run(body, seed)
+        assert result.kinds == {"race"}
+        assert any("no __syncthreads lies between" in f.message for f in result.findings)
+
+    def test_relaxed_signal(self, seed: int) -> None:
+        relaxed = "at(2); __syncthreads(); if (threadIdx.x == 0) add_relaxed(launch.counters, 1);"
+        findings = run(without(EXCHANGE, EXCHANGE_SIGNALS, relaxed), seed).findings
+        assert findings[0].kind == "unwritten fence"
+        assert "releases nothing" in findings[0].message
+        assert findings[0].positions == (4, 1)
+
+    def test_relaxed_wait(self, seed: int) -> None:
+        relaxed = """
+            at(3);
+            if (threadIdx.x == 0)
+                while (load_relaxed(launch.counters) < nb * (2 * k + 1)) nap(20);
+            __syncthreads();
+        """
+        findings = run(without(EXCHANGE, EXCHANGE_WAITS_FIRST, relaxed), seed).findings
+        assert findings[0].kind == "unwritten fence"
+        assert "acquires nothing" in findings[0].message
+
+    def test_two_writes(self, seed: int) -> None:
+        finding = faulty("at(b); if (b > 1 && t == 5) pool[77] = 1;", seed)
+        assert finding.kind == "race"
+        assert set(finding.positions) == {2, 3}
+        for words in ("VP 2, thread 5", "VP 3, thread 5", "writes pool[77] in {0}", "wrote it in {1}"):
+            assert words in finding.message
+
+    def test_one_unordered_reader_among_many(self, seed: int) -> None:
+        """Blocks 1, 2, 3 read; only 1 and 3 tell block 0, which then writes."""
+        finding = faulty(
+            """
+            at(b);
+            if (b) {
+                pool[4096 + b * nt + t] = pool[t];
+                if (b == 2) signal(launch.counters + 32);
+                else signal(launch.counters);
+            } else {
+                wait(launch, launch.counters, 2);
+                at(9);
+                pool[t] = 0;
+            }
+            """,
+            seed,
+        )
+        assert finding.kind == "race"
+        assert sorted(finding.positions) == [2, 9]
+
+    def test_plain_read_of_a_word_that_atomics_change(self, seed: int) -> None:
+        """The read is ordered after the additions of block 1, not after those of block 2."""
+        finding = faulty(
+            """
+            at(b);
+            if (b == 1 || b == 2) add_float(pool + t, 1.f);
+            if (b == 1) signal(launch.counters);
+            if (b == 0) {
+                wait(launch, launch.counters, 1);
+                at(9);
+                pool[5000 + t] = pool[t];
+            }
+            """,
+            seed,
+        )
+        assert finding.kind == "race"
+        assert sorted(finding.positions) == [2, 9]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+class TestRacesWithinABlock:
+    def test_missing_barrier_in_a_reduction(self, seed: int) -> None:
+        finding = run(without(REDUCTION, "at(8); __syncthreads();"), seed).findings[0]
+        assert finding.kind == "race"
+        assert "shared memory[" in finding.message
+        assert set(finding.positions) == {7, 9}
+
+    def test_missing_warp_barrier(self, seed: int) -> None:
+        finding = run(without(WARP_STAGING, "at(2); __syncwarp();"), seed).findings[0]
+        assert finding.kind == "race"
+        assert set(finding.positions) == {1, 3}
+
+    def test_warp_barrier_where_the_block_must_meet(self, seed: int) -> None:
+        assert "race" in run(without(REDUCTION, "at(8); __syncthreads();", "at(8); __syncwarp();"), seed).kinds
+
+    def test_barrier_of_the_wrong_part_of_a_warp(self, seed: int) -> None:
+        result = run(
+            """
+            const unsigned mask = t % 32 < 8 ? 0xffu : 0xffffff00u;
+            at(1); shared[t] = t;
+            __syncwarp(mask);
+            at(2); pool[b * nt + t] = shared[t ^ 8];
+            """,
+            seed,
+        )
+        assert result.kinds == {"race"}
+
+    def test_write_after_read(self, seed: int) -> None:
+        body = "at(1); float x = shared[5]; at(2); if (t == 200) shared[5] = 1; pool[b * nt + t] = x;"
+        findings = run(body, seed).findings
+        assert {(f.kind, frozenset(f.positions)) for f in findings} == {("race", frozenset({1, 2}))}
+
+    def test_missing_wait_for_a_copy(self, seed: int) -> None:
+        result = run(without(STAGING, "copy_async_wait();"), seed)
+        assert result.kinds == {"race"}
+        assert all("copy_async_wait" in f.message for f in result.findings)
+        assert np.isnan(result.pool[6000:7024]).all()  # nothing had arrived
+
+    def test_missing_barrier_after_a_copy(self, seed: int) -> None:
+        assert "race" in run(without(STAGING, "at(2); __syncthreads();"), seed).kinds
+
+    def test_copy_from_what_is_not_ordered(self, seed: int) -> None:
+        body = "at(b); if (b == 0) copy_async4(shared + t, pool + t); if (b == 1) pool[t] = 1;"
+        findings = run(body, seed).findings
+        assert {(f.kind, frozenset(f.positions)) for f in findings} == {("race", frozenset({0, 1}))}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+class TestStandstill:
+    def test_missing_signal(self, seed: int) -> None:
+        body = without(EXCHANGE, EXCHANGE_SIGNALS, "at(2); if (b != 2 || k == 0) signal(launch.counters);")
+        finding = faulty(body, seed)
+        assert finding.kind == "deadlock"
+        assert finding.positions == (3, 3, 3, 3)
+        assert "VP 2 waits for counters[0], which is 11, in {2}" in finding.message
+
+    def test_tells_who_has_ended(self, seed: int) -> None:
+        finding = faulty("at(5 + b); if (b != 3) wait(launch, launch.counters, 1);", seed)
+        assert finding.kind == "deadlock"
+        assert finding.positions == (5, 6, 7, 8)
+        assert "VP 3 has ended in {3}" in finding.message
+
+    def test_of_loops_without_naps(self, seed: int) -> None:
+        assert faulty("if (t == 0) while (load_acquire(launch.counters) == 0) {}", seed).kind == "deadlock"
+
+    def test_divergent_barrier(self, seed: int) -> None:
+        finding = faulty(
+            """
+            at(4);
+            if (t < 128) {
+                __syncthreads();
+            } else {
+                __syncthreads();
+            }
+            """,
+            seed,
+        )
+        assert finding.kind == "divergent barrier"
+        assert finding.positions == (4, 4)
+
+    def test_barrier_of_two_instructions(self, seed: int) -> None:
+        finding = faulty("at(t < 7 ? 20 : 30); __syncthreads();", seed)
+        assert finding.kind == "divergent barrier"
+        assert set(finding.positions) == {20, 30}
+
+    def test_threads_that_returned(self, seed: int) -> None:
+        finding = faulty("at(1); if (t == 9) return; at(2); __syncthreads();", seed)
+        assert finding.kind == "divergent barrier"
+        assert "returned from the kernel" in finding.message
+
+    def test_lanes_that_returned(self, seed: int) -> None:
+        finding = faulty("at(1); if (t == 9) return; at(2); __syncwarp();", seed)
+        assert finding.kind == "divergent barrier"
+        assert finding.positions == (2, 1)
+
+    def test_lanes_at_another_barrier(self, seed: int) -> None:
+        finding = faulty("at(t % 32 == 9); if (t % 32 == 9) __syncthreads(); else __syncwarp();", seed)
+        assert finding.kind == "divergent barrier"
+
+    def test_shuffle_from_a_lane_that_takes_no_part(self, seed: int) -> None:
+        finding = faulty("at(6); if (t % 32 < 4) pool[b * nt + t] = __shfl_sync(0xfu, 1.f, 4);", seed)
+        assert finding.kind == "divergent barrier"
+        assert "lane 4" in finding.message
+
+    def test_ends_at_a_clock_limit_if_there_is_one(self, seed: int) -> None:
+        result = run("at(3); wait(launch, launch.counters, 1);", seed, patience=1_000_000)
+        assert result.findings == []
+        assert result.report[1] == 2
+
+    def test_clock_limit_is_not_reached_by_work(self, seed: int) -> None:
+        result = run(EXCHANGE, seed, patience=1_000_000)
+        assert result.findings == []
+        assert result.report[1] == 0
+
+
+class TestAddresses:
+    def test_non_coherent_read_of_a_written_word(self) -> None:
+        body = """
+            at(1); if (b == 0 && t == 0) const_cast<Word*>(launch.script)[3] = 5;
+            signal(launch.counters);
+            wait(launch, launch.counters, nb);
+            at(2); pool[b * nt + t] = load_script(launch.script + 3);
+        """
+        finding = faulty(body)
+        assert finding.kind == "non-coherent read"
+        assert finding.positions == (2, 1)
+
+    def test_write_of_a_word_that_was_read_non_coherently(self) -> None:
+        body = """
+            at(1); float x = load_script((const Word*)pool + 3);
+            signal(launch.counters);
+            wait(launch, launch.counters, nb);
+            at(2); if (b == 0 && t == 0) pool[3] = x;
+        """
+        finding = faulty(body)
+        assert finding.kind == "non-coherent read"
+        assert finding.positions == (1, 2)
+
+    def test_script_is_read(self) -> None:
+        pool = clean("pool[b * nt + t] = load_script(launch.script + t % 64);")
+        np.testing.assert_array_equal(pool[:1024], np.arange(1024) % 64 + 100)
+
+    @pytest.mark.parametrize(
+        "body, words",
+        [
+            ("pool[8192] = 1;", "0 words past the end of pool (8192 words)"),
+            ("pool[0] = pool[-2];", "2 words before pool"),
+            ("shared[1024] = 1;", "1024 words from the start of its shared memory (1024 words)"),
+            ("shared[-1] = 1;", "-1 words from the start of its shared memory"),
+            ("pool[0] = load_script(launch.script + 64);", "0 words past the end of script (64 words)"),
+            ("*(float4*)pool = *(float4*)(shared + 1024);", "1024 words from the start of its shared memory"),
+            ("memset(pool + 8000, 0, 4 * (193 + b));", "past the end of pool"),
+            ("launch.report[128 + 5] = 1;", "report"),
+        ],
+    )
+    def test_outside(self, body: str, words: str) -> None:
+        finding = faulty("at(3); if (b == 0 && t == 0) { " + body + " }")
+        assert finding.positions == (3,)
+        assert finding.kind == "out of bounds"
+        assert words in finding.message
+
+    def test_misaligned_vectors(self) -> None:
+        finding = faulty("at(3); if (b == 0 && t == 0) *(float4*)(shared + 2) = *(float4*)pool;")
+        assert finding.kind == "misaligned access"
+        assert faulty("at(3); copy_async16(shared + 4 * t, pool + 1);").kind == "misaligned access"
+
+    def test_tables_of_constants_and_local_arrays_do_not_count(self) -> None:
+        clean(
+            """
+            static const float table[5] = {1, 2, 3, 4, 5};
+            float local[16];
+            for (int i = 0; i < 16; i++) local[i] = table[(i + t) % 5];
+            pool[b * nt + t] = local[(t * 7) % 16];
+            """
+        )
+
+    def test_copies_by_memcpy_count(self) -> None:
+        finding = faulty("at(b); if (t == 0 && b < 2) memcpy(pool + 100 + b, pool + 200, 4 * (4 + b));")
+        assert finding.kind == "race"
+
+
+class TestLaunches:
+    def test_shared_memory_is_nan_at_first(self) -> None:
+        assert np.isnan(clean("pool[b * nt + t] = shared[t];")[:1024]).all()
+
+    def test_launches_are_ordered(self) -> None:
+        """What one launch did is no race in the next one, for any number of blocks before."""
+        for blocks in (4, 4, 6, 2, 4):
+            result = run(
+                "pool[b * nt + t] = 1; shared[t] = 1; pool[4096 + t] += b == 0 ? pool[(3 - b) * nt + t] : 0;"
+                if blocks == 1
+                else "pool[(nb - 1 - b) * nt + t] = pool[5000 + t];",
+                blocks=blocks,
+            )
+            assert result.findings == []
+
+    def test_found_launches_leave_no_trace(self) -> None:
+        body = without(STAGING, "copy_async_wait();", "if (launch.patience) copy_async_wait();")
+        assert run(body).kinds == {"race"}
+        assert run(body, patience=1).findings == []
+
+    def test_seeds_reproduce(self) -> None:
+        body = without(EXCHANGE, EXCHANGE_WAITS_FIRST)
+        results = [run(body, seed) for seed in (3, 3, 4)]
+        assert results[0].findings == results[1].findings
+        assert results[0].switches == results[1].switches != results[2].switches
+        np.testing.assert_array_equal(results[0].pool, results[1].pool)
+
+    def test_seeds_change_the_order(self) -> None:
+        """Atomic additions of floats depend on it."""
+        body = "add_float(pool, t == 0 ? 1e8f * (b % 2 ? 1 : -1) : 1.f);"
+        assert len({float(run(body, seed).pool[0]) for seed in range(6)}) > 1
+
+    def test_findings_are_few_and_distinct(self) -> None:
+        findings = run("for (int k = 0; k < 50; k++) { at(k); pool[256 * (k % 32) + t] = b; }").findings
+        assert len(findings) == 20
+        assert len({f.positions for f in findings}) == 20
+
+    def test_positions_before_the_first_instruction(self) -> None:
+        assert faulty("pool[t] = b;").positions == (-1, -1)
+
+    def test_messages_have_a_place_for_every_position(self) -> None:
+        for body in (without(EXCHANGE, EXCHANGE_WAITS_FIRST), "at(1); if (t == 9) return; __syncthreads();"):
+            for finding in run(body).findings:
+                filled = finding.message.format(*(f"<{p}>" for p in finding.positions))
+                assert all(f"<{p}>" in filled for p in finding.positions)
+                assert "VP" in filled
+
+    def test_time_of_a_few_hundred_instructions(self, capsys: pytest.CaptureFixture[str]) -> None:
+        instruction = """
+            at(k);
+            float sum = 0;
+            for (int i = t; i < 1024; i += nt) sum += pool[i] * pool[1024 + i];
+            for (int lanes = 16; lanes; lanes >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+            if (t % 32 == 0) shared[t / 32] = sum;
+            __syncthreads();
+            pool[4096 + b * nt + t] = shared[t % 8];
+            signal(launch.counters);
+            wait(launch, launch.counters, nb * (k + 1));
+        """
+        body = "for (int k = 0; k < 300; k++) {" + instruction + "}"
+        clean(body)
+        times = []
+        for seed in (0, 1):
+            start = time.perf_counter()
+            result = run(body, seed)
+            times.append(f"{(time.perf_counter() - start) * 1e3:.0f} ms, {result.switches} switches (seed {seed})")
+            assert result.findings == []
+        with capsys.disabled():
+            print(f"\n300 instructions on 4 x 256 threads with a search for races: {'; '.join(times)}")
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "change, message",
+        [
+            ({"blocks": 0}, "blocks=0"),
+            ({"blocks": 257}, "blocks=257"),
+            ({"threads": 48}, "multiple of 32"),
+            ({"shared_bytes": -1}, "shared_bytes=-1"),
+            ({"pool": np.zeros(4)}, "pool: expected a contiguous array"),
+            ({"report": np.zeros(8, np.uint32)[::2]}, "report: expected a contiguous array"),
+        ],
+    )
+    def test_are_checked(self, change: dict[str, object], message: str) -> None:
+        word = np.zeros(8, np.uint32)
+        given = {"pool": np.zeros(8, np.float32), "script": word, "counters": word, "cleared": word, "report": word}
+        with pytest.raises(HandleError, match=message):
+            emulator(EXCHANGE).run(**{**given, "blocks": 1, **change})  # type: ignore[arg-type]
+
+    def test_source_that_does_not_compile(self) -> None:
+        with pytest.raises(CompileError, match="no_such_word"):
+            build_simt(PRELUDE + "no_such_word();\n}\n")
+
+    def test_source_without_a_kernel(self) -> None:
+        with pytest.raises(CompileError, match="vpps_kernel"):
+            build_simt("int nothing;\n")
+
+    def test_damaged_library(self, tmp_path: Path) -> None:
+        path = tmp_path / "damaged.so"
+        path.write_bytes(b"no library")
+        with pytest.raises(CompileError, match="try again"):
+            Emulator(path)
+        assert not path.exists()

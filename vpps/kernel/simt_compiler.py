@@ -1,0 +1,99 @@
+"""Compiles CUDA source with the machine's C++ compiler, together with the emulator that runs it (templates/simt)."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+from pathlib import Path
+
+from vpps.errors import CompileError
+from vpps.kernel.cache import cached, key_of
+from vpps.kernel.host_compiler import HOW_TO_GET_ONE, compiler, compiler_version, cpu_features
+from vpps.kernel.render import template_dir
+
+EMULATOR = "emulator.cpp"
+EMULATOR_HEADERS = ("barriers.h", "scheduler.h", "races.h", "machine.h", "clocks.h", "fibers.h")
+WORDS = "words.h"
+
+# Contraction is off as in the other targets: fused multiply-adds are explicit in the source.
+FLAGS = (
+    "-std=c++17",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wall",
+    "-Wextra",
+)
+# -O1 for the kernel: see ARCHITECTURE.md for the times of compiling and running. `#pragma unroll` is for NVRTC.
+KERNEL_FLAGS = ("-O1", "-Wno-unknown-pragmas")
+RACE_FLAGS = ("-fsanitize=thread",)  # accesses call the emulator's __tsan_*; libtsan is not linked
+LINK_FLAGS = ("-shared", "-Wl,-z,defs")  # nothing may be missing: an intrinsic that words.h lacks is an error here
+
+
+def build_emulator() -> Path:
+    """The emulator as an object file, from the cache if it is there.
+
+    Raises:
+        CompileError: no compiler, or it rejects the emulator.
+    """
+    folder = template_dir() / "simt"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in (EMULATOR, *EMULATOR_HEADERS)]
+    flags: tuple[str, ...] = (*FLAGS, "-O2", "-I", str(folder))
+    if platform.machine() in ("x86_64", "AMD64"):
+        # It switches stacks below the compiler's back: nothing may live beyond the stack pointer, nor may return
+        # addresses be compared with a second stack of them.
+        flags += ("-mno-red-zone", "-fcf-protection=none")
+    command = tuple(compiler())
+
+    def build(text: Path, binary: Path) -> None:
+        _run([*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator")
+
+    return cached(_key(command, flags, *texts), ".o", texts[0], build)
+
+
+def build_simt(source: str, races: bool = False) -> Path:
+    """A library that runs a CUDA kernel in the emulator (vpps/runtime/emulator.py), from the cache if it is there.
+
+    Args:
+        source: CUDA C++ that defines `struct Launch` and `extern "C" __global__ void vpps_kernel(const Launch)`.
+        races: whether it reports every access to memory, so that races are seen; slower.
+
+    Raises:
+        CompileError: no compiler, or it rejects the source (the message shows its first complaints).
+    """
+    words = template_dir() / "simt" / WORDS
+    command = tuple(compiler())
+    flags: tuple[str, ...] = (*FLAGS, *KERNEL_FLAGS, "-include", str(words))
+    if "fma" in cpu_features():
+        flags += ("-mfma",)
+    if races:
+        flags += RACE_FLAGS
+        if "clang" not in compiler_version(command):
+            flags += ("--param=tsan-instrument-func-entry-exit=0",)  # calls are none of our business
+    emulator = build_emulator()
+
+    def build(text: Path, binary: Path) -> None:
+        kernel = binary.with_suffix(".o")
+        _run([*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source")
+        _run([*command, *LINK_FLAGS, str(kernel), str(emulator), "-o", str(binary)], "the compiled kernel")
+
+    key = _key(command, (*flags, *LINK_FLAGS), source, words.read_text(encoding="utf-8"), emulator.name)
+    return cached(key, ".so", source, build)
+
+
+def _key(command: tuple[str, ...], flags: tuple[str, ...], *texts: str) -> str:
+    return key_of(*texts, shlex.join([*command, *flags]), compiler_version(command), platform.machine())
+
+
+def _run(command: list[str], what: str) -> None:
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        lines = [line for line in run.stderr.splitlines() if "error" in line or "undefined" in line]
+        complaints = "\n".join(lines[:8]) or run.stderr[:2000]
+        raise CompileError(f"{command[0]} rejected {what}:\n{complaints}")
+    if not Path(command[-1]).is_file():
+        raise CompileError(f"{command[0]} reports success but wrote nothing; {HOW_TO_GET_ONE}")

@@ -1,0 +1,208 @@
+"""Runs a kernel of the simt target: CUDA source as host C++, every CUDA thread a fiber, with a search for races.
+
+The library (vpps/kernel/simt_compiler.py) keeps the state of a launch to itself: launches of one library take turns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import CapacityError, CompileError, HandleError
+
+MAX_BLOCKS = 256
+MAX_THREADS = 1024
+MAX_SHARED_BYTES = 256 << 10
+MAX_WORDS = 1 << 26  # of one array: what a shadow's index holds
+WARP = 32
+_POSITIONS = 32
+_NOWHERE = 0xFFFFFFFF
+
+FloatArray = NDArray[np.float32]
+WordArray = NDArray[np.uint32]
+
+
+class Finding(NamedTuple):
+    """Something that a launch did wrong.
+
+    Attributes:
+        kind: "race", "deadlock", "divergent barrier", "unwritten fence" (a signal or a wait is relaxed and orders
+            nothing), "non-coherent read", "out of bounds" or "misaligned access".
+        message: a sentence; `{0}`, `{1}` stand for the places in the script that `positions` holds.
+        positions: in the script, as the kernel gave them to `at`; -1: before its first instruction.
+    """
+
+    kind: str
+    message: str
+    positions: tuple[int, ...]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("pool", ctypes.c_void_p),
+        ("script", ctypes.c_void_p),
+        ("counters", ctypes.c_void_p),
+        ("cleared", ctypes.c_void_p),
+        ("report", ctypes.c_void_p),
+        ("patience", ctypes.c_ulonglong),
+    ]
+
+
+class _Request(ctypes.Structure):
+    """SimtRequest of templates/simt/machine.h."""
+
+    _fields_ = [
+        ("launch", _Launch),
+        ("words", ctypes.c_uint64 * 5),
+        ("seed", ctypes.c_uint64),
+        ("nanoseconds_per_switch", ctypes.c_uint64),
+        ("blocks", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32),
+        ("shared_bytes", ctypes.c_uint32),
+        ("races", ctypes.c_uint32),
+    ]
+
+
+@lru_cache(maxsize=64)
+def _library(path: Path) -> tuple[ctypes.CDLL, threading.Lock]:
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        path.unlink(missing_ok=True)  # the next attempt compiles it anew
+        raise CompileError(
+            f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
+            "does not help set CXX to another compiler"
+        ) from error
+    lib.vpps_simt_sees_races.restype = ctypes.c_int
+    lib.vpps_simt_sees_races.argtypes = []
+    lib.vpps_simt_run.restype = ctypes.c_int
+    lib.vpps_simt_run.argtypes = [ctypes.POINTER(_Request)]
+    lib.vpps_simt_finding.restype = ctypes.c_int
+    lib.vpps_simt_finding.argtypes = [
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_char_p),
+        ctypes.POINTER(ctypes.c_char_p),
+        ctypes.POINTER(ctypes.c_uint32),
+    ]
+    lib.vpps_simt_switches.restype = ctypes.c_uint64
+    lib.vpps_simt_switches.argtypes = []
+    return lib, threading.Lock()
+
+
+class Emulator:
+    """A compiled kernel and the emulated machine it runs on.
+
+    Args:
+        library_path: what `build_simt` made.
+
+    Attributes:
+        sees_races: whether the kernel was compiled to report its accesses.
+        switches: how often a thread gave way to another during the last launch.
+
+    Raises:
+        CompileError: the library cannot be loaded.
+    """
+
+    def __init__(self, library_path: Path) -> None:
+        self._lib, self._lock = _library(library_path)
+        self.sees_races = bool(self._lib.vpps_simt_sees_races())
+        self.switches = 0
+
+    def run(
+        self,
+        pool: FloatArray,
+        script: WordArray,
+        counters: WordArray,
+        cleared: WordArray,
+        report: WordArray,
+        patience: int = 0,
+        *,
+        blocks: int,
+        threads: int = 256,
+        shared_bytes: int = 0,
+        seed: int = 0,
+        races: bool = True,
+        nanoseconds_per_switch: int = 1,
+    ) -> list[Finding]:
+        """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
+
+        The clock that the kernel sees is virtual. It advances by `nanoseconds_per_switch` whenever another thread gets
+        its turn; and where all threads wait, by a quarter of `patience` at a time, so that a kernel with a clock limit
+        stops a standstill by itself. With patience 0 that is found as a deadlock.
+
+        Args:
+            pool, script, counters, cleared, report: what `struct Launch` points to; accesses outside them are found.
+            patience: nanoseconds that a wait may take, 0 for any time.
+            blocks: virtual processors.
+            threads: of a block; a multiple of 32.
+            shared_bytes: shared memory of a block; its words are NaN at first.
+            seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
+            races: whether to look for races, which needs a library compiled for that.
+            nanoseconds_per_switch: see above.
+
+        Returns:
+            What went wrong: at most 20 findings of different kind or place; the last one may have ended the launch.
+
+        Raises:
+            HandleError: an argument is not as described.
+            CapacityError: the system has no memory for the threads' stacks or the shadows of the arrays.
+        """
+        arrays = {"pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report}
+        for name, array in arrays.items():
+            wanted = np.float32 if name == "pool" else np.uint32
+            if array.dtype != wanted or not array.flags.c_contiguous or array.size >= MAX_WORDS:
+                raise HandleError(
+                    f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {np.dtype(wanted).name}, "
+                    f"got {array.size} {array.dtype}"
+                )
+            if name != "script" and not array.flags.writeable:
+                raise HandleError(f"{name} is read-only, and a launch writes to it: pass a copy")
+        for name, value, least, most in (
+            ("blocks", blocks, 1, MAX_BLOCKS),
+            ("threads", threads, WARP, MAX_THREADS),
+            ("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES),
+            ("seed", seed, 0, 2**64 - 1),
+            ("patience", patience, 0, 2**62),
+            ("nanoseconds_per_switch", nanoseconds_per_switch, 0, 2**32),
+        ):
+            if not least <= value <= most:
+                raise HandleError(f"{name}={value}: expected a number from {least} to {most}")
+        if threads % WARP:
+            raise HandleError(f"threads={threads}: expected a multiple of {WARP}, whole warps")
+        if races and not self.sees_races:
+            raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
+
+        pointers = [array.ctypes.data for array in arrays.values()]
+        request = _Request(
+            _Launch(*pointers, patience),
+            (ctypes.c_uint64 * 5)(*(array.size for array in arrays.values())),
+            seed,
+            nanoseconds_per_switch,
+            blocks,
+            threads,
+            shared_bytes,
+            int(races),
+        )
+        with self._lock:
+            count = self._lib.vpps_simt_run(ctypes.byref(request))
+            if count < 0:
+                raise CapacityError(
+                    f"the system has no memory left for {blocks} blocks of {threads} emulated threads and the shadows "
+                    "of their arrays; use fewer blocks or a smaller pool"
+                )
+            self.switches = int(self._lib.vpps_simt_switches())
+            return [_finding(self._lib, i) for i in range(count)]
+
+
+def _finding(lib: Any, index: int) -> Finding:
+    kind, message = ctypes.c_char_p(), ctypes.c_char_p()
+    positions = (ctypes.c_uint32 * _POSITIONS)()
+    count = lib.vpps_simt_finding(index, ctypes.byref(kind), ctypes.byref(message), positions)
+    places = tuple(-1 if p == _NOWHERE else int(p) for p in positions[:count])
+    return Finding((kind.value or b"").decode(), (message.value or b"").decode(), places)
