@@ -50,6 +50,10 @@ class CompileError(VppsError):
     """No usable compiler was found, or the kernel source did not compile."""
 
 
+class SpillError(CompileError):
+    """A kernel keeps weights in local memory instead of registers: it must hold fewer of them."""
+
+
 class KernelError(VppsError):
     """A launch stopped before its end; the message names the instruction in the user's words."""
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
@@ -17,22 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.config import TARGET, VERIFY
-from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError
+from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError, SpillError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.graph.trace import TracedCell
+from vpps.kernel.spec import KernelSpec
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
+from vpps.plan.onchip import Options
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
-from vpps.runtime.cpu import CpuMachine
-from vpps.runtime.growth import default_pool_limit, grow
-from vpps.runtime.machine import Machine
+from vpps.runtime.choice import make_machine
+from vpps.runtime.growth import grow
 from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
+from vpps.specialise import NO_CHIP, Arrangement, arrangements, matrices_of
 from vpps.timeline import HostSpan, Timeline
 from vpps.values import as_index, as_number
 
@@ -73,9 +76,11 @@ class Handle:
     Args:
         model: what to train. Parameters may be declared later, too.
         optimizer: default `SGD(lr=0.1)`; its hyper-parameters may change between calls.
-        target: "cpu", or "auto" for the best there is.
-        vps: virtual processors; default one per core that this process may use, quotas of containers counted, but for
-            one core of three or more that training leaves to Python.
+        target: "cuda", "cpu", "simt" (the cuda configuration emulated, with a search for races: slow), or "auto":
+            "cuda" where there is a GPU that can be used, else "cpu".
+        vps: virtual processors. Default: on cuda a thread block per multiprocessor, on simt 4, on cpu one per core that
+            this process may use, quotas of containers counted, but for one core of three or more that training leaves
+            to Python.
         policy: batching policy, "sinks-last" or "depth".
         schedule: "vector", or "paper" for the published VPPS scheme, an instruction per vertex and op in exclusive
             scripts. Results are the same; it is there to compare with.
@@ -89,7 +94,8 @@ class Handle:
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
-            spends some 30 ns per instruction on it; the results are the same.
+            spends some 30 ns per instruction on it; the results are the same. Target cpu only.
+        onchip: what to force of the distribution of weights over the chip (cuda, simt); default: nothing.
 
     Raises:
         HandleError: the model already has an open training handle, or an argument is wrong.
@@ -116,13 +122,14 @@ class Handle:
         pool_limit: int | None = None,
         verify: bool | None = None,
         timeline: bool = False,
+        onchip: Options | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
         if target == "auto":
             target = TARGET.get()
-        if target not in ("auto", "cpu"):
-            raise HandleError(f"target={target!r}: this version runs on 'cpu' only")
+        if target not in ("auto", "cpu", "simt", "cuda"):
+            raise HandleError(f"target={target!r}: expected 'auto', 'cpu', 'cuda' or 'simt'")
         if policy not in POLICIES:
             raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
         if schedule not in SCHEDULES:
@@ -154,12 +161,16 @@ class Handle:
         self._lock = threading.RLock()
         self._train = train
         self._on_nonfinite = on_nonfinite
-        self._pool_limit = default_pool_limit() if pool_limit is None else pool_limit
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
-        self._machine: Machine = CpuMachine(vps, overlapped=train, timeline=timeline)
+        self._onchip = Options() if onchip is None else onchip
+        self._machine = make_machine(target, vps, self._onchip, train, timeline)
+        self._arrangements: Iterator[Arrangement] = iter(())
+        self._arrangement = NO_CHIP
+        self._cells: set[TracedCell] = set()  # that the arrangement was made for
         self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
+        self._pool_limit = self._machine.default_pool_limit if pool_limit is None else pool_limit
         self._closed = False
         self._plan: Plan | None = None
         self._flight: _Flight | None = None
@@ -298,14 +309,16 @@ class Handle:
             NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`. If that was an accumulated one,
                 the weights are as they were: `discard_accumulated` goes on without its batch.
         """
-        planner = self._prepare(graph, "fb", training=True, accumulate=accumulate)
+        self._prepare(graph, "fb", training=True, accumulate=accumulate)
         if self.model.is_averaged:
             raise HandleError(
                 "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
             )
         self._check_loss(graph, loss)
         self.optimizer.check()
-        plan = self._plan_step(planner, graph, loss, accumulate)  # while the last launch runs
+        plan = self._kernel_for(
+            lambda p: self._plan_step(p, graph, loss, accumulate), accumulate
+        )  # while the last one runs
         self._wait()
         previous = self._loss
         self._launch(plan, step=self.model.step + 1, updates=not accumulate)
@@ -354,15 +367,16 @@ class Handle:
         Raises:
             As `fb`.
         """
-        planner = self._prepare(graph, "gradients", training=True)
+        self._prepare(graph, "gradients", training=True)
         self._check_loss(graph, loss)
-        plan = planner.plan_training(graph, loss, None, self._parity, self._residency.next_key() if train else None)
+        key = self._residency.next_key() if train else None
+        plan = self._kernel_for(lambda p: p.plan_training(graph, loss, None, self._parity, key))
         self._wait()
         self._residency.park_gradients()
         self._launch(plan)
         self._wait()
         value = float(self._machine.pool[plan.loss_slot])
-        found = {p.name: self._gradient(planner.distribution, plan, p) for p in self.model}
+        found = {p.name: self._gradient(self._residency.distribution, plan, p) for p in self.model}
         return value, found
 
     def _gradient(self, distribution: Distribution, plan: Plan, p: Parameter) -> NDArray[np.float32]:
@@ -390,13 +404,13 @@ class Handle:
             GraphError: an expression of another graph.
             CapacityError, HandleError: as `fb`.
         """
-        planner = self._prepare(graph, "forward", training=False)
+        self._prepare(graph, "forward", training=False)
         if isinstance(wanted, Expression):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
         wanted = [graph.check_owns(e, "forward") for e in wanted]
         if not wanted:
             return []
-        plan = planner.plan_forward(graph, wanted, self._residency.held_in_pool)
+        plan = self._kernel_for(lambda p: p.plan_forward(graph, wanted, self._residency.held_in_pool))
         self._wait()
         self._launch(plan)
         self._wait()
@@ -506,7 +520,7 @@ class Handle:
         if not len(graph):
             raise GraphError(f"{what}: the graph is empty: nothing was recorded on it")
         self._check_begun()
-        if self._planner is None or not self._residency.is_ready(accumulate):
+        if self._arrange(graph) or self._planner is None or not self._residency.is_ready(accumulate):
             self._bind(accumulate)
         self._residency.adopt()
         assert self._planner is not None
@@ -526,8 +540,39 @@ class Handle:
         self._wait()
         self.pull_weights()
         self._plan = self._planner = None
-        distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0), accumulate)
+        slots = self._arrangement.slots
+        distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0), accumulate, slots)
         self._planner = Planner(distribution, self.policy, self.schedule)
+
+    def _arrange(self, graph: Graph) -> bool:
+        """Decide what the chip holds, if the graph has matrices for which that has not been done. Whether it has."""
+        device = self._machine.device
+        if device is None or self._cells.issuperset(graph.blocks):
+            return False
+        self._cells.update(graph.blocks)
+        matrices = matrices_of(self._cells)
+        known = self._arrangement.onchip
+        if known is not None and {m.name for m in known.matrices} == {p.name for p in matrices}:
+            return False
+        self._arrangements = arrangements(matrices, device, self._machine.vps, self._onchip, self._train)
+        self._arrangement = next(self._arrangements)
+        return True
+
+    def _kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+        """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
+        while True:
+            assert self._planner is not None
+            plan = make(self._planner)
+            spec = KernelSpec(plan.instructions, self._arrangement.chip)
+            if self._machine.can_run(spec):
+                return plan
+            self._wait()
+            try:
+                self._machine.specialise(spec)
+                return plan
+            except SpillError:
+                self._arrangement = next(self._arrangements)
+                self._bind(accumulate)
 
     def _reserve(self, floats: int, keep: int) -> None:
         grow(self._machine, floats, keep, self._pool_limit)

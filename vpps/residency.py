@@ -7,7 +7,7 @@ only what plans the next one may be called: `adopt`, `next_key`, `next_update`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from vpps.model import Lookup, Model, Parameter
 from vpps.ops.philox import LaunchKey, launch_key
 from vpps.optim import Optimizer, OptimizerState
 from vpps.plan.build import Plan
-from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held
+from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held, InSlots
 from vpps.plan.update import Averaging, Update
 from vpps.runtime.machine import Machine
 from vpps.state import AccumulatedGradients, Averages, factors
@@ -69,12 +69,18 @@ class Residency:
         restored = self.model.accumulated
         return self.kind is not None and (accumulate or (restored is not None and bool(restored.rows)))
 
-    def bind(self, reserve: Callable[[int], None], accumulate: bool) -> Distribution:
+    def bind(
+        self,
+        reserve: Callable[[int], None],
+        accumulate: bool,
+        slots: Mapping[Parameter, InSlots] | None = None,
+    ) -> Distribution:
         """Place all parameters as the model has them now; what the pool held is lost.
 
         Args:
             reserve: makes the pool large enough, or raises.
             accumulate: provide for gradients of tables that outlive a batch.
+            slots: matrices that are on the chip during a launch.
         """
         accumulates = self._needs_accumulation(
             accumulate or (self._distribution is not None and self._distribution.accumulates)
@@ -90,6 +96,7 @@ class Residency:
             self.kind is not None,
             accumulates,
             averages=self.ema is not None,
+            slots=slots,
         )
         reserve(distribution.end)
         self.machine.pool[: distribution.end] = 0

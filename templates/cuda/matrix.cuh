@@ -82,11 +82,12 @@ VP_ROUTINE void outer(Vp& vp, const Outer& i)
 {
     const auto keep = [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; };
     const Range slots = slots_of(i.matrix);
-    if (slots.first == slots.last) outer_in_memory(vp, i, keep);
-#if VP_KEEPS_GRADIENTS
-    else keep_outer(vp, i, slots);
-#else
-    else outer_in_passes(vp, i, slots, keep);
+    if (slots.first == slots.last) return outer_in_memory(vp, i, keep);
+#if VP_KEEPS
+    if (keeps(slots)) return keep_outer(vp, i, slots);
+#endif
+#if VP_PASSES
+    outer_in_passes(vp, i, slots, keep);
 #endif
 }
 
@@ -106,11 +107,9 @@ template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
     const Hyper h = hyper_of(vp, i.hyper);
     const auto finish = [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); };
     const Range slots = slots_of(i.matrix);
-    if (slots.first == slots.last) outer_in_memory(vp, i, finish);
-#if VP_KEEPS_GRADIENTS
-    else keep_outer(vp, i, slots), for_gradients(vp, i, finish);
-#else
-    else outer_in_passes(vp, i, slots, finish);
+    if (slots.first == slots.last) return outer_in_memory(vp, i, finish);
+#if VP_PASSES
+    outer_in_passes(vp, i, slots, finish);  // where the chip keeps the gradient, an instruction of its own makes the step
 #endif
 }
 
@@ -160,7 +159,7 @@ VP_ROUTINE void store_gradient(Vp& vp, const KeptGradient& i)
 // And back: what earlier calls accumulated.
 VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
 {
-#if VP_KEEPS_GRADIENTS
+#if VP_KEEPS
     const Owned owned(vp, i.head);
     for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
         using S = decltype(slot);

@@ -42,16 +42,23 @@ template <class S> VP_DEVICE float& gradient(Store& store, int r, int c)
 // The rows of a matrix that this virtual processor owns, counted from 0: those of its units, part after part; or, where
 // matrices are dealt in turns, blocks of as many rows as a slot holds, each to the next one.
 struct Owned {
-    int rows, count, units, part, from, turn, vp, vps;
+    int rows, count, units, part, from, turn, vp, vps;  // in turns, vp is 0 for who begins
 
-    VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vp(v.id), vps(v.count)
+    VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vps(v.count)
     {
-        turn = h.flags & TURNS ? h.parts : 0;
-        part = turn ? 0 : h.width / h.parts;
-        from = share(part, v.id, v.count);
-        units = share(part, v.id + 1, v.count) - from;
-        const int blocks = turn ? (h.width + turn - 1) / turn : 0;
-        count = turn ? (blocks - v.id + v.count - 1) / v.count * turn : units * h.parts;
+        turn = h.flags & TURNS ? h.parts & 0xffff : 0;
+        if (turn) {
+            vp = v.id - (h.parts >> 16);
+            vp += vp < 0 ? vps : 0;
+            count = ((rows + turn - 1) / turn - vp + vps - 1) / vps * turn;
+            units = part = from = 0;
+        } else {
+            vp = v.id;
+            part = rows / h.parts;
+            from = share(part, vp, vps);
+            units = share(part, vp + 1, vps) - from;
+            count = units * h.parts;
+        }
     }
     // Number of the k-th one in the matrix; -1: there is none.
     VP_DEVICE int row(int k) const
@@ -288,7 +295,7 @@ VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns,
     }
 }
 
-#if VP_KEEPS_GRADIENTS
+#if VP_KEEPS
 template <class S> VP_DEVICE float kept(Store& store, S, int r, int c)
 {
     if constexpr (S::GRADIENT >= 0) return gradient<S>(store, r, c);
@@ -317,6 +324,7 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
 }
 #endif
 
+#if VP_PASSES
 // Where the chip does not keep gradients: finish(g, row, column) gets every element, slot after slot, with as many passes
 // over the vectors as there are slots.
 template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
@@ -341,6 +349,15 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
         __syncthreads();
     }
 }
+#endif
+
+// Whether the chip keeps the gradient of what is in some slots.
+VP_DEVICE bool keeps(Range slots)
+{
+    bool found = false;
+    for_slots<0>(slots, [&](auto slot, int) { found = decltype(slot)::GRADIENT >= 0; });
+    return found;
+}
 
 // Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
 template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& i, F f)
@@ -356,11 +373,15 @@ template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& 
         return;
     }
     const Owned owned(vp, i.head);
-#if VP_KEEPS_GRADIENTS
-    VP_ROLLED for (int s = slots.first; s < slots.last; s++)
-        for_elements(owned, slots, s, columns, [&](auto slot, int r, int c) { return none ? 0.f : kept(vp.store, slot, r, c); },
-                     f);
-#else
+#if VP_KEEPS
+    if (keeps(slots)) {
+        VP_ROLLED for (int s = slots.first; s < slots.last; s++)
+            for_elements(owned, slots, s, columns,
+                         [&](auto slot, int r, int c) { return none ? 0.f : kept(vp.store, slot, r, c); }, f);
+        return;
+    }
+#endif
+#if VP_PASSES
     VP_ROLLED for (int k = warp(); k < owned.count; k += WARPS) {
         const int row = owned.row(k);
         if (row < 0) continue;

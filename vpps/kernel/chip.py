@@ -73,7 +73,6 @@ class Chip:
         stage: floats of a vector in shared memory: the columns of the widest slot.
         buffers: tiles of vectors in shared memory; 2 where the next one is copied while one is multiplied.
         sums: floats of partial sums of a pass.
-        keeps_gradients: gradients stay on the chip from the first outer product to the update.
         blocks_per_sm: thread blocks on a multiprocessor.
     """
 
@@ -85,8 +84,17 @@ class Chip:
     stage: int = 0
     buffers: int = 1
     sums: int = 0
-    keeps_gradients: bool = False
     blocks_per_sm: int = 1
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether some gradients stay on the chip from the first outer product to the update."""
+        return any(s.gradient >= 0 for s in self.slots)
+
+    @property
+    def makes_passes(self) -> bool:
+        """Whether some gradients are made slot after slot, and kept in memory."""
+        return any(s.trained and s.gradient < 0 for s in self.slots)
 
     @property
     def most(self) -> int:
@@ -110,54 +118,3 @@ class Chip:
 
 
 MEMORY_ONLY = Chip()
-
-
-def make_chip(
-    held: list[tuple[str, KernelSlot, int, int]],
-    *,
-    tile: int = 8,
-    buffers: int = 2,
-    keeps_gradients: bool = False,
-    blocks_per_sm: int = 1,
-    registers: int,
-    shared_units: int = 0,
-) -> Chip:
-    """A Chip from (what, shape of its slots, number of slots, rows that a block owns at most) of each matrix.
-
-    The slots of a matrix follow each other: `at` and `gradient` of the shape are those of the first.
-    """
-    slots: list[KernelSlot] = []
-    matrices: list[KernelMatrix] = []
-    stage = sums = 0
-    for number, (what, shape, n, owned) in enumerate(held, 1):
-        size = shape.rows * shape.columns
-        first = len(slots)
-        for k in range(n):
-            gradient = shape.gradient + k * size if shape.gradient >= 0 else -1
-            slots.append(
-                KernelSlot(
-                    shape.rows,
-                    shape.columns,
-                    shape.warps,
-                    shape.at + k * size,
-                    shape.in_registers,
-                    gradient,
-                    shape.gradient_in_registers,
-                    shape.trained,
-                )
-            )
-        matrices.append(KernelMatrix(number, first, len(slots), what))
-        stage = max(stage, 32 * shape.columns * shape.warps)
-        sums = max(sums, n * shape.rows_of_block * shape.warps * tile, owned * tile)
-    return Chip(
-        tuple(slots),
-        tuple(matrices),
-        registers,
-        shared_units,
-        tile,
-        -(-stage // 4) * 4,
-        buffers,
-        -(-sums // 4) * 4,
-        keeps_gradients,
-        blocks_per_sm,
-    )

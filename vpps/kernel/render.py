@@ -181,7 +181,8 @@ def render_cuda(spec: KernelSpec) -> str:
         "VP_MOST": (chip.most, "floats that a slot takes of each thread, at most"),
         "VP_BUFFERS": (chip.buffers, "tiles of vectors in shared memory: 2 where the next one comes meanwhile"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
-        "VP_KEEPS_GRADIENTS": (int(chip.keeps_gradients), "gradients stay on the chip until the update"),
+        "VP_KEEPS": (int(chip.keeps_gradients), "gradients stay on the chip until the update, of some matrices"),
+        "VP_PASSES": (int(chip.makes_passes), "gradients are made slot after slot, of some matrices"),
     }
     return _render(
         False,

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vpps.errors import CompileError
+from vpps.errors import CompileError, SpillError
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def check_resources(resources: Resources, what: str) -> None:
         what: begins the message, such as "the forced configuration (rows_per_warp=8, ...)".
 
     Raises:
-        CompileError: it spills, has a stack, or fewer registers are live at the interpreter's branch (where known) than
+        SpillError: it spills, has a stack, or fewer registers are live at the interpreter's branch (where known) than
             are said to be cached; with advice.
     """
     found = []
@@ -124,7 +124,7 @@ def check_resources(resources: Resources, what: str) -> None:
     if resources.live_registers is not None and resources.live_registers < resources.cached_registers:
         found.append(f"holds {resources.live_registers} registers between instructions")
     if found:
-        raise CompileError(
+        raise SpillError(
             f"{what} {', '.join(found)}: {resources.cached_registers} cached registers do not stay in the "
             f"{resources.registers} registers of a thread; lower rows per warp or vertices per tile, "
             "or use one block per SM"

@@ -19,6 +19,10 @@ class KernelSpec:
     instructions: frozenset[str]
     chip: Chip = MEMORY_ONLY
 
+    def joined(self, other: KernelSpec) -> KernelSpec:
+        """A kernel for the other one that, if it holds the same weights, can still do what this one can."""
+        return KernelSpec(self.instructions | other.instructions, self.chip) if self.chip == other.chip else other
+
     def covers(self, other: KernelSpec) -> bool:
         """Whether a kernel made for this one can run what was made for the other."""
         return self.chip == other.chip and self.instructions >= other.instructions

@@ -25,7 +25,6 @@ from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Stream, Words, spans
-from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.verify import Layout
 
 
@@ -44,6 +43,7 @@ class Plan:
         touched: dense parameters that have a gradient.
         tables: used rows of each lookup table that has one.
         held: gradients that the pool holds after the launch for a later one.
+        instructions: names of those that it uses.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         make_layout: see `layout`.
     """
@@ -59,6 +59,7 @@ class Plan:
     touched: set[Parameter]
     tables: dict[Parameter, UsedRows]
     held: Held
+    instructions: frozenset[str]
     encoded: tuple[int, int]
     make_layout: Callable[[], Layout]
 
@@ -234,9 +235,8 @@ class _Build:
                 (place.slots.transposed, place.transposed, p.shape[::-1]),
             ):
                 if dealt is not None and dealt.number in used:
-                    flags = Flag.TURNS if dealt.turn else NO_FLAGS
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
-                    self.writer.instruction("load", 1, shape[0], flags, parts=dealt.turn or dealt.parts, **fields)
+                    self.writer.instruction("load", 1, shape[0], dealt.flags, parts=dealt.word, **fields)
 
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, starts = self.writer.finish()
@@ -253,6 +253,7 @@ class _Build:
             touched,
             tables,
             held,
+            frozenset(self.writer.names).union(*(b.cell.instructions_used(end is not None) for b in self.blocks)),
             (began, time.perf_counter_ns()),
             self._layout,
         )

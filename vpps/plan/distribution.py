@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
+from vpps.script.instructions import NO_FLAGS, Flag
+from vpps.script.slices import TURN_BITS
 
 ALIGN = 16  # floats: one cache line
 
@@ -80,16 +82,23 @@ class Dealt:
         number: of the matrix among those on the chip, from 1.
         parts: each owns the same units of every one of so many equal parts.
         turn: or so many rows, one virtual processor after the other; 0: by parts.
+        first: who begins the turns.
     """
 
     number: int
     parts: int
     turn: int = 0
+    first: int = 0
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """As fields of an Instr."""
-        return {"parts": self.turn or self.parts, "turns": bool(self.turn)}
+    def word(self) -> int:
+        """The instruction word for `parts`."""
+        return self.turn | self.first << TURN_BITS if self.turn else self.parts
+
+    @property
+    def flags(self) -> Flag:
+        """The flags of an instruction that is dealt so."""
+        return Flag.TURNS if self.turn else NO_FLAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +106,13 @@ class InSlots:
     """A matrix that virtual processors hold on the chip.
 
     Attributes:
-        rows: how it is dealt.
+        rows: how it is dealt; None: it is in memory, only its transpose is on the chip.
         transposed: how its transpose is, where that is held as well; else it is in memory, or
         atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
         keeps_gradient: its gradient stays on the chip from the first outer product to the update.
     """
 
-    rows: Dealt
+    rows: Dealt | None
     transposed: Dealt | None
     atomic: bool
     keeps_gradient: bool

@@ -165,7 +165,7 @@ class Instr:
         elements: domain of the elements whose lists it works on, where it counts vertices; else 0.
         group: instructions of one group need no barrier between them.
         owned: it works on the rows of a matrix that each virtual processor holds on the chip (flag OWNED).
-        turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS).
+        turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
     """
 
     name: str

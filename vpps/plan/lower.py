@@ -42,7 +42,7 @@ from vpps.plan.instr import (
     Uses,
     View,
 )
-from vpps.plan.prepare import VIEWS, offset_of, parts_of_units, prepare
+from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
 
@@ -88,7 +88,7 @@ class Lowering:
         self.n_vps = distribution.n_vps
         self.granule = distribution.panel
         self.nodes, self.outputs = prepare(result.cell)
-        self.live = self._live()
+        self.live = live_nodes(self.nodes, self.outputs)
         self.uses = self._uses()
         self.needs = self._needs()
         self.parts = parts_of_units(self.nodes, self.live, self.granule)
@@ -100,16 +100,6 @@ class Lowering:
         self.emit_to = result.forward
 
     # ---- analysis
-
-    def _live(self) -> list[bool]:
-        live = [False] * len(self.nodes)
-        for o in self.outputs:
-            live[o] = True
-        for i in reversed(range(len(self.nodes))):
-            if live[i]:
-                for j in self.nodes[i].inputs:
-                    live[j] = True
-        return live
 
     def _uses(self) -> list[int]:
         uses = [0] * len(self.nodes)
@@ -190,7 +180,7 @@ class Lowering:
         by_units = dealt is not None
         rows = not self.exclusive and (by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps))
         if dealt is not None:
-            parts = dealt.turn or dealt.parts
+            parts = dealt.word
         self.emit_to.append(
             Instr(
                 name,
@@ -279,11 +269,8 @@ class Lowering:
             assert node.parameter is not None
             place = self.places[node.parameter]
             dealt = place.slots.rows if place.slots is not None else None
-            values = {
-                "weights": place.weights,
-                "columns": node.parameter.shape[1],
-                "matrix": dealt.number if dealt else 0,
-            }
+            number = dealt.number if dealt is not None else 0
+            values = {"weights": place.weights, "columns": node.parameter.shape[1], "matrix": number}
             bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
             operands = {"bias": bias, "x": self.segments(node.inputs[0])}
             self.emit("matvec", i, dst, values, operands=operands, dealt=dealt)
@@ -462,23 +449,24 @@ class Lowering:
                 {"dy": dy, "x": self.segments(x)},
                 {"gradient": place.gradient, "columns": matrix.shape[1], "matrix": 0},
             )
-            if place.slots is not None:
+            if place.slots is not None and place.slots.rows is not None:
                 dealt = place.slots.rows
                 values = {**instr.values, "matrix": dealt.number}
-                instr = replace(instr, values=values, owned=True, **dealt.fields)
+                instr = replace(instr, values=values, owned=True, parts=dealt.word, turns=dealt.turn > 0)
             self.out.parameter_gradients.append(ParameterGradient(matrix, instr))
 
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
         """dst = W^T dy, from a transpose of its own; or from W, whose owners each add what their rows give."""
         place = self.places[matrix]
         if place.slots is not None and place.slots.atomic:
+            rows = place.slots.rows
+            assert rows is not None
             if not accumulate:
                 self.emit("zero", i, dst, parts_of=x)
-            rows = place.slots.rows
             values = {"weights": place.weights, "columns": matrix.shape[1], "matrix": rows.number}
             n, operands = matrix.shape[0], {"dst": dst, "x": dy}
             added = Instr("matvec_transposed", i, dst.domain, n, operands=operands, values=values)
-            self.emit_to.append(replace(added, **rows.fields))
+            self.emit_to.append(replace(added, parts=rows.word, turns=rows.turn > 0))
             return
         dealt = place.slots.transposed if place.slots is not None else None
         values = {"weights": place.transposed, "columns": matrix.shape[0], "matrix": dealt.number if dealt else 0}

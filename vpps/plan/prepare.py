@@ -77,6 +77,18 @@ def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
     return nodes
 
 
+def live_nodes(nodes: Sequence[Node], outputs: Sequence[int]) -> list[bool]:
+    """Which nodes an output depends on."""
+    live = [False] * len(nodes)
+    for o in outputs:
+        live[o] = True
+    for i in reversed(range(len(nodes))):
+        if live[i]:
+            for j in nodes[i].inputs:
+                live[j] = True
+    return live
+
+
 def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
     """In how many equal parts each node's units are dealt to virtual processors.
 

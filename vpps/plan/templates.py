@@ -62,7 +62,16 @@ class CellTemplates:
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
         self._slab_groups: dict[bool, SlabGroups] = {}
+        self._names: dict[bool, frozenset[str]] = {}
         self._numbers: dict[bool, frozenset[int]] = {}
+
+    def instructions_used(self, training: bool) -> frozenset[str]:
+        """Names of its instructions."""
+        if training not in self._names:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
+            gradients = [g.instr for g in self.lowered.parameter_gradients] if training else []
+            self._names[training] = frozenset(i.name for i in [*instrs, *gradients])
+        return self._names[training]
 
     def numbers_used(self, training: bool) -> frozenset[int]:
         """Numbers of the matrices on the chip that its products multiply by."""

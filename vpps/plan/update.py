@@ -180,10 +180,12 @@ class EndOfLaunch:
             count = np.array([[b.needed_rows(d) for d in domains]])
             for gradient, group in b.cell.gradients:
                 p = gradient.parameter
-                stepped = update is not None and last.get(p) is gradient and gradient.instr.name == "outer"
+                fusible = gradient.instr.name == "outer" and p not in kept
+                stepped = update is not None and last.get(p) is gradient and fusible
                 if update is not None and stepped:
                     group = b.cell.fused(gradient, update.optimizer.name, self._step(p, update))
                     self._stepped.add(p)
+                    self.writer.names.add(f"outer_update.{update.optimizer.name}")
                 words = group.template.fill(b.bases[:1], first, count)[0]
                 if stepped:
                     words[HEAD_WORDS] = self._hyper[p]
@@ -248,9 +250,9 @@ class EndOfLaunch:
     def _on_matrix(self, name: str, p: Parameter, flags: Flag = NO_FLAGS, **fields: Any) -> None:
         """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds."""
         slots, parts, number = self.distribution.places[p].slots, 1, 0
-        if slots is not None:
-            flags |= Flag.OWNED | (Flag.TURNS if slots.rows.turn else NO_FLAGS)
-            parts, number = slots.rows.turn or slots.rows.parts, slots.rows.number
+        if slots is not None and slots.rows is not None:
+            flags |= Flag.OWNED | slots.rows.flags
+            parts, number = slots.rows.word, slots.rows.number
         self.writer.instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
 
     def _kept(self) -> list[Parameter]:

@@ -114,6 +114,7 @@ class ScriptWriter:
         n_barriers: barriers so far.
         periods: after `finish`, (position, number) where each period of the launch begins.
         during: phase of the launch that the next instructions belong to.
+        names: of the instructions that no cell made.
     """
 
     def __init__(self, distribution: Distribution, exclusive: bool = False) -> None:
@@ -126,6 +127,7 @@ class ScriptWriter:
         self.periods: list[Span] = []
         self.n_barriers = 0
         self.during = Phase.FORWARD
+        self.names: set[str] = set()
         self._signals = 0
         self._why = ""
         self._period = BEFORE
@@ -184,6 +186,7 @@ class ScriptWriter:
     ) -> None:
         """Add an instruction that no cell made; for all virtual processors, if it is divided among them."""
         words = plain(encode(name, n, width, parts, flags, **fields))
+        self.names.add(name)
         for stream in self.streams[:1] if name == "loss" else self.streams:
             self._join(stream)
             stream.add(words, (None, None, 0, name, self.during))

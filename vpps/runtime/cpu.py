@@ -16,6 +16,7 @@ from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.host_compiler import build_cpu
 from vpps.kernel.spec import KernelSpec
 from vpps.runtime.cores import default_vps, usable_cores
+from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
 from vpps.values import as_index
@@ -143,8 +144,21 @@ class CpuMachine:
         """Launches begun so far."""
         return int(self._state.lib.vpps_launches(self._state.handle))
 
-    def specialise(self, spec: KernelSpec) -> None:
+    @property
+    def device(self) -> None:
+        """Weights stay in memory, and in caches."""
+
+    @property
+    def default_pool_limit(self) -> int:
+        """Bytes."""
+        return half_of_memory()
+
+    def can_run(self, spec: KernelSpec) -> bool:
         """One kernel serves every model."""
+        return True
+
+    def specialise(self, spec: KernelSpec) -> None:
+        """Nothing to do."""
 
     def wait(self) -> Failure | None:
         """Wait for the launch to end. None if all went well."""

@@ -21,8 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
+from vpps.kernel.render import render_cuda
+from vpps.kernel.resources import check_resources
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE
+from vpps.plan.onchip import Device
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
 from vpps.runtime.growth import MAX_POOL_FLOATS
@@ -66,12 +69,12 @@ class Kernel(NamedTuple):
 
 def compiled(spec: KernelSpec, arch: str) -> Kernel:
     """The kernel that `spec` describes, for an architecture such as "sm_90". Raises CompileError."""
-    from vpps.kernel.nvrtc import compile_cubin  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    from vpps.kernel.render import render_cuda  # type: ignore[attr-defined, unused-ignore]
+    from vpps.kernel.nvrtc import compile_cubin
 
-    onchip: Any = spec.onchip
     source = render_cuda(spec)
-    return Kernel(source, compile_cubin(source, arch, onchip.cached_registers).path, onchip.shared_bytes)
+    cubin = compile_cubin(source, arch, spec.chip.registers)
+    check_resources(cubin.resources, "the kernel")
+    return Kernel(source, cubin.path, spec.chip.shared_bytes)
 
 
 class _Launch(ctypes.Structure):
@@ -243,6 +246,16 @@ class CudaMachine:
 
     # ---- kernels
 
+    @property
+    def device(self) -> Device:
+        """The GPU, for whoever decides what it holds."""
+        gpu = self._driver.gpu
+        return Device(gpu.name, int(gpu.arch[3:]), gpu.sms, gpu.shared_bytes, gpu.shared_per_sm, gpu.l2_bytes)
+
+    def can_run(self, spec: KernelSpec) -> bool:
+        """Whether its kernel can do what `spec` says."""
+        return self._spec is not None and self._spec.covers(spec)
+
     def specialise(self, spec: KernelSpec) -> None:
         """Have a kernel that can do what `spec` says. No launch may be running.
 
@@ -253,8 +266,7 @@ class CudaMachine:
         if self._spec is not None:
             if self._spec.covers(spec):
                 return
-            if self._spec.onchip == spec.onchip:  # a new cell: what was there before will be wanted again
-                spec = KernelSpec(self._spec.instructions | spec.instructions, spec.onchip)
+            spec = self._spec.joined(spec)
         gpu, state = self._driver.gpu, self._state
         kernel = self._build(spec, gpu.arch)
         with self._driver as driver:

@@ -113,6 +113,8 @@ class Properties(NamedTuple):
         sms: streaming multiprocessors that this process may use; those of its slice where the GPU is partitioned (MIG).
         shared_bytes: shared memory that a block can have.
         cuda: version that the driver is made for, 1000 * major + 10 * minor.
+        shared_per_sm: shared memory of a multiprocessor, in bytes.
+        l2_bytes: second-level cache.
     """
 
     name: str
@@ -120,6 +122,8 @@ class Properties(NamedTuple):
     sms: int
     shared_bytes: int
     cuda: int
+    shared_per_sm: int
+    l2_bytes: int
 
 
 def _properties(device: int, version: int) -> Properties:
@@ -170,6 +174,8 @@ def _properties(device: int, version: int) -> Properties:
         attribute("MULTIPROCESSOR_COUNT"),
         attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         version,
+        attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        attribute("L2_CACHE_SIZE"),
     )
 
 

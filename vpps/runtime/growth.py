@@ -11,7 +11,7 @@ MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
 _GROWTH = 1.25  # the pool grows by at least a quarter, so that growing batches do not copy it every time
 
 
-def default_pool_limit() -> int:
+def half_of_memory() -> int:
     """Half of the machine's memory, in bytes, and no more than addresses reach."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

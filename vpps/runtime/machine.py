@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import Pool
+from vpps.plan.onchip import Device
 from vpps.runtime.recording import Recording
 
 
@@ -42,6 +43,20 @@ class Machine(Protocol):
     @property
     def pool(self) -> Pool:
         """The pool; grows by `reserve`."""
+        ...
+
+    @property
+    def device(self) -> Device | None:
+        """The chip on which weights can be held; None where they stay in memory."""
+        ...
+
+    @property
+    def default_pool_limit(self) -> int:
+        """Bytes that the pool may grow to, unless the user says otherwise."""
+        ...
+
+    def can_run(self, spec: KernelSpec) -> bool:
+        """Whether its kernel can do what `spec` says."""
         ...
 
     def specialise(self, spec: KernelSpec) -> None:

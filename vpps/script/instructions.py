@@ -51,7 +51,9 @@ class Flag(IntFlag):
     NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
     ALONE = 16  # one virtual processor computes all of the result
     OWNED = 32  # the matrix is held on the chip: its rows are dealt like the units of a product, not by tiles
-    TURNS = 64  # ... and in turns, `parts` rows to one virtual processor after the other (the published VPPS scheme)
+    TURNS = (
+        64  # the rows of a matrix are dealt in turns (the published VPPS scheme); `parts` says how: slices.turn_owners
+    )
 
 
 NO_FLAGS = Flag(0)

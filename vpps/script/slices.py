@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 # Columns of a packed matrix that one tile covers; a multiple of every panel width.
 TILE_COLUMNS = 64
 
+TURN_BITS = 16  # see turn_owners
+
 
 def share(total: int, vp: int, n_vps: int) -> tuple[int, int]:
     """The vp-th of n contiguous, nearly equal shares of range(total)."""
@@ -45,9 +47,14 @@ def unit_owners(width: int, parts: int, granule: int, n_vps: int) -> NDArray[np.
     return np.tile(owner, parts)
 
 
-def turn_owners(rows: int, turn: int, n_vps: int) -> NDArray[np.int16]:
-    """Owner of each row of a matrix that is dealt in turns: `turn` rows to one VP after the other (VPPS III-A)."""
-    return (np.arange(rows) // turn % n_vps).astype(np.int16)
+def turn_owners(rows: int, word: int, n_vps: int) -> NDArray[np.int16]:
+    """Owner of each row of a matrix that is dealt in turns: some rows to one VP after the other (VPPS III-A).
+
+    Args:
+        word: of an instruction (its `parts`): the rows of a turn, and who begins, from bit TURN_BITS on.
+    """
+    turn, first = word & ((1 << TURN_BITS) - 1), word >> TURN_BITS
+    return ((np.arange(rows) // turn + first) % n_vps).astype(np.int16)
 
 
 def tiles(rows: int, columns: int, panel: int) -> int:

@@ -1,0 +1,146 @@
+"""The simt target: the CUDA configuration without a GPU, every thread of a block a fiber, with a search for races."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import HandleError
+from vpps.kernel.render import render_cuda
+from vpps.kernel.simt_compiler import build_simt
+from vpps.kernel.spec import KernelSpec
+from vpps.plan.onchip import Device, known_device
+from vpps.runtime.emulator import MAX_BLOCKS, MAX_WORDS, Emulator, Finding
+from vpps.runtime.growth import half_of_memory
+from vpps.runtime.machine import Failure
+from vpps.runtime.recording import Recording
+from vpps.values import as_index
+
+DEFAULT_VPS = 4
+_COUNTER_WORDS = 4 * 32
+
+
+class SimtMachine:
+    """Emulated thread blocks and the pool they work on; see `Machine` in vpps/runtime/machine.py.
+
+    A launch has ended when `launch` returns.
+
+    Args:
+        vps: virtual processors (thread blocks).
+        races: whether to look for races, which takes a kernel of its own.
+        seed: of the order in which threads run; 0 runs them in order.
+
+    Raises:
+        HandleError: an argument is wrong.
+    """
+
+    target = "simt"
+    panel = 1
+
+    def __init__(self, vps: int | None = None, *, races: bool = True, seed: int = 0) -> None:
+        count = as_index(DEFAULT_VPS if vps is None else vps)
+        if count is None or not 1 <= count <= MAX_BLOCKS:
+            raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_BLOCKS}")
+        self.vps = count
+        self.source = ""
+        self.seed = seed
+        self.pool: NDArray[np.float32] = np.zeros(0, np.float32)
+        self.races = races
+        self._spec: KernelSpec | None = None
+        self._emulator: Emulator | None = None
+        self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
+        self._launches = 0
+        self._failure: Failure | None = None
+        self._open = True
+
+    @property
+    def device(self) -> Device:
+        """A GPU like an H200, but for the number of its multiprocessors."""
+        return replace(known_device("H200"), name="emulated GPU", sms=self.vps)
+
+    @property
+    def default_pool_limit(self) -> int:
+        """Bytes."""
+        return min(half_of_memory(), 4 * (MAX_WORDS - 1))
+
+    def can_run(self, spec: KernelSpec) -> bool:
+        """Whether its kernel can do what `spec` says."""
+        return self._spec is not None and self._spec.covers(spec)
+
+    def specialise(self, spec: KernelSpec) -> None:
+        """Have a kernel that can do what `spec` says. Raises CompileError."""
+        if self._spec is not None:
+            if self._spec.covers(spec):
+                return
+            spec = self._spec.joined(spec)
+        source = render_cuda(spec)
+        self._emulator = Emulator(build_simt(source, races=self.races))
+        self._spec, self.source = spec, source
+
+    def reserve(self, floats: int, keep: int) -> None:
+        """Make the pool at least `floats` long, keeping its first `keep` floats."""
+        if floats > len(self.pool):
+            larger = np.zeros(floats, np.float32)
+            larger[:keep] = self.pool[:keep]
+            self.pool = larger
+
+    def record(self, recording: Recording) -> None:
+        """Raises HandleError: kernels of this target record no timeline."""
+        raise HandleError("timeline=True: target 'simt' records no timelines; use target='cpu' for one")
+
+    def launch(self, script: NDArray[np.uint32]) -> None:
+        """Execute a script."""
+        if self._spec is None or self._emulator is None:
+            raise HandleError("a launch was begun without a kernel; call specialise first")
+        self._launches += 1
+        report = np.zeros(2 + self.vps, np.uint32)
+        findings = self._emulator.run(
+            self.pool,
+            script,
+            self._counters[self._launches & 1],
+            self._counters[~self._launches & 1],
+            report,
+            blocks=self.vps,
+            shared_bytes=self._spec.chip.shared_bytes,
+            seed=self.seed,
+            races=self.races,
+        )
+        self._failure = _failure(findings, report)
+        if self._failure is not None:
+            self._counters[:] = 0
+
+    @property
+    def launches(self) -> int:
+        """Launches begun so far."""
+        return self._launches
+
+    def wait(self) -> Failure | None:
+        """What went wrong with the launch, if anything did."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return self._open
+
+    def close(self) -> None:
+        """Free the pool; may be called twice."""
+        self._open = False
+        self.pool = np.zeros(0, np.float32)
+
+
+def _failure(findings: list[Finding], report: NDArray[np.uint32]) -> Failure | None:
+    """What the emulator found, and whether the kernel stopped itself."""
+    messages: list[str] = []
+    positions: list[int] = []
+    for finding in findings:
+        places = [f"{{{len(positions) + k}}}" for k in range(len(finding.positions))]
+        messages.append(f"{finding.kind}: {finding.message.format(*places)}")
+        positions.extend(finding.positions)
+    if report[0]:
+        messages.append(f"the kernel stopped at word {report[0] - 1} of its script: {{{len(positions)}}}")
+        positions.append(int(report[0]) - 1)
+    return Failure("\n".join(messages), tuple(positions)) if messages else None

@@ -1,0 +1,146 @@
+"""What of a model its kernel is specialised to: which weights the chip holds, and which instructions it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from vpps.errors import CapacityError
+from vpps.graph.trace import TracedCell
+from vpps.kernel.chip import MEMORY_ONLY, Chip, KernelMatrix, KernelSlot
+from vpps.model import Parameter
+from vpps.ops import Form
+from vpps.plan.distribution import Dealt, InSlots
+from vpps.plan.onchip import Device, Held, MatrixSpec, OnChip, Options, plan_onchip, step_down
+from vpps.plan.onchip.holding import PERSISTENT
+from vpps.plan.prepare import live_nodes, parts_of_units, prepare
+from vpps.script.slices import TURN_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where the weights of a model are during a launch.
+
+    Attributes:
+        chip: the slots, for the kernel.
+        slots: the matrices in them, for the plan.
+        onchip: what was decided and why; None where the target has nothing to decide.
+    """
+
+    chip: Chip = MEMORY_ONLY
+    slots: Mapping[Parameter, InSlots] | None = None
+    onchip: OnChip | None = None
+
+
+NO_CHIP = Arrangement()
+
+
+def matrices_of(cells: Iterable[TracedCell]) -> dict[Parameter, MatrixSpec]:
+    """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
+
+    Those that multiply computed matrices as well are left out: they stay in memory, where all products find them.
+    """
+    found: dict[Parameter, MatrixSpec] = {}
+    excluded: set[Parameter] = set()
+    for cell in cells:
+        nodes, outputs = prepare(cell)
+        live = live_nodes(nodes, outputs)
+        parts = parts_of_units(nodes, live, 1)
+        for i, node in enumerate(nodes):
+            p = node.parameter
+            if not live[i] or p is None:
+                continue
+            if node.op.form is Form.PACKED_MATMUL:
+                excluded.add(p)
+            elif node.op.form is Form.MATVEC and p not in found:
+                rows, columns = p.shape
+                found[p] = MatrixSpec(p.name, rows, columns, parts[i], parts[node.inputs[0]], p.trainable)
+    return {p: spec for p, spec in found.items() if p not in excluded}
+
+
+def arrangements(
+    matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: Options, train: bool
+) -> Iterator[Arrangement]:
+    """The best arrangement first; the next ones hold less, for the case that the compiler spills.
+
+    Raises:
+        HandleError, CapacityError: something that `options` force is malformed or does not fit.
+    """
+    specs = [
+        spec if train else MatrixSpec(spec.name, spec.rows, spec.columns, spec.parts, 0, trained=False)
+        for spec in matrices.values()
+    ]
+    best = plan_onchip(specs, device, vps, options)
+    yield _arrangement(best, matrices)
+    for smaller in step_down(best):
+        yield _arrangement(smaller, matrices)
+
+
+def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Arrangement:
+    by_name = {p.name: p for p in matrices}
+    numbers: dict[str, int] = {}
+    kernel_matrices: list[KernelMatrix] = []
+    stage = sums = 0
+    for held in onchip.held:
+        if not held.slots:
+            continue
+        numbers[held.name] = len(numbers) + 1
+        shape = held.shape
+        assert shape is not None
+        what = (
+            f"{held.name} {held.rows}x{held.columns} as {shape.slots} x ({shape.rows}, {shape.columns}, {shape.warps})"
+        )
+        kernel_matrices.append(KernelMatrix(numbers[held.name], held.first_slot, held.last_slot, what))
+        stage = max(stage, shape.width)
+        rows = shape.slots * shape.rows * (8 // shape.warps)
+        sums = max(sums, rows * shape.warps * onchip.tile, held.rows_owned * onchip.tile)
+    trained = {s for held in onchip.held if held.gradient for s in held.slots}
+    slots = tuple(
+        KernelSlot(
+            slot.rows,
+            slot.columns,
+            slot.warps,
+            slot.at,
+            slot.tier == "registers",
+            -1 if gradient is None else gradient.at,
+            gradient is not None and gradient.tier == "registers",
+            s in trained,
+        )
+        for s, (slot, gradient) in enumerate(zip(onchip.slots, onchip.gradient_slots, strict=True))
+    )
+    both = (*onchip.slots, *(g for g in onchip.gradient_slots if g is not None))
+    chip = Chip(
+        slots,
+        tuple(kernel_matrices),
+        max((s.at + s.size for s in both if s.tier == "registers"), default=0),
+        max((s.at + s.size for s in both if s.tier == "shared"), default=0),
+        onchip.tile,
+        -(-stage // 4) * 4,
+        max(1, onchip.staging_buffers),
+        -(-sums // 4) * 4,
+        onchip.blocks_per_sm,
+    )
+    limit = min(onchip.device.shared_per_block, onchip.device.shared_per_sm // onchip.blocks_per_sm)
+    if chip.shared_bytes > limit:
+        raise CapacityError(
+            f"the kernel needs {chip.shared_bytes} bytes of shared memory per block and the {onchip.device.name} has "
+            f"{limit}; put a matrix into L2, or use one block per multiprocessor"
+        )
+    in_slots: dict[Parameter, InSlots] = {}
+    roles = {held.name: held for held in onchip.held}
+    for name, p in by_name.items():
+        forward, transposed = roles[name], roles.get(f"{name}^T")
+        dealt = _dealt(forward, numbers), None if transposed is None else _dealt(transposed, numbers)
+        if any(dealt):
+            atomic = transposed is not None and transposed.tier == "atomic"
+            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT)
+    return Arrangement(chip, in_slots, onchip)
+
+
+def _dealt(held: Held, numbers: Mapping[str, int]) -> Dealt | None:
+    if not held.slots:
+        return None
+    assert held.shape is not None
+    turn = 8 * held.shape.rows if held.ownership == "round-robin" else 0
+    assert turn < 1 << TURN_BITS
+    return Dealt(numbers[held.name], held.parts, turn, held.first_vp)
