@@ -82,7 +82,7 @@ static void block_barrier(unsigned line)
     if (!block.arrived) {
         block.line = line;
         block.position = hot.position;
-    } else if (block.line != line || block.position != hot.position) {
+    } else if (block.line != line || differ(block.position, hot.position)) {
         diverge(waiting_in(block), "__syncthreads", line, "__syncthreads");
     }
     me.line = line;
@@ -158,7 +158,7 @@ static void meet(uint32_t mask, unsigned line, Exchange exchange)
     if (m == warp.meetings) {
         meeting = {mask, 0, line, hot.position};
         warp.meetings++;
-    } else if (meeting.line != line || meeting.position != hot.position) {
+    } else if (meeting.line != line || differ(meeting.position, hot.position)) {
         diverge(fiber_of(warp, (uint32_t)__builtin_ctz(meeting.arrived)), "a warp barrier or shuffle", line,
                 "a warp barrier or shuffle");
     }

@@ -286,12 +286,21 @@ static bool reserve(const SimtRequest& request)
     return done;
 }
 
+static void remove_threads()
+{
+    delete[] machine.fibers;
+    delete[] machine.warps;
+    delete[] machine.blocks;
+    machine.fibers = nullptr;
+    machine.warps = nullptr;
+    machine.blocks = nullptr;
+    machine.fiber_count = machine.warp_count = machine.block_count = 0;
+}
+
 static void lay_out(const SimtRequest& request)
 {
     if (machine.fiber_count != request.blocks * request.threads || machine.block_count != request.blocks) {
-        delete[] machine.fibers;
-        delete[] machine.warps;
-        delete[] machine.blocks;
+        remove_threads();
         machine.block_count = request.blocks;
         machine.fiber_count = request.blocks * request.threads;
         machine.warp_count = machine.fiber_count / LANES;
@@ -417,6 +426,22 @@ int vpps_simt_finding(int index, const char** kind, const char** message, uint32
 
 // Of the last launch: how often a thread gave way to another.
 uint64_t vpps_simt_switches() { return machine.switches; }
+
+// Gives all memory back, until the next launch.
+void vpps_simt_release()
+{
+    remove_threads();
+    machine.stacks.release();
+    machine.shared.release();
+    for (int r = 0; r < RANGES; r++) {
+        shadows[r].release();
+        non_coherent[r].release();
+    }
+    shared_shadows.release();
+    readers.release();
+    for (Knowledge* k : machine.spare) delete k;
+    machine.spare.clear();
+}
 
 #pragma GCC visibility pop
 }  // extern "C"

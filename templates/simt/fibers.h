@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <sys/mman.h>
-#if !defined(__x86_64__)
+#if defined(__x86_64__) && !defined(SIMT_UCONTEXT)
+#define SIMT_ASSEMBLY
+#else
 #include <ucontext.h>
 #endif
 
@@ -11,7 +13,7 @@ namespace simt {
 
 constexpr size_t STACK_BYTES = 128 << 10;  // address space; memory is taken a page at a time, as a fiber touches it
 
-#if defined(__x86_64__)
+#if defined(SIMT_ASSEMBLY)
 struct Context {
     void* stack_pointer;
 };
@@ -68,11 +70,16 @@ template <class T> struct Reserved {
     T* data = nullptr;
     size_t count = 0;
 
+    void release()
+    {
+        if (data) munmap(data, count * sizeof(T));
+        data = nullptr;
+        count = 0;
+    }
     bool reserve(size_t wanted)
     {
         if (wanted <= count) return true;
-        if (data) munmap(data, count * sizeof(T));
-        count = 0;
+        release();
         data = (T*)mmap(nullptr, wanted * sizeof(T), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (data == MAP_FAILED) data = nullptr;

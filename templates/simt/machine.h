@@ -186,14 +186,17 @@ __attribute__((format(printf, 1, 2))) static std::string text(const char* format
     return line;
 }
 
-// Keeps a finding unless one of the same kind at the same positions is there.
-static void find(const char* kind, std::vector<Position> positions, const std::string& message)
+// Whether there is room for a finding, and none yet of the same kind at the same two positions.
+static bool is_new(const char* kind, Position here, Position there)
 {
-    if (machine.findings.size() >= MAX_FINDINGS) return;
+    if (machine.findings.size() >= MAX_FINDINGS) return false;
     for (const Finding& f : machine.findings)
-        if (f.kind == kind && f.positions == positions) return;
-    machine.findings.push_back({kind, message, std::move(positions)});
+        if (f.kind == kind && f.positions[0] == here && f.positions[1] == there) return false;
+    return true;
 }
+
+// Positions of which one is unknown do not differ: that thread gave none.
+inline bool differ(Position a, Position b) { return a != b && a != NOWHERE && b != NOWHERE; }
 
 // Ends the launch: its threads are left where they are.
 [[noreturn]] static void stop()
@@ -208,7 +211,7 @@ static void find(const char* kind, std::vector<Position> positions, const std::s
 [[noreturn]] static void fail(const char* kind, std::vector<Position> positions, const std::string& message)
 {
     if (machine.findings.size() >= MAX_FINDINGS) machine.findings.pop_back();
-    find(kind, std::move(positions), message);
+    machine.findings.push_back({kind, message, std::move(positions)});
     stop();
 }
 

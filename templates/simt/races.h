@@ -13,7 +13,8 @@ enum : uint32_t {
     IN_WARP = 1u << 26,   // several threads of one warp, the latest at `time`
     IN_BLOCK = 1u << 27,  // several warps of one block
     IN_TABLE = 1u << 28,  // several blocks: the rest of the bits is a row of `readers`
-    ATOMIC = 1u << 30,    // the set holds atomic operations and no reads
+    AS_READ = 1u << 29,   // in the place of a write, reads that atomic operations must be ordered with
+    ATOMIC = 1u << 30,    // an atomic operation; of a set: it holds those and no reads
     PENDING = 1u << 31,   // a write that copy_async began; its time is FOREVER
     ROW = IN_WARP - 1,
 };
@@ -105,10 +106,13 @@ static void report_race(const Access& earlier, const char* did, Kind kind, uintp
 {
     const char* name = "race";
     const char* why = explain(earlier, name);
-    find(name, {hot.position, earlier.position},
+    if (!is_new(name, hot.position, earlier.position)) return;
+    const char* others = earlier.who & (IN_WARP | IN_BLOCK) ? " (and others of its block)" : "";
+    machine.findings.push_back(
+        {name,
          text("%s %s %s in {0}; %s%s %s it in {1}, and %s", name_of(hot.thread).c_str(), verb_of(kind),
-              place_of(address).c_str(), name_of(earlier.who & THREAD).c_str(),
-              earlier.who & (IN_WARP | IN_BLOCK) ? " (and others of its block)" : "", did, why));
+              place_of(address).c_str(), name_of(earlier.who & THREAD).c_str(), others, did, why),
+         {hot.position, earlier.position}});
 }
 
 // Where something lies that is in none of the arrays, or reaches beyond one.
@@ -211,26 +215,43 @@ static __attribute__((noinline)) void join_set(Access& set, uint32_t flags)
 
 // ---- accesses
 
+static const char* past_verb_of(uint32_t who)
+{
+    return who & PENDING ? "began a copy to" : who & ATOMIC ? "updated" : who & AS_READ ? "read" : "wrote";
+}
+
 static void check_write(const Shadow& s, Kind kind, uintptr_t address)
 {
     if (s.write.time > machine.start && !ordered(s.write))
-        report_race(s.write, s.write.who & PENDING ? "began a copy to" : "wrote", kind, address);
+        report_race(s.write, past_verb_of(s.write.who), kind, address);
 }
 
 static void check_set(const Shadow& s, Kind kind, uintptr_t address)
 {
     for_set(s.read, [&](const Access& a) {
-        if (!ordered(a)) report_race(a, a.who & ATOMIC ? "updated" : "read", kind, address);
+        if (!ordered(a)) report_race(a, past_verb_of(a.who | AS_READ), kind, address);
     });
+}
+
+// Reads after atomic operations, or these after reads, begin a new set. Whatever else is to be ordered with the old one
+// finds its latest access in the place of the write, which comes before that. (Of several blocks' only one stays.)
+static void begin_set(Shadow& s, Kind kind, uintptr_t address, uint32_t flags)
+{
+    check_set(s, kind, address);
+    Access latest = {0, 0, NOWHERE};
+    for_set(s.read, [&](const Access& a) {
+        if (a.time > latest.time) latest = a;
+    });
+    s.write = latest;
+    s.write.who |= AS_READ;
+    replace_set(s.read, access_now(flags));
 }
 
 static __attribute__((noinline)) void read_slowly(Shadow& s, uintptr_t address)
 {
     check_write(s, Kind::READ, address);
     if (s.read.time > machine.start && s.read.who & ATOMIC) {
-        check_set(s, Kind::READ, address);
-        for_set(s.read, [&](const Access& a) { s.write = {a.time, a.who & ~ATOMIC, a.position}; });
-        replace_set(s.read, access_now());
+        begin_set(s, Kind::READ, address, 0);
         return;
     }
     join_set(s.read, 0);
@@ -256,11 +277,13 @@ inline void read_word(Shadow& s, uintptr_t address)
 static void check_non_coherent(const Range& range, uintptr_t address)
 {
     const Reserved<NonCoherentRead>& reads = non_coherent[&range - machine.ranges];
-    const size_t word = (address - range.base) / 4;
-    if (word < reads.count && reads.data[word].time > machine.start)
-        find("non-coherent read", {reads.data[word].position, hot.position},
+    const NonCoherentRead& read = reads.data[(address - range.base) / 4];
+    if (read.time > machine.start && is_new("non-coherent read", read.position, hot.position))
+        machine.findings.push_back(
+            {"non-coherent read",
              text("%s writes %s in {1}, which was read through the non-coherent path in {0} of the same launch",
-                  name_of(hot.thread).c_str(), place_of(address).c_str()));
+                  name_of(hot.thread).c_str(), place_of(address).c_str()),
+             {read.position, hot.position}});
 }
 
 static __attribute__((noinline)) void write_slowly(Shadow& s, uintptr_t address)
@@ -290,8 +313,7 @@ static void atomic_word(Shadow& s, uintptr_t address)
 {
     check_write(s, Kind::ATOMIC, address);
     if (s.read.time > machine.start && !(s.read.who & ATOMIC)) {
-        check_set(s, Kind::ATOMIC, address);
-        replace_set(s.read, access_now(ATOMIC));
+        begin_set(s, Kind::ATOMIC, address, ATOMIC);
         return;
     }
     join_set(s.read, ATOMIC);
@@ -376,10 +398,13 @@ static __attribute__((noinline)) void read_non_coherently(uintptr_t address)
     if (r == POOL) hot.pool_non_coherent = range.written = true;  // writes to the pool set no mark
     if (range.written) {
         const Access& write = range.shadow[word].write;
-        if (write.time > machine.start)
-            find("non-coherent read", {hot.position, write.position},
+        if (write.time > machine.start && !(write.who & AS_READ) &&
+            is_new("non-coherent read", hot.position, write.position))
+            machine.findings.push_back(
+                {"non-coherent read",
                  text("%s reads %s in {0} through the non-coherent path; %s wrote it in {1} of the same launch",
-                      name_of(hot.thread).c_str(), place_of(address).c_str(), name_of(write.who & THREAD).c_str()));
+                      name_of(hot.thread).c_str(), place_of(address).c_str(), name_of(write.who & THREAD).c_str()),
+                 {hot.position, write.position}});
     }
     non_coherent[r].data[word] = {hot.now, hot.position};
 }

@@ -73,6 +73,11 @@ template <class T> inline T shuffle_xor(unsigned line, unsigned mask, T value, i
     const int mine = (int)(simt_thread() % 32), from = mine ^ lanes;
     return shuffle(line, mask, value, from < (mine & -width) + width ? from : mine);
 }
+template <class T> inline T shuffle_up(unsigned line, unsigned mask, T value, unsigned lanes, int width = 32)
+{
+    const int mine = (int)(simt_thread() % 32), from = mine - (int)lanes;
+    return shuffle(line, mask, value, from >= (mine & -width) ? from : mine);
+}
 template <class T> inline T shuffle_down(unsigned line, unsigned mask, T value, unsigned lanes, int width = 32)
 {
     const int mine = (int)(simt_thread() % 32), from = mine + (int)lanes;
@@ -91,8 +96,11 @@ inline void warp_barrier(unsigned line, unsigned mask = 0xffffffffu) { simt_warp
 #define __syncwarp(...) simt::warp_barrier(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __shfl_sync(...) simt::shuffle_from(__LINE__, __VA_ARGS__)
 #define __shfl_xor_sync(...) simt::shuffle_xor(__LINE__, __VA_ARGS__)
+#define __shfl_up_sync(...) simt::shuffle_up(__LINE__, __VA_ARGS__)
 #define __shfl_down_sync(...) simt::shuffle_down(__LINE__, __VA_ARGS__)
 #define __ballot_sync(mask, predicate) simt_ballot(mask, (predicate) != 0, __LINE__)
+#define __any_sync(mask, predicate) (simt_ballot(mask, (predicate) != 0, __LINE__) != 0)
+#define __all_sync(mask, predicate) (simt_ballot(mask, (predicate) == 0, __LINE__) == 0)
 
 struct alignas(8) float2 {
     float x, y;
@@ -112,6 +120,8 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
+inline int __float_as_int(float x) { int i; __builtin_memcpy(&i, &x, 4); return i; }
+inline float __int_as_float(int i) { float x; __builtin_memcpy(&x, &i, 4); return x; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import resource
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vpps.errors import CompileError, HandleError
+from vpps.errors import CapacityError, CompileError, HandleError
 from vpps.kernel.simt_compiler import build_simt
 from vpps.runtime.emulator import Emulator, Finding
 
@@ -240,7 +242,10 @@ class TestCorrectProgramsRunClean:
             const int third = __shfl_sync(0xffffffffu, t, 3);
             const double down = __shfl_down_sync(0xffffffffu, t * 1.0, 2);
             const int half = __shfl_sync(0xffffffffu, t, 1, 16);
-            if (b == 0) pool[t] = odd == 0xaaaaaaaau ? third + 1000.f * (float)down + 1000000.f * half : -1.f;
+            const int up = __shfl_up_sync(0xffffffffu, t, 1);
+            const bool right = odd == 0xaaaaaaaau && up == (t % 32 ? t - 1 : t) && __any_sync(0xffffffffu, t % 32 == 5)
+                && !__any_sync(0xffffffffu, t < 0) && __all_sync(0xffffffffu, t >= 0) && !__all_sync(~0u, t % 32);
+            if (b == 0) pool[t] = right ? third + 1000.f * (float)down + 1000000.f * half : -1.f;
             """,
             seed,
         )
@@ -302,6 +307,17 @@ class TestRacesBetweenBlocks:
         assert findings[0].kind == "unwritten fence"
         assert "releases nothing" in findings[0].message
         assert findings[0].positions == (4, 1)
+
+    def test_missing_barrier_after_a_wait(self, seed: int) -> None:
+        only_one_waits = """
+            at(3);
+            if (threadIdx.x == 0) {
+                while (load_relaxed(launch.counters) < nb * (2 * k + 1)) nap(20);
+                load_acquire(launch.counters);
+            }
+        """
+        result = run(without(EXCHANGE, EXCHANGE_WAITS_FIRST, only_one_waits), seed)
+        assert result.kinds == {"race"}
 
     def test_relaxed_wait(self, seed: int) -> None:
         relaxed = """
@@ -562,6 +578,21 @@ class TestLaunches:
         assert run(body).kinds == {"race"}
         assert run(body, patience=1).findings == []
 
+    def test_memory_is_given_back(self) -> None:
+        path = build_simt(PRELUDE + "pool[b * nt + t] += shared[t] = 1;\n}\n", races=True)
+        resident = []
+        for _ in range(4):
+            machine = Emulator(path)
+            words = np.zeros(128, np.uint32)
+            pool = np.zeros(8192, np.float32)
+            assert machine.run(pool, words, words.copy(), words.copy(), words.copy(), blocks=4, shared_bytes=1024) == []
+            assert pool.sum() == 1024
+            busy = int(Path("/proc/self/statm").read_text().split()[1])
+            del machine
+            gc.collect()
+            resident.append(busy - int(Path("/proc/self/statm").read_text().split()[1]))
+        assert min(resident) > 500  # pages: each thread had touched one at least
+
     def test_seeds_reproduce(self) -> None:
         body = without(EXCHANGE, EXCHANGE_WAITS_FIRST)
         results = [run(body, seed) for seed in (3, 3, 4)]
@@ -603,7 +634,7 @@ class TestLaunches:
         """
         body = "for (int k = 0; k < 300; k++) {" + instruction + "}"
         clean(body)
-        times = []
+        times: list[str] = []
         for seed in (0, 1):
             start = time.perf_counter()
             result = run(body, seed)
@@ -630,6 +661,18 @@ class TestArguments:
         given = {"pool": np.zeros(8, np.float32), "script": word, "counters": word, "cleared": word, "report": word}
         with pytest.raises(HandleError, match=message):
             emulator(EXCHANGE).run(**{**given, "blocks": 1, **change})  # type: ignore[arg-type]
+
+    def test_memory_that_the_system_lacks(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        word = np.zeros(8, np.uint32)
+        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), hard))
+        try:
+            with pytest.raises(CapacityError, match="fewer blocks"):
+                emulator(EXCHANGE).run(np.zeros(8, np.float32), word, word, word, word, blocks=256, threads=1024)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        clean(EXCHANGE)
 
     def test_source_that_does_not_compile(self) -> None:
         with pytest.raises(CompileError, match="no_such_word"):

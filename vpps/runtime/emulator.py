@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from functools import lru_cache
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,8 +69,28 @@ class _Request(ctypes.Structure):
     ]
 
 
-@lru_cache(maxsize=64)
-def _library(path: Path) -> tuple[ctypes.CDLL, threading.Lock]:
+class _Library:
+    """A loaded library. Emulators of one path share it; when the last of them goes, its memory is given back."""
+
+    def __init__(self, lib: ctypes.CDLL) -> None:
+        self.lib = lib
+        self.lock = threading.Lock()
+        weakref.finalize(self, lib.vpps_simt_release)
+
+
+_libraries: weakref.WeakValueDictionary[Path, _Library] = weakref.WeakValueDictionary()
+_loading = threading.Lock()
+
+
+def _library(path: Path) -> _Library:
+    with _loading:
+        library = _libraries.get(path)
+        if library is None:
+            library = _libraries[path] = _Library(_load(path))
+        return library
+
+
+def _load(path: Path) -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
@@ -92,7 +112,9 @@ def _library(path: Path) -> tuple[ctypes.CDLL, threading.Lock]:
     ]
     lib.vpps_simt_switches.restype = ctypes.c_uint64
     lib.vpps_simt_switches.argtypes = []
-    return lib, threading.Lock()
+    lib.vpps_simt_release.restype = None
+    lib.vpps_simt_release.argtypes = []
+    return lib
 
 
 class Emulator:
@@ -110,8 +132,8 @@ class Emulator:
     """
 
     def __init__(self, library_path: Path) -> None:
-        self._lib, self._lock = _library(library_path)
-        self.sees_races = bool(self._lib.vpps_simt_sees_races())
+        self._library = _library(library_path)
+        self.sees_races = bool(self._library.lib.vpps_simt_sees_races())
         self.switches = 0
 
     def run(
@@ -189,15 +211,16 @@ class Emulator:
             shared_bytes,
             int(races),
         )
-        with self._lock:
-            count = self._lib.vpps_simt_run(ctypes.byref(request))
+        lib = self._library.lib
+        with self._library.lock:
+            count = lib.vpps_simt_run(ctypes.byref(request))
             if count < 0:
                 raise CapacityError(
                     f"the system has no memory left for {blocks} blocks of {threads} emulated threads and the shadows "
                     "of their arrays; use fewer blocks or a smaller pool"
                 )
-            self.switches = int(self._lib.vpps_simt_switches())
-            return [_finding(self._lib, i) for i in range(count)]
+            self.switches = int(lib.vpps_simt_switches())
+            return [_finding(lib, i) for i in range(count)]
 
 
 def _finding(lib: Any, index: int) -> Finding:
