@@ -70,6 +70,9 @@ static bool ordered(const Access& a)
 
 static std::string place_of(uintptr_t address)
 {
+    constexpr size_t LINE = 128;  // bytes of a counter, as the kernel lays them out
+    const size_t into = address - machine.ranges[COUNTERS].base;
+    if (into < machine.ranges[COUNTERS].bytes && into % LINE == 0) return text("counter %zu", into / LINE);
     for (const Range& r : machine.ranges)
         if (address - r.base < r.bytes) return text("%s[%zu]", r.name, (size_t)(address - r.base) / 4);
     return text("shared memory[%zu]", (size_t)(address - hot.shared) / 4);

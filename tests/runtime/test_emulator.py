@@ -431,7 +431,7 @@ class TestStandstill:
         finding = faulty(body, seed)
         assert finding.kind == "deadlock"
         assert finding.positions == (3, 3, 3, 3)
-        assert "VP 2 waits for counters[0], which is 11, in {2}" in finding.message
+        assert "VP 2 waits for counter 0, which is 11, in {2}" in finding.message
 
     def test_tells_who_has_ended(self, seed: int) -> None:
         finding = faulty("at(5 + b); if (b != 3) wait(launch, launch.counters, 1);", seed)

@@ -1,0 +1,104 @@
+"""Libraries of the simt target: what is compiled when, with what, and what if it cannot be."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vpps.errors import CompileError
+from vpps.kernel.render import template_dir
+from vpps.kernel.simt_compiler import EMULATOR, EMULATOR_HEADERS, WORDS, build_emulator, build_simt
+
+pytestmark = pytest.mark.simt
+
+GXX = shutil.which("g++") or shutil.which("clang++") or "no compiler"
+KERNEL = """
+struct Launch { float* pool; const Word* script; unsigned* counters; unsigned* cleared; unsigned* report;
+                unsigned long long patience; };
+extern "C" __global__ void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
+{
+    #pragma unroll
+    for (int k = 0; k < 2; k++) launch.pool[threadIdx.x + k] = __fmaf_rn(2.f, 3.f, 4.f) + make_float2(1, k).y;
+    __syncthreads();
+    %s
+}
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a compiler that logs its arguments here, a line per call."""
+    monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "compiler of mine"
+    log = tmp_path / "log"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(log))}\nexec {shlex.quote(GXX)} "$@"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", shlex.quote(str(path)))
+    return log
+
+
+def compilations(log: Path) -> list[str]:
+    """What was compiled so far: names of sources and whether accesses are reported."""
+    calls = [line.split() for line in log.read_text().splitlines()]
+    return ["races" if "-fsanitize=thread" in call else "plain" for call in calls if "-c" in call]
+
+
+def test_emulator_and_source_are_compiled_once(log: Path) -> None:
+    first = build_simt(KERNEL % "")
+    assert compilations(log) == ["plain", "plain"]  # the emulator, the kernel
+    assert build_simt(KERNEL % "") == first
+    assert compilations(log) == ["plain", "plain"]
+    second = build_simt(KERNEL % "", races=True)
+    assert second != first
+    assert compilations(log) == ["plain", "plain", "races"]
+    assert build_simt(KERNEL % "at(3);") not in (first, second)
+    assert len(compilations(log)) == 4
+
+
+def test_options_keep_results_independent_of_the_compiler(log: Path) -> None:
+    build_simt(KERNEL % "", races=True)
+    for line in log.read_text().splitlines():
+        if "-c" in line.split():
+            assert "-ffp-contract=off" in line.split()
+            assert "-ffast-math" not in line
+
+
+@pytest.mark.parametrize("races", [False, True])
+def test_neither_emulator_nor_words_draw_warnings(log: Path, races: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"{shlex.quote(GXX)} -Werror")
+    body = """
+        const unsigned votes = __ballot_sync(~0u, threadIdx.x < blockDim.x);
+        const float sum = __shfl_xor_sync(~0u, 1.f, 16) + __shfl_down_sync(~0u, 1.f, 1) + __shfl_up_sync(~0u, 1.f, 1);
+        __syncwarp();
+        __syncwarp(votes);
+        if (blockIdx.x < gridDim.x) add_float(launch.pool, sum + __uint_as_float(__float_as_uint(shared_memory()[0])));
+    """
+    assert build_emulator().is_file()
+    assert build_simt(KERNEL % body, races).is_file()
+
+
+def test_every_file_of_the_emulator_is_part_of_its_key() -> None:
+    names = {path.name for path in (template_dir() / "simt").iterdir()}
+    assert names == {EMULATOR, WORDS, *EMULATOR_HEADERS}
+
+
+def test_words_that_do_not_exist_are_rejected(log: Path) -> None:
+    with pytest.raises(CompileError, match="__nanosleep"):
+        build_simt(KERNEL % "__nanosleep(20);")
+    with pytest.raises(CompileError, match="tsan_atomic32"):
+        build_simt(KERNEL % "__atomic_fetch_add(launch.counters, 1u, __ATOMIC_RELAXED);", races=True)
+
+
+def test_shared_variables_are_rejected(log: Path) -> None:
+    """They would be one for all blocks."""
+    with pytest.raises(CompileError, match="__shared__"):
+        build_simt(KERNEL % "__shared__ float x[32]; x[0] = 1;")
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(CompileError, match="CXX=no-such-compiler"):
+        build_simt(KERNEL % "")
