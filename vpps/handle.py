@@ -168,7 +168,7 @@ class Handle:
         self._machine = make_machine(target, vps, self._onchip, train, timeline)
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arrangement = NO_CHIP
-        self._cells: set[TracedCell] = set()  # that the arrangement was made for
+        self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
         self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
         self._pool_limit = self._machine.default_pool_limit if pool_limit is None else pool_limit
         self._closed = False
@@ -316,9 +316,8 @@ class Handle:
             )
         self._check_loss(graph, loss)
         self.optimizer.check()
-        plan = self._kernel_for(
-            lambda p: self._plan_step(p, graph, loss, accumulate), accumulate
-        )  # while the last one runs
+        # While the last launch runs.
+        plan = self._kernel_for(lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
         self._wait()
         previous = self._loss
         self._launch(plan, step=self.model.step + 1, updates=not accumulate)
@@ -547,9 +546,9 @@ class Handle:
     def _arrange(self, graph: Graph) -> bool:
         """Decide what the chip holds, if the graph has matrices for which that has not been done. Whether it has."""
         device = self._machine.device
-        if device is None or self._cells.issuperset(graph.blocks):
+        if device is None or self._cells.keys() >= graph.blocks.keys():
             return False
-        self._cells.update(graph.blocks)
+        self._cells.update(dict.fromkeys(graph.blocks))
         matrices = matrices_of(self._cells)
         known = self._arrangement.onchip
         if known is not None and {m.name for m in known.matrices} == {p.name for p in matrices}:
