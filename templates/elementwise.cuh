@@ -18,10 +18,10 @@ template <auto F> VP_DEVICE float apply(const Rows<4>& r, const int (&u)[4], flo
 }
 
 template <int N> struct Sources { Operand of[N]; };
-VP_DEVICE Sources<1> sources(const Map1& i) { return {{i.a}}; }
-VP_DEVICE Sources<2> sources(const Map2& i) { return {{i.a, i.b}}; }
-VP_DEVICE Sources<3> sources(const Map3& i) { return {{i.a, i.b, i.c}}; }
-VP_DEVICE Sources<4> sources(const Map4& i) { return {{i.a, i.b, i.c, i.d}}; }
+VP_DEVICE Sources<1> sources(const Map1& i) { return {i.a}; }
+VP_DEVICE Sources<2> sources(const Map2& i) { return {i.a, i.b}; }
+VP_DEVICE Sources<3> sources(const Map3& i) { return {i.a, i.b, i.c}; }
+VP_DEVICE Sources<4> sources(const Map4& i) { return {i.a, i.b, i.c, i.d}; }
 
 // dst[r][u] = f(rows of the sources, units in them).
 template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, const Args& i, const Sources<N>& source, F f)

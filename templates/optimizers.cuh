@@ -146,10 +146,10 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
 VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
-        for_rows(vp, r0, r1, [&](int r) {
+        for_rows(vp, r0, r1, [&](int r, bool mine) {
             const float* g = vp.pool + i.gradient + (size_t)r * i.head.width;
             const float sum = reduce_sum(i.head.width, [&](int u) { return g[u] * g[u]; });
-            if (first_lane()) vp.pool[i.partials + r] = sum;
+            if (mine && first_lane()) vp.pool[i.partials + r] = sum;
         });
     });
 }

@@ -6,16 +6,17 @@ struct Row {
     int label;           // of the vertex; 0 where the op takes none (its list is at position 0, the script itself)
     float value;         // a Python constant of the op
     bool accumulate;
+    bool mine;           // else another one computes it, and this one only keeps in step
 
     // The result of a unit; of all units; of a row that has a single one.
     VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
     template <class F> VP_DEVICE void fill(F f) const
     {
-        for_lanes(width, [&](int u) { put(u, f(u)); });
+        if (mine) for_lanes(width, [&](int u) { put(u, f(u)); });
     }
     VP_DEVICE void give(float v) const
     {
-        if (first_lane()) put(0, v);
+        if (mine && first_lane()) put(0, v);
     }
 };
 
@@ -23,9 +24,9 @@ template <auto F, class Args, int N>
 VP_DEVICE void each_row(const Vp& vp, const Args& i, const Operand (&source)[N])
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
-        for_rows(vp, r0, r1, [&](int r) {
+        for_rows(vp, r0, r1, [&](int r, bool mine) {
             Row row = {i.dst.row(r), {nullptr, nullptr, nullptr, nullptr}, (int)i.row_width, i.labels == vp.script ? 0 : (int)i.labels[r],
-                       i.value, (i.head.flags & ACCUMULATE) != 0};
+                       i.value, (i.head.flags & ACCUMULATE) != 0, mine};
             VP_UNROLL for (int k = 0; k < N; k++) row.x[k] = source[k].row(r);
             F(row);
         });

@@ -13,7 +13,10 @@ struct Operand {
     const Word* rows;      // index list, or null
     size_t stride;         // stride between rows, or offset within an indexed row
     bool scalar;           // one float per row, used for every unit
-    VP_DEVICE float* row(int r) const { return rows ? base + rows[r] + stride : base + (size_t)r * stride; }
+    VP_DEVICE float* row(int r) const
+    {
+        return VP_OPAQUE(rows) ? base + rows[r] + stride : base + (size_t)r * stride;
+    }
 };
 
 struct Segments {
@@ -66,7 +69,7 @@ VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
     if (flags & ALONE) return {0, n, 0, width, width, 1};
     if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine knows (cuda/slots.cuh)
     if (flags & ROWS) return {share(n, vp.id, vp.count), share(n, vp.id + 1, vp.count), 0, width, width, 1};
-    const int part = width / parts, blocks = (part + VP_PANEL - 1) / VP_PANEL;
+    const int part = width / most(parts, 1), blocks = (part + VP_PANEL - 1) / VP_PANEL;
     const int from = share(blocks, vp.id, vp.count) * VP_PANEL, to = share(blocks, vp.id + 1, vp.count) * VP_PANEL;
     return {0, n, from, least(to, part), part, parts};
 }

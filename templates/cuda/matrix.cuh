@@ -6,7 +6,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
     const int units = u1 - u0, tiles = (r1 - r0 + MEMORY_VECTORS - 1) / MEMORY_VECTORS;
-    VP_ROLLED for (int item = warp(); item < units * tiles; item += WARPS) {
+    for_warps(units * tiles, [&](int item, bool mine) {
         const int u = u0 + item % units, r = r0 + item / units * MEMORY_VECTORS, n = least(MEMORY_VECTORS, r1 - r);
         const float* w = vp.pool + i.weights + (size_t)u * i.columns;
         float sum[MEMORY_VECTORS] = {};
@@ -21,18 +21,18 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             }
             w += width;
         }
-        float mine = 0.f;
+        float result = 0.f;
         VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) {
             const float total = sum_of_warp(sum[v]);
-            mine = lane() == v ? total : mine;
+            result = lane() == v ? total : result;
         }
-        if (lane() < n) {
+        if (mine && lane() < n) {
             const int v = r + lane();
             float* y = i.dst.row(v) + u;
-            mine += i.bias.row(v)[i.bias.scalar ? 0 : u];
-            *y = accumulate ? mine + *y : mine;
+            result += i.bias.row(v)[i.bias.scalar ? 0 : u];
+            *y = accumulate ? result + *y : result;
         }
-    }
+    });
 }
 
 // dst = W x + bias for n vectors; x may lie in several segments (a concatenation that is never materialised).
@@ -126,10 +126,9 @@ VP_ROUTINE void squares_matrix(Vp& vp, const SquaresMatrix& i)
     const Range slots = slots_of(i.matrix);
     if (slots.first == slots.last) {
         for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int tile) {
-            if (warp() != tile % WARPS) return;
             const float* g = vp.pool + i.gradient + (size_t)row * columns;
             const float sum = reduce_sum(to - from, [&](int c) { return g[from + c] * g[from + c]; });
-            if (first_lane()) vp.pool[i.partials + (size_t)row * across + tile] = sum;
+            if (thread() == 0) vp.pool[i.partials + (size_t)row * across + tile] = sum;
         });
         return;
     }
@@ -161,18 +160,19 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
 {
 #if VP_KEEPS
     const Owned owned(vp, i.head);
-    for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
-        using S = decltype(slot);
-        if constexpr (S::GRADIENT >= 0) {
-            VP_UNROLL for (int r = 0; r < S::R; r++) {
-                const int row = owned.row(number * Shape<S>::ROWS + first_row<S>() + r);
-                VP_UNROLL for (int c = 0; c < S::C; c++) {
-                    const int column = column_of<S>(c);
-                    const bool inside = row >= 0 && column < (int)i.columns;
-                    gradient<S>(vp.store, r, c) = inside ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
-                }
+    const Range slots = slots_of(i.matrix);
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
+            place = row >= 0 ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
+        });
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0) {
+                Values<S> g;
+                g.from(slot_memory());
+                g.write_gradient(vp.store);
             }
-        }
-    });
+        });
+    }
 #endif
 }

@@ -3,6 +3,7 @@
 #define VP_ROUTINE static __device__ __forceinline__  // inlined: a call would spill the weights that registers hold
 #define VP_GLOBAL extern "C" __global__
 #define VP_SIMD
+#define VP_OPAQUE(x) opaque(x)
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")
 #define VP_ROLLED _Pragma("GCC unroll 1")
@@ -47,9 +48,6 @@ struct Slices {
     int row_from, row_to, from, to, part, parts;
 };
 
-// What a thread holds of the weights (cuda/slots.cuh).
-struct Store { float cached[VP_CACHED > 0 ? VP_CACHED : 1]; };
-
 struct Vp {
     int id, count;
     float* pool;
@@ -60,7 +58,7 @@ struct Vp {
     Word fetched;          // the first word in the buffer
     Slices slices;         // of its result: what is this one's
     float gradient_scale;  // from clipping by global norm
-    Store store;
+    Store store;           // what the thread holds of weights and gradients (cuda/slots.cuh)
 };
 
 // ---- shared memory: the script's words, then space for sums, then what slots need
@@ -95,10 +93,18 @@ template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
     VP_ROLLED for (int k = thread(); k < n; k += THREADS) f(k);
 }
 
+// Calls f(k, mine) for k < n, each in one warp; those that have nothing left to do repeat the last one, with `mine` false.
+// So all run alike: the compiler does not know that the threads of a warp agree on k, and where a branch or a loop may part
+// them it writes down everything twice, from there on and wherever shuffles are.
+template <class F> VP_DEVICE void for_warps(int n, F f)
+{
+    VP_ROLLED for (int first = 0; first < n; first += WARPS) f(least(first + warp(), n - 1), first + warp() < n);
+}
+
 // A row is a warp's; for_lanes and the reductions divide its units among the lanes.
 template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
 {
-    VP_ROLLED for (int r = r0 + warp(); r < r1; r += WARPS) f(r);
+    for_warps(r1 - r0, [&](int k, bool mine) { f(r0 + k, mine); });
 }
 template <class F> VP_DEVICE void for_lanes(int n, F f)
 {

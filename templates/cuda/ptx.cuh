@@ -63,5 +63,39 @@ __device__ __forceinline__ void copy_async4(float* to, const float* from) { *to 
 __device__ __forceinline__ void copy_async16(float* to, const float* from) { *(float4*)to = *(const float4*)from; }
 __device__ __forceinline__ void copy_async_wait() {}
 #endif
+
+// The registers that hold weights from one instruction to the next are declared here and known to ptxas alone. As members
+// of a struct they would pass through every branch and loop of the interpreter, and compiling takes twice as long.
+struct Store {};
+__device__ __forceinline__ void declare_registers(Store&) { asm volatile(".reg .f32 cached<%0>;" ::"n"(VP_CACHED + 1)); }
+template <int K> __device__ __forceinline__ float read_register(const Store&)
+{
+    float v;
+    asm volatile("mov.f32 %0, cached%1;" : "=f"(v) : "n"(K));
+    return v;
+}
+template <int K> __device__ __forceinline__ void write_register(Store&, float v)
+{
+    asm volatile("mov.f32 cached%0, %1;" ::"n"(K), "f"(v));
+}
+
+// A value that the compiler does not know to be the same in every turn of a loop: else it makes a copy of the loop for
+// each outcome of a branch that all turns take alike, and copies of those for the next branch.
+__device__ __forceinline__ int opaque(int v)
+{
+    asm volatile("" : "+r"(v));
+    return v;
+}
+template <class T> __device__ __forceinline__ T* opaque(T* p)
+{
+    asm volatile("" : "+l"(p));
+    return p;
+}
 __device__ __forceinline__ void at(unsigned) {}  // the emulator wants to know which instruction is executed
+#else
+template <class T> T opaque(T v) { return v; }
+struct Store { float cached[VP_CACHED + 1]; };
+inline void declare_registers(Store&) {}
+template <int K> float read_register(const Store& store) { return store.cached[K]; }
+template <int K> void write_register(Store& store, float v) { store.cached[K] = v; }
 #endif

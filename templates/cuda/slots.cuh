@@ -28,16 +28,59 @@ template <class S> struct Shape {
 template <class S> VP_DEVICE int column_of(int c) { return (warp() % S::W * S::C + c) * WARP + lane(); }
 template <class S> VP_DEVICE int first_row() { return warp() / S::W * S::R; }  // of this warp, in the slot
 
-template <class S> VP_DEVICE float& weight(Store& store, int r, int c)
+// What a thread holds of a slot: values in registers, or in shared memory, from AT on.
+template <int AT, int K, int N> VP_DEVICE void read_registers(const Store& store, float (&v)[N])
 {
-    if constexpr (S::IN_REGISTERS) return store.cached[S::AT + r * S::C + c];
-    else return shared_weights()[(S::AT + r * S::C + c) * THREADS + thread()];
+    if constexpr (K < N) {
+        v[K] = read_register<AT + K>(store);
+        read_registers<AT, K + 1>(store, v);
+    }
 }
-template <class S> VP_DEVICE float& gradient(Store& store, int r, int c)
+template <int AT, int K, int N> VP_DEVICE void write_registers(Store& store, const float (&v)[N])
 {
-    if constexpr (S::GRADIENT_IN_REGISTERS) return store.cached[S::GRADIENT + r * S::C + c];
-    else return shared_weights()[(S::GRADIENT + r * S::C + c) * THREADS + thread()];
+    if constexpr (K < N) {
+        write_register<AT + K>(store, v[K]);
+        write_registers<AT, K + 1>(store, v);
+    }
 }
+template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void read(const Store& store, float (&v)[N])
+{
+    if constexpr (IN_REGISTERS) read_registers<AT, 0>(store, v);
+    else {
+        VP_UNROLL for (int k = 0; k < N; k++) v[k] = shared_weights()[(AT + k) * THREADS + thread()];
+    }
+}
+template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void write(Store& store, const float (&v)[N])
+{
+    if constexpr (IN_REGISTERS) write_registers<AT, 0>(store, v);
+    else {
+        VP_UNROLL for (int k = 0; k < N; k++) shared_weights()[(AT + k) * THREADS + thread()] = v[k];
+    }
+}
+
+// The weights of a slot, row after row, and their gradients.
+template <class S> struct Values {
+    float of[S::R * S::C];
+
+    VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }
+    VP_DEVICE void clear()
+    {
+        VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = 0.f;
+    }
+    VP_DEVICE void read_weights(const Store& store) { read<S::AT, S::IN_REGISTERS>(store, of); }
+    VP_DEVICE void write_weights(Store& store) { write<S::AT, S::IN_REGISTERS>(store, of); }
+    VP_DEVICE void read_gradient(const Store& store) { read<S::GRADIENT, S::GRADIENT_IN_REGISTERS>(store, of); }
+    VP_DEVICE void write_gradient(Store& store) { write<S::GRADIENT, S::GRADIENT_IN_REGISTERS>(store, of); }
+    // By way of memory of the thread's own in `buffer`.
+    VP_DEVICE void to(float* buffer)
+    {
+        VP_UNROLL for (int k = 0; k < S::R * S::C; k++) buffer[k * THREADS + thread()] = of[k];
+    }
+    VP_DEVICE void from(const float* buffer)
+    {
+        VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = buffer[k * THREADS + thread()];
+    }
+};
 
 // The rows of a matrix that this virtual processor owns, counted from 0: those of its units, part after part; or, where
 // matrices are dealt in turns, blocks of as many rows as a slot holds, each to the next one.
@@ -70,28 +113,58 @@ struct Owned {
     }
 };
 
+// The shape of a slot, where code is not to be there once for each.
+struct Geometry {
+    int rows, columns, warps;
+
+    VP_DEVICE int row(int number, int r) const { return (number * (WARPS / warps) + warp() / warps) * rows + r; }
+    VP_DEVICE int column(int c) const { return (warp() % warps * columns + c) * WARP + lane(); }
+};
+VP_DEVICE Geometry geometry(int s)
+{
+    Geometry g = {0, 0, 1};
+    for_slots<0>({s, s + 1}, [&](auto slot, int) {
+        using S = decltype(slot);
+        g = {S::R, S::C, S::W};
+    });
+    return g;
+}
+
+// Calls f(place, row, column) for what this thread holds of slot `s`, with row -1 beyond the matrix: places in shared
+// memory, by way of which values go to and from registers (Values), so that f is there once and not for each register.
+template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, F f)
+{
+    float* mine = slot_memory() + thread();
+    const Geometry g = geometry(s);
+    VP_ROLLED for (int r = 0; r < g.rows; r++) {
+        const int row = owned.row(g.row(s - slots.first, r));
+        VP_ROLLED for (int c = 0; c < g.columns; c++, mine += THREADS) f(*mine, g.column(c) < columns ? row : -1, g.column(c));
+    }
+}
+
 // Take the owned rows of a matrix into its slots.
 VP_ROUTINE void load(Vp& vp, const Load& i)
 {
     const Owned owned(vp, i.head);
-    for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
-        using S = decltype(slot);
-        VP_UNROLL for (int r = 0; r < S::R; r++) {
-            const int row = owned.row(number * Shape<S>::ROWS + first_row<S>() + r);
-            const float* w = vp.pool + i.weights + (size_t)row * i.columns;
-            VP_UNROLL for (int c = 0; c < S::C; c++) {
-                const int column = column_of<S>(c);
-                weight<S>(vp.store, r, c) = row >= 0 && column < (int)i.columns ? w[column] : 0.f;
-            }
-        }
-    });
+    const Range slots = slots_of(i.matrix);
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
+            place = row >= 0 ? vp.pool[i.weights + (size_t)row * i.columns + column] : 0.f;
+        });
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            Values<decltype(slot)> w;
+            w.from(slot_memory());
+            w.write_weights(vp.store);
+        });
+    }
 }
 
 // Copy vectors [row, row + n) to a buffer, with zeros behind them: weights are zero there, but zero times NaN is not.
 // A warp copies a segment of a vector at a time.
 VP_DEVICE void stage(const Vp& vp, const Segments& x, int columns, int row, int n, float* buffer)
 {
-    VP_ROLLED for (int k = warp(); k < n * x.count; k += WARPS) {
+    for_warps(n * x.count, [&](int k, bool mine) {
+        if (!mine) return;
         const int v = k / x.count;
         int width, offset = 0;
         VP_ROLLED for (int s = 0; s < k % x.count; s++) {
@@ -105,7 +178,7 @@ VP_DEVICE void stage(const Vp& vp, const Segments& x, int columns, int row, int 
         } else {
             VP_ROLLED for (int c = lane(); c < width; c += WARP) copy_async4(to + c, from + c);
         }
-    }
+    });
     const int rest = STAGE - columns;
     VP_ROLLED for (int k = thread(); k < n * rest; k += THREADS) buffer[k / rest * STAGE + columns + k % rest] = 0.f;
 }
@@ -164,16 +237,16 @@ template <int N> struct Left { enum { COUNT = (N + WARP - 1) / WARP }; };
 template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, float* sums)
 {
     enum { N = S::R * NV };
+    Values<S> w;
+    w.read_weights(store);
     float sum[N];
     VP_UNROLL for (int k = 0; k < N; k++) sum[k] = 0.f;
     VP_UNROLL for (int c = 0; c < S::C; c++) {
         const float* column = x + column_of<S>(c);
         float e[NV];
         VP_UNROLL for (int v = 0; v < NV; v++) e[v] = column[v * STAGE];
-        VP_UNROLL for (int r = 0; r < S::R; r++) {
-            const float w = weight<S>(store, r, c);
-            VP_UNROLL for (int v = 0; v < NV; v++) sum[r * NV + v] = fma_(w, e[v], sum[r * NV + v]);
-        }
+        VP_UNROLL for (int r = 0; r < S::R; r++)
+            VP_UNROLL for (int v = 0; v < NV; v++) sum[r * NV + v] = fma_(w.at(r, c), e[v], sum[r * NV + v]);
     }
     sum_over_lanes<N, WARP / 2>(sum);
     VP_UNROLL for (int k = 0; k < Left<N>::COUNT; k++) {
@@ -227,13 +300,15 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
         for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
             using S = decltype(slot);
             const int first = number * Shape<S>::ROWS + first_row<S>();
+            Values<S> w;
+            w.read_weights(vp.store);
             VP_ROLLED for (int v = 0; v < n; v++) {
                 float d[S::R];
                 VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
                 float* y = i.dst.row(row + v);
                 VP_UNROLL for (int c = 0; c < S::C; c++) {
                     float sum = 0.f;
-                    VP_UNROLL for (int r = 0; r < S::R; r++) sum = fma_(weight<S>(vp.store, r, c), d[r], sum);
+                    VP_UNROLL for (int r = 0; r < S::R; r++) sum = fma_(w.at(r, c), d[r], sum);
                     if (column_of<S>(c) < columns && first < owned.count) add_float(y + column_of<S>(c), sum);
                 }
             }
@@ -259,7 +334,8 @@ template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, c
     });
 }
 
-template <class S, class G> VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const float* dy, int n, G g)
+template <class S>
+VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const float* dy, int n, float (&g)[S::R * S::C])
 {
     const int first = number * Shape<S>::ROWS + first_row<S>();
     VP_ROLLED for (int v = 0; v < n; v++) {
@@ -267,42 +343,13 @@ template <class S, class G> VP_DEVICE void add_outer(const Owned& owned, int num
         VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
         VP_UNROLL for (int c = 0; c < S::C; c++) {
             const float e = x[v * STAGE + column_of<S>(c)];
-            VP_UNROLL for (int r = 0; r < S::R; r++) g(r, c) = fma_(d[r], e, g(r, c));
-        }
-    }
-}
-
-// What a thread holds of slot `s`, by way of shared memory, so that f(value, row, column) is there once and not for each
-// register: value<Slot>(r, c) gives what to hand to f.
-template <class Value, class F>
-VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, Value value, F f)
-{
-    float* mine = slot_memory() + thread();
-    int rows = 0, across = 0, along = 1;
-    for_slots<0>({s, s + 1}, [&](auto slot, int) {
-        using S = decltype(slot);
-        rows = S::R, across = S::C, along = S::W;
-        VP_UNROLL for (int r = 0; r < S::R; r++)
-            VP_UNROLL for (int c = 0; c < S::C; c++) mine[(r * S::C + c) * THREADS] = value(slot, r, c);
-    });
-    const int first = ((s - slots.first) * (WARPS / along) + warp() / along) * rows;
-    VP_ROLLED for (int r = 0; r < rows; r++) {
-        const int row = owned.row(first + r);
-        VP_ROLLED for (int c = 0; c < across; c++) {
-            const int column = (warp() % along * across + c) * WARP + lane();
-            if (row >= 0 && column < columns) f(mine[(r * across + c) * THREADS], row, column);
+            VP_UNROLL for (int r = 0; r < S::R; r++) g[r * S::C + c] = fma_(d[r], e, g[r * S::C + c]);
         }
     }
 }
 
 #if VP_KEEPS
-template <class S> VP_DEVICE float kept(Store& store, S, int r, int c)
-{
-    if constexpr (S::GRADIENT >= 0) return gradient<S>(store, r, c);
-    else return 0.f;
-}
-
-// Outer products add to the gradient in its registers.
+// Outer products add to the gradient where the chip keeps it.
 template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slots)
 {
     const Owned owned(vp, i.head);
@@ -310,15 +357,20 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
         for_slots<0>(slots, [&](auto slot, int) {
             using S = decltype(slot);
             if constexpr (S::GRADIENT >= 0) {
-                VP_UNROLL for (int r = 0; r < S::R; r++)
-                    VP_UNROLL for (int c = 0; c < S::C; c++) gradient<S>(vp.store, r, c) = 0.f;
+                Values<S> g;
+                g.clear();
+                g.write_gradient(vp.store);
             }
         });
     for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
-            if constexpr (S::GRADIENT >= 0)
-                add_outer<S>(owned, number, x, dy, n, [&](int r, int c) -> float& { return gradient<S>(vp.store, r, c); });
+            if constexpr (S::GRADIENT >= 0) {
+                Values<S> g;
+                g.read_gradient(vp.store);
+                add_outer<S>(owned, number, x, dy, n, g.of);
+                g.write_gradient(vp.store);
+            }
         });
     });
 }
@@ -326,7 +378,7 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
 
 #if VP_PASSES
 // Where the chip does not keep gradients: finish(g, row, column) gets every element, slot after slot, with as many passes
-// over the vectors as there are slots.
+// over the vectors as there are slots. The slots of a matrix have one shape.
 template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
 {
     const Owned owned(vp, i.head);
@@ -337,12 +389,17 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
         for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
             for_slots<0>({s, s + 1}, [&](auto slot, int) {
                 using S = decltype(slot);
-                if constexpr (S::TRAINED)
-                    add_outer<S>(owned, s - slots.first, x, dy, n, [&](int r, int c) -> float& { return g[r * S::C + c]; });
+                if constexpr (S::TRAINED) {
+                    Values<S> mine;
+                    VP_UNROLL for (int k = 0; k < S::R * S::C; k++) mine.of[k] = g[k];
+                    add_outer<S>(owned, s - slots.first, x, dy, n, mine.of);
+                    VP_UNROLL for (int k = 0; k < S::R * S::C; k++) g[k] = mine.of[k];
+                }
             });
         });
-        for_elements(owned, slots, s, (int)i.columns, [&](auto slot, int r, int c) { return g[r * decltype(slot)::C + c]; },
-                     [&](float sum, int row, int column) {
+        VP_UNROLL for (int k = 0; k < VP_MOST; k++) slot_memory()[k * THREADS + thread()] = g[k];
+        for_elements(owned, slots, s, (int)i.columns, [&](float sum, int row, int column) {
+            if (row < 0) return;
             const float before = accumulate ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
             finish(before + sum, row, column);
         });
@@ -375,9 +432,20 @@ template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& 
     const Owned owned(vp, i.head);
 #if VP_KEEPS
     if (keeps(slots)) {
-        VP_ROLLED for (int s = slots.first; s < slots.last; s++)
-            for_elements(owned, slots, s, columns,
-                         [&](auto slot, int r, int c) { return none ? 0.f : kept(vp.store, slot, r, c); }, f);
+        VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+            for_slots<0>({s, s + 1}, [&](auto slot, int) {
+                using S = decltype(slot);
+                if constexpr (S::GRADIENT >= 0) {
+                    Values<S> g;
+                    if (none) g.clear();
+                    else g.read_gradient(vp.store);
+                    g.to(slot_memory());
+                }
+            });
+            for_elements(owned, slots, s, columns, [&](float g, int row, int column) {
+                if (row >= 0) f(g, row, column);
+            });
+        }
         return;
     }
 #endif

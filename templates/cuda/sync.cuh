@@ -19,6 +19,7 @@ VP_DEVICE Vp enter(const Launch& launch)
     vp.report = launch.report;
     vp.patience = launch.patience;
     vp.gradient_scale = 1.f;
+    declare_registers(vp.store);
     vp.position = launch.script[VP_HEADER_WORDS + vp.id];
     vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
     if (vp.id == 0) {

@@ -18,6 +18,7 @@
 #define VP_ROUTINE static __attribute__((noinline))  // one instruction: inlining them all makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
 #define VP_ROLLED
+#define VP_OPAQUE(x) (x)
 #define VP_UNROLL _Pragma("GCC unroll 16")
 
 typedef uint32_t Word;
@@ -90,10 +91,10 @@ template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)
     VP_SIMD for (int k = 0; k < n; k++) f(k);
 }
 
-// Calls f(r) for rows [r0, r1); within, for_lanes and the reductions below divide the units of a row.
+// Calls f(r, true) for rows [r0, r1); within, for_lanes and the reductions below divide the units of a row.
 template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
 {
-    for (int r = r0; r < r1; r++) f(r);
+    for (int r = r0; r < r1; r++) f(r, true);
 }
 template <class F> VP_DEVICE void for_lanes(int n, F f)
 {

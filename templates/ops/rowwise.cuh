@@ -16,7 +16,7 @@ struct Sum {
     }
     VP_DEVICE static void backward(const Row& r)
     {
-        r.fill([&](int u) { return r.x[2][0]; });
+        r.fill([&](int) { return r.x[2][0]; });
     }
 };
 struct Mean {
@@ -27,7 +27,7 @@ struct Mean {
     VP_DEVICE static void backward(const Row& r)
     {
         const float d = r.x[2][0] / (float)r.width;
-        r.fill([&](int u) { return d; });
+        r.fill([&](int) { return d; });
     }
 };
 struct Dot {
@@ -227,10 +227,10 @@ struct KlDivergence {
     }
     VP_DEVICE static void backward1(const Row& r)
     {
-        for (int u = 0; u < r.width; u++) {
+        r.fill([&](int u) {
             const float p = r.x[1][u];
-            r.put(u, p > 0.f ? r.x[3][0] * (log_(p) + 1.f - r.x[0][u]) : 0.f);
-        }
+            return p > 0.f ? r.x[3][0] * (log_(p) + 1.f - r.x[0][u]) : 0.f;
+        });
     }
 };
 struct LayerNorm {

@@ -316,7 +316,7 @@ class TestSource:
     def test_names_every_instruction(self) -> None:
         _, source, _ = build_cpu()
         for instruction in TABLE:
-            if instruction.name not in ("end", "wait"):
+            if instruction.name not in ("end", "wait") and not instruction.on_chip:
                 assert f"// {instruction.name}\n" in source
 
     def test_says_for_what_it_was_made_and_leaves_no_hole(self) -> None:
