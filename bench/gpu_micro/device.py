@@ -147,7 +147,7 @@ class Device:
         from cuda.bindings import driver
 
         def attribute(name: str) -> int:
-            key = driver.CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+            key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
             return int(checked(driver.cuDeviceGetAttribute(key, 0))[0])
 
         self.cupy = cupy

@@ -7,12 +7,14 @@
 
 constexpr Word CHUNK = 256; // instructions
 
-/// One of 16 instructions that differ in a constant: state = state * (2 k + 3) + operand.
+/// One of 16 instructions that differ in a constant: state = state * (2 k + 3) + all other words, so that none of them is
+/// left unread.
 DEVICE Word execute(uint4 head, uint4 operands, Word state)
 {
+    const Word operand = head.y ^ head.z ^ head.w ^ operands.x ^ operands.y ^ operands.z ^ operands.w;
     Word result = state;
 #define INSTRUCTION(k) \
-    case k: result = multiply_add<2 * k + 3>(state, operands.x); break;
+    case k: result = multiply_add<2 * k + 3>(state, operand); break;
     switch (head.x) {
         INSTRUCTION(0) INSTRUCTION(1) INSTRUCTION(2) INSTRUCTION(3) INSTRUCTION(4) INSTRUCTION(5) INSTRUCTION(6)
         INSTRUCTION(7) INSTRUCTION(8) INSTRUCTION(9) INSTRUCTION(10) INSTRUCTION(11) INSTRUCTION(12) INSTRUCTION(13)
@@ -23,8 +25,8 @@ DEVICE Word execute(uint4 head, uint4 operands, Word state)
     return result;
 }
 
-/// script: two uint4 per instruction (opcode in .x of the first, operand in .x of the second), `count` of them, a
-/// multiple of CHUNK, gone through `repeats` times; states: one word per thread. SYNC: a block barrier after each.
+/// script: two uint4 per instruction, the opcode in .x of the first; `count` of them, a multiple of CHUNK, gone through
+/// `repeats` times; states: one word per thread. SYNC: a block barrier after each instruction.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 interpreter(const uint4* script, Word* states, Word count, Word repeats)
 {

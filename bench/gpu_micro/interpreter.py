@@ -33,7 +33,7 @@ def expected(script: NDArray[np.uint32], states: int, repeats: int) -> NDArray[n
     """What the states are after the script; the arithmetic is modulo 2^32."""
     state = np.arange(states, dtype=np.uint32)
     for _ in range(repeats):
-        for opcode, operand in zip(script[:, 0], script[:, 4], strict=True):
+        for opcode, operand in zip(script[:, 0], np.bitwise_xor.reduce(script[:, 1:], 1), strict=True):
             state = state * np.uint32(2 * opcode + 3) + operand
     return state
 
