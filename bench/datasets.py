@@ -1,0 +1,60 @@
+"""Where the benches for a GPU find their data when none is named.
+
+The folder of data sets is $VPPS_DATA, or shared/data in the checkout or beside it. Where there is none, as on a machine
+to which only the checkout was copied, a synthetic treebank is written to a temporary file: figures are then of shorter
+sentences, and the lines say so under `data`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vpps.data.treebank import Tree
+
+_ROOT = Path(__file__).resolve().parent.parent
+SYNTHETIC = "synthetic"
+
+
+def trees_file(asked: Path | None) -> Path:
+    """The file that was asked for, or the Stanford Sentiment Treebank, or synthetic trees."""
+    return asked or _find("sst/train.txt") or _write(map(str, _synthetic()))
+
+
+def sentences_file(asked: Path | None) -> Path:
+    """The same of tagged sentences: the file asked for, or WikiNER, or words of synthetic trees with their labels."""
+    return asked or _find("wikiner/en.txt") or _write(
+        " ".join(f"{token}|{label}" for token, label in zip(tree.tokens, tree.labels, strict=False))
+        for tree in _synthetic()
+    )  # fmt: skip
+
+
+def name_of(path: Path) -> str:
+    """How lines call the data: its folder and file."""
+    return SYNTHETIC if path.name.startswith(SYNTHETIC) else f"{path.parent.name}/{path.name}"
+
+
+def _find(name: str) -> Path | None:
+    folders = [os.environ.get("VPPS_DATA"), _ROOT / "shared" / "data", _ROOT.parent / "shared" / "data"]
+    paths = [Path(folder, name) for folder in folders if folder]
+    return next((path for path in paths if path.exists()), None)
+
+
+def _synthetic() -> list[Tree]:
+    from vpps.data.synthetic import synthetic_treebank  # here: with real data a peer runs without vpps
+
+    return synthetic_treebank(2000, 1).train
+
+
+def _write(lines: Iterable[str]) -> Path:
+    print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    with tempfile.NamedTemporaryFile("w", prefix=SYNTHETIC, suffix=".txt", encoding="utf-8", delete=False) as file:
+        file.write("\n".join(lines))
+    atexit.register(Path(file.name).unlink, missing_ok=True)
+    return Path(file.name)

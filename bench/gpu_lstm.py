@@ -1,0 +1,229 @@
+"""Training speed of a chain LSTM with a loss at every token on a GPU: vpps beside torch.nn.LSTM (cuDNN).
+
+    p = W e + b                     for all tokens
+    i, f, g, o = p + U h'           c = sig(f) * c' + sig(i) * tanh(g)      h = sig(o) * tanh(c)
+    loss: sum over all tokens of cross_entropy(Wo h + bo, label) / batch size
+
+    python bench/gpu_lstm.py --sentences en.txt >> results/gpu/DATE-lstm.jsonl
+    python bench/gpu_lstm.py --sentences en.txt --device cpu --limit 8 --batch-sizes 1,4        (a check, no figures)
+
+Sequences per second of forward, backward and SGD. The text is `word|label` tokens, a sentence a line; `tokens=25` cuts
+it into pieces of that length, `tokens=real` takes the sentences as they are. Losses of the first batches, each after an
+update, must agree, or the program stops with status 1. "graph" is a CUDA graph of the whole step, for equal lengths. A
+chain of equal lengths is cuDNN's best case: there is nothing dynamic in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from datasets import name_of, sentences_file
+from gpu_treelstm import TOLERANCE, check_losses
+from numpy.typing import NDArray
+from treelstm import in_batches, train
+
+BENCH = "gpu_lstm"
+CONTENDERS = ("vpps", "cudnn", "graph")
+LEARNING_RATE = 0.02
+
+
+class VppsLstm:
+    """The model on the public API of vpps."""
+
+    def __init__(self, weights: dict[str, NDArray[np.float32]], lr: float, vps: int | None, target: str) -> None:
+        import vpps
+
+        self.vpps = vpps
+        model = vpps.Model(seed=1)
+        self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
+        W, b, U, Wo, bo = (
+            model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "U", "Wo", "bo")
+        )
+
+        @vpps.cell
+        def project(e):
+            return W @ e + b
+
+        @vpps.cell
+        def step(p, c, h):
+            i, f, g, o = vpps.split(p + U @ h, 4)
+            c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(g)
+            return c, vpps.sigmoid(o) * vpps.tanh(c)
+
+        @vpps.cell
+        def token_loss(h, label):
+            return vpps.cross_entropy(Wo @ h + bo, label)
+
+        self.project, self.cell, self.token_loss = project, step, token_loss
+        self.hidden = weights["U"].shape[1]
+        self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target=target, vps=vps)
+
+    @staticmethod
+    def prepare(tokens: Any) -> list[tuple[int, int]]:
+        """Plain ints. Made once per sequence, as a data loader would, outside the timing."""
+        return list(zip(tokens.words.tolist(), tokens.labels.tolist(), strict=True))
+
+    def step(self, batch: Sequence[list[tuple[int, int]]]) -> None:
+        """Train on one mini-batch; returns while the kernel runs."""
+        graph = self.vpps.Graph()
+        losses = []
+        for tokens in batch:
+            c = h = graph.zeros(self.hidden)
+            for word, label in tokens:
+                c, h = self.cell(self.project(graph.lookup(self.words, word)), c, h)
+                losses.append(self.token_loss(h, label))
+        self.handle.fb(graph, self.vpps.sum(losses) * (1.0 / len(batch)))
+
+    def loss(self) -> float:
+        """Loss of the latest step, before its update; waits for it."""
+        return self.handle.sync_get_latest_loss()
+
+    def close(self) -> None:
+        """Stop the virtual processors."""
+        self.handle.close()
+
+
+def read_sentences(path: Path) -> tuple[list[list[tuple[int, int]]], int, int]:
+    """Sentences as (word, label) numbers; how many words and labels there are. Exits where a token has no label."""
+    words: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    sentences = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            tokens = [token.rpartition("|") for token in line.split()]
+            if any(not separator for _, separator, _ in tokens):
+                raise SystemExit(f"{path}:{number}: expected tokens of the form word|label")
+            if tokens:
+                sentences.append(
+                    [(words.setdefault(w, len(words)), labels.setdefault(l, len(labels))) for w, _, l in tokens]
+                )
+    if not sentences:
+        raise SystemExit(f"{path}: no sentences")
+    return sentences, len(words), len(labels)
+
+
+def sequences(sentences: list[list[tuple[int, int]]], tokens: str, limit: int) -> list[Any]:
+    """The first `limit` sentences, or pieces of the text that are `tokens` long."""
+    from peers.torch_gpu_lstm import Tokens
+
+    if tokens == "real":
+        pieces = sentences[:limit]
+    else:
+        text = [token for sentence in sentences for token in sentence]
+        pieces = [piece for piece in in_batches(text, int(tokens)) if len(piece) == int(tokens)][:limit]
+    return [Tokens(*(np.array(column, np.int64) for column in zip(*piece, strict=True))) for piece in pieces]
+
+
+def initial_weights(words: int, labels: int, embedding: int, hidden: int) -> dict[str, NDArray[np.float32]]:
+    """Uniform; small random biases, so that a misplaced one changes the loss."""
+    random = np.random.default_rng(1)
+
+    def uniform(bound: float, *shape: int) -> NDArray[np.float32]:
+        return random.uniform(-bound, bound, shape).astype(np.float32)
+
+    bound = hidden**-0.5
+    return {
+        "words": uniform(0.1, words, embedding), "W": uniform(bound, 4 * hidden, embedding),
+        "U": uniform(bound, 4 * hidden, hidden), "b": uniform(0.1, 4 * hidden), "Wo": uniform(bound, labels, hidden),
+        "bo": uniform(0.1, labels),
+    }  # fmt: skip
+
+
+def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
+    """The program of that name, starting from a copy of the weights."""
+    if name == "vpps":
+        return VppsLstm(weights, LEARNING_RATE, options.vps, options.device)
+    from peers.torch_gpu_lstm import TorchLstm
+
+    return TorchLstm(weights, LEARNING_RATE, options.device, graph=name == "graph")
+
+
+def run(tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) -> None:
+    """Check, warm up, time and report one case."""
+    from peers.torch_gpu import configure, describe
+
+    configure(options.device, tf32 == "on")
+    sentences, words, labels = read_sentences(options.sentences)
+    weights = initial_weights(words, labels, options.embedding, options.hidden)
+    found = sequences(sentences, tokens, options.limit)
+    found = found[: len(found) // batch_size * batch_size]  # whole mini-batches: a graph per shape
+    if not found:
+        raise SystemExit(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
+    names = [name for name in options.contenders if name != "graph" or tokens != "real"]
+    contenders = {name: make_contender(name, weights, options) for name in names}
+    batches = {name: in_batches([c.prepare(each) for each in found], batch_size) for name, c in contenders.items()}
+    check_losses(contenders, batches, TOLERANCE[tf32])
+    for name, contender in contenders.items():
+        train(contender, batches[name])
+    seconds = harness.interleave(
+        {name: partial(train, contender, batches[name]) for name, contender in contenders.items()}, options.passes
+    )
+    losses = {name: contender.loss() for name, contender in contenders.items()}
+    for contender in contenders.values():
+        contender.close()
+
+    rates = {name: [len(found) / s for s in times] for name, times in seconds.items()}
+    case = f"tokens={tokens} batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
+    extra = {
+        "data": name_of(options.sentences), "gpu": describe(options.device), "date": datetime.date.today().isoformat(),
+    }  # fmt: skip
+    for name in [name for name in names if name != "vpps"]:
+        peer = "torch.nn.LSTM" + (", CUDA graph" if name == "graph" else "")
+        if "vpps" in rates:
+            harness.report(
+                BENCH, case, rates["vpps"], "sequences/s", (peer, rates[name]), loss=losses["vpps"],
+                peer_loss=losses[name], **extra,
+            )  # fmt: skip
+        else:
+            harness.report(BENCH, case, rates[name], "sequences/s", program=peer, loss=losses[name], **extra)
+    if names == ["vpps"]:
+        harness.report(BENCH, case, rates["vpps"], "sequences/s", loss=losses["vpps"], **extra)
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--sentences", type=Path, metavar="FILE", help="word|label tokens (default: WikiNER, datasets.py)"
+    )
+    parser.add_argument("--tokens", type=lambda s: s.split(","), default=["25", "50", "100", "real"])
+    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 4, 16, 64])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--embedding", type=int, default=256)
+    parser.add_argument("--limit", type=int, default=256, help="sequences in a pass")
+    parser.add_argument("--passes", type=int, default=5, help="timed passes of every contender, interleaved")
+    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
+    parser.add_argument("--tf32", choices=["off", "on", "both"], default="both")
+    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="few cases and sequences, float32 only")
+    options = parser.parse_args()
+    if options.quick:
+        options.tokens, options.batch_sizes, options.limit = ["25", "real"], [1, 16], 64
+        options.passes, options.tf32 = 2, "off"
+    if options.contenders is None:
+        options.contenders = list(CONTENDERS)
+    else:
+        options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
+    options.sentences = sentences_file(options.sentences)
+    return options
+
+
+def main() -> None:
+    """Run every case with both precisions."""
+    options = parse_options()
+    for tf32 in ("off", "on") if options.tf32 == "both" else (options.tf32,):
+        for tokens in options.tokens:
+            for batch_size in options.batch_sizes:
+                run(tokens, batch_size, tf32, options)
+
+
+if __name__ == "__main__":
+    main()

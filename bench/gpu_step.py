@@ -1,0 +1,222 @@
+"""Where the host's time of a training step goes on a GPU, and how many bytes of device memory a step moves.
+
+    python bench/gpu_step.py --trees train.txt >> results/gpu/DATE-step.jsonl
+
+The Tree-LSTM of treelstm.py. `value` is microseconds of the host per step without waiting for the device; at batch 1
+that should stay below `aim`, 100 us, for the device to be the one that limits. Its parts:
+
+    building   recording the graph (the user's loop)
+    planning   order, memory, index lists, instructions
+    copying    the script on its way to the device
+    launching  weights that the model changed, a larger pool, the launch itself
+    other      checks, the loop around it
+
+Beside it `waiting`, for the launch before to end, and `step`, all of it. With --device cpu the same is taken of the cpu
+target, where nothing is copied.
+
+A line "device memory" follows per batch size: MB per step as modelled (every weight read once and written once), as a
+program reads weights that launches a product per level and matrix (`by_level`), and, where Nsight Compute (ncu) is
+installed, what the kernel read and wrote, with L2 as the launch before left it and with L2 flushed. Activations are in
+the measured figures only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import harness
+from datasets import name_of, trees_file
+from models import VppsTreeLstm
+from treelstm import LEARNING_RATE, in_batches, initial_weights, train
+from trees import Tree, read_trees
+from weight_bytes import dynet_bytes
+
+BENCH = "gpu_step"
+AIM = 100.0  # microseconds at batch 1: what a Tree-LSTM step is expected to take on the device
+PARTS = ("building", "planning", "copying", "launching", "other", "waiting")
+METRICS = {"read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum"}
+PROFILED = 20  # launches, after as many that are not
+
+
+class Stopwatch:
+    """Adds up time by part. Parts nest: time in an inner one does not count for the outer."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._inner: list[float] = []  # of every part that is running: seconds spent in parts inside it
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted for a part."""
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            self._inner.append(0.0)
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                took = time.perf_counter() - start
+                self.seconds[part] += took - self._inner.pop()
+                if self._inner:
+                    self._inner[-1] += took
+
+        return run
+
+    def watch(self, owner: object, method: str, part: str) -> None:
+        """Count calls of a method of this one object."""
+        setattr(owner, method, self.timed(part, getattr(owner, method)))
+
+
+def watched(net: VppsTreeLstm) -> Stopwatch:
+    """A stopwatch in the handle and its machine."""
+    watch = Stopwatch()
+    watch.watch(net, "step", "other")
+    watch.watch(net, "graph", "building")
+    watch.watch(net.handle, "_plan_step", "planning")
+    watch.watch(net.handle, "_launch", "launching")
+    machine = net.handle._machine
+    watch.watch(machine, "wait", "waiting")
+    if hasattr(machine, "stage"):  # where scripts are copied
+        watch.watch(machine, "stage", "copying")
+    return watch
+
+
+def network(words: int, options: argparse.Namespace) -> VppsTreeLstm:
+    """The model of the bench."""
+    weights = initial_weights(words, options.embedding, options.hidden)
+    return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], options.vps, target=options.device)
+
+
+def dependencies(options: argparse.Namespace) -> dict[str, object]:
+    """What the figures depend on besides the host."""
+    found: dict[str, object] = {"data": name_of(options.trees), "date": datetime.date.today().isoformat()}
+    if options.device == "cuda":
+        from peers.torch_gpu import describe
+
+        found["gpu"] = describe("cuda")
+    return found
+
+
+def host_time(trees: list[Tree], words: int, batch_size: int, options: argparse.Namespace) -> None:
+    """Measure and report the host's time of one batch size."""
+    net = network(words, options)
+    batches = in_batches([net.prepare(tree) for tree in trees], batch_size)
+    train(net, batches)  # compiles, and lets the pool grow
+    watch = watched(net)
+    passes = []
+    for _ in range(options.passes):
+        watch.seconds = dict.fromkeys(PARTS, 0.0)
+        train(net, batches)
+        passes.append({part: 1e6 * seconds / len(batches) for part, seconds in watch.seconds.items()})
+    vps = net.handle.vps
+    net.close()
+    busy = [sum(parts.values()) - parts["waiting"] for parts in passes]
+    typical = passes[busy.index(statistics.median_low(busy))]  # one pass, so that its parts add up
+    aim = {"aim": AIM} if batch_size == 1 else {}
+    harness.report(
+        BENCH, f"host, batch={batch_size} hidden={options.hidden} vps={vps} device={options.device}", busy, "us/step",
+        **aim, **{part: round(value, 2) for part, value in typical.items()}, step=round(sum(typical.values()), 2),
+        **dependencies(options),
+    )  # fmt: skip
+
+
+def device_memory(trees: list[Tree], words: int, batch_size: int, options: argparse.Namespace) -> None:
+    """Report bytes of device memory per step of one batch size."""
+    weights = initial_weights(words, options.embedding, options.hidden)
+    once = sum(array.nbytes for name, array in weights.items() if name != "words")
+    batches = in_batches(trees, batch_size)
+    by_level = [dynet_bytes(batch, "depth", options.hidden, options.embedding) for batch in batches]
+    found = {"modelled_read": float(once), "modelled_written": float(once), "by_level": statistics.mean(by_level)}
+    if options.device == "cuda" and shutil.which("ncu"):
+        for caches, suffix in (("none", ""), ("all", "_flushed")):
+            for kind, values in profile(batch_size, caches, options).items():
+                found[f"measured_{kind}{suffix}"] = statistics.median(values)
+    elif options.device == "cuda":
+        print("ncu is not on the PATH: bytes of device memory are modelled only", file=sys.stderr)
+    mb = {name: round(value / 1e6, 3) for name, value in found.items()}
+    harness.report(
+        BENCH, f"device memory, batch={batch_size} hidden={options.hidden} device={options.device}",
+        [mb.get("measured_read", mb["modelled_read"])], "MB/step", measured="measured_read" in mb, **mb,
+        **dependencies(options),
+    )  # fmt: skip
+
+
+def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Bytes read and written by each of some launches, from Nsight Compute. caches: "all" flushes them before each."""
+    command = [
+        "ncu", "--metrics", ",".join(METRICS.values()), "--cache-control", caches, "--clock-control", "none",
+        "--kernel-name", "vpps_kernel", "--launch-skip", str(PROFILED), "--launch-count", str(PROFILED), "--csv",
+        "--print-units", "base",
+    ]  # fmt: skip
+    child = [
+        sys.executable, __file__, "--steps-only", "--trees", str(options.trees), "--batch-sizes", str(batch_size),
+        "--hidden", str(options.hidden), "--embedding", str(options.embedding),
+        "--limit", str(2 * PROFILED * batch_size),
+    ]  # fmt: skip
+    run = subprocess.run([*command, *child], capture_output=True, text=True, check=False)
+    found = read_profile(run.stdout)
+    if run.returncode or not all(found.values()):
+        sys.exit(f"ncu failed with status {run.returncode}:\n{run.stdout}\n{run.stderr}")
+    return found
+
+
+def read_profile(output: str) -> dict[str, list[float]]:
+    """Values of METRICS, one per launch, from what ncu prints with --csv and --print-units base."""
+    lines = output.splitlines()
+    header = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    found: dict[str, list[float]] = {kind: [] for kind in METRICS}
+    for row in csv.DictReader(lines[header:]):
+        for kind, metric in METRICS.items():
+            if row["Metric Name"] == metric:
+                found[kind].append(float(row["Metric Value"].replace(",", "")))
+    return found
+
+
+def steps_only(trees: Sequence[Tree], words: int, options: argparse.Namespace) -> None:
+    """Train until there were enough launches, for a profiler to watch."""
+    net = network(words, options)
+    batches = in_batches([net.prepare(tree) for tree in trees], options.batch_sizes[0])
+    for _ in range(-(-2 * PROFILED // len(batches))):
+        train(net, batches)
+    net.close()
+
+
+def main() -> None:
+    """Measure every batch size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--trees", type=Path, metavar="FILE", help="Penn-bracketed, one a line (default: SST, datasets.py)"
+    )
+    parser.add_argument("--batch-sizes", type=lambda s: [*map(int, s.split(","))], default=[1, 8, 64])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--embedding", type=int, default=256)
+    parser.add_argument("--limit", type=int, default=512, help="sentences in a pass")
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
+    parser.add_argument("--quick", action="store_true", help="batch 1 only, few sentences")
+    parser.add_argument("--steps-only", action="store_true", help="train and print nothing: what ncu is given to run")
+    options = parser.parse_args()
+    if options.quick:
+        options.batch_sizes, options.limit, options.passes = [1], 64, 3
+    options.trees = trees_file(options.trees)
+    trees, words = read_trees(options.trees, options.limit)
+    if options.steps_only:
+        steps_only(trees, words, options)
+        return
+    for batch_size in options.batch_sizes:
+        host_time(trees, words, batch_size, options)
+        device_memory(trees, words, batch_size, options)
+
+
+if __name__ == "__main__":
+    main()

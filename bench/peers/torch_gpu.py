@@ -1,0 +1,105 @@
+"""What the PyTorch peers on a GPU share: one upload of indices per step, precision, and capture into CUDA graphs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_STAGES = 4  # pinned buffers, so that the host can be steps ahead of the device
+
+
+def configure(device: str, tf32: bool) -> None:
+    """Whether float32 products may run on tensor cores with ten bits of mantissa; PyTorch's default is off for products
+    and on for cuDNN. On a CPU, where programs are only checked: one thread, as two collapse on a busy machine."""
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    if device == "cpu":
+        torch.set_num_threads(1)
+
+
+def describe(device: str) -> dict[str, object]:
+    """What figures of a device depend on, for the lines of a bench."""
+    if device == "cpu":
+        return {"name": "cpu", "threads": torch.get_num_threads()}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": properties.name, "arch": f"sm_{properties.major}{properties.minor}",
+        "sms": properties.multi_processor_count, "torch_cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(), "driver": driver_version(),
+    }  # fmt: skip
+
+
+def driver_version() -> str | None:
+    """Of the GPU's driver; None where its tool is not installed."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class Uploader:
+    """Copies the integers of a step to the device in one go, without waiting: from pinned memory, buffers in turn."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stages: dict[int, tuple[Tensor, torch.cuda.Event]] = {}
+        self._next = 0
+
+    def __call__(self, parts: Sequence[NDArray[np.int64]], to: Tensor | None = None) -> Tensor:
+        """The parts one after the other on the device: a new tensor, or in `to`, which may be longer."""
+        length = sum(map(len, parts))
+        if self._device.type == "cpu":
+            joined = torch.from_numpy(np.concatenate(parts))
+            return joined if to is None else to[:length].copy_(joined)
+        staged, copied = self._stage(length)
+        np.concatenate(parts, out=staged.numpy()[:length])
+        to = torch.empty(length, dtype=torch.int64, device=self._device) if to is None else to
+        to[:length].copy_(staged[:length], non_blocking=True)
+        copied.record()
+        return to[:length]
+
+    def _stage(self, length: int) -> tuple[Tensor, torch.cuda.Event]:
+        self._next = (self._next + 1) % _STAGES
+        if self._next in self._stages:
+            buffer, copied = self._stages[self._next]
+            copied.synchronize()  # of some steps ago: it hardly ever waits
+            if len(buffer) >= length:
+                return buffer, copied
+        buffer = torch.empty(2 * length, dtype=torch.int64, pin_memory=True)
+        self._stages[self._next] = buffer, torch.cuda.Event()
+        return self._stages[self._next]
+
+
+class Captured:
+    """A function without arguments as a CUDA graph; on a CPU, the function itself.
+
+    It runs a few times before it is captured (workspaces of cuBLAS, compilation): that must change nothing.
+    """
+
+    def __init__(self, function: Callable[[], Tensor], device: torch.device, pool: object | None) -> None:
+        self._function = function
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if device.type == "cpu":
+            return
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                function()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._result = function()
+
+    def __call__(self) -> Tensor:
+        """Run it; the result is overwritten by the next call."""
+        if self._graph is None:
+            return self._function()
+        self._graph.replay()
+        return self._result
