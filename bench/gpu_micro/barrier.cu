@@ -13,7 +13,7 @@ constexpr Word PATIENCE = 1u << 23;  // polls, some seconds
 
 DEVICE void give_up_after(Word& polls)
 {
-    if (++polls > PATIENCE) __trap(); // an error is better than a device that hangs
+    if (++polls > PATIENCE) stop();
 }
 
 DEVICE void barrier(Word* words, Word group, Word width, Word level)
@@ -62,6 +62,6 @@ barriers(Word* words, Word* cells, Word* errors, Word width, Word levels, Word c
         barrier(words, group, width, level);
         // Not `load`: after the acquire an ordinary read must do, and that is what is checked.
         for (Word other = threadIdx.x; check && other < width; other += THREADS)
-            if (now[group * width + other] != level + 1) atomicAdd(errors, 1u);
+            if (now[group * width + other] != level + 1) count(errors);
     }
 }

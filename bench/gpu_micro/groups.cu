@@ -12,7 +12,7 @@ DEVICE void barrier(Word* counter, Word all)
         add_release(counter);
         for (Word polls = 0; load_relaxed(counter) < all; ++polls) {
             if (polls > 2) pause(20);
-            if (polls > PATIENCE) __trap(); // an error is better than a device that hangs
+            if (polls > PATIENCE) stop();
         }
         load_acquire(counter);
     }
@@ -50,7 +50,8 @@ levels(const float* matrix, float* h, Word* counters, const Word* sizes, Word n_
 #pragma unroll 1
             for (Word first = 0; first < size; first += staged) {
                 const Word here = size - first < staged ? size - first : staged;
-                __syncthreads(); // until all have read the vectors before
+                // All have read the vectors before: `multiply` waits, as a row has several warps.
+                static_assert(WARPS_PER_ROW > 1, "else a block barrier is needed here");
                 stage(vectors, from + first * WIDTH, here * WIDTH);
                 __syncthreads();
 #pragma unroll 1

@@ -20,7 +20,7 @@ matvec(const float* matrix, const float* x, float* y, Word rows, Word n, Word st
 #pragma unroll 1
         for (Word first = 0; first < n; first += staged) {
             const Word here = n - first < staged ? n - first : staged;
-            __syncthreads(); // until all have read the vectors before
+            if (WARPS_PER_ROW == 1) __syncthreads(); // until all have read the vectors before; else `multiply` waits
             stage(vectors, from + first * WIDTH, here * WIDTH);
             __syncthreads();
 #pragma unroll 1

@@ -20,10 +20,10 @@ SETS = 4  # of vectors, in turn: no repetition finds its own in L1
 # Name, slot, tile for n > 1, rows of the matrix (None: what all multiprocessors hold).
 CASES: list[tuple[str, Slot, int, int | None]] = [
     ("U", Slot(5, 4, 4), 8, 1280),
+    ("U, a row per warp", Slot(2, 16, 1), 8, 1280),
     ("U transposed", Slot(4, 5, 8), 8, 512),
     ("W", Slot(3, 2, 4), 8, 768),
     ("W transposed", Slot(2, 3, 8), 8, 256),
-    ("U, a row per warp", Slot(2, 16, 1), 8, 1280),
     ("1024 columns, a row per warp", Slot(6, 32, 1), 1, None),
     ("1024 columns", Slot(24, 8, 4), 1, None),
     ("2048 columns", Slot(24, 8, 8), 1, None),

@@ -8,6 +8,8 @@ typedef unsigned Word;
 constexpr int THREADS = 256, LANES = 32, WARPS = THREADS / LANES;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+#ifndef VP_SIMT
+
 extern __shared__ float4 dynamic_shared[];
 
 DEVICE float* shared() { return reinterpret_cast<float*>(dynamic_shared); }
@@ -76,6 +78,11 @@ DEVICE Word load_acquire(const Word* p)
     return x;
 }
 
+DEVICE void count(Word* p) { atomicAdd(p, 1u); }
+
+/// End the launch with an error: better than a device that hangs.
+DEVICE void stop() { __trap(); }
+
 DEVICE void pause(Word nanoseconds) { __nanosleep(nanoseconds); }
 
 DEVICE unsigned long long nanoseconds()
@@ -117,3 +124,70 @@ DEVICE void mma_tf32(float (&d)[4], const Word (&a)[4], Word b0, Word b1)
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+#else // in the emulator of target simt (templates/simt/words.h), which has the words for memory order itself
+
+DEVICE float* shared() { return shared_memory(); }
+DEVICE float load(const float* p) { return *p; }
+DEVICE float4 load(const float4* p) { return *p; }
+DEVICE Word load(const Word* p) { return *p; }
+DEVICE uint4 load_constant(const uint4* p)
+{
+    const Word* words = reinterpret_cast<const Word*>(p);
+    return {load_script(words), load_script(words + 1), load_script(words + 2), load_script(words + 3)};
+}
+template <Word FACTOR> DEVICE Word multiply_add(Word x, Word y) { return x * FACTOR + y; }
+DEVICE void add(float* p, float x) { add_float(p, x); }
+DEVICE void add(float4* p, float4 x)
+{
+    float* q = reinterpret_cast<float*>(p);
+    add(q, x.x), add(q + 1, x.y), add(q + 2, x.z), add(q + 3, x.w);
+}
+DEVICE void add_release(Word* p) { add_release(p, 1); }
+DEVICE void store_release(Word* p, Word x) { add_release(p, x - load_relaxed(p)); } // of a word with one writer
+DEVICE Word fetch_add_acq_rel(Word* p)
+{
+    add_release(p, 0);
+    for (;;) {
+        const Word before = load_acquire(p);
+        if (compare_and_swap(p, before, before + 1) == before) return before;
+    }
+}
+DEVICE void count(Word* p) { add_relaxed(p, 1); }
+DEVICE void pause(Word nanoseconds) { nap(nanoseconds); }
+DEVICE void stop() { __builtin_trap(); }
+DEVICE Word bits_of(float x)
+{
+    Word bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+DEVICE float float_of(Word bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+DEVICE Word bf16(float x) { return (bits_of(x) + 0x7fff + (bits_of(x) >> 16 & 1)) >> 16; }
+DEVICE Word bf16_pair(float low, float high) { return bf16(low) | bf16(high) << 16; }
+DEVICE Word tf32(float x) { return (bits_of(x) + 0x1000) & ~0x1fffu; }
+
+/// D += A B by the layouts of the PTX ISA: lane 4 g + t has A(g, .), B(., g) and D(g, 2 t); HALVES columns per word.
+template <int HALVES> DEVICE void multiply_fragments(float (&d)[4], const Word (&a)[4], Word b0, Word b1)
+{
+    const int g = threadIdx.x % LANES / 4, t = threadIdx.x % 4;
+    for (int e = 0; e < 4; ++e)
+        for (int word = 0; word < 8; ++word) {
+            const Word from_a = __shfl_sync(ALL_LANES, a[e / 2 + word / 4 * 2], 4 * g + word % 4);
+            const Word from_b = __shfl_sync(ALL_LANES, word < 4 ? b0 : b1, 4 * (2 * t + e % 2) + word % 4);
+            if (HALVES == 1)
+                d[e] += float_of(from_a) * float_of(from_b);
+            else
+                d[e] += float_of(from_a << 16) * float_of(from_b << 16) +
+                        float_of(from_a & 0xffff0000u) * float_of(from_b & 0xffff0000u);
+        }
+}
+DEVICE void mma_bf16(float (&d)[4], const Word (&a)[4], Word b0, Word b1) { multiply_fragments<2>(d, a, b0, b1); }
+DEVICE void mma_tf32(float (&d)[4], const Word (&a)[4], Word b0, Word b1) { multiply_fragments<1>(d, a, b0, b1); }
+
+#endif

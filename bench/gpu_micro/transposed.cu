@@ -17,7 +17,7 @@ transposed(const float* matrix, const float* y, float* x, Word rows, Word n, Wor
         float* to = x + k % sets * n * WIDTH;
 #pragma unroll 1
         for (Word first = 0; first < n; first += TILE) {
-            __syncthreads(); // until all have read the tile before
+            // All have read y of the tile before: a barrier lies between that and here.
             for (int i = thread(); i < TILE * BLOCK_ROWS; i += THREADS) {
                 const Word v = first + i / BLOCK_ROWS;
                 own_y[i] = v < n ? load(from + v * rows + i % BLOCK_ROWS) : 0.f;

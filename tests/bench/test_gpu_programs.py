@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import subprocess
 import sys
@@ -50,6 +51,48 @@ def test_kernels_compile_and_nothing_leaves_the_registers(program: str) -> None:
     assert {line["case"].split()[-1] for line in lines} == set(ARCHITECTURES.split(","))
     assert [line["case"] for line in lines if line["stack"] or line["spills"]] == []
     assert all(0 < line["registers"] <= 255 for line in lines)
+
+
+EMULATED = {
+    "barrier": ["--blocks", "4"],
+    "groups": ["--blocks", "16", "--set", "HIDDEN", "128"],
+    "interpreter": ["--blocks", "1"],
+    "matvec": [],
+    "outer": ["--set", "ROWS", "25"],
+    "registers": [],
+    "tensor_cores": [],
+    "transposed": [],
+}
+
+
+def emulated(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program's own checks in the emulator of target simt."""
+    command = [sys.executable, str(ROOT / "tests" / "bench" / "emulated_micro.py"), program, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("program", EMULATED)
+def test_kernels_are_right_and_free_of_races_in_the_emulator(program: str) -> None:
+    run = emulated(program, *EMULATED[program])
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) >= 2
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize(
+    "program, statement, complaint",
+    [
+        ("barrier", "load_acquire(counter);", "unwritten fence"),
+        ("matvec", "if (WARPS_PER_ROW == 1) __syncthreads();", "race"),
+        ("outer", "__syncthreads(); // until all have read the vectors before", "race"),
+    ],
+)
+def test_the_emulator_notices_a_barrier_that_is_missing(program: str, statement: str, complaint: str) -> None:
+    run = emulated(program, *EMULATED[program], "--without", statement)
+    assert run.returncode == 1
+    assert f": {complaint}: " in run.stderr
 
 
 @pytest.mark.host
