@@ -46,7 +46,7 @@ template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, cons
                 int units[N];
                 VP_UNROLL for (int k = 0; k < N; k++) units[k] = source.of[k].scalar ? 0 : u;
                 const float v = f(row, units);
-                row.y[u] = accumulate ? row.y[u] + v : v;
+                row.y[u] = VP_OPAQUE(accumulate) ? row.y[u] + v : v;
             });
         } else if (accumulate) {
             for_units(vp, r0, r1, u0, u1, rows, [&](const Rows<N>& row, int u) { row.y[u] += at(row, u); });

@@ -29,8 +29,8 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
         if (mine && lane() < n) {
             const int v = r + lane();
             float* y = i.dst.row(v) + u;
-            result += i.bias.row(v)[i.bias.scalar ? 0 : u];
-            *y = accumulate ? result + *y : result;
+            result += i.bias.row(v)[VP_OPAQUE(i.bias.scalar) ? 0 : u];
+            *y = VP_OPAQUE(accumulate) ? result + *y : result;
         }
     });
 }
@@ -70,7 +70,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
         __syncthreads();
         if (from + thread() < to) {
             const size_t at = (size_t)row * i.columns + from + thread();
-            float g = i.head.flags & ACCUMULATE ? vp.pool[i.gradient + at] : 0.f;
+            float g = VP_OPAQUE(i.head.flags) & ACCUMULATE ? vp.pool[i.gradient + at] : 0.f;
             VP_UNROLL for (int w = 0; w < WARPS; w++) g += scratch()[w * VP_TILE_COLUMNS + thread()];
             finish(g, row, from + thread());
         }
@@ -98,7 +98,7 @@ VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float
     const Weights at = weights_of(vp, i);
     const int k = row * (int)i.columns + column;
     step<Rule>(at, k, g * vp.gradient_scale, h);
-    if (at.average) average(at, k, i.complement);
+    if (VP_OPAQUE(at.average)) average(at, k, i.complement);
     vp.pool[i.transposed + (size_t)column * i.head.width + row] = at.w[k];
 }
 

@@ -75,17 +75,29 @@ enum {
     CHUNK = 16,    // terms of a sum that one thread adds up
 };
 
+// Calls f(row, column) for the places of a rectangle, row after row: two divisions, however many places.
+template <class F> VP_DEVICE void for_places(int rows, int columns, F f)
+{
+    if (columns <= 0) return;
+    int row = thread() / columns, column = thread() % columns;
+    const int down = THREADS / columns, across = THREADS % columns;
+    VP_ROLLED while (row < rows) {
+        f(row, column);
+        row += down;
+        column += across;
+        if (column >= columns) column -= columns, row++;
+    }
+}
+
 // Calls body(setup(r), u) for rows r in [r0, r1) and units u in [u0, u1). Bodies are independent of each other.
 template <class Setup, class Body> VP_DEVICE void for_units(const Vp&, int r0, int r1, int u0, int u1, Setup setup, Body body)
 {
-    const unsigned width = u1 - u0, total = (unsigned)(r1 - r0) * width;
-    VP_ROLLED for (unsigned k = thread(); k < total; k += THREADS) body(setup(r0 + (int)(k / width)), u0 + (int)(k % width));
+    for_places(r1 - r0, u1 - u0, [&](int r, int u) { body(setup(r0 + r), u0 + u); });
 }
 
 template <class F> VP_DEVICE void for_strips(const Vp&, int r0, int r1, int u0, int u1, F f)
 {
-    const unsigned width = u1 - u0, total = (unsigned)(r1 - r0) * width;
-    VP_ROLLED for (unsigned k = thread(); k < total; k += THREADS) f(r0 + (int)(k / width), u0 + (int)(k % width), 1);
+    for_places(r1 - r0, u1 - u0, [&](int r, int u) { f(r0 + r, u0 + u, 1); });
 }
 
 template <class F> VP_DEVICE void for_run(const Vp&, int n, F f)

@@ -107,7 +107,7 @@ struct Owned {
     VP_DEVICE int row(int k) const
     {
         if (k >= count) return -1;
-        if (!turn) return k / units * part + from + k % units;
+        if (!VP_OPAQUE(turn)) return k / units * part + from + k % units;
         const int r = (k / turn * vps + vp) * turn + k % turn;
         return r < rows ? r : -1;
     }
@@ -179,8 +179,7 @@ VP_DEVICE void stage(const Vp& vp, const Segments& x, int columns, int row, int 
             VP_ROLLED for (int c = lane(); c < width; c += WARP) copy_async4(to + c, from + c);
         }
     });
-    const int rest = STAGE - columns;
-    VP_ROLLED for (int k = thread(); k < n * rest; k += THREADS) buffer[k / rest * STAGE + columns + k % rest] = 0.f;
+    for_places(n, STAGE - columns, [&](int v, int c) { buffer[v * STAGE + columns + c] = 0.f; });
 }
 
 // Calls f(buffer, row, n) for tiles of the staged vectors of rows [0, total); the next tile comes while f works. f must
@@ -270,16 +269,16 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
             else slot_product<S, TILE>(vp.store, x, sums);
         });
         __syncthreads();
-        VP_ROLLED for (int t = thread(); t < owned.count * n; t += THREADS) {
-            const int k = t % owned.count, v = t / owned.count, u = owned.row(k);
-            if (u < 0) continue;
+        for_places(n, owned.count, [&](int v, int k) {
+            const int u = owned.row(k);
+            if (u < 0) return;
             const float* part = sums_buffer() + (k * (n == 1 ? 1 : TILE) + v) * along;
             float sum = part[0];
             VP_ROLLED for (int w = 1; w < along; w++) sum += part[w];
-            sum += i.bias.row(row + v)[i.bias.scalar ? 0 : u];
+            sum += i.bias.row(row + v)[VP_OPAQUE(i.bias.scalar) ? 0 : u];
             float* y = i.dst.row(row + v) + u;
-            *y = accumulate ? sum + *y : sum;
-        }
+            *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
+        });
     });
 }
 
@@ -292,10 +291,10 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
     VP_ROLLED for (int row = 0; row < i.head.n; row += TILE) {
         const int n = least(TILE, i.head.n - row);
         float* dy = sums_buffer();
-        VP_ROLLED for (int t = thread(); t < owned.count * n; t += THREADS) {
-            const int k = t % owned.count, v = t / owned.count, u = owned.row(k);
+        for_places(n, owned.count, [&](int v, int k) {
+            const int u = owned.row(k);
             dy[v * owned.count + k] = u < 0 ? 0.f : i.x.row(row + v)[u];
-        }
+        });
         __syncthreads();
         for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
             using S = decltype(slot);
@@ -324,10 +323,10 @@ template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, c
 {
     for_staged(vp, i.x, (int)i.columns, i.head.n, [&](const float* x, int row, int n) {
         float* dy = sums_buffer();
-        VP_ROLLED for (int t = thread(); t < owned.count * n; t += THREADS) {
-            const int k = t % owned.count, v = t / owned.count, u = owned.row(k);
+        for_places(n, owned.count, [&](int v, int k) {
+            const int u = owned.row(k);
             dy[v * owned.count + k] = u < 0 ? 0.f : i.dy.row(row + v)[u];
-        }
+        });
         __syncthreads();
         f(x, dy, n);
         __syncthreads();
@@ -400,7 +399,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
         VP_UNROLL for (int k = 0; k < VP_MOST; k++) slot_memory()[k * THREADS + thread()] = g[k];
         for_elements(owned, slots, s, (int)i.columns, [&](float sum, int row, int column) {
             if (row < 0) return;
-            const float before = accumulate ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
+            const float before = VP_OPAQUE(accumulate) ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
             finish(before + sum, row, column);
         });
         __syncthreads();
@@ -425,7 +424,7 @@ template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& 
     const Range slots = slots_of(i.matrix);
     if (slots.first == slots.last) {
         for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
-            VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(none ? 0.f : g[(size_t)row * columns + c], row, c);
+            VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
         });
         return;
     }
@@ -453,7 +452,7 @@ template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& 
     VP_ROLLED for (int k = warp(); k < owned.count; k += WARPS) {
         const int row = owned.row(k);
         if (row < 0) continue;
-        VP_ROLLED for (int c = lane(); c < columns; c += WARP) f(none ? 0.f : g[(size_t)row * columns + c], row, c);
+        VP_ROLLED for (int c = lane(); c < columns; c += WARP) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
     }
 #endif
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from vpps.errors import CapacityError
 from vpps.plan.onchip.device import Device
 from vpps.plan.onchip.holding import PERSISTENT, Gradients, Limits, MatrixSpec, Use
-from vpps.plan.onchip.place import ROW_SLICED, Place
+from vpps.plan.onchip.place import NARROW_ROWS, ROW_SLICED, Place
 
 
 def choose_gradients(
@@ -76,7 +76,7 @@ def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -
     """Whether neither the matrix nor its transpose is on the chip, and L2 does not hold it either: then operands are
     read once more by a second launch for little beside the weights."""
     roles = [places[name] for name in (matrix.name, f"{matrix.name}^T") if name in places]
-    off_chip = all(place.tier == "L2" and place.reason != ROW_SLICED for place in roles)
+    off_chip = all(place.tier == "L2" and place.reason not in (ROW_SLICED, NARROW_ROWS) for place in roles)
     return off_chip and 4 * matrix.rows * matrix.columns > device.l2_bytes
 
 

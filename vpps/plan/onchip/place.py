@@ -24,6 +24,10 @@ from vpps.plan.onchip.slots import ACCUMULATORS, Shape, most_rows, pieces, shape
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
+# Columns below which a row fills less than half of a warp: slots would be padding, and their products all overhead.
+NARROW = 16
+NARROW_ROWS = f"rows of fewer than {NARROW} columns would fill slots with padding"
+
 SPILLED = "kept out of registers: the kernel spilled"
 
 # Bytes that L2 moves for one float added by an atomic: it is read and written there.
@@ -189,6 +193,8 @@ class Attempt:
             return Place("L2", None, ROW_SLICED)
         if forced == "L2":
             return Place("L2", None, "forced to L2")
+        if forced is None and role.columns < NARROW:
+            return Place("L2", None, NARROW_ROWS)
         shapes = self.candidates(role)
         wanted: tuple[Tier, ...] = (forced,) if forced else ("registers", "shared")
         for tier in wanted:

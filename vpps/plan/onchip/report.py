@@ -9,7 +9,7 @@ from dataclasses import replace
 from vpps.errors import VppsError
 from vpps.plan.onchip.device import KIB, WARPS
 from vpps.plan.onchip.holding import Held, OnChip, Tier, rows_cap
-from vpps.plan.onchip.place import ROW_SLICED
+from vpps.plan.onchip.place import NARROW_ROWS, ROW_SLICED
 from vpps.plan.onchip.planner import ON_CHIP, plan_onchip
 from vpps.plan.onchip.slots import Shape, shapes, whole_rows
 
@@ -239,7 +239,8 @@ def _next(onchip: OnChip) -> list[str]:
 def _wanted_on_chip(onchip: OnChip, held: Held) -> bool:
     """Whether only lack of room keeps it off the chip: neither its shape, nor the user, nor an earlier spill."""
     by_force = held.name in onchip.options.tiers or (held.role == "W^T" and onchip.options.transposed == "atomic")
-    return not by_force and held.reason != ROW_SLICED and held.name not in onchip.limits.evicted
+    by_shape = held.reason in (ROW_SLICED, NARROW_ROWS)
+    return not by_force and not by_shape and held.name not in onchip.limits.evicted
 
 
 def _least(onchip: OnChip, held: Held) -> Shape:
