@@ -485,7 +485,7 @@ class Handle:
         planner = self._prepare(graph, "disassemble", training=True)
         self._check_loss(graph, loss)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
-        return disassemble(plan.script, plan.origin)
+        return disassemble(plan.script, plan.origin, plan.sequel)
 
     @_serialised
     def timeline(self, wait: bool = True) -> Timeline:
@@ -598,7 +598,7 @@ class Handle:
         if self._verify:
             from vpps.script.verify import verify
 
-            verify(plan.script, plan.layout, plan.origin)
+            verify(plan.script, plan.layout, plan.origin, plan.sequel)
             # What the script does not write it must not read: gradients of former launches, memory of former batches.
             for start, stop in plan.layout.unwritten:
                 self._machine.pool[start:stop] = np.nan
@@ -616,7 +616,7 @@ class Handle:
         try:
             if step:
                 self._residency.begin(plan, updates)
-            self._machine.launch(plan.script)  # at the very end: Ctrl-C may come as soon as it runs
+            self._machine.launch(plan.script, plan.sequel)  # at the very end: Ctrl-C may come as soon as it runs
         except BaseException:
             self._check_begun()
             raise

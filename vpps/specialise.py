@@ -23,7 +23,7 @@ class Arrangement:
 
     Attributes:
         chip: the slots, for the kernel.
-        slots: the matrices in them, for the plan.
+        slots: the matrices in them, and those whose gradients are products, for the plan.
         onchip: what was decided and why; None where the target has nothing to decide.
     """
 
@@ -131,9 +131,10 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
     for name, p in by_name.items():
         forward, transposed = roles[name], roles.get(f"{name}^T")
         dealt = _dealt(forward, numbers), None if transposed is None else _dealt(transposed, numbers)
-        if any(dealt):
+        gemm = forward.gradient == "gemm"
+        if any(dealt) or gemm:
             atomic = transposed is not None and transposed.tier == "atomic"
-            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT)
+            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT, gemm)
     return Arrangement(chip, in_slots, onchip)
 
 

@@ -25,6 +25,7 @@ from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Stream, Words, spans
+from vpps.script.products import Sequel
 from vpps.script.verify import Layout
 
 
@@ -44,6 +45,7 @@ class Plan:
         tables: used rows of each lookup table that has one.
         held: gradients that the pool holds after the launch for a later one.
         instructions: names of those that it uses.
+        sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         make_layout: see `layout`.
     """
@@ -62,6 +64,12 @@ class Plan:
     instructions: frozenset[str]
     encoded: tuple[int, int]
     make_layout: Callable[[], Layout]
+    sequel: Sequel | None = None
+
+    @property
+    def launches(self) -> int:
+        """Launches that a step takes."""
+        return 1 + (self.sequel.launches if self.sequel is not None else 0)
 
     @cached_property
     def layout(self) -> Layout:
@@ -201,6 +209,7 @@ class _Build:
         """A plan with backward, gradients and update."""
         end = EndOfLaunch(self.writer, self.distribution, self.blocks, update, self.held, keep)
         self.memory.for_training()
+        end.take_memory(self.memory)
         self._set_addresses()
         self._place_lists(True, self._reverse_lists(loss))
         end.place_lists()
@@ -239,7 +248,7 @@ class _Build:
                     self.writer.instruction("load", 1, shape[0], dealt.flags, parts=dealt.word, **fields)
 
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
-        script, starts = self.writer.finish()
+        script, streams = self.writer.finish()
         touched, tables, held = (end.touched, end.tables, end.held) if end is not None else (set(), {}, self.held)
         return Plan(
             self.graph,
@@ -248,7 +257,7 @@ class _Build:
             self.addresses,
             loss_slot,
             self.blocks,
-            list(zip(starts, self.writer.streams, strict=True)),
+            streams,
             self.writer.n_barriers,
             touched,
             tables,
@@ -256,6 +265,7 @@ class _Build:
             frozenset(self.writer.names).union(*(b.cell.instructions_used(end is not None) for b in self.blocks)),
             (began, time.perf_counter_ns()),
             self._layout,
+            end.sequel if end is not None else None,
         )
 
     def _layout(self) -> Layout:

@@ -62,7 +62,7 @@ class Place:
         moments: laid out like the weights, one per moment of the optimizer.
         average: laid out like the weights; 0 where none is made.
         floats: number of floats of each of them.
-        slots: where on the chip the matrix is during a launch; None: nowhere.
+        slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
     """
 
     weights: int
@@ -103,19 +103,21 @@ class Dealt:
 
 @dataclass(frozen=True, slots=True)
 class InSlots:
-    """A matrix that virtual processors hold on the chip.
+    """A matrix that virtual processors hold on the chip, or whose gradient is a product of matrices.
 
     Attributes:
-        rows: how it is dealt; None: it is in memory, only its transpose is on the chip.
+        rows: how it is dealt; None: it is in memory, at most its transpose is on the chip.
         transposed: how its transpose is, where that is held as well; else it is in memory, or
         atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
         keeps_gradient: its gradient stays on the chip from the first outer product to the update.
+        gemm: its gradient is one product of all vectors that it met, made between two launches.
     """
 
     rows: Dealt | None
     transposed: Dealt | None
     atomic: bool
     keeps_gradient: bool
+    gemm: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,7 @@ class SlabMemory:
         self.top = max((int(b.step_stage.max()) for b in self.blocks), default=0)
         self.arena = Arena(start)
         self.made: list[BlockMemory] = []
+        self._at_end: list[tuple[int, int]] = []  # spans taken there
 
     def backward(self, stage: int) -> int:
         """The period of a stage's backward; that of its forward is the stage itself."""
@@ -247,6 +248,14 @@ class SlabMemory:
             m.take_whole(arena, Life.LATE, periods[-1], end)
             m.take_scratch(arena, periods)
         self._settle()
+
+    def take_at_end(self, floats: int) -> int:
+        """Memory for the last period alone, after `for_training`; returns its address."""
+        self.arena.begin(self.end)
+        start = self.arena.take(floats, self.end)
+        if floats:
+            self._at_end.append((start, start + floats))
+        return start
 
     def for_inference(self, n_values: int, wanted: Ints) -> None:
         """Values are kept until the last vertex that reads them has run; the wanted ones to the end.
@@ -292,7 +301,8 @@ class SlabMemory:
     def arrays(self, fixed: Ints) -> Ints:
         """`(n, 4)`: start, stop, first and last period of all arrays, given the spans of those that last."""
         lasting = np.hstack([fixed, np.full_like(fixed, [-1, self.end])])
-        return np.concatenate([lasting, *(a for m in self.made for a in m.arrays())])
+        late = np.array([(start, stop, self.end, self.end) for start, stop in self._at_end], np.int64).reshape(-1, 4)
+        return np.concatenate([lasting, late, *(a for m in self.made for a in m.arrays())])
 
 
 def _last_periods(m: BlockMemory, readers: Ints) -> list[tuple[int, list[int]]]:

@@ -84,6 +84,12 @@ class BlockPlan:
         """Rows in a domain that run backward."""
         return self.n_needed if domain == 0 else int(self._ends[domain - 1][self.n_needed])
 
+    @property
+    def needed(self) -> tuple[IntArray, IntArray]:
+        """First row and number of rows in each domain, `(1, 1 + domains)`, of what runs backward, as of one step."""
+        count = np.array([[self.needed_rows(d) for d in range(self.cell.cell.n_domains + 1)]])
+        return np.zeros_like(count), count
+
     def vertex_of(self, rows: IntArray, domain: int) -> IntArray:
         """The vertex row that rows of a domain belong to."""
         return rows if domain == 0 else self._owner[domain - 1][rows]

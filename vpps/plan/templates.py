@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.plan.barriers import in_groups
@@ -13,6 +13,20 @@ from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import SlabGroups
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
+
+
+class Gathered(NamedTuple):
+    """A copy of vectors to where a product of matrices finds them. The plan fills in the first operand: where that is.
+
+    Attributes:
+        side: "dy" or "x" of the outer product that the product stands for.
+        column: first one of that side.
+        group: the instruction.
+    """
+
+    side: str
+    column: int
+    group: Group
 
 
 class Group:
@@ -44,6 +58,8 @@ class CellTemplates:
         forward, backward: groups between one barrier and the next, by barrier.
         keys: index lists that its words refer to, by key, numbered; base number `len(slabs) + i` is list i.
         n_forward_keys: the first of them are those that forward needs.
+        gradients: contributions to dense gradients, each with its instruction; but for those that
+        gathered: a product of matrices makes after the launch, each with the copies of its vectors.
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
     """
 
@@ -55,9 +71,14 @@ class CellTemplates:
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys = len(self.keys)
         self.backward = self._groups(self.lowered.backward, exclusive)
-        self.gradients: list[tuple[ParameterGradient, Group]] = [
-            (g, Group(self, [g.instr])) for g in self.lowered.parameter_gradients
-        ]
+        self.gradients: list[tuple[ParameterGradient, Group]] = []
+        self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
+        for g in self.lowered.parameter_gradients:
+            slots = distribution.places[g.parameter].slots
+            if slots is not None and slots.gemm:
+                self.gathered.append((g, self._copies(g.instr)))
+            else:
+                self.gradients.append((g, Group(self, [g.instr])))
         self.vector_index = _places(cell, Vector)
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
@@ -69,7 +90,7 @@ class CellTemplates:
         """Names of its instructions."""
         if training not in self._names:
             instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
-            gradients = [g.instr for g in self.lowered.parameter_gradients] if training else []
+            gradients = [g.instr for g, _ in self.gradients] if training else []
             self._names[training] = frozenset(i.name for i in [*instrs, *gradients])
         return self._names[training]
 
@@ -100,6 +121,20 @@ class CellTemplates:
             step = replace(i, name=f"outer_update.{rule}", values=values)
             self._fused[key] = Group(self, [step])
         return self._fused[key]
+
+    def _copies(self, outer: Instr) -> list[Gathered]:
+        """Copies of the vectors of an outer product."""
+        copies: list[Gathered] = []
+        for side, views in (("dy", [outer.operands["dy"]]), ("x", outer.operands["x"])):
+            column = 0
+            for view in views:
+                nowhere = View(-1, None, 0, 0, view.width, outer.domain)
+                operands = {"dst": nowhere, "a": view}
+                values = {"value": 0.0}
+                copy = Instr("copy", outer.node, outer.domain, view.width, 1, operands, values, rows=True)
+                copies.append(Gathered(side, column, Group(self, [copy])))
+                column += view.width
+        return copies
 
     def _groups(self, instrs: list[Instr], exclusive: bool) -> list[list[Group]]:
         if exclusive:

@@ -13,10 +13,13 @@ from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
+from vpps.plan.memory import SlabMemory
+from vpps.plan.products import GradientProducts
 from vpps.plan.rows import BlockPlan
 from vpps.plan.writer import ScriptWriter
 from vpps.script.encode import direct, indexed
 from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
+from vpps.script.products import Sequel
 from vpps.script.slices import TILE_COLUMNS
 
 
@@ -100,6 +103,7 @@ class EndOfLaunch:
         self._update = update
         self._held = held
         self._keep = keep
+        self._products = GradientProducts(writer, distribution, self.blocks, held)
         gradients = (g for b in self.blocks for g in b.cell.lowered.parameter_gradients)
         self.touched: set[Parameter] = {g.parameter for g in gradients}
         self.tables: dict[Parameter, UsedRows] = {}
@@ -111,6 +115,21 @@ class EndOfLaunch:
         """Whether this batch has any gradient."""
         tables = any(b.cell.lowered.table_gradients for b in self.blocks)
         return bool(self.touched) or tables
+
+    def take_memory(self, memory: SlabMemory) -> None:
+        """Take what the end needs of the memory that slabs leave."""
+        self._products.take_memory(memory)
+
+    @property
+    def sequel(self) -> Sequel | None:
+        """What follows the launch."""
+        products = self._products.products()
+        return Sequel(products, self.writer.entries) if products else None
+
+    @property
+    def _waits_for_products(self) -> bool:
+        """Whether no step can be made before all products are: the norm of all gradients must be known."""
+        return self._update is not None and self._update.clip_norm is not None and bool(self._products.parameters)
 
     @property
     def held(self) -> Held:
@@ -164,9 +183,11 @@ class EndOfLaunch:
         """All weight gradients, each once over all rows of a cell (Cavs's lazy batching).
 
         The last contribution to a matrix's gradient makes its step as well, unless the norm of all gradients must be
-        known first: nothing reads a matrix any more.
+        known first: nothing reads a matrix any more. Where all steps wait for a second launch, gradients that the chip
+        keeps go to memory meanwhile.
         """
-        update = self._update
+        update = None if self._waits_for_products else self._update
+        self._products.gather()
         written = set(self._held.dense)
         fuse = update is not None and update.clip_norm is None
         last = {g.parameter: g for b in self.blocks for g, _ in b.cell.gradients} if fuse else {}
@@ -175,9 +196,7 @@ class EndOfLaunch:
             if p in written and (update is not None or p in self.touched):
                 self._on_matrix("load_gradient", p, gradient=self.distribution.places[p].gradient)
         for b in self.blocks:
-            domains = range(b.cell.cell.n_domains + 1)
-            first = np.zeros((1, len(domains)), np.int64)
-            count = np.array([[b.needed_rows(d) for d in domains]])
+            first, count = b.needed
             for gradient, group in b.cell.gradients:
                 p = gradient.parameter
                 fusible = gradient.instr.name == "outer" and p not in kept
@@ -211,10 +230,26 @@ class EndOfLaunch:
         update = self._update
         if update is None:
             return
+        places, later = self.distribution.places, self._products.parameters
+        if self._waits_for_products:
+            self.writer.next_launch()
+            for p in self._kept():
+                if p in self.touched or p in self._held.dense:
+                    self._on_matrix("load_gradient", p, gradient=places[p].gradient)
         if update.clip_norm is not None:
             self._clip(update.clip_norm)
+        if self._waits_for_products or not later:
+            self._steps(update, places)
+            return
+        self._steps(update, [p for p in places if p not in later])
+        self.writer.next_launch()
+        self._steps(update, [p for p in places if p in later])
+
+    def _steps(self, update: Update, parameters: Iterable[Parameter]) -> None:
+        """The optimizer's step of some parameters."""
         rule = update.optimizer.name
-        for p, place in self.distribution.places.items():
+        for p in parameters:
+            place = self.distribution.places[p]
             if not p.trainable or p in self._stepped:
                 continue
             fields: dict[str, Any] = {**self._step(p, update), "hyper": self._hyper[p]}

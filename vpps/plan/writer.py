@@ -108,7 +108,8 @@ class ScriptWriter:
         exclusive: every virtual processor has a stream of its own; else all share one.
 
     Attributes:
-        streams: the instructions.
+        streams: the instructions, those of the second launch once `next_launch` has begun it.
+        entries: position of the entry points of the second launch; 0 where there is none.
         lists: spans of the index lists and input data.
         memory: spans of the pool that were taken for the whole launch.
         n_barriers: barriers so far.
@@ -128,6 +129,9 @@ class ScriptWriter:
         self.n_barriers = 0
         self.during = Phase.FORWARD
         self.names: set[str] = set()
+        self.entries = 0
+        self._first_launch: list[Stream] = []
+        self._entry_points = np.zeros(0, np.uint32)  # of the second launch; `finish` fills them in
         self._signals = 0
         self._why = ""
         self._period = BEFORE
@@ -218,20 +222,33 @@ class ScriptWriter:
         if stream.periods[-1][1] != self._period:
             stream.periods.append((stream.words, self._period))
 
-    def finish(self) -> tuple[Words, list[int]]:
-        """The script, and where each stream begins."""
+    def next_launch(self) -> None:
+        """What follows is for a second launch of the script, whose virtual processors begin at other entry points."""
+        assert not self.entries
+        self._first_launch = self.streams
+        self.streams = [Stream() for _ in self.streams]
+        self._entry_points = np.zeros(self.n_vps, np.uint32)  # kept, not copied, by `place_list`
+        self.entries = self.place_list(self._entry_points)
+        self._signals = 0  # its counters are others
+
+    def finish(self) -> tuple[Words, list[tuple[int, Stream]]]:
+        """The script, and its streams by the position where they begin."""
         end = plain(encode("end", 0, 0))
-        chunks, starts, position = self._data, [], self._data_words
-        for stream in self.streams:
+        chunks, found, position = self._data, [], self._data_words
+        for stream in (*self._first_launch, *self.streams):
             stream.add(end, (None, None, 0, "", self.during))
-            starts.append(position)
+            found.append((position, stream))
             chunks.extend(stream.chunks)
             self.periods.extend((position + first, number) for first, number in stream.periods)
             position += stream.words
+        starts = [start for start, _ in found]
+        n = len(self.streams)
+        if self.entries:
+            self._entry_points[:] = starts[n:] if self.exclusive else starts[n]
         script = np.concatenate(chunks)
         script[3] = len(script)
-        script[HEADER_WORDS : HEADER_WORDS + self.n_vps] = starts if self.exclusive else starts[0]
-        return script, starts
+        script[HEADER_WORDS : HEADER_WORDS + self.n_vps] = starts[:n] if self.exclusive else starts[0]
+        return script, found
 
 
 def spans(found: Sequence[Span]) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
+from vpps.script.products import Sequel
 from vpps.values import as_index
 
 MAX_VPS = 1024
@@ -133,8 +134,13 @@ class CpuMachine:
         self._recording = recording
         self._state.lib.vpps_timeline(self._state.handle, recording.address)
 
-    def launch(self, script: NDArray[np.uint32]) -> None:
-        """Begin to execute a script; returns at once. The previous launch must have ended."""
+    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+        """Begin to execute a script; returns at once. The previous launch must have ended.
+
+        Raises HandleError: something is to follow the script; on this target weights need no second launch.
+        """
+        if sequel is not None:
+            raise HandleError("target 'cpu' makes all gradients in the launch itself, so nothing can follow it")
         self._state.alive[:] = [self.pool, script, self._recording]
         if not self._state.lib.vpps_launch(self._state.handle, self.pool.ctypes.data, script.ctypes.data):
             raise HandleError("a launch was begun while another one is running")

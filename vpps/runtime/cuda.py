@@ -1,5 +1,8 @@
 """The cuda target: thread blocks of a GPU as virtual processors; one cooperative launch per script.
 
+Where gradients are products of matrices, those and a second launch of the script come after the first, in the same
+stream: the host waits for the last of them alone.
+
 A launch is a few calls of the driver that return at once: the script goes from page-locked memory to the GPU in a
 stream of its own, the kernel waits for it, and what the host wants to know comes back in one copy: report and losses,
 which lie side by side. Memory for scripts exists twice, for launches of even and of odd number, so that the script of a
@@ -13,6 +16,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,11 +30,14 @@ from vpps.kernel.resources import check_resources
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device
+from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
-from vpps.runtime.driver import DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
+from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
 from vpps.runtime.growth import MAX_POOL_FLOATS
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
+from vpps.script.instructions import HEADER_WORDS
+from vpps.script.products import Sequel
 from vpps.values import as_index
 
 KERNEL = "vpps_kernel"
@@ -136,6 +143,7 @@ class _State:
         self.kernel: LoadedKernel | None = None
         self.launches = 0  # begun
         self.ended = 0
+        self.runs = 0  # of the kernel: the second launches of scripts count as well
 
     def shutdown(self) -> None:
         """Wait for the launch in flight, which its clock limit ends if nothing else, and give everything back. No call
@@ -188,8 +196,9 @@ class CudaMachine:
         self._spec: KernelSpec | None = None
         self._kernel: Kernel | None = None
         self._staged: NDArray[np.uint32] | None = None  # what `stage` copies for the next launch
-        self._parameters = _Launch(patience=patience)
-        self._parameter_list = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
+        self._cublas: Cublas | None = None
+        self._parameters = _Launch(patience=patience), _Launch(patience=patience)  # for runs of even and of odd number
+        self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
         report_bytes = 4 * (_REPORT_WORDS + count)
         self._head_bytes = -(-report_bytes // _ALIGN_BYTES) * _ALIGN_BYTES  # before the pool
         self._state = _State(self._driver)
@@ -319,8 +328,36 @@ class CudaMachine:
             state.scripts[(state.launches + 1) & 1].load(script, state.copy)
         self._staged = script
 
-    def launch(self, script: NDArray[np.uint32]) -> None:
-        """Begin to execute a script; returns at once. The previous launch must have ended."""
+    def _running(self, number: int, script: int, kernel: LoadedKernel, shared_bytes: int) -> Call:
+        """A run of the kernel, with the counters that the run before has cleared.
+
+        Args:
+            number: of the run.
+            script: address of what it executes.
+        """
+        p, k = self._parameters[number & 1], number & 1
+        p.pool, p.script, p.report = self.pool.address, script, self.pool.memory.address
+        p.counters = self._counters.address + k * COUNTERS * _LINE_BYTES
+        p.cleared = self._counters.address + (k ^ 1) * COUNTERS * _LINE_BYTES
+        parameters = ctypes.addressof(self._parameter_lists[k])
+        return self._driver.launching(kernel, self.vps, THREADS, shared_bytes, self._state.compute, parameters)
+
+    def _following(
+        self, sequel: Sequel, number: int, script: int, kernel: LoadedKernel, shared_bytes: int
+    ) -> list[Call]:
+        """What follows the first launch of a script: products, and a second launch, for which other entry points are
+        copied into the script's head."""
+        if self._cublas is None:
+            self._cublas = Cublas(self._driver, self._state.compute)
+        calls = self._cublas.multiplying(self.pool.address, sequel.products)
+        if sequel.entries:
+            head, entries = script + 4 * HEADER_WORDS, script + 4 * sequel.entries
+            calls.append(self._driver.copying(head, entries, 4 * self.vps, self._state.compute))
+            calls.append(self._running(number, script, kernel, shared_bytes))
+        return calls
+
+    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+        """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended."""
         state, kernel = self._state, self._kernel
         if state.launches != state.ended:
             raise HandleError("a launch was begun while another one is running")
@@ -330,29 +367,41 @@ class CudaMachine:
         self.stage(script)
         self._staged = None
         buffer = state.scripts[number & 1]
-        mine = self._counters.address + (number & 1) * COUNTERS * _LINE_BYTES
-        other = self._counters.address + (~number & 1) * COUNTERS * _LINE_BYTES
-        p = self._parameters
-        p.pool, p.script, p.report = self.pool.address, buffer.address, self.pool.memory.address
-        p.counters, p.cleared = mine, other
         self.pool.forget()
-        with self._driver as driver:
-            stream, results = state.compute, self._results
-            launching = driver.launching(
-                state.kernel, self.vps, THREADS, kernel.shared_bytes, stream, ctypes.addressof(self._parameter_list)
+        with self._driver as driver, ExitStack() as context:
+            stream, results, run = state.compute, self._results, state.runs + 1
+            running = self._running(run, buffer.address, state.kernel, kernel.shared_bytes)
+            following: list[Call] = []
+            refused: tuple[type[Exception], ...] = ()
+            if sequel is not None:
+                following = self._following(sequel, run + 1, buffer.address, state.kernel, kernel.shared_bytes)
+                assert self._cublas is not None
+                context.enter_context(self._cublas.current())
+                refused = (self._cublas.error,)
+                run += sequel.launches
+            ending = (
+                driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
+                driver.recording(state.ended_event, stream),
             )
             try:
                 # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
                 driver.run(
                     driver.awaiting(buffer.copied, stream),
-                    launching,
+                    running,
                     partial(setattr, state, "launches", number),
-                    driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
-                    driver.recording(state.ended_event, stream),
+                    partial(setattr, state, "runs", run),
+                    *following,
+                    *ending,
                 )
+            except refused as error:  # and nothing that came after it was tried
+                self._clear_counters()  # there may be runs that never were
+                driver.run(*ending)
+                raise DriverError("cuBLAS", str(error)) from error
             except DriverError as error:
                 if error.index <= 1:
                     state.launches = number - 1
+                if not error.lost:
+                    self._clear_counters()
                 if error.name == _TOO_LARGE:
                     raise HandleError(
                         f"vps={self.vps}: the {self._driver.gpu.name} does not run that many virtual processors at "
@@ -398,6 +447,7 @@ class CudaMachine:
 
     def close(self) -> None:
         """Wait for the launch in flight and free everything; may be called twice."""
+        self._cublas = None  # while its stream is still there
         self._finalizer()
         self._state.ended = self._state.launches
         self._state.kernel = self._kernel = self._spec = self._staged = None

@@ -11,6 +11,7 @@ from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import Pool
 from vpps.plan.onchip import Device
 from vpps.runtime.recording import Recording
+from vpps.script.products import Sequel
 
 
 class Failure(NamedTuple):
@@ -71,8 +72,11 @@ class Machine(Protocol):
         """Where the next launches put their records; only for a kernel with a timeline."""
         ...
 
-    def launch(self, script: NDArray[np.uint32]) -> None:
-        """Begin to execute a script; returns at once. The previous launch must have ended."""
+    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+        """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended.
+
+        Products, and a second launch of the script, count as part of the launch.
+        """
         ...
 
     @property

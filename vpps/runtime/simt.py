@@ -16,6 +16,7 @@ from vpps.runtime.emulator import MAX_BLOCKS, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
+from vpps.script.products import Sequel, entered_at, multiply
 from vpps.values import as_index
 
 DEFAULT_VPS = 4
@@ -52,6 +53,7 @@ class SimtMachine:
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
         self._launches = 0
+        self._runs = 0  # of the kernel: second launches counted as well
         self._failure: Failure | None = None
         self._open = True
 
@@ -90,26 +92,38 @@ class SimtMachine:
         """Raises HandleError: kernels of this target record no timeline."""
         raise HandleError("timeline=True: target 'simt' records no timelines; use target='cpu' for one")
 
-    def launch(self, script: NDArray[np.uint32]) -> None:
-        """Execute a script."""
+    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+        """Execute a script, and what follows it."""
         if self._spec is None or self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
         self._launches += 1
+        self._failure = self._run(self._emulator, self._spec, script)
+        if sequel is None or self._failure is not None:
+            return
+        for product in sequel.products:
+            multiply(self.pool, product)
+        if sequel.entries:
+            self._failure = self._run(self._emulator, self._spec, entered_at(script, sequel.entries))
+
+    def _run(self, emulator: Emulator, spec: KernelSpec, script: NDArray[np.uint32]) -> Failure | None:
+        """One launch of the kernel."""
+        self._runs += 1
         report = np.zeros(2 + self.vps, np.uint32)
-        findings = self._emulator.run(
+        findings = emulator.run(
             self.pool,
             script,
-            self._counters[self._launches & 1],
-            self._counters[~self._launches & 1],
+            self._counters[self._runs & 1],
+            self._counters[~self._runs & 1],
             report,
             blocks=self.vps,
-            shared_bytes=self._spec.chip.shared_bytes,
+            shared_bytes=spec.chip.shared_bytes,
             seed=self.seed,
             races=self.races,
         )
-        self._failure = _failure(findings, report)
-        if self._failure is not None:
+        failure = _failure(findings, report)
+        if failure is not None:
             self._counters[:] = 0
+        return failure
 
     @property
     def launches(self) -> int:

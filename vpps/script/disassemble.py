@@ -21,6 +21,7 @@ from vpps.script.instructions import (
     Instruction,
     Kind,
 )
+from vpps.script.products import Sequel, entered_at
 
 Words = NDArray[np.uint32]
 
@@ -124,25 +125,38 @@ def instructions(script: Words, entry: int) -> Iterator[Decoded]:
         position += decoded.words
 
 
-def disassemble(script: Words, origin: Callable[[int], str] = lambda position: "") -> str:
+def disassemble(script: Words, origin: Callable[[int], str] = lambda position: "", sequel: Sequel | None = None) -> str:
     """The script as text.
 
     Args:
         origin: gives the user's words for a position (`Plan.origin`).
+        sequel: what follows the first launch.
     """
     entries = entry_points(script)
-    lines = [f"; {len(script)} words, {len(entries)} virtual processors"]
+    lines = [f"; {len(script)} words, {len(entries)} virtual processors", *_streams(script, entries, origin)]
+    if sequel is not None:
+        lines.append("; then, outside the kernel")
+        lines.extend(
+            f"{'':8s}  {'product':28s} {product}  ; gradient of {product.name!r}" for product in sequel.products
+        )
+        if sequel.entries:
+            lines.append("; then a second launch")
+            lines.extend(_streams(script, entry_points(entered_at(script, sequel.entries)), origin))
+    return "\n".join(lines) + "\n"
+
+
+def _streams(script: Words, entries: list[int], origin: Callable[[int], str]) -> Iterator[str]:
+    """Lines for the instructions of a launch."""
     for entry in sorted(set(entries)):
         vps = [i for i, e in enumerate(entries) if e == entry]
-        lines.append(f"; virtual processors {', '.join(map(str, vps))}, from word {entry}")
+        yield f"; virtual processors {', '.join(map(str, vps))}, from word {entry}"
         for d in instructions(script, entry):
             flags = "".join(f".{name.lower()}" for name, f in Flag.__members__.items() if d.flags & f)
             fields = ", ".join(f"{name}={_text(value)}" for name, value in d.fields.items())
             shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
             where = origin(d.position)
             text = f"{d.position:8d}  {d.instruction.name + flags:28s} {shape:18s} {fields}".rstrip()
-            lines.append(f"{text}  ; {where}" if where else text)
-    return "\n".join(lines) + "\n"
+            yield f"{text}  ; {where}" if where else text
 
 
 def _text(value: object) -> str:

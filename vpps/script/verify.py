@@ -9,6 +9,9 @@
     - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
       (read after write, write after read, write after write).
 
+What follows the first launch of a script - products of matrices, then a second launch - is the same history: each
+begins when all that came before is over.
+
 Order is tracked by vector clocks, so it holds for any arrangement of signals and waits, not only for full barriers.
 """
 
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 from vpps.errors import ScriptError
 from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
 from vpps.script.instructions import Flag, Kind, Role, Slices
+from vpps.script.products import Product, Sequel, entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
 
 Ints = NDArray[np.int64]
@@ -64,24 +68,31 @@ class Layout:
     lists: Ints
 
 
-def verify(script: Words, layout: Layout, origin: Callable[[int], str] = lambda position: "") -> None:
-    """Check a script. Raises ScriptError naming the instruction and, through `origin`, the user's cell and op."""
-    Verifier(script, layout, origin).run()
+def verify(
+    script: Words,
+    layout: Layout,
+    origin: Callable[[int], str] = lambda position: "",
+    sequel: Sequel | None = None,
+) -> None:
+    """Check a script, and what follows its first launch.
+
+    Raises ScriptError naming the instruction and, through `origin`, the user's cell and op.
+    """
+    Verifier(script, layout, origin, sequel).run()
 
 
 class Verifier:
     """One execution."""
 
-    def __init__(self, script: Words, layout: Layout, origin: Callable[[int], str]) -> None:
+    def __init__(
+        self, script: Words, layout: Layout, origin: Callable[[int], str], sequel: Sequel | None = None
+    ) -> None:
         self.script = script
+        self.sequel = sequel
         self.layout = layout
         self.origin = origin
         self.panel = layout.panel
         self.n = layout.n_vps
-        entries = entry_points(script)
-        if len(entries) != self.n:
-            raise ScriptError(f"the script is for {len(entries)} virtual processors, not {self.n}")
-        self.streams: list[Iterator[Decoded]] = [instructions(script, e) for e in entries]
         self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
         self.holds = np.ones(layout.pool_floats, bool)
         for start, stop in layout.unwritten:
@@ -100,11 +111,29 @@ class Verifier:
         raise ScriptError(f"word {d.position}, {d.instruction.name}{f' ({where})' if where else ''}: {what}")
 
     def run(self) -> None:
-        """Let the virtual processors run in turn, each until it must wait."""
-        waiting: list[Decoded | None] = [next(s) for s in self.streams]
+        """All that happens."""
+        self.launch(entry_points(self.script))
+        if self.sequel is None:
+            return
+        self.join()
+        for product in self.sequel.products:
+            self.multiply(product)
+        if self.sequel.entries:
+            self.launch(entry_points(entered_at(self.script, self.sequel.entries)))
+
+    def launch(self, entries: list[int]) -> None:
+        """One launch: let the virtual processors run in turn, each until it must wait.
+
+        Args:
+            entries: where each begins.
+        """
+        if len(entries) != self.n:
+            raise ScriptError(f"the script is for {len(entries)} virtual processors, not {self.n}")
+        streams = [instructions(self.script, e) for e in entries]
+        waiting: list[Decoded | None] = [next(s) for s in streams]
         while any(waiting):
             moved = False
-            for p, stream in enumerate(self.streams):
+            for p, stream in enumerate(streams):
                 d = waiting[p]
                 while d is not None and self.step(p, d):
                     moved = True
@@ -113,6 +142,31 @@ class Verifier:
             if not moved:
                 stuck = [f"VP {p} at word {d.position}" for p, d in enumerate(waiting) if d is not None]
                 raise ScriptError(f"deadlock: nothing signals what {', '.join(stuck)} wait for")
+
+    def join(self) -> None:
+        """The launch has ended: all know of all that was done, and the next one has counters of its own."""
+        now = self.clock.diagonal().copy()
+        self.clock[:] = now
+        np.fill_diagonal(self.clock, now + 1)
+        self.counters.clear()
+
+    def multiply(self, product: Product) -> None:
+        """Check a product between two launches, and note what it writes."""
+        where = f"the product for the gradient of {product.name!r}"
+        gradient = product.gradient + np.arange(product.rows * product.columns)
+        touched = [("G", gradient[:1], product.rows * product.columns, product.accumulate)]
+        for side, at, width in (("dY", product.dy, product.rows), ("X", product.x, product.columns)):
+            touched.append((side, at.address + np.arange(product.n) * at.stride, width, True))
+        for side, starts, width, read in touched:
+            units = np.arange(width)
+            outside = self.outside(starts, units, self.period)
+            if len(outside):
+                raise ScriptError(f"{where}: {width} elements of {side} from {outside[0]} on are no row of one array")
+            cells = _grid(starts, units)
+            if read and not self.holds[cells].all():
+                missing = cells[~self.holds[cells]][0]
+                raise ScriptError(f"{where}: reads element {missing} of {side}, which nothing has written")
+        self.holds[gradient] = True
 
     def step(self, p: int, d: Decoded) -> bool:
         """Execute one instruction of VP p; False if it must wait."""
@@ -391,14 +445,20 @@ class Verifier:
 
     def grid(self, d: Decoded, starts: Ints, units: Ints) -> Ints:
         """Elements of rows; each row must lie inside one array that the pool holds now."""
-        if len(starts) and len(units):
-            memory = self.arrays(self.period_of(d))
-            array = np.searchsorted(memory[:, 0], starts + units[0], side="right") - 1
-            inside = (array >= 0) & (starts + units[-1] < memory[array, 1])
-            if not inside.all():
-                start = starts[~inside][0]
-                self.fail(d, f"elements {start + units[0]} to {start + units[-1]} are no row of one array of the pool")
+        outside = self.outside(starts, units, self.period_of(d))
+        if len(outside):
+            first, last = outside[0] + units[0], outside[0] + units[-1]
+            self.fail(d, f"elements {first} to {last} are no row of one array of the pool")
         return _grid(starts, units)
+
+    def outside(self, starts: Ints, units: Ints, period: int) -> Ints:
+        """Those of some rows that do not lie inside one array that the pool holds in a period."""
+        if not len(units):
+            return starts[:0]
+        memory = self.arrays(period)
+        array = np.searchsorted(memory[:, 0], starts + units[0], side="right") - 1
+        found: Ints = starts[(array < 0) | (starts + units[-1] >= memory[array, 1])]
+        return found
 
     def list(self, d: Decoded, position: int, rows: Ints) -> Ints:
         """Words of an index list."""
