@@ -326,7 +326,7 @@ class TestKernels:
 class TestUsable:
     def test_gpus_are(self, fake: FakeCuda) -> None:
         assert why_cuda_is_unusable() is None
-        assert driver.usable_gpu() == ("Imaginary 1", "sm_90", 4, 227 * 1024, 13000)
+        assert driver.usable_gpu() == ("Imaginary 1", "sm_90", 4, 227 * 1024, 13000, 228 * 1024, 50 << 20)
 
     def test_without_a_driver_nothing_is_imported(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(name: str) -> None:
