@@ -95,7 +95,7 @@ class Handle:
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
             spends some 30 ns per instruction on it; the results are the same. Target cpu only.
-        onchip: what to force of the distribution of weights over the chip (cuda, simt); default: nothing.
+        onchip: what to force of the distribution of weights over the chip; default: nothing. Not for target "cpu".
 
     Raises:
         HandleError: the model already has an open training handle, or an argument is wrong.
@@ -130,6 +130,13 @@ class Handle:
             target = TARGET.get()
         if target not in ("auto", "cpu", "simt", "cuda"):
             raise HandleError(f"target={target!r}: expected 'auto', 'cpu', 'cuda' or 'simt'")
+        if onchip is not None and not isinstance(onchip, Options):
+            raise HandleError(f"onchip={onchip!r}: expected vpps.plan.onchip.Options")
+        if onchip is not None and target == "cpu":
+            raise HandleError(
+                "onchip=...: target 'cpu' keeps weights and their gradients in memory; leave it out, or use "
+                "target='cuda' or 'simt'"
+            )
         if policy not in POLICIES:
             raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
         if schedule not in SCHEDULES:
@@ -616,7 +623,11 @@ class Handle:
         try:
             if step:
                 self._residency.begin(plan, updates)
-            self._machine.launch(plan.script, plan.sequel)  # at the very end: Ctrl-C may come as soon as it runs
+            # At the very end: Ctrl-C may come as soon as it runs.
+            if plan.sequel is None:
+                self._machine.launch(plan.script)
+            else:
+                self._machine.launch(plan.script, plan.sequel)
         except BaseException:
             self._check_begun()
             raise

@@ -143,7 +143,7 @@ class _State:
         self.kernel: LoadedKernel | None = None
         self.launches = 0  # begun
         self.ended = 0
-        self.runs = 0  # of the kernel: the second launches of scripts count as well
+        self.second_launches = 0  # of scripts
 
     def shutdown(self) -> None:
         """Wait for the launch in flight, which its clock limit ends if nothing else, and give everything back. No call
@@ -343,16 +343,16 @@ class CudaMachine:
         return self._driver.launching(kernel, self.vps, THREADS, shared_bytes, self._state.compute, parameters)
 
     def _following(
-        self, sequel: Sequel, number: int, script: int, kernel: LoadedKernel, shared_bytes: int
+        self, cublas: Cublas, sequel: Sequel, number: int, script: int, kernel: LoadedKernel, shared_bytes: int
     ) -> list[Call]:
         """What follows the first launch of a script: products, and a second launch, for which other entry points are
         copied into the script's head."""
-        if self._cublas is None:
-            self._cublas = Cublas(self._driver, self._state.compute)
-        calls = self._cublas.multiplying(self.pool.address, sequel.products)
+        state, driver = self._state, self._driver
+        calls = cublas.multiplying(self.pool.address, sequel.products)
         if sequel.entries:
             head, entries = script + 4 * HEADER_WORDS, script + 4 * sequel.entries
-            calls.append(self._driver.copying(head, entries, 4 * self.vps, self._state.compute))
+            calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
+            calls.append(driver.copying(head, entries, 4 * self.vps, state.compute))
             calls.append(self._running(number, script, kernel, shared_bytes))
         return calls
 
@@ -369,16 +369,16 @@ class CudaMachine:
         buffer = state.scripts[number & 1]
         self.pool.forget()
         with self._driver as driver, ExitStack() as context:
-            stream, results, run = state.compute, self._results, state.runs + 1
-            running = self._running(run, buffer.address, state.kernel, kernel.shared_bytes)
+            stream, results, run = state.compute, self._results, number + state.second_launches
+            what = buffer.address, state.kernel, kernel.shared_bytes
+            running = self._running(run, *what)
             following: list[Call] = []
             refused: tuple[type[Exception], ...] = ()
             if sequel is not None:
-                following = self._following(sequel, run + 1, buffer.address, state.kernel, kernel.shared_bytes)
-                assert self._cublas is not None
-                context.enter_context(self._cublas.current())
-                refused = (self._cublas.error,)
-                run += sequel.launches
+                cublas = self._cublas = self._cublas or Cublas(driver, stream)
+                following = self._following(cublas, sequel, run + 1, *what)
+                context.enter_context(cublas.current())
+                refused = (cublas.error,)
             ending = (
                 driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
                 driver.recording(state.ended_event, stream),
@@ -389,7 +389,6 @@ class CudaMachine:
                     driver.awaiting(buffer.copied, stream),
                     running,
                     partial(setattr, state, "launches", number),
-                    partial(setattr, state, "runs", run),
                     *following,
                     *ending,
                 )
@@ -400,7 +399,7 @@ class CudaMachine:
             except DriverError as error:
                 if error.index <= 1:
                     state.launches = number - 1
-                if not error.lost:
+                if sequel is not None and not error.lost:
                     self._clear_counters()
                 if error.name == _TOO_LARGE:
                     raise HandleError(
