@@ -147,10 +147,10 @@ def train(net: Net, accumulate: bool, **options: Any) -> tuple[list[float], list
     return losses, launches
 
 
-def assert_trains_as_on_cpu(accumulate: bool, training: str, **options: Any) -> list[int]:
+def assert_trains_as_on_cpu(accumulate: bool, training: str, target: str = "simt", **options: Any) -> list[int]:
     """The losses, and in the end weights, moments and averages; launches of each call."""
     net, witness = Net(), Net()
-    losses, launches = train(net, accumulate, target="simt", vps=3, **options, **TRAININGS[training]())
+    losses, launches = train(net, accumulate, target=target, **{"vps": 3, **options, **TRAININGS[training]()})
     expected, _ = train(witness, accumulate, target="cpu", vps=2, **TRAININGS[training]())
     assert np.allclose(losses, expected, rtol=1e-4)
     for p in witness.model:

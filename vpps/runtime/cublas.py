@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from vpps.runtime.driver import Call, Driver, DriverError
+from vpps.errors import HandleError
+from vpps.runtime.driver import Call, Driver
 from vpps.script.products import Product
 
 
@@ -22,7 +23,7 @@ class Cublas:
         stream: of the launches.
 
     Raises:
-        DriverError: cuBLAS cannot be used.
+        HandleError: cuBLAS cannot be used.
     """
 
     def __init__(self, driver: Driver, stream: Any) -> None:
@@ -32,7 +33,14 @@ class Cublas:
             self._api = cupy.cuda.cublas
             self._handle = self._api.create()  # not CuPy's own, whose precision a program may have changed
         except (ImportError, RuntimeError) as error:  # the library is missing, or has no memory left
-            raise DriverError("cuBLAS", str(error)) from error
+            from cuda.bindings import __version__ as installed
+
+            major = installed.partition(".")[0]
+            raise HandleError(
+                "the gradients of large matrices are made by cuBLAS, and CuPy cannot use it here "
+                f"({type(error).__name__}: {error}): pip install 'cupy-cuda{major}x[ctk]' brings it; or let the "
+                "kernel make all gradients, with Handle(model, onchip=Options(gradients='passes'))"
+            ) from error
         weakref.finalize(self, _destroy, self._api, self._handle, driver, os.getpid()).atexit = False
         # The default computes in no lower precision than the operands': TF32 would have to be asked for.
         self._api.setMathMode(self._handle, self._api.CUBLAS_DEFAULT_MATH)
