@@ -8,9 +8,9 @@ enum {
     POLLS = 64,  // of a counter between two looks at the clock
 };
 
-VP_DEVICE Vp enter(const Launch& launch)
+// False: the launch before this one, of the same step, was stopped; there is nothing to go on with.
+VP_DEVICE bool enter(Vp& vp, const Launch& launch)
 {
-    Vp vp;
     vp.id = (int)blockIdx.x;
     vp.count = (int)gridDim.x;
     vp.pool = launch.pool;
@@ -25,7 +25,9 @@ VP_DEVICE Vp enter(const Launch& launch)
     if (vp.id == 0) {
         VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
-    return vp;
+    if (thread() == 0) *verdict() = load_relaxed(vp.report);
+    __syncthreads();
+    return *verdict() == 0;
 }
 
 // The instruction at the present position, in shared memory. What the one before it wrote is there for all threads.

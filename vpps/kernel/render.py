@@ -193,7 +193,7 @@ def render_cuda(spec: KernelSpec) -> str:
         routines=_joined(CUDA_ROUTINES),
         bounds=f"__launch_bounds__({THREADS}, {chip.blocks_per_sm}) ",
         parameter="const Launch launch",
-        enter="Vp vp = enter(launch);",
+        enter="Vp vp;\n    if (!enter(vp, launch)) return;",
         machine="",
         forms=FORMS,
         table=table,
