@@ -95,7 +95,9 @@ class Handle:
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
             spends some 30 ns per instruction on it; the results are the same. Target cpu only.
-        onchip: what to force of the distribution of weights over the chip; default: nothing. Not for target "cpu".
+        onchip: what to force of the distribution of weights over the chip; default: nothing. Not for target "cpu". With
+            `Options(groups=2)` two halves of the virtual processors hold a copy of the weights each, and run their own
+            part of a batch.
 
     Raises:
         HandleError: the model already has an open training handle, or an argument is wrong.
@@ -172,11 +174,13 @@ class Handle:
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._onchip = Options() if onchip is None else onchip
-        self._machine = make_machine(target, vps, self._onchip, train, timeline)
+        self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arrangement = NO_CHIP
         self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
-        self._residency = Residency(model, self._machine, type(self._optimizer) if train else None, decay)
+        self._residency = Residency(
+            model, self._machine, type(self._optimizer) if train else None, decay, self._onchip.groups
+        )
         self._pool_limit = self._machine.default_pool_limit if pool_limit is None else pool_limit
         self._closed = False
         self._plan: Plan | None = None
@@ -560,7 +564,8 @@ class Handle:
         known = self._arrangement.onchip
         if known is not None and {m.name for m in known.matrices} == {p.name for p in matrices}:
             return False
-        self._arrangements = arrangements(matrices, device, self._machine.vps, self._onchip, self._train)
+        of_group = self._machine.vps // self._onchip.groups
+        self._arrangements = arrangements(matrices, device, of_group, self._onchip, self._train)
         self._arrangement = next(self._arrangements)
         return True
 

@@ -29,10 +29,19 @@ class Residency:
     Args:
         kind: of the optimizer whose moments live there; None for inference, which needs neither moments nor gradients.
         ema: decay of the weights' moving averages, or None.
+        groups: of the machine's virtual processors.
     """
 
-    def __init__(self, model: Model, machine: Machine, kind: type[Optimizer] | None, ema: float | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        machine: Machine,
+        kind: type[Optimizer] | None,
+        ema: float | None = None,
+        groups: int = 1,
+    ) -> None:
         self.model = model
+        self.groups = groups
         self.machine = machine
         self.kind = kind
         self.ema = ema
@@ -90,13 +99,14 @@ class Residency:
         n_moments = len(self.kind.moments) if self.kind is not None else 0
         distribution = Distribution(
             self.model,
-            self.machine.vps,
+            self.machine.vps // self.groups,
             self.machine.panel,
             n_moments,
             self.kind is not None,
             accumulates,
             averages=self.ema is not None,
             slots=slots,
+            groups=self.groups,
         )
         reserve(distribution.end)
         self.machine.pool[: distribution.end] = 0

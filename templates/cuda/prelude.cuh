@@ -18,6 +18,7 @@ enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
 VP_DEVICE int thread() { return (int)threadIdx.x; }
 VP_DEVICE int lane() { return thread() % WARP; }
 VP_DEVICE int warp() { return thread() / WARP; }
+VP_DEVICE int rank() { return (int)blockIdx.x; }  // of the virtual processor among those of all groups
 
 #ifdef VP_SIMT
 VP_DEVICE float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -49,7 +50,8 @@ struct Slices {
 };
 
 struct Vp {
-    int id, count;
+    int id, count;         // index and number of those who divide the present instruction: a group, or all
+    int first;             // rank of the first one of the group
     float* pool;
     const Word* script;
     unsigned *counters, *report;

@@ -1,18 +1,26 @@
 // ---- signal, wait, and the words of the script, CUDA (kernel.md 3)
 enum {
     COUNTER_WORDS = 32,
-    COUNTERS = 4,
+    COUNTERS = VP_COUNTERS,
     STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
     UNKNOWN_INSTRUCTION = 1,
     OUT_OF_PATIENCE = 2,
     POLLS = 64,  // of a counter between two looks at the clock
 };
 
+// Who divides an instruction: the virtual processors of a group, or those of all.
+VP_DEVICE int group_size() { return (int)gridDim.x / VP_GROUPS; }
+VP_DEVICE void count_all(Vp& vp, bool all)
+{
+    vp.id = all ? rank() : rank() - vp.first;
+    vp.count = all ? (int)gridDim.x : group_size();
+}
+
 // False: the launch before this one, of the same step, was stopped; there is nothing to go on with.
 VP_DEVICE bool enter(Vp& vp, const Launch& launch)
 {
-    vp.id = (int)blockIdx.x;
-    vp.count = (int)gridDim.x;
+    vp.first = VP_GROUPS > 1 ? rank() - rank() % group_size() : 0;
+    count_all(vp, false);
     vp.pool = launch.pool;
     vp.script = launch.script;
     vp.counters = launch.counters;
@@ -20,9 +28,9 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     vp.patience = launch.patience;
     vp.gradient_scale = 1.f;
     declare_registers(vp.store);
-    vp.position = launch.script[VP_HEADER_WORDS + vp.id];
+    vp.position = launch.script[VP_HEADER_WORDS + rank()];
     vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
-    if (vp.id == 0) {
+    if (rank() == 0) {
         VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
     if (thread() == 0) *verdict() = load_relaxed(vp.report);
@@ -45,7 +53,9 @@ VP_DEVICE const Word* fetch(Vp& vp)
         __syncthreads();
     }
     at(vp.position);
-    return buffer + (vp.position - vp.fetched);
+    buffer += vp.position - vp.fetched;
+    if (VP_GROUPS > 1) count_all(vp, buffer[0] >> 16 & ALL);
+    return buffer;
 }
 
 VP_DEVICE void signal(const Vp& vp, const Signal& i)
@@ -58,7 +68,7 @@ VP_DEVICE void stop(const Vp& vp, unsigned why)
 {
     if (thread() != 0) return;
     if (compare_and_swap(vp.report, 0, vp.position + 1) == 0) store_relaxed(vp.report + 1, why);
-    store_relaxed(vp.report + 2 + vp.id, vp.position);
+    store_relaxed(vp.report + 2 + rank(), vp.position);
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
 }
 
@@ -78,7 +88,7 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
             }
         }
         seen = load_acquire(counter);
-        if (seen >= STOPPED) store_relaxed(vp.report + 2 + vp.id, vp.position);
+        if (seen >= STOPPED) store_relaxed(vp.report + 2 + rank(), vp.position);
         *verdict() = seen < STOPPED;
     }
     __syncthreads();

@@ -1,7 +1,7 @@
 // ---- signal and wait, host. A counter's line: how many signals came, how many virtual processors sleep until more come.
 enum {
     COUNTER_WORDS = 32,
-    COUNTERS = 4,
+    COUNTERS = VP_COUNTERS,
     YIELDS = 20,         // after its spins, how often a wait lets another thread run before it sleeps
     STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
 };

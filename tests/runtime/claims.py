@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import vpps
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
-from vpps.plan.writer import BARRIER
+from vpps.plan.writer import BARRIERS
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Failure
 from vpps.script.encode import encode, plain
@@ -40,7 +40,7 @@ def barriers(vps: int, n: int) -> Words:
     """A stream of barriers of all virtual processors."""
     parts = []
     for k in range(n):
-        words = BARRIER.copy()
+        words = BARRIERS[0].copy()
         words[-1] = vps * (k + 1)
         parts.append(words)
     return np.concatenate([plain([]), *parts])

@@ -11,7 +11,7 @@ import vpps
 from tests.classifier import new, same_bits
 from tests.processes import run
 from vpps.plan.distribution import FIRST_FREE
-from vpps.plan.writer import BARRIER
+from vpps.plan.writer import BARRIERS
 from vpps.runtime.cores import usable_cores
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import encode, plain
@@ -26,7 +26,7 @@ def barriers(vps: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """A script of n barriers and nothing else."""
     parts = [plain([MAGIC, vps, 1, 0] + [HEADER_WORDS + vps] * vps)]
     for k in range(n):
-        words = BARRIER.copy()
+        words = BARRIERS[0].copy()
         words[-1] = vps * (k + 1)
         parts.append(words)
     return np.concatenate([*parts, plain(encode("end", 0, 0))])

@@ -74,6 +74,7 @@ class Chip:
         buffers: tiles of vectors in shared memory; 2 where the next one is copied while one is multiplied.
         sums: floats of partial sums of a pass.
         blocks_per_sm: thread blocks on a multiprocessor.
+        groups: of thread blocks; each holds all of it once.
     """
 
     slots: tuple[KernelSlot, ...] = ()
@@ -85,6 +86,7 @@ class Chip:
     buffers: int = 1
     sums: int = 0
     blocks_per_sm: int = 1
+    groups: int = 1
 
     @property
     def keeps_gradients(self) -> bool:
@@ -114,7 +116,8 @@ class Chip:
     def describe(self) -> str:
         """One line for the head of the source."""
         held = ", ".join(m.what for m in self.matrices) or "weights in memory"
-        return f"{held}; {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
+        groups = f"{self.groups} groups; " if self.groups > 1 else ""
+        return f"{groups}{held}; {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
 
 
 MEMORY_ONLY = Chip()

@@ -13,6 +13,7 @@ from vpps.kernel.chip import SCRIPT_WORDS, THREADS
 from vpps.kernel.spec import KernelSpec
 from vpps.optim import HYPER
 from vpps.script.instructions import (
+    COUNTERS,
     FORMS,
     HEAD_WORDS,
     HEADER_WORDS,
@@ -120,6 +121,7 @@ def _render(timeline: bool, **values: Any) -> str:
         indexed=INDEXED,
         scalar=SCALAR,
         offset_mask=OFFSET_MASK,
+        counters=COUNTERS,
         flags=Flag.__members__,
         hyper=HYPER,
         ctype=C_TYPES,
@@ -173,6 +175,7 @@ def render_cuda(spec: KernelSpec) -> str:
         "VP_PANEL": (1, "units are dealt one by one"),
         "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a matrix in memory"),
         "VP_SCRIPT_WORDS": (SCRIPT_WORDS, "of the script are in shared memory at a time"),
+        "VP_GROUPS": (chip.groups, "of virtual processors, as many in each"),
         "VP_SLOTS": (len(chip.slots), "that hold weights on the chip"),
         "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
         "VP_TILE": (chip.tile, "vectors that one pass over the slots multiplies"),

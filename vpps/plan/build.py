@@ -17,10 +17,12 @@ from vpps.graph.trace import TracedCell
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey
 from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Distribution, Held
+from vpps.plan.grouped import GroupedSchedule
+from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Args, Data, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import SlabMemory
 from vpps.plan.rows import BlockPlan
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedules import SCHEDULES, Schedule
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
@@ -48,6 +50,7 @@ class Plan:
         sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         make_layout: see `layout`.
+        grouping: which group of virtual processors runs what; None where there is one.
     """
 
     graph: Graph
@@ -65,6 +68,7 @@ class Plan:
     encoded: tuple[int, int]
     make_layout: Callable[[], Layout]
     sequel: Sequel | None = None
+    grouping: Grouping | None = None
 
     @property
     def launches(self) -> int:
@@ -176,14 +180,23 @@ class _Build:
         self.held = held
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
-        self.schedule = planner.schedule(self.writer)
         self._key_position = -1
         self.addresses: Ints = np.full(len(topology.value_block), -1, np.int64)
+        cells = [planner.templates(b.cell) for b in topology.blocks]
+        of_vertex = stages(topology, planner.policy)
+        groups: Sequence[Ints | None] = [None] * len(cells)
+        self.grouping: Grouping | None = None
+        self.schedule: Schedule
+        if self.distribution.groups > 1:
+            runs = needed if skip_rest else np.ones_like(needed)
+            self.grouping = group_vertices(topology, cells, of_vertex, self.distribution.groups, runs)
+            of_vertex, groups = self.grouping.stages, self.grouping.groups
+            self.schedule = GroupedSchedule(self.writer, self.grouping)
+        else:
+            self.schedule = planner.schedule(self.writer)
         self.blocks = [
-            BlockPlan(
-                b, planner.templates(b.cell), self.distribution, stage, needed[b.calls], skip_rest, self.addresses
-            )
-            for b, stage in zip(topology.blocks, stages(topology, planner.policy), strict=True)
+            BlockPlan(b, cell, self.distribution, stage, needed[b.calls], skip_rest, self.addresses, group)
+            for b, cell, stage, group in zip(topology.blocks, cells, of_vertex, groups, strict=True)
         ]
         self.memory = SlabMemory(self.blocks, self.writer.pool_floats)
 
@@ -194,7 +207,8 @@ class _Build:
 
     def forward_only(self, wanted: Ints) -> Plan:
         """A plan without gradients; only the wanted values are there afterwards."""
-        self.memory.for_inference(len(self.addresses), wanted)
+        shared_stages = self.grouping.first_own if self.grouping is not None else 0
+        self.memory.for_inference(len(self.addresses), wanted, shared_stages)
         self._set_addresses()
         self._place_lists(False, lambda block, output: 0)
         began = time.perf_counter_ns()
@@ -208,7 +222,10 @@ class _Build:
     def training(self, loss: Expression, update: Update | None, parity: int, keep: bool) -> Plan:
         """A plan with backward, gradients and update."""
         end = EndOfLaunch(self.writer, self.distribution, self.blocks, update, self.held, keep)
-        self.memory.for_training()
+        if self.grouping is None:
+            self.memory.for_training()
+        else:
+            self.memory.for_training_in_groups()
         end.take_memory(self.memory)
         self._set_addresses()
         self._place_lists(True, self._reverse_lists(loss))
@@ -266,6 +283,7 @@ class _Build:
             (began, time.perf_counter_ns()),
             self._layout,
             end.sequel if end is not None else None,
+            self.grouping,
         )
 
     def _layout(self) -> Layout:
@@ -273,7 +291,8 @@ class _Build:
         fixed, gradients = self.distribution.spans(self.held)
         slabs = self.distribution.end, self.memory.arena.stop
         return Layout(
-            n_vps=writer.n_vps,
+            n_vps=writer.all_vps,
+            groups=writer.groups,
             panel=writer.panel,
             pool_floats=writer.pool_floats,
             memory=self.memory.arrays(spans([*fixed, *writer.memory])),

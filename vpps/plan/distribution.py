@@ -141,13 +141,14 @@ class Distribution:
 
     Args:
         parameters: what to place.
-        n_vps: virtual processors of the group.
+        n_vps: virtual processors of a group.
         panel: rows of a packed panel, and granule of unit slices.
         n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
         train: whether gradients are needed.
         accumulates: whether tables, too, have memory for gradients that outlive a batch.
         averages: whether moving averages of the weights are made.
         slots: matrices that are held on the chip.
+        groups: of virtual processors; all use the same places.
     """
 
     def __init__(
@@ -160,8 +161,10 @@ class Distribution:
         accumulates: bool = False,
         averages: bool = False,
         slots: Mapping[Parameter, InSlots] | None = None,
+        groups: int = 1,
     ) -> None:
         self.n_vps = n_vps
+        self.groups = groups
         self.panel = panel
         self.accumulates = accumulates
         self.places: dict[Parameter, Place] = {}
@@ -185,6 +188,11 @@ class Distribution:
             on_chip = None if slots is None else slots.get(p)
             self.places[p] = Place(weights, transposed, gradient, moments, average, floats, on_chip)
         self.end = cursor  # the batch's memory begins here
+
+    @property
+    def all_vps(self) -> int:
+        """Virtual processors of all groups."""
+        return self.n_vps * self.groups
 
     def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(spans of everything placed, spans of the gradients that hold nothing from one launch to the next)."""

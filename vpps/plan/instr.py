@@ -166,6 +166,7 @@ class Instr:
         group: instructions of one group need no barrier between them.
         owned: it works on the rows of a matrix that each virtual processor holds on the chip (flag OWNED).
         turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
+        for_all: the virtual processors of all groups divide it (flag ALL).
     """
 
     name: str
@@ -184,6 +185,7 @@ class Instr:
     alone: bool = False
     owned: bool = False
     turns: bool = False
+    for_all: bool = False
 
     @property
     def flags(self) -> Flag:
@@ -201,6 +203,8 @@ class Instr:
             flags |= Flag.OWNED
         if self.turns:
             flags |= Flag.TURNS
+        if self.for_all:
+            flags |= Flag.ALL
         return flags
 
     def views(self) -> list[tuple[Role, View]]:

@@ -86,6 +86,7 @@ class Lowering:
         self.exclusive = exclusive
         self.places = distribution.places
         self.n_vps = distribution.n_vps
+        self.groups = distribution.groups
         self.granule = distribution.panel
         self.nodes, self.outputs = prepare(result.cell)
         self.live = live_nodes(self.nodes, self.outputs)
@@ -449,11 +450,11 @@ class Lowering:
                 {"dy": dy, "x": self.segments(x)},
                 {"gradient": place.gradient, "columns": matrix.shape[1], "matrix": 0},
             )
-            if place.slots is not None and place.slots.rows is not None:
+            if place.slots is not None and place.slots.rows is not None and self.groups == 1:
                 dealt = place.slots.rows
                 values = {**instr.values, "matrix": dealt.number}
                 instr = replace(instr, values=values, owned=True, parts=dealt.word, turns=dealt.turn > 0)
-            self.out.parameter_gradients.append(ParameterGradient(matrix, instr))
+            self.add_parameter_gradient(matrix, instr)
 
     def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
         """dst = W^T dy, from a transpose of its own; or from W, whose owners each add what their rows give."""
@@ -543,4 +544,8 @@ class Lowering:
         domain = source.domain or self.nodes[i].domain
         values = {"vector": self.places[parameter].gradient}
         instr = Instr("column_sum", i, domain, source.width, 1, {"src": source}, values)
-        self.out.parameter_gradients.append(ParameterGradient(parameter, instr))
+        self.add_parameter_gradient(parameter, instr)
+
+    def add_parameter_gradient(self, parameter: Parameter, instr: Instr) -> None:
+        """Let an instruction make a contribution to a parameter's gradient, over the rows of all groups."""
+        self.out.parameter_gradients.append(ParameterGradient(parameter, replace(instr, for_all=self.groups > 1)))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vpps.graph.trace import Node
-from vpps.plan.instr import Instr, ParameterGradient, View
+from vpps.plan.instr import Instr, View
 
 if TYPE_CHECKING:
     from vpps.plan.lower import Lowering
@@ -119,7 +119,7 @@ def packed_product_backward(low: Lowering, i: int, node: Node, dy: View) -> None
         values = {"gradient": place.gradient, "inner": inner, "columns": node.shape[1]}
         operands = {"dy": dy, "x": low.segments(j)}
         instr = Instr("packed_matmul_gradient", i, node.domain, rows, 1, operands, values)
-        low.out.parameter_gradients.append(ParameterGradient(matrix, instr))
+        low.add_parameter_gradient(matrix, instr)
 
 
 def _multiply_packed(

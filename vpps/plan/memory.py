@@ -3,6 +3,9 @@
 The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each of
 them. `Life` says from which period to which a slab holds something. Training looks at whole blocks, which costs the
 host next to nothing; inference gives values back step by step: a long chain needs no more memory than a short one.
+
+Groups of virtual processors do not wait for each other at the end of a stage, so each has memory of its own for what it
+gives back; training then keeps the rest to the end.
 """
 
 from __future__ import annotations
@@ -150,6 +153,7 @@ class BlockMemory:
     Attributes:
         groups: its slabs by their lives.
         stages: of the steps.
+        steps_of_group: steps by the group that runs them.
         n_backward: steps that run backward, the first ones.
     """
 
@@ -157,6 +161,9 @@ class BlockMemory:
         self.block = block
         self.groups = groups
         self.stages: list[int] = block.step_stage.tolist()
+        self.steps_of_group: dict[int, list[int]] = {}
+        for step, group in enumerate(block.step_group.tolist()):
+            self.steps_of_group.setdefault(group, []).append(step)
         self.n_backward = block.n_needed_steps
         # By group and step; of a whole group, the first step stands for all.
         n = len(self.stages)
@@ -179,6 +186,15 @@ class BlockMemory:
             self._at[k] = [arena.take(floats, max(periods))] * len(self.stages)
             self._lives[k][: len(periods)] = [(now, now) for now in periods]
 
+    def take_scratch_of(self, arena: Arena, steps: Sequence[int], periods: Sequence[int]) -> None:
+        """The same for some steps, all of one group, given their periods."""
+        for k in self.groups.of_life[Life.SCRATCH]:
+            floats = max(self._rows[k][step] for step in steps) * self.groups.groups[k].width
+            at = arena.take(floats, max(periods))
+            for step, now in zip(steps, periods, strict=True):
+                self._at[k][step] = at
+                self._lives[k][step] = now, now
+
     def take_passed_on(self, arena: Arena, group: int, step: int, last: int) -> None:
         """Memory for what a step, whose period is the present one, passes on until period `last`."""
         self._at[group][step] = arena.take(self._rows[group][step] * self.groups.groups[group].width, last)
@@ -198,12 +214,14 @@ class BlockMemory:
         block.bases[:, : len(at)] = (at + rows * groups.before - first * groups.width).T
 
     def arrays(self) -> Iterable[Ints]:
-        """(start, stop, first period, last period) of each array: a slab, or what one step has of it."""
+        """(start, stop, first period, last period, group or -1 for all of them) of each array: a slab, or what one step
+        has of it."""
         for k, g in enumerate(self.groups.groups):
             at, rows, lives = (np.array(x, np.int64) for x in (self._at[k], self._rows[k], self._lives[k]))
             for i in g.slabs:
                 start = at + rows * self.groups.before[i, 0]
-                found = np.column_stack([start, start + rows * self.groups.width[i, 0], lives])
+                group = np.full(len(rows), -1) if g.life in WHOLE else self.block.step_group
+                found = np.column_stack([start, start + rows * self.groups.width[i, 0], lives, group])
                 yield found[(rows > 0) & (lives[:, 0] <= lives[:, 1])]
 
 
@@ -257,29 +275,51 @@ class SlabMemory:
             self._at_end.append((start, start + floats))
         return start
 
-    def for_inference(self, n_values: int, wanted: Ints) -> None:
-        """Values are kept until the last vertex that reads them has run; the wanted ones to the end.
+    def for_training_in_groups(self) -> None:
+        """Values of all vertices are kept, and all gradients, but for the scratch memory of each group."""
+        arena, end = self.arena, self.end
+        self.made = [BlockMemory(b, b.cell.slab_groups(training=True)) for b in self.blocks]
+        for m in self.made:
+            for life in WHOLE:
+                if m.n_backward or life is not Life.LATE:
+                    m.take_whole(arena, life, -1, end)
+            for steps in m.steps_of_group.values():
+                backward = [step for step in steps if step < m.n_backward]
+                if backward:
+                    m.take_scratch_of(arena, backward, [self.backward(m.stages[step]) for step in backward])
+        self._settle()
+
+    def for_inference(self, n_values: int, wanted: Ints, shared_stages: int = 0) -> None:
+        """Values are kept until the last vertex that reads them has run; the wanted ones to the end, and, where there
+        are groups, those that all of them may read.
 
         Args:
             n_values: how many values the graph has.
             wanted: ids of some of them.
+            shared_stages: the first so many stages compute what all groups read.
         """
-        arena = self.arena
         readers = self._last_readers(n_values)
         readers[wanted] = self.end
         self.made = [BlockMemory(b, b.cell.slab_groups(training=False)) for b in self.blocks]
-        steps: dict[int, list[tuple[BlockMemory, int, list[tuple[int, list[int]]]]]] = {}
+        steps: dict[int, dict[int, list[tuple[BlockMemory, int, list[tuple[int, list[int]]]]]]] = {}
         for m in self.made:
             passed_on = _last_periods(m, readers)
-            for step, stage in enumerate(m.stages):
-                steps.setdefault(stage, []).append((m, step, passed_on))
-        for stage in sorted(steps):
-            arena.begin(stage)
-            for m, step, passed_on in steps[stage]:
-                for group, last in passed_on:
-                    m.take_passed_on(arena, group, step, max(stage, last[step]))
-                if step == 0:
-                    m.take_scratch(arena, m.stages)
+            for group, members in m.steps_of_group.items():
+                of_group = steps.setdefault(group, {})
+                for step in members:
+                    of_group.setdefault(m.stages[step], []).append((m, step, passed_on))
+        for group, of_group in sorted(steps.items()):
+            arena = self.arena if group == 0 else Arena(self.arena.stop)
+            for stage in sorted(of_group):
+                arena.begin(stage)
+                for m, step, passed_on in of_group[stage]:
+                    for slabs, last in passed_on:
+                        until = self.end if stage < shared_stages else max(stage, last[step])
+                        m.take_passed_on(arena, slabs, step, until)
+                    mine = m.steps_of_group[group]
+                    if step == mine[0]:
+                        m.take_scratch_of(arena, mine, [m.stages[s] for s in mine])
+            self.arena.stop = arena.stop
         self._settle()
 
     def _last_readers(self, n_values: int) -> Ints:
@@ -299,10 +339,12 @@ class SlabMemory:
             m.settle()
 
     def arrays(self, fixed: Ints) -> Ints:
-        """`(n, 4)`: start, stop, first and last period of all arrays, given the spans of those that last."""
-        lasting = np.hstack([fixed, np.full_like(fixed, [-1, self.end])])
-        late = np.array([(start, stop, self.end, self.end) for start, stop in self._at_end], np.int64).reshape(-1, 4)
-        return np.concatenate([lasting, late, *(a for m in self.made for a in m.arrays())])
+        """`(n, 5)`: start, stop, first and last period and group of all arrays, given the spans of those that last."""
+        lasting = np.hstack([fixed, np.full((len(fixed), 3), [-1, self.end, -1])])
+        late = [(start, stop, self.end, self.end, -1) for start, stop in self._at_end]
+        return np.concatenate(
+            [lasting, np.array(late, np.int64).reshape(-1, 5), *(a for m in self.made for a in m.arrays())]
+        )
 
 
 def _last_periods(m: BlockMemory, readers: Ints) -> list[tuple[int, list[int]]]:

@@ -14,18 +14,20 @@ from vpps.plan.topology import Ints as IntArray
 
 
 class BlockPlan:
-    """Rows of one cell: vertices that run backward first, then by stage, then in the user's order.
+    """Rows of one cell: vertices that run backward first, then by stage and group, then in the user's order.
 
     Args:
         stage: of each vertex.
         needed: whether the loss (or a wanted value) depends on the vertex.
         skip_rest: leave out the others altogether.
         addresses: of all values of the graph; shared by all blocks, each fills in its own.
+        group: of virtual processors that runs each vertex; None where there is one group. Steps are of one group.
 
     Attributes:
         order: the vertex (row of the block's arrays) in each row.
         n_needed, n_needed_steps: the first rows, and steps, are those that run backward.
         step_stage: stage of each step; steps cover the rows one after the other.
+        step_group: group of each step.
         first, count: `(steps, 1 + domains)`, rows of each step in each domain.
         bases: `(steps, ...)`, of the slabs, then positions of the lists, then 0. A slab has row r at base + r * width;
             one whose steps lie apart has a base for each, which may be negative.
@@ -40,15 +42,17 @@ class BlockPlan:
         needed: NDArray[np.bool_],
         skip_rest: bool,
         addresses: IntArray,
+        group: IntArray | None = None,
     ) -> None:
         self.arrays = arrays
         self.cell = cell
         self._places = distribution.places
         self._addresses = addresses
         self.n_needed = int(np.count_nonzero(needed))
-        starts, stops = self._arrange(stage, needed, skip_rest)
+        starts, stops = self._arrange(stage, group, needed, skip_rest)
         self.n_needed_steps = int(starts.searchsorted(self.n_needed))
         self.step_stage = stage[self.order[starts]]
+        self.step_group = np.zeros(len(starts), np.int64) if group is None else group[self.order[starts]]
         self._ends: list[IntArray] = []  # per domain, element row where each vertex's list begins
         self._owner: list[IntArray] = []  # per domain, vertex row of each element
         self.first, self.count = starts[:, None], (stops - starts)[:, None]
@@ -62,9 +66,13 @@ class BlockPlan:
             self.count = np.column_stack([self.count, ends[stops] - ends[starts]])
         self.bases = np.zeros((len(starts), len(cell.lowered.slabs) + len(cell.keys) + 1), np.int64)
 
-    def _arrange(self, stage: IntArray, needed: NDArray[np.bool_], skip_rest: bool) -> tuple[IntArray, IntArray]:
+    def _arrange(
+        self, stage: IntArray, group: IntArray | None, needed: NDArray[np.bool_], skip_rest: bool
+    ) -> tuple[IntArray, IntArray]:
         """Set the order; returns where each step's rows begin and end."""
         n = len(stage)
+        if group is not None:
+            stage = stage * (int(group.max(initial=0)) + 1) + group
         if self.n_needed == n and (n == 1 or stage.min() == stage.max()):  # most cells: one step
             self.order = np.arange(n)
             return np.zeros(1, np.int64), np.array([n])

@@ -18,7 +18,7 @@ from vpps.plan.barriers import owners_of
 from vpps.plan.instr import Instr
 from vpps.plan.rows import BlockPlan
 from vpps.plan.templates import Group
-from vpps.plan.writer import ScriptWriter, Words
+from vpps.plan.writer import ScriptWriter, Stream, Words
 
 Ints = NDArray[np.int64]
 
@@ -49,24 +49,41 @@ class VectorSchedule:
 
     def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
         """Cells of one stage share its barriers: their groups run side by side."""
+        filled = self.filled(blocks, backward)
+        for stage, members in stages_in_order(blocks, backward):
+            self.writer.begin_period(period(stage))
+            self.stage(blocks, filled, members, backward, stage, self.writer.streams[0])
+
+    def filled(self, blocks: Sequence[BlockPlan], backward: bool) -> list[list[list[Words]]]:
+        """By block, between one barrier and the next, by group: the words of all steps, a row for each."""
         filled: list[list[list[Words]]] = []
         for block in blocks:
             n = n_steps(block, backward)
             groups = groups_of(block, backward) if n else []
             bases, first, count = block.bases[:n], block.first[:n], block.count[:n]
             filled.append([[g.template.fill(bases, first, count) for g in between] for between in groups])
+        return filled
+
+    def stage(
+        self,
+        blocks: Sequence[BlockPlan],
+        filled: list[list[list[Words]]],
+        members: Sequence[tuple[int, int]],
+        backward: bool,
+        stage: int,
+        stream: Stream,
+    ) -> None:
+        """Write some steps of one stage, (block number, step), that the virtual processors of a stream run."""
         phase = "backward" if backward else "forward"
-        for stage, members in stages_in_order(blocks, backward):
-            why = f"{phase}, stage {stage}"
-            self.writer.begin_period(period(stage))
-            for k in range(max(len(filled[number]) for number, _ in members)):
-                for number, step in members:
-                    if k < len(filled[number]):
-                        block = blocks[number]
-                        row = int(block.first[step, 0])
-                        for group, words in zip(groups_of(block, backward)[k], filled[number][k], strict=True):
-                            self.writer.section(words[step], block, group, row, phase)
-                self.writer.barrier(why)
+        why = f"{phase}, stage {stage}"
+        for k in range(max(len(filled[number]) for number, _ in members)):
+            for number, step in members:
+                if k < len(filled[number]):
+                    block = blocks[number]
+                    row = int(block.first[step, 0])
+                    for group, words in zip(groups_of(block, backward)[k], filled[number][k], strict=True):
+                        self.writer.section(words[step], block, group, row, phase, (stream,))
+            self.writer.barrier_of_group(why, stream.group)
 
 
 class PaperSchedule:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.distribution import Distribution, aligned
 from vpps.script.encode import encode, plain
-from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS, Flag
+from vpps.script.instructions import COUNTERS, HEADER_WORDS, MAGIC, NO_FLAGS, Flag
 from vpps.script.slices import sliced_by_rows
 
 if TYPE_CHECKING:
@@ -23,10 +23,20 @@ Words = NDArray[np.uint32]
 Ints = NDArray[np.int64]
 Span = tuple[int, int]
 
-# Signals and waits; the last word of WAIT and of BARRIER is the number of signals to wait for.
-SIGNAL = plain(encode("signal", 0, 0, counter=0))
-WAIT = plain(encode("wait", 0, 0, counter=0, target=0))
-BARRIER = np.concatenate([SIGNAL, WAIT])
+
+def _signal(counter: int) -> Words:
+    return plain(encode("signal", 0, 0, counter=counter))
+
+
+def _wait(counter: int) -> Words:
+    """The last word is the number of signals to wait for."""
+    return plain(encode("wait", 0, 0, counter=counter, target=0))
+
+
+# By number of the counter.
+SIGNALS = [_signal(counter) for counter in range(COUNTERS)]
+WAITS = [_wait(counter) for counter in range(COUNTERS)]
+BARRIERS = [np.concatenate(both) for both in zip(SIGNALS, WAITS, strict=True)]
 
 
 BEFORE = -1  # number of the period before the first
@@ -65,20 +75,28 @@ Origin = tuple["BlockPlan | None", "Group | None", int | Ints, str, Phase]
 
 
 class Stream:
-    """Instructions that one virtual processor executes, or that all of them do.
+    """Instructions that one virtual processor executes, or that all of a group do.
 
     Attributes:
+        group: whose they are.
         chunks: the words.
         words: their number.
         sections: where they came from, in order.
         periods: (position, number) where each period of the launch begins.
         busy: whether there are instructions after the latest signal.
         awaited: signals that it has waited for.
+        unmet: whether there are instructions after the latest signal to other groups.
+        met: signals of all groups that it has waited for.
+        barriers: of its group alone, so far.
     """
 
-    __slots__ = ("awaited", "busy", "chunks", "periods", "sections", "words")
+    __slots__ = ("awaited", "barriers", "busy", "chunks", "group", "met", "periods", "sections", "unmet", "words")
 
-    def __init__(self) -> None:
+    def __init__(self, group: int = 0) -> None:
+        self.group = group
+        self.unmet = False
+        self.met = 0
+        self.barriers = 0
         self.chunks: list[Words] = []
         self.words = 0
         self.sections: list[Section] = []
@@ -104,15 +122,17 @@ class ScriptWriter:
     anything more is executed, whoever does waits for all signals given so far. A virtual processor that takes no part
     neither signals nor waits. What it did before is ordered nonetheless: others waited for it, then signalled.
 
+    Where there are groups, each has a stream and a counter for the barriers among its virtual processors. Barriers of
+    all groups follow the same rule on one more counter: who executed something since the last one of these signals.
+
     Args:
-        exclusive: every virtual processor has a stream of its own; else all share one.
+        exclusive: every virtual processor has a stream of its own; else all of a group share one.
 
     Attributes:
         streams: the instructions, those of the second launch once `next_launch` has begun it.
         entries: position of the entry points of the second launch; 0 where there is none.
         lists: spans of the index lists and input data.
         memory: spans of the pool that were taken for the whole launch.
-        n_barriers: barriers so far.
         periods: after `finish`, (position, number) where each period of the launch begins.
         during: phase of the launch that the next instructions belong to.
         names: of the instructions that no cell made.
@@ -122,23 +142,33 @@ class ScriptWriter:
         self.n_vps = distribution.n_vps
         self.panel = distribution.panel
         self.exclusive = exclusive
-        self.streams = [Stream() for _ in range(self.n_vps if exclusive else 1)]
+        self.groups = distribution.groups
+        self.all_vps = distribution.all_vps
+        self.streams = [Stream() for _ in range(self.n_vps)] if exclusive else [Stream(g) for g in range(self.groups)]
         self.lists: list[Span] = []
         self.memory: list[Span] = []
         self.periods: list[Span] = []
-        self.n_barriers = 0
         self.during = Phase.FORWARD
         self.names: set[str] = set()
         self.entries = 0
         self._first_launch: list[Stream] = []
         self._entry_points = np.zeros(0, np.uint32)  # of the second launch; `finish` fills them in
-        self._signals = 0
+        self._signals = [0] * self.groups
+        self._meetings = 0  # signals to all groups
+        self._shared_barriers = 0  # of all streams
         self._why = ""
         self._period = BEFORE
         self._cursor = distribution.end
-        header = plain([MAGIC, self.n_vps, 1, 0] + [0] * self.n_vps)
+        header = plain([MAGIC, self.all_vps, self.groups, 0] + [0] * self.all_vps)
         self._data = [header]
         self._data_words = len(header)
+
+    @property
+    def n_barriers(self) -> int:
+        """Barriers so far, of the group that has most."""
+        if self.groups == 1:
+            return self._shared_barriers
+        return self._shared_barriers + max(stream.barriers for stream in self.streams)
 
     @property
     def pool_floats(self) -> int:
@@ -189,6 +219,8 @@ class ScriptWriter:
         self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, *, parts: int = 1, **fields: Any
     ) -> None:
         """Add an instruction that no cell made; for all virtual processors, if it is divided among them."""
+        if self.is_for_all:
+            flags |= Flag.ALL
         words = plain(encode(name, n, width, parts, flags, **fields))
         self.names.add(name)
         for stream in self.streams[:1] if name == "loss" else self.streams:
@@ -197,27 +229,63 @@ class ScriptWriter:
 
     def row_flag(self, width: int) -> Flag:
         """How an instruction on rows of this width is sliced."""
-        return Flag.ROWS if sliced_by_rows(width, 1, self.panel, self.n_vps) else NO_FLAGS
+        n_vps = self.all_vps if self.is_for_all else self.n_vps
+        return Flag.ROWS if sliced_by_rows(width, 1, self.panel, n_vps) else NO_FLAGS
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether instructions are divided among the virtual processors of all groups: at the end of a launch."""
+        return self.groups > 1 and self.during in (Phase.GRADIENTS, Phase.UPDATE)
 
     def barrier(self, why: str) -> None:
         """What comes now is executed after all that came before. One virtual processor needs nothing for that."""
-        self.n_barriers += 1
-        if self.n_vps == 1:
+        self._shared_barriers += 1
+        if self.all_vps == 1:
             return
         self._why = why
+        if self.groups > 1:
+            self._meet()
+            return
         for stream in self.streams:
             if stream.busy:
-                self._signals += 1 if self.exclusive else self.n_vps
+                self._signals[0] += 1 if self.exclusive else self.n_vps
                 if self.exclusive:  # others may wait for it, whether or not it goes on
-                    stream.add(SIGNAL, (None, None, self.n_barriers, why, self.during))
+                    stream.add(SIGNALS[0], (None, None, self.n_barriers, why, self.during))
                 stream.busy = False
+
+    def barrier_of_group(self, why: str, group: int) -> None:
+        """What a group executes from now on comes after all that it executed before."""
+        if self.groups == 1:
+            self.barrier(why)
+            return
+        stream = self.streams[group]
+        stream.barriers += 1
+        if stream.busy and self.n_vps > 1:
+            self._why = why
+            self._signals[group] += self.n_vps
+            stream.busy = False
+
+    def _meet(self) -> None:
+        """A barrier of all groups. Whose group alone has come to one just before leaves that out."""
+        for stream in self.streams:
+            if stream.unmet:
+                stream.add(SIGNALS[self.groups], (None, None, self.n_barriers, self._why, self.during))
+                self._meetings += self.n_vps
+            stream.busy = stream.unmet = False
+            if self._signals[stream.group] > stream.awaited:
+                self._signals[stream.group] = stream.awaited
+                stream.barriers -= 1
 
     def _join(self, stream: Stream) -> None:
         """Let a stream wait for the signals given so far, if it has not."""
-        stream.busy = True
-        if stream.awaited < self._signals:
-            words = (WAIT if self.exclusive else BARRIER).copy()
-            words[-1] = stream.awaited = self._signals
+        stream.busy = stream.unmet = True
+        if stream.awaited < self._signals[stream.group]:
+            words = (WAITS if self.exclusive else BARRIERS)[stream.group].copy()
+            words[-1] = stream.awaited = self._signals[stream.group]
+            stream.add(words, (None, None, self.n_barriers, self._why, self.during))
+        if stream.met < self._meetings:
+            words = WAITS[self.groups].copy()
+            words[-1] = stream.met = self._meetings
             stream.add(words, (None, None, self.n_barriers, self._why, self.during))
         if stream.periods[-1][1] != self._period:
             stream.periods.append((stream.words, self._period))
@@ -226,10 +294,10 @@ class ScriptWriter:
         """What follows is for a second launch of the script, whose virtual processors begin at other entry points."""
         assert not self.entries
         self._first_launch = self.streams
-        self.streams = [Stream() for _ in self.streams]
-        self._entry_points = np.zeros(self.n_vps, np.uint32)  # kept, not copied, by `place_list`
+        self.streams = [Stream(stream.group) for stream in self.streams]
+        self._entry_points = np.zeros(self.all_vps, np.uint32)  # kept, not copied, by `place_list`
         self.entries = self.place_list(self._entry_points)
-        self._signals = 0  # its counters are others
+        self._signals, self._meetings = [0] * self.groups, 0  # its counters are others
 
     def finish(self) -> tuple[Words, list[tuple[int, Stream]]]:
         """The script, and its streams by the position where they begin."""
@@ -244,10 +312,12 @@ class ScriptWriter:
         starts = [start for start, _ in found]
         n = len(self.streams)
         if self.entries:
-            self._entry_points[:] = starts[n:] if self.exclusive else starts[n]
+            self._entry_points[:] = starts[n:] if self.exclusive else np.repeat(starts[n:], self.n_vps)
         script = np.concatenate(chunks)
         script[3] = len(script)
-        script[HEADER_WORDS : HEADER_WORDS + self.n_vps] = starts[:n] if self.exclusive else starts[0]
+        script[HEADER_WORDS : HEADER_WORDS + self.all_vps] = (
+            starts[:n] if self.exclusive else np.repeat(starts[:n], self.n_vps)
+        )
         return script, found
 
 

@@ -36,14 +36,13 @@ from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedK
 from vpps.runtime.growth import MAX_POOL_FLOATS
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
-from vpps.script.instructions import HEADER_WORDS
+from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.script.products import Sequel
 from vpps.values import as_index
 
 KERNEL = "vpps_kernel"
 THREADS = 256  # of a block
-COUNTERS = 4  # of a launch, each on a line of its own
-_LINE_BYTES = 128
+_LINE_BYTES = 128  # of a counter
 _ALIGN_BYTES = 512  # what the GPU's allocators align to, and so the pool's first float
 
 # The kernel's report: position + 1 of the instruction that stopped the launch, or 0; why; then for every virtual
@@ -161,6 +160,7 @@ class CudaMachine:
     Args:
         vps: number of virtual processors; None for `blocks_per_sm` on each multiprocessor.
         blocks_per_sm: of kernels that will be made for it, as their specs say.
+        groups: the default of `vps` is a multiple of their number.
         device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
         patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit.
         build: makes the kernel for a spec and an architecture.
@@ -178,6 +178,7 @@ class CudaMachine:
         vps: int | None = None,
         *,
         blocks_per_sm: int = 1,
+        groups: int = 1,
         device: int = 0,
         patience: int = PATIENCE_NS,
         build: Callable[[KernelSpec, str], Kernel] = compiled,
@@ -185,7 +186,7 @@ class CudaMachine:
     ) -> None:
         self._driver = Driver(device) if driver is None else driver
         gpu = self._driver.gpu
-        default = gpu.sms * blocks_per_sm
+        default = gpu.sms * blocks_per_sm // groups * groups
         count = as_index(default if vps is None else vps)
         if count is None or count < 1:
             raise HandleError(f"vps={vps!r}: expected a positive int; the {gpu.name} has {default} by default")

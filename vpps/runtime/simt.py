@@ -16,11 +16,12 @@ from vpps.runtime.emulator import MAX_BLOCKS, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
+from vpps.script.instructions import COUNTERS
 from vpps.script.products import Sequel, entered_at, multiply
 from vpps.values import as_index
 
 DEFAULT_VPS = 4
-_COUNTER_WORDS = 4 * 32
+_COUNTER_WORDS = COUNTERS * 32
 
 
 class SimtMachine:

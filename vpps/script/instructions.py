@@ -22,6 +22,9 @@ How an instruction is divided among the virtual processors (`Slices`):
     alone: it computes all of the result, since the instruction is in no other one's script (flag ALONE set);
     tiles: it owns some tiles of a packed matrix; or, where the chip holds the matrix, the rows it holds (flag OWNED);
     one: virtual processor 0 does it.
+
+Where virtual processors form groups, those of a group divide its instructions among them: they are counted by group.
+With flag ALL those of all groups do, counted over all groups.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ OFFSET_MASK = (1 << 29) - 1
 MAGIC = 0x53505056  # "VPPS"
 HEADER_WORDS = 4  # magic, number of virtual processors, groups, total words; then one entry point per VP
 
+COUNTERS = 8  # of signals: one for each group of virtual processors, the next one for barriers of all groups
+MAX_GROUPS = COUNTERS - 1
+
 
 class Flag(IntFlag):
     """Bits 16 and up of an instruction's first word."""
@@ -54,6 +60,7 @@ class Flag(IntFlag):
     TURNS = (
         64  # the rows of a matrix are dealt in turns (the published VPPS scheme); `parts` says how: slices.turn_owners
     )
+    ALL = 128  # divided among the virtual processors of all groups, not of each
 
 
 NO_FLAGS = Flag(0)

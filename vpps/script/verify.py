@@ -50,16 +50,20 @@ class Layout:
     """What a script may touch.
 
     Attributes:
-        n_vps: virtual processors.
+        n_vps: virtual processors of all groups.
+        groups: of virtual processors.
         panel: rows of a packed panel.
         pool_floats: floats of the pool.
-        memory: `(n, 4)` arrays of the pool: start, stop, first and last period in which it is there.
+        memory: `(n, 5)` arrays of the pool: start, stop, first and last period in which it is there, and the group
+            whose periods these are; -1: all of them.
         periods: `(n, 2)` sorted positions of the script where a period begins, and its number, which grows with time.
+            Groups come to a period at different times.
         unwritten: spans that hold nothing before the launch.
         lists: spans of the script that hold a list (or data) each.
     """
 
     n_vps: int
+    groups: int
     panel: int
     pool_floats: int
     memory: Ints
@@ -93,11 +97,12 @@ class Verifier:
         self.origin = origin
         self.panel = layout.panel
         self.n = layout.n_vps
+        self.of_group = self.n // layout.groups  # virtual processors
         self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
         self.holds = np.ones(layout.pool_floats, bool)
         for start, stop in layout.unwritten:
             self.holds[start:stop] = False
-        self.period = -1  # the latest that a virtual processor has come to
+        self.periods = [-1] * layout.groups  # the latest that a virtual processor of each group has come to
         self.present: dict[int, Ints] = {}  # by period, the arrays that are there, sorted
         self.written_by = np.zeros(layout.pool_floats, np.int16)
         self.written_at = np.zeros(layout.pool_floats, np.int64)
@@ -159,7 +164,7 @@ class Verifier:
             touched.append((side, at.address + np.arange(product.n) * at.stride, width, True))
         for side, starts, width, read in touched:
             units = np.arange(width)
-            outside = self.outside(starts, units, self.period)
+            outside = self.outside(starts, units, max(self.periods))
             if len(outside):
                 raise ScriptError(f"{where}: {width} elements of {side} from {outside[0]} on are no row of one array")
             cells = _grid(starts, units)
@@ -171,7 +176,7 @@ class Verifier:
     def step(self, p: int, d: Decoded) -> bool:
         """Execute one instruction of VP p; False if it must wait."""
         name = d.instruction.name
-        self.begin(self.period_of(d))
+        self.begin(p // self.of_group, self.period_of(d))
         if name == "signal":
             seen = self.counters.setdefault(self.word(d, "counter"), [])
             seen.append(np.maximum(seen[-1], self.clock[p]) if seen else self.clock[p].copy())
@@ -227,15 +232,17 @@ class Verifier:
         i = int(np.searchsorted(positions, d.position, side="right")) - 1
         return int(numbers[i]) if i >= 0 else -1
 
-    def begin(self, period: int) -> None:
-        """When the first virtual processor comes to a period: what was in the place of its new arrays is gone."""
-        if period <= self.period:
+    def begin(self, group: int, period: int) -> None:
+        """When the first virtual processor of a group comes to a period: what was in the place of the group's new
+        arrays is gone; and of those of all groups, if no group came to it before."""
+        if period <= self.periods[group]:
             return
         memory = self.layout.memory
-        born = (memory[:, 2] > self.period) & (memory[:, 2] <= period)
-        for start, stop in memory[born, :2]:
-            self.holds[start:stop] = False
-        self.period = period
+        for of_group, former in ((group, self.periods[group]), (-1, max(self.periods))):
+            born = (memory[:, 2] > former) & (memory[:, 2] <= period) & (memory[:, 4] == of_group)
+            for start, stop in memory[born, :2]:
+                self.holds[start:stop] = False
+        self.periods[group] = period
 
     def arrays(self, period: int) -> Ints:
         """The arrays that are there in a period, sorted."""
@@ -264,20 +271,25 @@ class Verifier:
             yield np.array([self.word(d, "source")]), READ
             yield np.array([self.word(d, "slot")]), WRITE
 
+    def among(self, p: int, d: Decoded) -> tuple[int, int]:
+        """(index, number) of VP p among those that divide an instruction: its group, or all."""
+        return (p, self.n) if d.flags & Flag.ALL else (p % self.of_group, self.of_group)
+
     def owned(self, p: int, d: Decoded) -> tuple[Ints, Ints]:
         """(rows, units) that VP p owns of the result."""
         if d.flags & Flag.ALONE:
             return np.arange(d.n), np.arange(d.width)
         if d.flags & Flag.ROWS:
-            lo, hi = share(d.n, p, self.n)
+            lo, hi = share(d.n, *self.among(p, d))
             return np.arange(lo, hi), np.arange(d.width)
         return np.arange(d.n), self.units(p, d)
 
     def units(self, p: int, d: Decoded) -> Ints:
         """Units of the result, or rows of a matrix on the chip, that VP p owns."""
+        index, n = self.among(p, d)
         if d.flags & Flag.TURNS:
-            return np.flatnonzero(turn_owners(d.width, d.parts, self.n) == p)
-        return np.flatnonzero(unit_owners(d.width, d.parts, self.panel, self.n) == p)
+            return np.flatnonzero(turn_owners(d.width, d.parts, n) == index)
+        return np.flatnonzero(unit_owners(d.width, d.parts, self.panel, n) == index)
 
     def sliced(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         rows, units = self.owned(p, d)
@@ -382,7 +394,7 @@ class Verifier:
         if d.flags & Flag.OWNED:  # panels are single rows
             mine = (self.units(p, d)[:, None] * across + np.arange(across)).reshape(-1)
         else:
-            mine = np.arange(*share(tiles(d.width, columns, self.panel), p, self.n))
+            mine = np.arange(*share(tiles(d.width, columns, self.panel), *self.among(p, d)))
         lanes = np.arange(self.panel)
         packed = []
         for t in mine.tolist():
