@@ -6,6 +6,7 @@
     - nothing is read that was not written: weights, moments, averages and what was accumulated of gradients are there
       before the launch, the rest is not, nor is anything in an array that takes the place of others;
     - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
+    - a counter reaches a number that somebody waits for by the same signals whatever the order of execution;
     - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
       (read after write, write after read, write after write).
 
@@ -109,6 +110,8 @@ class Verifier:
         self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
         self.added_at: dict[int, Ints] = {}
         self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
+        self.signals: dict[int, list[tuple[int, Decoded, Ints]]] = {}  # who gave each, where, and what it knew
+        self.targets: dict[int, set[int]] = {}  # what has been waited for
 
     def fail(self, d: Decoded, what: str) -> NoReturn:
         """Raise, in the user's words."""
@@ -147,6 +150,23 @@ class Verifier:
             if not moved:
                 stuck = [f"VP {p} at word {d.position}" for p, d in enumerate(waiting) if d is not None]
                 raise ScriptError(f"deadlock: nothing signals what {', '.join(stuck)} wait for")
+        self.check_counters()
+
+    def check_counters(self) -> None:
+        """Whoever gives a later signal must know of all those that somebody waits for: else it might come before them,
+        and the wait be over too early."""
+        for counter, targets in self.targets.items():
+            signals = self.signals[counter]
+            # What everyone knew who gave a signal from the k-th on.
+            known = np.minimum.accumulate([clock for _, _, clock in reversed(signals)])[::-1]
+            for target in targets:
+                if target < len(signals) and (known[target] < self.counters[counter][target - 1]).any():
+                    p, d, _ = next(s for s in signals[target:] if (s[2] < self.counters[counter][target - 1]).any())
+                    self.fail(
+                        d,
+                        f"VP {p} may signal too early: counter {counter} may reach {target}, which is waited for, "
+                        "before all have given the signals that are meant",
+                    )
 
     def join(self) -> None:
         """The launch has ended: all know of all that was done, and the next one has counters of its own."""
@@ -180,6 +200,7 @@ class Verifier:
         if name == "signal":
             seen = self.counters.setdefault(self.word(d, "counter"), [])
             seen.append(np.maximum(seen[-1], self.clock[p]) if seen else self.clock[p].copy())
+            self.signals.setdefault(self.word(d, "counter"), []).append((p, d, self.clock[p].copy()))
             self.clock[p, p] += 1
         elif name == "wait":
             seen = self.counters.get(self.word(d, "counter"), [])
@@ -188,6 +209,7 @@ class Verifier:
                 return False
             # A counter tells only that `target` signals came, not whose: the first ones, in the order they were given.
             if target:
+                self.targets.setdefault(self.word(d, "counter"), set()).add(target)
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
         else:
             for cells, access in self.touches(p, d):

@@ -1,0 +1,175 @@
+"""The verifier knows groups: it accepts what the scheduler makes and finds every missing barrier between groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from vpps.errors import ScriptError
+from vpps.plan.build import Plan, Planner
+from vpps.plan.distribution import Distribution
+from vpps.plan.update import Update
+from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.encode import AnyWord, encode, plain
+from vpps.script.instructions import HEADER_WORDS, MAGIC, Flag
+from vpps.script.verify import Access, Layout, Verifier, verify
+
+pytestmark = pytest.mark.host
+
+WIDTH = 6
+SIZES = [(2, 1), (2, 3), (4, 2)]  # groups, virtual processors of each
+
+
+def make_plan(groups: int, vps: int, train: bool = True, clip_norm: float | None = None) -> Plan:
+    """Chains that begin with one learned state, and a loss that joins them: every kind of barrier between groups."""
+    model = vpps.Model(seed=1)
+    E = model.lookup("E", (9, WIDTH))
+    U = model.parameter("U", (2 * WIDTH, 2 * WIDTH))
+    b = model.parameter("b", (2 * WIDTH,))
+    W = model.parameter("W", (3, WIDTH))
+
+    @vpps.cell
+    def step(state: vpps.Expression, word: int) -> vpps.Expression:
+        gate, update = vpps.split(U @ vpps.concat([state, vpps.lookup(E, word)]) + b, 2)
+        return vpps.sigmoid(gate) * vpps.tanh(update)
+
+    graph = vpps.Graph()
+    start = graph.lookup(E, 0)
+    losses = []
+    for chain in range(5):
+        state = start
+        for word in range(chain % 3 + 1):
+            state = step(state, word)
+        losses.append(vpps.cross_entropy(W @ state, chain % 3))
+    loss = vpps.sum(losses) * 0.5
+    optimizer = vpps.Adam()
+    distribution = Distribution(model, vps, 1, len(optimizer.moments), train=True, groups=groups)
+    planner = Planner(distribution, "sinks-last")
+    if not train:
+        return planner.plan_forward(graph, [loss])
+    return planner.plan_training(graph, loss, Update(optimizer, 1, 1, clip_norm), 0)
+
+
+def check(plan: Plan) -> None:
+    verify(plan.script, plan.layout, plan.origin)
+
+
+@pytest.mark.parametrize("groups, vps", SIZES)
+@pytest.mark.parametrize("train, clip_norm", [(True, None), (True, 1.0), (False, None)])
+def test_scripts_of_the_scheduler_pass(groups: int, vps: int, train: bool, clip_norm: float | None) -> None:
+    check(make_plan(groups, vps, train, clip_norm))
+
+
+class _Races(Verifier):
+    """As if everything had been written before: what is left to find are races alone."""
+
+    def access(self, p: int, d: Decoded, cells: NDArray[np.int64], access: Access) -> None:
+        self.holds[:] = True
+        super().access(p, d, cells, access)
+
+
+def meetings(plan: Plan, group: int) -> list[Decoded]:
+    """Waits of a group for the others."""
+    layout = plan.layout
+    entry = entry_points(plan.script)[group * (layout.n_vps // layout.groups)]
+    waits = [d for d in instructions(plan.script, entry) if d.instruction.name == "wait"]
+    return [d for d in waits if d.fields["counter"] == layout.groups]
+
+
+def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
+    plan = make_plan(2, 3)
+    assert plan.grouping is not None
+    assert plan.grouping.first_own == 1  # the state that all chains begin with is there before them
+    # Group 0 waits before its own part, what joins, the loss, its own part backward, the gradient of the shared state,
+    # the gradients of the weights, the update. The others wait for the shared state, what joins, and then likewise.
+    assert [len(meetings(plan, group)) for group in (0, 1)] == [7, 4]
+    ends = [d for d in instructions(plan.script, entry_points(plan.script)[0]) if d.flags & Flag.ALL]
+    assert {d.instruction.name for d in ends} == {
+        "outer_update.adam",
+        "column_sum",
+        "gather_sum",
+        "update_rows.adam",
+        "update_vector.adam",
+    }
+
+
+@pytest.mark.parametrize("groups, vps", SIZES)
+@pytest.mark.parametrize("train", [True, False])
+def test_groups_that_do_not_wait_for_each_other_are_found(groups: int, vps: int, train: bool) -> None:
+    # Group 0 runs alone what it waits for in some places; not where values of others are joined.
+    waits = [
+        (group, i) for group in range(1, groups) for i in range(len(meetings(make_plan(groups, vps, train), group)))
+    ]
+    for group, which in [(0, 1), *waits]:
+        plan = make_plan(groups, vps, train)
+        wait = meetings(plan, group)[which]
+        plan.script[wait.position + wait.words - 1] = 0  # its target: already reached
+        with pytest.raises(ScriptError, match=r"race|nothing has written|too early"):
+            check(plan)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_what_a_group_does_too_early_is_a_race(which: int) -> None:
+    """The shared state, what joins, the end, the update: whoever does not wait for them meets other groups there."""
+    plan = make_plan(2, 3)
+    wait = meetings(plan, 1)[which]
+    plan.script[wait.position + wait.words - 1] = 0
+    with pytest.raises(ScriptError, match="race"):
+        _Races(plan.script, plan.layout, plan.origin).run()
+
+
+def counting(*streams: list[tuple[str, int]]) -> None:
+    """Verify virtual processors that do nothing but give signals, and wait for so many of them."""
+    words: list[AnyWord] = [MAGIC, len(streams), 1, 0] + [0] * len(streams)
+    for p, stream in enumerate(streams):
+        words[HEADER_WORDS + p] = len(words)
+        for name, target in stream:
+            fields = {"target": target} if name == "wait" else {}
+            words.extend(encode(name, 0, 0, counter=0, **fields))
+        words.extend(encode("end", 0, 0))
+    words[3] = len(words)
+    nothing = np.zeros((0, 5), np.int64)
+    verify(plain(words), Layout(len(streams), 1, 1, 1, nothing, nothing[:, :2], nothing[:, :2], nothing[:, :2]))
+
+
+def test_signals_that_may_be_taken_for_others_are_found() -> None:
+    """VP 1 signals twice: VP 0, which waits for one signal of each, may go on before VP 2 has given its own."""
+    signal, wait = ("signal", 0), ("wait", 3)
+    counting([signal, wait], [signal, wait, signal], [signal])
+    with pytest.raises(ScriptError, match=r"too early: counter 0 may reach 3"):
+        counting([signal, wait], [signal, signal], [signal])
+
+
+def test_a_group_that_does_not_signal_to_others_is_waited_for_in_vain() -> None:
+    plan = make_plan(2, 2)
+    entry = entry_points(plan.script)[2]
+    signals = [d for d in instructions(plan.script, entry) if d.instruction.name == "signal"]
+    last = [d for d in signals if d.fields["counter"] == 2][-1]
+    plan.script[last.position + last.words - 1] = 5
+    with pytest.raises(ScriptError, match="deadlock"):
+        check(plan)
+
+
+def test_rows_of_another_group_are_not_touched() -> None:
+    """A step of group 0 that has one row more than it should writes what is group 1's."""
+    plan = make_plan(2, 2)
+    entry = entry_points(plan.script)[0]
+    products = [d for d in instructions(plan.script, entry) if d.instruction.name == "matvec" and d.width == 2 * WIDTH]
+    plan.script[products[0].position + 2] += 1
+    with pytest.raises(ScriptError, match="race"):
+        check(plan)
+
+
+def test_instructions_for_all_that_are_divided_by_group_are_found() -> None:
+    """Without flag ALL, each group would make the whole gradient: they write the same elements."""
+    plan = make_plan(2, 2)
+    outer = next(
+        d
+        for d in instructions(plan.script, entry_points(plan.script)[0])
+        if d.flags & Flag.ALL and d.instruction.name.startswith("outer")
+    )
+    plan.script[outer.position] &= ~np.uint32(int(Flag.ALL) << 16)
+    with pytest.raises(ScriptError, match="race"):
+        _Races(plan.script, plan.layout, plan.origin).run()
