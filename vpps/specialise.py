@@ -94,8 +94,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         stage = max(stage, shape.width)
         rows = shape.slots * shape.rows * (8 // shape.warps)
         sums = max(sums, rows * shape.warps * onchip.tile, held.rows_owned * onchip.tile)
-    groups = onchip.options.groups  # several make gradients tile by tile, for no slot
-    trained = {s for held in onchip.held if held.gradient and groups == 1 for s in held.slots}
+    trained = {s for held in onchip.held if held.gradient for s in held.slots}
     slots = tuple(
         KernelSlot(
             slot.rows,
@@ -120,7 +119,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         max(1, onchip.staging_buffers),
         -(-sums // 4) * 4,
         onchip.blocks_per_sm,
-        groups,
+        onchip.options.groups,
     )
     limit = min(onchip.device.shared_per_block, onchip.device.shared_per_sm // onchip.blocks_per_sm)
     if chip.shared_bytes > limit:

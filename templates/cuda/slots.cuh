@@ -25,6 +25,12 @@ template <int S, class F> VP_DEVICE void for_slots(Range range, F f)
 template <class S> struct Shape {
     enum { GROUPS = WARPS / S::W, ROWS = S::R * GROUPS };
 };
+VP_DEVICE int rows_of_slot(int s)
+{
+    int rows = 0;
+    for_slots<0>({s, s + 1}, [&](auto slot, int) { rows = Shape<decltype(slot)>::ROWS; });
+    return rows;
+}
 template <class S> VP_DEVICE int column_of(int c) { return (warp() % S::W * S::C + c) * WARP + lane(); }
 template <class S> VP_DEVICE int first_row() { return warp() / S::W * S::R; }  // of this warp, in the slot
 
@@ -337,6 +343,7 @@ template <class S>
 VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const float* dy, int n, float (&g)[S::R * S::C])
 {
     const int first = number * Shape<S>::ROWS + first_row<S>();
+    if (VP_GROUPS > 1 && first >= owned.count) return;  // all groups divide the rows: a slot has room for more
     VP_ROLLED for (int v = 0; v < n; v++) {
         float d[S::R];
         VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
@@ -383,6 +390,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
     const Owned owned(vp, i.head);
     const bool accumulate = i.head.flags & ACCUMULATE;
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        if (VP_GROUPS > 1 && (s - slots.first) * rows_of_slot(s) >= owned.count) return;
         float g[VP_MOST];
         VP_UNROLL for (int k = 0; k < VP_MOST; k++) g[k] = 0.f;
         for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {

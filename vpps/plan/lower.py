@@ -450,7 +450,7 @@ class Lowering:
                 {"dy": dy, "x": self.segments(x)},
                 {"gradient": place.gradient, "columns": matrix.shape[1], "matrix": 0},
             )
-            if place.slots is not None and place.slots.rows is not None and self.groups == 1:
+            if place.slots is not None and place.slots.rows is not None:
                 dealt = place.slots.rows
                 values = {**instr.values, "matrix": dealt.number}
                 instr = replace(instr, values=values, owned=True, parts=dealt.word, turns=dealt.turn > 0)

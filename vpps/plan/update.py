@@ -283,10 +283,10 @@ class EndOfLaunch:
         }
 
     def _on_matrix(self, name: str, p: Parameter, flags: Flag = NO_FLAGS, **fields: Any) -> None:
-        """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds. Each of
-        several groups holds all rows: they divide tiles."""
+        """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds; by those
+        that it would hold if all groups were one."""
         slots, parts, number = self.distribution.places[p].slots, 1, 0
-        if slots is not None and slots.rows is not None and self.distribution.groups == 1:
+        if slots is not None and slots.rows is not None:
             flags |= Flag.OWNED | slots.rows.flags
             parts, number = slots.rows.word, slots.rows.number
         self.writer.instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
