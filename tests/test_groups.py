@@ -28,12 +28,12 @@ Recipe = Callable[["Net", vpps.Graph], list[E]]
 class Net:
     """A model with the cells of trees, chains and attention."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         self.model = vpps.Model(seed=5)
-        self.words = self.model.lookup("E", (WORDS, WIDTH), init="normal")
-        U = self.model.parameter("U", (2 * WIDTH, 2 * WIDTH))
-        b = self.model.parameter("b", (2 * WIDTH,), init="normal")
-        W = self.model.parameter("W", (CLASSES, WIDTH))
+        self.words = self.model.lookup("E", (WORDS, width), init="normal")
+        U = self.model.parameter("U", (2 * width, 2 * width))
+        b = self.model.parameter("b", (2 * width,), init="normal")
+        W = self.model.parameter("W", (CLASSES, width))
 
         @vpps.cell
         def node(left: E, right: E) -> E:
@@ -44,7 +44,7 @@ class Net:
         def loss(state: E, label: int) -> E:
             return vpps.cross_entropy(W @ state, label)
 
-        @vpps.cell(elements={"memory": (WIDTH,)})
+        @vpps.cell(elements={"memory": (width,)})
         def attend(query: E, memory: list[E]) -> E:
             weights = vpps.softmax(vpps.each(lambda key: vpps.dot(key, query), memory))
             return vpps.sum(vpps.each(lambda weight, key: weight * key, weights, memory))
@@ -258,6 +258,32 @@ def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | N
         weights.append(net.model.numpy() | {f"average of {k}": v for k, v in averages.items()})
     for name, value in weights[0].items():
         assert relative_error(weights[1][name], value) <= 1e-4, name
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize(
+    "width, vps, options",
+    [
+        pytest.param(40, 2, Options(groups=2), id="two-slots-of-which-one-has-no-gradient"),
+        pytest.param(8, 6, Options(groups=3), id="three-groups"),
+        pytest.param(8, 4, Options(groups=2, ownership="round-robin", rpw=1), id="round-robin"),
+        pytest.param(8, 4, Options(groups=2, transposed="atomic"), id="atomic"),
+        pytest.param(8, 4, Options(groups=2, tiers={"U": "shared", "U^T": "L2", "W": "L2"}), id="other-tiers"),
+    ],
+)
+def test_any_arrangement_of_the_weights_can_be_copied(width: int, vps: int, options: Options) -> None:
+    net = Net(width)
+    graph = vpps.Graph()
+    loss = vpps.sum(trees(net, graph))
+    expected = Reference(graph, weights_of(net.model)).backward(loss)
+    norm = float(np.sqrt(sum((g**2).sum() for g in expected.values())))
+    before = weights_of(net.model)
+    with vpps.Handle(net.model, vpps.SGD(lr=1.0), target="simt", vps=vps, onchip=options, clip_norm=norm / 2) as handle:
+        _, gradients = handle.gradients(graph, loss)
+        handle.fb(graph, loss)
+    for name, g in expected.items():
+        assert relative_error(gradients[name], g) <= GRADIENT_TOLERANCE, name
+        assert relative_error(before[name] - net.model[name].numpy(), g / 2) <= GRADIENT_TOLERANCE, name
 
 
 @pytest.mark.simt

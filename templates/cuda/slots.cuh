@@ -384,27 +384,41 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
 
 #if VP_PASSES
 // Where the chip does not keep gradients: finish(g, row, column) gets every element, slot after slot, with as many passes
-// over the vectors as there are slots. The slots of a matrix have one shape.
+// over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's weights: nothing
+// is multiplied by them any more, and the update has them in memory.
 template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
 {
     const Owned owned(vp, i.head);
     const bool accumulate = i.head.flags & ACCUMULATE;
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
         if (VP_GROUPS > 1 && (s - slots.first) * rows_of_slot(s) >= owned.count) return;
-        float g[VP_MOST];
-        VP_UNROLL for (int k = 0; k < VP_MOST; k++) g[k] = 0.f;
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::TRAINED) {
+                Values<S> g;
+                g.clear();
+                g.write_weights(vp.store);
+            }
+        });
         for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
             for_slots<0>({s, s + 1}, [&](auto slot, int) {
                 using S = decltype(slot);
                 if constexpr (S::TRAINED) {
-                    Values<S> mine;
-                    VP_UNROLL for (int k = 0; k < S::R * S::C; k++) mine.of[k] = g[k];
-                    add_outer<S>(owned, s - slots.first, x, dy, n, mine.of);
-                    VP_UNROLL for (int k = 0; k < S::R * S::C; k++) g[k] = mine.of[k];
+                    Values<S> g;
+                    g.read_weights(vp.store);
+                    add_outer<S>(owned, s - slots.first, x, dy, n, g.of);
+                    g.write_weights(vp.store);
                 }
             });
         });
-        VP_UNROLL for (int k = 0; k < VP_MOST; k++) slot_memory()[k * THREADS + thread()] = g[k];
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::TRAINED) {
+                Values<S> g;
+                g.read_weights(vp.store);
+                g.to(slot_memory());
+            }
+        });
         for_elements(owned, slots, s, (int)i.columns, [&](float sum, int row, int column) {
             if (row < 0) return;
             const float before = VP_OPAQUE(accumulate) ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
