@@ -16,6 +16,7 @@ from vpps.errors import HandleError
 from vpps.plan.grouping import Grouping
 from vpps.plan.onchip import Options
 from vpps.reference import Reference, weights_of
+from vpps.runtime.choice import make_machine
 from vpps.runtime.simt import SimtMachine
 
 WIDTH, CLASSES, WORDS = 8, 3, 6
@@ -301,7 +302,6 @@ def test_the_work_of_trees_is_dealt_evenly(trained: Trained) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"target": "cpu", "onchip": Options(groups=2)}, r"groups=2.*'cpu' has one group.*'simt'"),
         ({"target": "simt", "vps": 3, "onchip": Options(groups=2)}, r"vps=3 with groups=2.*vps=2"),
         ({"target": "simt", "vps": 2, "onchip": Options(groups=4)}, r"vps=2 with groups=4.*vps=4"),
         ({"target": "simt", "onchip": Options(groups=0)}, r"groups=0.*from 1 to 7"),
@@ -312,6 +312,12 @@ def test_the_work_of_trees_is_dealt_evenly(trained: Trained) -> None:
 def test_impossible_groups_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(HandleError, match=message):
         vpps.Handle(Net().model, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.host
+def test_a_machine_without_a_gpu_has_one_group() -> None:
+    with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):
+        make_machine("cpu", 2, Options(groups=2), train=True, timeline=False)
 
 
 @pytest.mark.host

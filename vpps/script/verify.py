@@ -174,6 +174,8 @@ class Verifier:
         self.clock[:] = now
         np.fill_diagonal(self.clock, now + 1)
         self.counters.clear()
+        self.signals.clear()
+        self.targets.clear()
 
     def multiply(self, product: Product) -> None:
         """Check a product between two launches, and note what it writes."""
