@@ -268,7 +268,7 @@ def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | N
         pytest.param(40, 2, Options(groups=2), id="two-slots-of-which-one-has-no-gradient"),
         pytest.param(8, 6, Options(groups=3), id="three-groups"),
         pytest.param(8, 4, Options(groups=2, ownership="round-robin", rpw=1), id="round-robin"),
-        pytest.param(8, 4, Options(groups=2, transposed="atomic"), id="atomic"),
+        pytest.param(16, 4, Options(groups=2, transposed="atomic"), id="atomic"),
         pytest.param(8, 4, Options(groups=2, tiers={"U": "shared", "U^T": "L2", "W": "L2"}), id="other-tiers"),
     ],
 )
