@@ -74,6 +74,17 @@ def test_weights_are_read_level_by_level(trees_file: Path) -> None:
     assert reads["Wi"] == reads["output"] == 2
 
 
+def test_grouping_deals_even_work(trees_file: Path) -> None:
+    lines = lines_of(
+        "grouping.py", "--trees", str(trees_file), "--batch-sizes", "1,12", "--hidden", "32", "--groups", "1,3",
+        "--times", "1", "--rounds", "1",
+    )  # fmt: skip
+    assert [line["case"].partition(",")[0] for line in lines] == ["plan", "plan", "dealing"] * 2
+    assert [line["share"] for line in lines if "share" in line][:3] == [1, 1, 1]  # of one tree
+    assert 1 / 3 <= lines[4]["share"] < 0.5
+    assert all(line["value"] > 0 for line in lines)
+
+
 def test_memory_tells_training_from_importing(trees_file: Path) -> None:
     (line,) = lines_of(
         "memory.py", "--trees", str(trees_file), "--contenders", "vpps", "--batch-size", "4", "--batches", "2",

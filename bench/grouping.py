@@ -1,0 +1,108 @@
+"""What groups of virtual processors cost the host: planning a batch of the Tree-LSTM of treelstm.py, by their number.
+
+One JSON object per line, microseconds for planning a batch whose graph is there, as for a GPU of 132 multiprocessors;
+`share` is the work of the busiest group, 1 / groups at best, and `barriers` those of the group that has most. No kernel
+runs, and no GPU is needed. Dealing the vertices to groups is a part of it, with a line of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import harness
+import numpy as np
+from models import VppsTreeLstm
+from treelstm import in_batches, initial_weights
+from trees import read_trees
+
+import vpps
+from vpps.plan.build import Plan, Planner
+from vpps.plan.distribution import Distribution
+from vpps.plan.grouping import group_vertices
+from vpps.plan.topology import Topology, stages
+from vpps.plan.update import Update
+
+BENCH = "grouping"
+BLOCKS = 132
+
+
+def seconds(work: Callable[[], object], times: int) -> float:
+    """Seconds that something takes; the median."""
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return float(np.median(found))
+
+
+def dealing(planner: Planner, graph: vpps.Graph) -> Callable[[], object]:
+    """What deals the vertices of a graph to the planner's groups."""
+    topology = Topology(graph)
+    cells = [planner.templates(b.cell) for b in topology.blocks]
+    of_vertex, runs = stages(topology, planner.policy), np.ones(topology.n_calls, bool)
+    return partial(group_vertices, topology, cells, of_vertex, planner.distribution.groups, runs)
+
+
+def busiest(plan: Plan) -> float:
+    """Share of the work that the busiest group has."""
+    if plan.grouping is None:
+        return 1.0
+    return float(plan.grouping.work.max() / plan.grouping.work.sum())
+
+
+def run(batch_size: int, options: argparse.Namespace) -> None:
+    """Time all numbers of groups on one batch, interleaved."""
+    trees, words = read_trees(options.trees, options.limit)
+    model = VppsTreeLstm(initial_weights(words, options.hidden, options.hidden), "sgd", 0.01, 1)
+    batch = in_batches([VppsTreeLstm.prepare(tree) for tree in trees], batch_size)[0]
+    graph, loss = model.graph(batch)
+    update = Update(vpps.SGD(lr=0.01), 1, 1, None)
+    work: dict[str, Callable[[], float]] = {}
+    shares: dict[str, tuple[float, int]] = {}
+    for groups in options.groups:
+        distribution = Distribution(model.handle.model, BLOCKS // groups, 1, 0, train=True, groups=groups)
+        planner = Planner(distribution, "sinks-last")
+        planning = partial(planner.plan_training, graph, loss, update, 0)
+        plan = planning()
+        case = f"batch={batch_size} groups={groups} hidden={options.hidden}"
+        shares[f"plan, {case}"] = busiest(plan), plan.n_barriers
+        work[f"plan, {case}"] = partial(seconds, planning, options.times)
+        if groups > 1:
+            work[f"dealing, {case}"] = partial(seconds, dealing(planner, graph), options.times)
+    found: dict[str, list[float]] = {case: [] for case in work}
+    for _ in range(options.rounds):
+        for case, measure in work.items():
+            found[case].append(1e6 * measure())
+    model.close()
+    for case, values in found.items():
+        share, barriers = shares.get(case, (None, None))
+        extra = {} if share is None else {"share": round(share, 3), "barriers": barriers}
+        harness.report(BENCH, case, values, "us", **extra)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Run every batch size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 16, 64], metavar="N,N,...")
+    parser.add_argument("--groups", type=_numbers, default=[1, 2, 4], metavar="N,N,...")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--limit", type=int, default=64, help="sentences, at most")
+    parser.add_argument("--times", type=int, default=10, help="plans of which the median counts")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    for batch_size in options.batch_sizes:
+        run(batch_size, options)
+
+
+if __name__ == "__main__":
+    main()
