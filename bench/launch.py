@@ -14,8 +14,8 @@ import harness
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.plan import writer
 from vpps.plan.distribution import FIRST_FREE
-from vpps.plan.writer import BARRIERS
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
@@ -30,7 +30,7 @@ def script(vps: int, barriers: int) -> NDArray[np.uint32]:
     entry = HEADER_WORDS + vps
     parts = [plain([MAGIC, vps, 1, 0] + [entry] * vps)]
     for k in range(barriers):
-        words = BARRIERS[0].copy()
+        words = writer.BARRIERS[0].copy()
         words[-1] = vps * (k + 1)
         parts.append(words)
     return np.concatenate([*parts, plain(encode("end", 0, 0))])
