@@ -391,6 +391,10 @@ class TestUsable:
         assert make().vps == 4
         assert make(blocks_per_sm=2).vps == 8
 
+    def test_groups_are_equally_large_by_default(self, make: Make) -> None:
+        assert make(groups=2).vps == 4
+        assert make(groups=3).vps == 3
+
 
 class TestEnd:
     def test_gives_everything_back_once(self, make: Make, fake: FakeCuda) -> None:
