@@ -25,7 +25,7 @@ pytestmark = pytest.mark.simt
 
 E = vpps.Expression
 GEMM = Options(gradients="gemm")
-HIDDEN, EMBEDDING = 10, 8
+HIDDEN, EMBEDDING = 18, 17
 
 
 class Net:

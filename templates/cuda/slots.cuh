@@ -113,7 +113,10 @@ struct Owned {
     VP_DEVICE int row(int k) const
     {
         if (k >= count) return -1;
-        if (!VP_OPAQUE(turn)) return k / units * part + from + k % units;
+        if (!VP_OPAQUE(turn)) {
+            const int p = small_quotient(k, units);
+            return p * part + from + k - p * units;
+        }
         const int r = (k / turn * vps + vp) * turn + k % turn;
         return r < rows ? r : -1;
     }

@@ -9,11 +9,12 @@ enum {
 };
 
 // Who divides an instruction: the virtual processors of a group, or those of all.
-VP_DEVICE int group_size() { return (int)gridDim.x / VP_GROUPS; }
+VP_DEVICE int everyone() { return VP_COUNT ? VP_COUNT : (int)gridDim.x; }
+VP_DEVICE int group_size() { return everyone() / VP_GROUPS; }
 VP_DEVICE void count_all(Vp& vp, bool all)
 {
     vp.id = all ? rank() : rank() - vp.first;
-    vp.count = all ? (int)gridDim.x : group_size();
+    vp.count = all ? everyone() : group_size();
 }
 
 // False: the launch before this one, of the same step, was stopped; there is nothing to go on with.

@@ -75,6 +75,7 @@ class Chip:
         sums: floats of partial sums of a pass.
         blocks_per_sm: thread blocks on a multiprocessor.
         groups: of thread blocks; each holds all of it once.
+        vps: thread blocks of all groups, where the kernel is made for that number and divides by a constant; else 0.
     """
 
     slots: tuple[KernelSlot, ...] = ()
@@ -87,6 +88,7 @@ class Chip:
     sums: int = 0
     blocks_per_sm: int = 1
     groups: int = 1
+    vps: int = 0
 
     @property
     def keeps_gradients(self) -> bool:

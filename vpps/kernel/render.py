@@ -176,6 +176,7 @@ def render_cuda(spec: KernelSpec) -> str:
         "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a matrix in memory"),
         "VP_SCRIPT_WORDS": (SCRIPT_WORDS, "of the script are in shared memory at a time"),
         "VP_GROUPS": (chip.groups, "of virtual processors, as many in each"),
+        "VP_COUNT": (chip.vps, "virtual processors; 0: any number, as the launch says"),
         "VP_SLOTS": (len(chip.slots), "that hold weights on the chip"),
         "VP_CACHED": (chip.registers, "floats of weights and gradients in the registers of every thread"),
         "VP_TILE": (chip.tile, "vectors that one pass over the slots multiplies"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vpps.kernel.chip import MEMORY_ONLY, Chip
 
@@ -18,6 +18,10 @@ class KernelSpec:
 
     instructions: frozenset[str]
     chip: Chip = MEMORY_ONLY
+
+    def of(self, vps: int) -> KernelSpec:
+        """The same for one number of virtual processors: divisions by it are then multiplications."""
+        return replace(self, chip=replace(self.chip, vps=vps))
 
     def joined(self, other: KernelSpec) -> KernelSpec:
         """A kernel for the other one that, if it holds the same weights, can still do what this one can."""

@@ -278,7 +278,7 @@ class CudaMachine:
                 return
             spec = self._spec.joined(spec)
         gpu, state = self._driver.gpu, self._state
-        kernel = self._build(spec, gpu.arch)
+        kernel = self._build(spec.of(self.vps), gpu.arch)
         with self._driver as driver:
             loaded = driver.load(kernel.binary, KERNEL, kernel.shared_bytes)
             each = driver.blocks_per_sm(loaded, THREADS, kernel.shared_bytes)
