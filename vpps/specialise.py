@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from vpps.errors import CapacityError
+from vpps.errors import SpillError
 from vpps.graph.trace import TracedCell
 from vpps.kernel.chip import MEMORY_ONLY, Chip, KernelMatrix, KernelSlot
 from vpps.model import Parameter
 from vpps.ops import Form
 from vpps.plan.distribution import Dealt, InSlots
-from vpps.plan.onchip import Device, Held, MatrixSpec, OnChip, Options, plan_onchip, step_down
+from vpps.plan.onchip import Device, Held, MatrixSpec, OnChip, Options, nothing_left, plan_onchip, step_down
+from vpps.plan.onchip.device import KERNEL_SHARED
 from vpps.plan.onchip.holding import PERSISTENT
 from vpps.plan.prepare import live_nodes, parts_of_units, prepare
 from vpps.script.slices import TURN_BITS
@@ -65,6 +66,7 @@ def arrangements(
 
     Raises:
         HandleError, CapacityError: something that `options` force is malformed or does not fit.
+        SpillError: when more are asked for than there are; names what `options` force.
     """
     specs = [
         spec if train else MatrixSpec(spec.name, spec.rows, spec.columns, spec.parts, 0, trained=False)
@@ -72,15 +74,16 @@ def arrangements(
     ]
     best = plan_onchip(specs, device, vps, options)
     yield _arrangement(best, matrices)
-    for smaller in step_down(best):
-        yield _arrangement(smaller, matrices)
+    least = best
+    for least in step_down(best):
+        yield _arrangement(least, matrices)
+    raise SpillError(nothing_left(least))
 
 
 def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Arrangement:
     by_name = {p.name: p for p in matrices}
     numbers: dict[str, int] = {}
     kernel_matrices: list[KernelMatrix] = []
-    stage = sums = 0
     for held in onchip.held:
         if not held.slots:
             continue
@@ -91,9 +94,6 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
             f"{held.name} {held.rows}x{held.columns} as {shape.slots} x ({shape.rows}, {shape.columns}, {shape.warps})"
         )
         kernel_matrices.append(KernelMatrix(numbers[held.name], held.first_slot, held.last_slot, what))
-        stage = max(stage, shape.width)
-        rows = shape.slots * shape.rows * (8 // shape.warps)
-        sums = max(sums, rows * shape.warps * onchip.tile, held.rows_owned * onchip.tile)
     trained = {s for held in onchip.held if held.gradient for s in held.slots}
     slots = tuple(
         KernelSlot(
@@ -115,18 +115,13 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         max((s.at + s.size for s in both if s.tier == "registers"), default=0),
         max((s.at + s.size for s in both if s.tier == "shared"), default=0),
         onchip.tile,
-        -(-stage // 4) * 4,
+        onchip.staging_floats // onchip.tile,
         max(1, onchip.staging_buffers),
-        -(-sums // 4) * 4,
+        onchip.sums_floats,
         onchip.blocks_per_sm,
         onchip.options.groups,
     )
-    limit = min(onchip.device.shared_per_block, onchip.device.shared_per_sm // onchip.blocks_per_sm)
-    if chip.shared_bytes > limit:
-        raise CapacityError(
-            f"the kernel needs {chip.shared_bytes} bytes of shared memory per block and the {onchip.device.name} has "
-            f"{limit}; put a matrix into L2, or use one block per multiprocessor"
-        )
+    assert chip.shared_bytes == onchip.shared_bytes + KERNEL_SHARED
     in_slots: dict[Parameter, InSlots] = {}
     roles = {held.name: held for held in onchip.held}
     for name, p in by_name.items():

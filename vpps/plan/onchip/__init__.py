@@ -7,7 +7,7 @@ report: the table for the user.
 
 from vpps.plan.onchip.device import DEVICES, Device, capacity, known_device
 from vpps.plan.onchip.holding import Gradients, Held, MatrixSpec, OnChip, Options, Slot, Tier, owned_rows
-from vpps.plan.onchip.planner import plan_onchip, step_down
+from vpps.plan.onchip.planner import nothing_left, plan_onchip, step_down
 from vpps.plan.onchip.report import explain
 from vpps.plan.onchip.slots import Shape, valid_rpw
 
@@ -25,6 +25,7 @@ __all__ = [
     "capacity",
     "explain",
     "known_device",
+    "nothing_left",
     "owned_rows",
     "plan_onchip",
     "step_down",

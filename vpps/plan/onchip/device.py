@@ -14,9 +14,9 @@ KIB = 1024
 # III-A, footnote 6). Two blocks: compiled without spilling (kernel.md, section 6).
 OTHER_REGISTERS = {1: 64, 2: 48}
 
-# Static shared memory of the kernel, in bytes: partial sums of rows that span several warps (8 warps, 64 sums each:
-# 2 KiB) and the words that a block's threads tell each other.
-KERNEL_SHARED = 4 * KIB
+# Shared memory that every kernel takes, in bytes: words of the script, sums of the block, the verdict of a wait
+# (kernel/chip.py: SCRIPT_WORDS, SCRATCH_FLOATS).
+KERNEL_SHARED = 4 * (2048 + 512 + 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Device:
         return max(0, self.registers_per_sm // (THREADS * blocks_per_sm) - OTHER_REGISTERS[blocks_per_sm])
 
     def shared(self, blocks_per_sm: int) -> int:
-        """Bytes of dynamic shared memory of a block: staging buffer and slots. The system keeps 1 KiB per block since
-        sm_80 (CUDA C++ Programming Guide, compute capabilities)."""
+        """Bytes of shared memory of a block for the staging buffer, partial sums and slots. The system keeps 1 KiB per
+        block since sm_80 (CUDA C++ Programming Guide, compute capabilities)."""
         system = KIB if self.sm >= 80 else 0
         per_block = self.shared_per_sm // blocks_per_sm - system
         return max(0, min(self.shared_per_block, per_block) - KERNEL_SHARED)
@@ -75,6 +75,7 @@ DEVICES = {
         _device("H100", 90, 132, 228, 50),  # SXM5
         _device("H200", 90, 132, 228, 60),
         _device("B200", 100, 148, 228, 126.5),
+        _device("RTX 5090", 120, 170, 100, 96),
     )
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
-from vpps.plan.onchip.device import KIB, WARPS, Device
+from vpps.plan.onchip.device import KIB, THREADS, WARPS, Device
 from vpps.plan.onchip.slots import (
     ACCUMULATORS,
     SHAPED_FOR,
@@ -244,9 +244,11 @@ class OnChip:
         tile: vertices that a product computes at a time.
         blocks_per_sm: as the kernel is compiled.
         registers: of every thread, for slots of weights and gradients.
-        shared_bytes: dynamic shared memory of a block: staging buffers, slots, gradients.
+        shared_bytes: of a block, besides what every kernel takes: staging buffers, partial sums, slots, gradients.
         staging_floats: of one staging buffer, which lies first in shared memory.
         staging_buffers: 2 where the next tile is fetched during the present one.
+        staged_floats: of all staging buffers, or of a slot that is updated there, whatever is more.
+        sums_floats: of partial sums.
         vps: blocks of a group.
         device, matrices, options, limits: what was asked.
     """
@@ -261,6 +263,8 @@ class OnChip:
     shared_bytes: int
     staging_floats: int
     staging_buffers: int
+    staged_floats: int
+    sums_floats: int
     vps: int
     device: Device
     matrices: tuple[MatrixSpec, ...]
@@ -289,9 +293,10 @@ class OnChip:
 
     @property
     def free_shared(self) -> int:
-        """Whole KiB of a block's shared memory left beside one staging buffer and the weights."""
-        staged = 4 * self.staging_floats
-        return (self.device.shared(self.blocks_per_sm) - staged) // KIB - self.weights_in("shared")
+        """Whole KiB of a block's shared memory left beside one staging buffer, partial sums and the weights."""
+        largest = max((slot.size for slot in self.slots), default=0)
+        working = 4 * (max(self.staging_floats, THREADS * largest) + self.sums_floats)
+        return (self.device.shared(self.blocks_per_sm) - working) // KIB - self.weights_in("shared")
 
     def to_key(self) -> str:
         """What the kernel's source depends on, in a fixed order: equal keys, equal kernels."""
@@ -308,7 +313,7 @@ class OnChip:
             [
                 f"blocks{self.blocks_per_sm}",
                 f"tile{self.tile}",
-                f"staging{self.staging_buffers}x{self.staging_floats}",
+                f"staging{self.staging_buffers}x{self.staging_floats}:{self.staged_floats}+{self.sums_floats}",
                 f"atomic{int(any(held.tier == 'atomic' for held in self.held))}",
                 f"gradients:{self.gradients}:{','.join(strategies)}",
                 *slots,

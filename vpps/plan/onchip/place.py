@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
-from vpps.plan.onchip.device import KIB, Device
+from vpps.plan.onchip.device import KIB, THREADS, WARPS, Device
 from vpps.plan.onchip.holding import (
     PERSISTENT,
     TILES,
@@ -34,8 +34,9 @@ SPILLED = "kept out of registers: the kernel spilled"
 ATOMIC_BYTES = 8
 
 
-# Which roles take the shape with the fewest registers that there is, instead of the fastest one.
-THRIFTY = ("none", "W", "all")
+# Tastes in shapes: which roles take the one with the fewest registers that there is, instead of the fastest one, and
+# whether a slot may be larger than the staging buffer of its matrix, in which it is updated.
+TASTES = [(thrifty, flat) for flat in (False, True) for thrifty in ("none", "W", "all")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,17 @@ class Place:
     reason: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Room:
-    """A block's registers and shared memory while roles are placed one by one.
+    """What of a block's registers and shared memory some roles leave to others.
 
     Attributes:
         registers: of each thread, for slots.
-        shared: bytes for the staging buffer and slots.
+        shared: bytes for the staging buffer, partial sums and slots.
         tile: vertices in the staging buffer.
         widest: floats of a vertex in it.
+        largest: floats that a slot takes of each thread, at most.
+        tallest: rows R of all slots of a role, at most.
         taken: registers, and KiB of shared memory, of the slots so far.
     """
 
@@ -63,24 +66,43 @@ class Room:
     shared: int
     tile: int
     widest: int = 0
-    taken: dict[str, int] = field(default_factory=lambda: {"registers": 0, "shared": 0})
+    largest: int = 0
+    tallest: int = 0
+    taken: Mapping[str, int] = field(default_factory=lambda: {"registers": 0, "shared": 0})
 
-    def takes(self, shape: Shape, tier: str, width: int | None = None) -> bool:
-        """Whether slots of that shape still fit (`width`: were its rows that wide in the staging buffer)."""
-        registers = self.taken["registers"] + (shape.registers if tier == "registers" else 0)
-        slots = self.taken["shared"] + (shape.registers if tier == "shared" else 0)
-        staging = 4 * self.tile * max(self.widest, shape.width if width is None else width)
-        return registers <= self.registers and staging + slots * KIB <= self.shared
+    @property
+    def sums(self) -> int:
+        """Floats of partial sums: of each row and vertex of a tile, one from every warp that may hold a part of it."""
+        return WARPS * self.tallest * self.tile
 
-    def take(self, shape: Shape, tier: str) -> None:
-        self.taken[tier] += shape.registers
-        self.widest = max(self.widest, shape.width)
+    def staged(self, buffers: int = 1) -> int:
+        """Floats of the staging buffers. An update brings the weights or gradients of a whole slot there, too."""
+        return max(buffers * self.tile * self.widest, THREADS * self.largest)
 
-    def left(self, tier: str, width: int = 0) -> int:
-        """Registers, or whole KiB of shared memory, that are left for a matrix whose rows are `width` wide."""
+    def beside(self, shape: Shape) -> Room:
+        """The room that there is once vectors can be multiplied by slots of that shape, wherever those are."""
+        return replace(
+            self,
+            widest=max(self.widest, shape.width),
+            largest=max(self.largest, shape.rows * shape.columns),
+            tallest=max(self.tallest, shape.slots * shape.rows),
+        )
+
+    def takes(self, shape: Shape, tier: str) -> bool:
+        """Whether slots of that shape still fit."""
+        beside = self.beside(shape)
+        return beside.left(tier) >= shape.registers and beside.left("shared") >= 0
+
+    def take(self, shape: Shape, tier: str) -> Room:
+        """What is left with slots of that shape."""
+        beside = self.beside(shape)
+        return replace(beside, taken={**self.taken, tier: self.taken[tier] + shape.registers})
+
+    def left(self, tier: str) -> int:
+        """Registers, or whole KiB of shared memory, that are left."""
         if tier == "registers":
             return self.registers - self.taken["registers"]
-        return (self.shared - 4 * self.tile * max(self.widest, width)) // KIB - self.taken["shared"]
+        return (self.shared - 4 * (self.staged() + self.sums)) // KIB - self.taken["shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +130,18 @@ class Attempt:
     """Roles placed with one tile, one number of rows per warp and one taste in shapes.
 
     Attributes:
-        thrifty: one of THRIFTY.
+        thrifty, flat: one of TASTES.
         places: by name of the role.
         misfit: the message, where something that the user forced does not fit.
-        too_wide: whether a role was refused only because its rows do not fit in the staging buffer.
+        too_wide: whether a role was refused that has room beside vectors of fewer vertices.
     """
 
-    def __init__(self, request: Request, tile: int, rpw: int | None, thrifty: str) -> None:
+    def __init__(self, request: Request, tile: int, rpw: int | None, thrifty: str, flat: bool) -> None:
         self.request = request
         self.tile = tile
         self.rpw = rpw
         self.thrifty = thrifty
+        self.flat = flat
         self.places: dict[str, Place] = {}
         self.misfit = ""
         self.too_wide = False
@@ -176,6 +199,8 @@ class Attempt:
             return [whole_rows(role.rows, role.columns, self.rpw, self.request.vps)]
         found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits))
         thrifty = self.thrifty == "all" or (self.thrifty == "W" and not role.transposed)
+        if self.flat:
+            found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > self.tile * s.width))
         return sorted(found, key=lambda s: s.registers) if thrifty else found
 
     def rows_owned(self, role: Role) -> int:
@@ -203,9 +228,9 @@ class Attempt:
             shape = next((s for s in shapes if self.room.takes(s, tier)), None)
             if shape is not None:
                 reason = f"forced to {tier}" if forced else self._why(role, tier, shapes)
-                self.room.take(shape, tier)
+                self.room = self.room.take(shape, tier)
                 return Place(tier, shape, reason)
-            self.too_wide |= any(self.room.takes(s, tier, width=0) for s in shapes)
+            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier) for s in shapes)
         if forced:
             self.misfit = self.misfit or f"{_written(role, forced)} does not fit: {self._short(role, shapes)}"
         return self._off_chip(role, shapes)
@@ -220,9 +245,10 @@ class Attempt:
 
     def _short(self, role: Role, shapes: Sequence[Shape]) -> str:
         least = min(shapes, key=lambda s: (s.registers, s.width))
-        left = self.room.left("shared", least.width)
+        room = self.room.beside(least)
+        left = room.left("shared")
         if left < 0:
-            staging, slots = 4 * self.tile * least.width // KIB, self.room.taken["shared"]
+            staging, slots = 4 * (room.staged() + room.sums) // KIB, self.room.taken["shared"]
             beside = f", slots {slots} KiB," if slots else ""
             return f"staging {self.tile} of its rows takes {staging} KiB{beside} of {self.room.shared // KIB} KiB"
         shared = f"{least.registers} KiB of shared memory, {left} KiB were left"
@@ -280,13 +306,13 @@ def place(request: Request) -> Attempt:
     best: Attempt | None = None
     misfit = ""
     for tile, rpws in _tiles(request):
-        attempts = [Attempt(request, tile, rpw, thrifty) for rpw in rpws for thrifty in THRIFTY]
+        attempts = [Attempt(request, tile, rpw, *taste) for rpw in rpws for taste in TASTES]
         misfit = misfit or attempts[0].misfit
         fitting = [attempt for attempt in attempts if not attempt.misfit]
         for attempt in fitting:
             if best is None or attempt.score > best.score:
                 best = attempt
-        if best is not None and not best.too_wide:
+        if fitting and not any(attempt.too_wide for attempt in fitting):
             break
     if best is None:
         raise CapacityError(misfit)

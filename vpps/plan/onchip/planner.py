@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vpps.errors import CapacityError
+from vpps.errors import CapacityError, SpillError
 from vpps.plan.onchip.device import KIB, Device
 from vpps.plan.onchip.gradients import choose_gradients
 from vpps.plan.onchip.holding import (
@@ -57,14 +57,16 @@ def _plan(request: Request) -> OnChip:
     )
     slots, ranges = _number_slots(request.roles, attempt)
     gradient_slots = _gradient_slots(request.roles, attempt, slots, ranges, uses, of_matrix)
-    staging = attempt.tile * attempt.room.widest
+    room = attempt.room
+    staging = room.tile * room.widest
     top = dict.fromkeys(ON_CHIP, 0)
     for slot in (*slots, *gradient_slots):
         if slot is not None:
             top[slot.tier] = max(top[slot.tier], slot.at + slot.size)
-    buffers = 1 if staging else 0
-    if staging and device.copies_asynchronously:
-        buffers += 2 * 4 * staging + KIB * top["shared"] <= attempt.room.shared
+    buffers = 1
+    if device.copies_asynchronously:
+        buffers += 4 * (room.staged(2) + room.sums) + KIB * top["shared"] <= room.shared
+    staged = room.staged(buffers)
     return OnChip(
         slots=slots,
         gradient_slots=gradient_slots,
@@ -73,9 +75,11 @@ def _plan(request: Request) -> OnChip:
         tile=attempt.tile,
         blocks_per_sm=request.blocks_per_sm,
         registers=top["registers"],
-        shared_bytes=4 * staging * buffers + KIB * top["shared"],
+        shared_bytes=4 * (staged + room.sums) + KIB * top["shared"],
         staging_floats=staging,
-        staging_buffers=buffers,
+        staging_buffers=buffers if staging else 0,
+        staged_floats=staged,
+        sums_floats=room.sums,
         vps=request.vps,
         device=device,
         matrices=request.matrices,
@@ -171,7 +175,7 @@ def step_down(onchip: OnChip) -> Iterator[OnChip]:
     it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
 
     Raises:
-        CapacityError: at the first plan, where forced options leave nothing to give up.
+        SpillError: at the first plan, where forced options leave nothing to give up.
     """
     last = onchip
     for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows):
@@ -180,7 +184,7 @@ def step_down(onchip: OnChip) -> Iterator[OnChip]:
                 yield plan
             last = plan
     if last is onchip:
-        raise CapacityError(_nothing_left(onchip))
+        raise SpillError(nothing_left(onchip))
 
 
 def _again(last: OnChip, **changes: Any) -> OnChip:
@@ -245,19 +249,21 @@ def _fewer_rows(last: OnChip) -> Iterator[OnChip]:
         yield last
 
 
-def _nothing_left(onchip: OnChip) -> str:
+def nothing_left(onchip: OnChip) -> str:
+    """What to say of a kernel that spills although it holds as little as what the user forced allows."""
     options = onchip.options
     forced: dict[str, object] = {"tile": options.tile, "rpw": options.rpw, "tiers": dict(options.tiers) or None}
     if options.gradients != "auto":
         forced["gradients"] = options.gradients
-    written = ", ".join(f"{name}={value!r}" for name, value in forced.items() if value is not None)
-    if not written:
-        return "the kernel spills with no weights in registers: nothing is left to give up"
+    if options.blocks_per_sm == 2:
+        forced["blocks_per_sm"] = 2
+    named = {name: value for name, value in forced.items() if value is not None}
+    holding = f"{onchip.registers} registers of each thread for slots and {onchip.tile} vertices per tile"
+    if not named:
+        return f"the kernel spills with {holding}, and nothing is left to give up: please report this"
     least = min((h for h in onchip.held if h.tier == "registers"), key=lambda h: h.rows * h.columns, default=None)
-    advice = "leave one of them to the planner"
+    advice = f"leave {'one of them' if len(named) > 1 else 'it'} to the planner"
     if least is not None and least.name in options.tiers:
         advice += f", or give tiers={{{least.name!r}: 'shared'}}"
-    return (
-        f"the kernel spills with {onchip.registers} registers of each thread for slots and {onchip.tile} vertices per "
-        f"tile, and {written} leaves nothing to give up; {advice}"
-    )
+    written = ", ".join(f"{name}={value!r}" for name, value in named.items())
+    return f"the kernel spills with {holding}, and {written} leaves nothing to give up; {advice}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vpps.errors import VppsError
 from vpps.plan.onchip.device import KIB, WARPS
 from vpps.plan.onchip.holding import Held, OnChip, Tier, rows_cap
-from vpps.plan.onchip.place import NARROW_ROWS, ROW_SLICED
+from vpps.plan.onchip.place import NARROW_ROWS, ROW_SLICED, Room
 from vpps.plan.onchip.planner import ON_CHIP, plan_onchip
 from vpps.plan.onchip.slots import Shape, shapes, whole_rows
 
@@ -117,7 +117,8 @@ def _totals(onchip: OnChip, moments: int) -> list[str]:
     device, groups, blocks = onchip.device, onchip.options.groups, onchip.blocks_per_sm
     slots = onchip.weights_in("shared")
     staging = 4 * onchip.staging_floats
-    gradients = (onchip.shared_bytes - onchip.staging_buffers * staging) // KIB - slots
+    working = 4 * (onchip.staged_floats + onchip.sums_floats)
+    gradients = (onchip.shared_bytes - working) // KIB - slots
     all_weights = sum(h.rows * h.columns for h in onchip.held)
     on_chip = sum(h.rows * h.columns for h in onchip.held if h.tier in ON_CHIP)
     off = 4 * sum(h.rows * h.columns for h in onchip.held if h.tier == "L2")
@@ -125,6 +126,7 @@ def _totals(onchip: OnChip, moments: int) -> list[str]:
     buffers = "two staging buffers" if onchip.staging_buffers == 2 else "a staging buffer"
     share = f"{onchip.shared_bytes // KIB} of {device.shared(blocks) // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
+    shared += [f"{_bytes(4 * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
     shared += [f"slots of {slots} KiB"] if slots else []
     shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")
@@ -216,10 +218,10 @@ def _next(onchip: OnChip) -> list[str]:
     if short:
         lines = [_shortage(onchip, held, sizes) for held in short[:MOST_SHORT]]
         if len(short) > MOST_SHORT:
-            need = sum(_least(onchip, held).registers for held in short)
+            need, room = sum(_least(onchip, held).registers for held in short), _room(onchip)
             lines.append(
-                f"these and {len(short) - MOST_SHORT} more: {need - onchip.free_registers} registers or "
-                f"{need - onchip.free_shared} KiB of shared memory short together"
+                f"these and {len(short) - MOST_SHORT} more: {need - room.left('registers')} registers or "
+                f"{need - room.left('shared')} KiB of shared memory short together"
             )
         return lines
     in_registers = [h.name for h in onchip.held if h.tier == "registers"]
@@ -252,16 +254,28 @@ def _least(onchip: OnChip, held: Held) -> Shape:
     return min(found, key=lambda s: (s.registers, s.width))
 
 
+def _room(onchip: OnChip) -> Room:
+    """What the plan leaves of a block's registers and shared memory."""
+    return Room(
+        onchip.device.registers(onchip.blocks_per_sm),
+        onchip.device.shared(onchip.blocks_per_sm),
+        onchip.tile,
+        onchip.staging_floats // onchip.tile,
+        max((slot.size for slot in onchip.slots), default=0),
+        max((h.shape.slots * h.shape.rows for h in onchip.held if h.shape is not None), default=0),
+        {tier: onchip.weights_in(tier) for tier in ON_CHIP},
+    )
+
+
 def _shortage(onchip: OnChip, held: Held, sizes: Sizes) -> str:
     """What a role lacks beside all the others, and the size of the model that would have room for it."""
     least = _least(onchip, held)
-    more_staging = max(0, 4 * onchip.tile * least.width - 4 * onchip.staging_floats)
-    free_shared = (onchip.free_shared * KIB - more_staging) // KIB
-    if least.registers > onchip.free_registers:
-        registers, shared = least.registers - onchip.free_registers, least.registers - free_shared
+    room = _room(onchip).beside(least)
+    registers, shared = least.registers - room.left("registers"), least.registers - room.left("shared")
+    if registers > 0:
         short = f"{registers} registers or {shared} KiB of shared memory short"
     else:
-        short = f"{-free_shared} KiB short in the staging buffer for its rows"
+        short = f"{shared - least.registers} KiB short in the staging buffer for its rows"
     matrix = next(m for m in onchip.matrices if m.name == held.matrix)
     unit = matrix.rows // matrix.parts
     fits = sizes.fewer(unit, held.name)
