@@ -39,7 +39,7 @@ X, Y, MATRIX = 1 << 22, 1 << 23, 64  # places in the pool; element 0 is the cons
 def peak() -> float:
     """GFLOP/s of one core."""
     machine = CpuMachine(1)
-    isa = machine.isa
+    isa = machine.arch
     machine.close()
     lanes = {"avx512": 16, "avx2": 8, "portable": 4}[isa]
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from vpps import init
+from vpps.ahead import Specialized, specialize
 from vpps.errors import (
     CapacityError,
     CheckpointError,
@@ -18,6 +19,7 @@ from vpps.errors import (
     NonFiniteError,
     ScriptError,
     ShapeError,
+    SpillError,
     TraceError,
     VppsError,
 )
@@ -69,6 +71,7 @@ from vpps.graph.operand import Expression
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
+from vpps.plan.onchip import Options as ChipOptions
 from vpps.timeline import Timeline
 
 _SUBMODULES = ("data", "nn", "reference", "zoo")
@@ -91,6 +94,7 @@ __all__ = [
     "CapacityError",
     "Cell",
     "CheckpointError",
+    "ChipOptions",
     "CompileError",
     "DataError",
     "DivisionError",
@@ -113,6 +117,8 @@ __all__ = [
     "RMSprop",
     "ScriptError",
     "ShapeError",
+    "Specialized",
+    "SpillError",
     "Timeline",
     "TraceError",
     "VppsError",
@@ -153,6 +159,7 @@ __all__ = [
     "sigmoid",
     "softmax",
     "softplus",
+    "specialize",
     "split",
     "sqrt",
     "square",

@@ -16,8 +16,10 @@ from typing import Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.ahead import Example, check_example, check_loss, example_plan
 from vpps.config import TARGET, VERIFY
 from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError, SpillError
+from vpps.explanation import KernelFacts, explain
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.trace import TracedCell
@@ -95,13 +97,16 @@ class Handle:
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
             spends some 30 ns per instruction on it; the results are the same. Target cpu only.
-        onchip: what to force of the distribution of weights over the chip; default: nothing. Not for target "cpu". With
-            `Options(groups=2)` two halves of the virtual processors hold a copy of the weights each, and run their own
-            part of a batch.
+        onchip: what to force of the distribution of weights over the chip (cuda, simt), a `vpps.ChipOptions`; default:
+            nothing. With `groups=2` two halves of the virtual processors hold a copy of the weights each, and run their
+            own part of a batch.
+        example: a graph as the handle will get them, and its loss. The kernel for it is compiled now, for evaluation
+            too, and not with the first call; other graphs may still need an instruction more, and compile it then.
 
     Raises:
         HandleError: the model already has an open training handle, or an argument is wrong.
-        CompileError: there is no C++ compiler.
+        GraphError: the example's loss is no scalar of its graph.
+        CompileError: there is no compiler.
 
     Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
     """
@@ -125,6 +130,7 @@ class Handle:
         verify: bool | None = None,
         timeline: bool = False,
         onchip: Options | None = None,
+        example: Example | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
@@ -158,6 +164,10 @@ class Handle:
         if ema is not None and (decay is None or not 0 <= decay < 1 or not train):
             expected = "a number in [0, 1), such as 0.999, or None" if train else "None, as the handle is forward-only"
             raise HandleError(f"ema={ema!r}: expected {expected}")
+        if onchip is not None and not isinstance(onchip, Options):
+            raise HandleError(f"onchip={onchip!r}: expected vpps.ChipOptions(...)")
+        if example is not None:
+            check_example(example)
         if decay is not None and model.is_averaged:
             raise HandleError("Handle(ema=...) inside `with model.averaged()`: leave the block first")
         self.model = model
@@ -177,6 +187,7 @@ class Handle:
         self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arrangement = NO_CHIP
+        self._stepped_down = 0  # arrangements that spilled before this one
         self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
         self._residency = Residency(
             model, self._machine, type(self._optimizer) if train else None, decay, self._onchip.groups
@@ -194,6 +205,8 @@ class Handle:
         self._peak = 0  # floats of the pool that a launch has used at most
         if train:
             model.trainer = self
+        if example is not None:
+            self._compile_ahead(*example)
 
     # ---- life
 
@@ -325,7 +338,7 @@ class Handle:
             raise HandleError(
                 "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
             )
-        self._check_loss(graph, loss)
+        check_loss(graph, loss)
         self.optimizer.check()
         # While the last launch runs.
         plan = self._kernel_for(lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
@@ -378,7 +391,7 @@ class Handle:
             As `fb`.
         """
         self._prepare(graph, "gradients", training=True)
-        self._check_loss(graph, loss)
+        check_loss(graph, loss)
         key = self._residency.next_key() if train else None
         plan = self._kernel_for(lambda p: p.plan_training(graph, loss, None, self._parity, key))
         self._wait()
@@ -489,12 +502,28 @@ class Handle:
         return self._machine.source
 
     @_serialised
+    def explain(self) -> str:
+        """Where the weights live during a launch and why, and what the kernel takes: plain text of 110 columns.
+
+        On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
+        """
+        self._check_usable()
+        machine, moments = self._machine, len(self._optimizer.moments) if self._train else 0
+        parameters = Distribution(
+            self.model, machine.vps, machine.panel, moments, self._train, averages=self.ema is not None
+        )
+        facts = KernelFacts(
+            machine.target, machine.arch, machine.vps, machine.spec, machine.resources, self._stepped_down
+        )
+        return explain(parameters, self._arrangement.onchip, facts)
+
+    @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
         """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
         from vpps.script.disassemble import disassemble
 
         planner = self._prepare(graph, "disassemble", training=True)
-        self._check_loss(graph, loss)
+        check_loss(graph, loss)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
         return disassemble(plan.script, plan.origin, plan.sequel)
 
@@ -537,14 +566,6 @@ class Handle:
         self._prepared = time.perf_counter_ns()
         return self._planner
 
-    def _check_loss(self, graph: Graph, loss: Expression) -> None:
-        graph.check_owns(loss, "loss")
-        if loss.shape != ():
-            raise GraphError(
-                f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), "
-                "or pick an element x[i]"
-            )
-
     def _bind(self, accumulate: bool) -> None:
         """Place all parameters as the model has them now."""
         self._wait()
@@ -567,6 +588,7 @@ class Handle:
         of_group = self._machine.vps // self._onchip.groups
         self._arrangements = arrangements(matrices, device, of_group, self._onchip, self._train)
         self._arrangement = next(self._arrangements)
+        self._stepped_down = 0
         return True
 
     def _kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
@@ -583,7 +605,18 @@ class Handle:
                 return plan
             except SpillError:
                 self._arrangement = next(self._arrangements)
+                self._stepped_down += 1
                 self._bind(accumulate)
+
+    def _compile_ahead(self, graph: Graph, loss: Expression) -> None:
+        """Have a kernel for graphs like this one, or close."""
+        try:
+            self._prepare(graph, "example", training=self._train)
+            update = self._residency.next_update(self._optimizer, self._clip_norm) if self._train else None
+            self._kernel_for(lambda planner: example_plan(planner, graph, loss, update))
+        except BaseException:
+            self._release()
+            raise
 
     def _reserve(self, floats: int, keep: int) -> None:
         grow(self._machine, floats, keep, self._pool_limit)

@@ -97,6 +97,7 @@ class CpuMachine:
     Attributes:
         pool: the pool, float32; grows by `reserve`.
         panel: rows of a packed panel.
+        arch: the instruction set, such as "avx512".
         source: the kernel's source.
     """
 
@@ -109,7 +110,7 @@ class CpuMachine:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
         path, self.source, tile = build_cpu(timeline)
         self.panel = tile.panel
-        self.isa = tile.isa
+        self.arch = tile.isa
         self.vps = count
         self.pool: NDArray[np.float32] = _aligned_zeros(0)
         lib = _library(path)
@@ -158,6 +159,14 @@ class CpuMachine:
     def default_pool_limit(self) -> int:
         """Bytes."""
         return half_of_memory()
+
+    @property
+    def spec(self) -> None:
+        """Its kernel can do everything."""
+
+    @property
+    def resources(self) -> None:
+        """Nobody reports any."""
 
     def can_run(self, spec: KernelSpec) -> bool:
         """One kernel serves every model."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
-from vpps.kernel.resources import check_resources
+from vpps.kernel.resources import Resources, check_resources
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device
@@ -66,11 +66,13 @@ class Kernel(NamedTuple):
         source: its text.
         binary: path of the cubin.
         shared_bytes: dynamic shared memory of a block.
+        resources: registers, code size, ...
     """
 
     source: str
     binary: Path
     shared_bytes: int
+    resources: Resources | None = None
 
 
 def compiled(spec: KernelSpec, arch: str) -> Kernel:
@@ -80,7 +82,7 @@ def compiled(spec: KernelSpec, arch: str) -> Kernel:
     source = render_cuda(spec)
     cubin = compile_cubin(source, arch, spec.chip.registers)
     check_resources(cubin.resources, "the kernel")
-    return Kernel(source, cubin.path, spec.chip.shared_bytes)
+    return Kernel(source, cubin.path, spec.chip.shared_bytes, cubin.resources)
 
 
 class _Launch(ctypes.Structure):
@@ -191,6 +193,7 @@ class CudaMachine:
         if count is None or count < 1:
             raise HandleError(f"vps={vps!r}: expected a positive int; the {gpu.name} has {default} by default")
         self.vps = count
+        self.arch = gpu.arch
         self.source = ""
         self._build = build
         self._patience = patience
@@ -261,6 +264,16 @@ class CudaMachine:
         """The GPU, for whoever decides what it holds."""
         gpu = self._driver.gpu
         return Device(gpu.name, int(gpu.arch[3:]), gpu.sms, gpu.shared_bytes, gpu.shared_per_sm, gpu.l2_bytes)
+
+    @property
+    def spec(self) -> KernelSpec | None:
+        """What its kernel can do; None if there is none yet."""
+        return self._spec
+
+    @property
+    def resources(self) -> Resources | None:
+        """What the compiler reports of its kernel."""
+        return None if self._kernel is None else self._kernel.resources
 
     def can_run(self, spec: KernelSpec) -> bool:
         """Whether its kernel can do what `spec` says."""

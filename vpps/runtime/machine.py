@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import Pool
 from vpps.plan.onchip import Device
@@ -33,12 +34,14 @@ class Machine(Protocol):
         target: "cpu", "simt" or "cuda".
         vps: number of virtual processors.
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
+        arch: what kernels are compiled for: "sm_90", "avx512", or "" for the emulator.
         source: the kernel's source; "" before `specialise`, where kernels are specialised to models.
     """
 
     target: str
     vps: int
     panel: int
+    arch: str
     source: str
 
     @property
@@ -54,6 +57,16 @@ class Machine(Protocol):
     @property
     def default_pool_limit(self) -> int:
         """Bytes that the pool may grow to, unless the user says otherwise."""
+        ...
+
+    @property
+    def spec(self) -> KernelSpec | None:
+        """What its kernel can do; None before `specialise`, and where one kernel serves every model."""
+        ...
+
+    @property
+    def resources(self) -> Resources | None:
+        """What the compiler reports of its kernel; None if nothing."""
         ...
 
     def can_run(self, spec: KernelSpec) -> bool:

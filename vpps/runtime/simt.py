@@ -24,6 +24,11 @@ DEFAULT_VPS = 4
 _COUNTER_WORDS = COUNTERS * 32
 
 
+def emulated_gpu(sms: int) -> Device:
+    """A GPU like an H200, but for the number of its multiprocessors."""
+    return replace(known_device("H200"), name="emulated GPU", sms=sms)
+
+
 class SimtMachine:
     """Emulated thread blocks and the pool they work on; see `Machine` in vpps/runtime/machine.py.
 
@@ -40,6 +45,7 @@ class SimtMachine:
 
     target = "simt"
     panel = 1
+    arch = ""
 
     def __init__(self, vps: int | None = None, *, races: bool = True, seed: int = 0) -> None:
         count = as_index(DEFAULT_VPS if vps is None else vps)
@@ -60,13 +66,22 @@ class SimtMachine:
 
     @property
     def device(self) -> Device:
-        """A GPU like an H200, but for the number of its multiprocessors."""
-        return replace(known_device("H200"), name="emulated GPU", sms=self.vps)
+        """What it emulates."""
+        return emulated_gpu(self.vps)
 
     @property
     def default_pool_limit(self) -> int:
         """Bytes."""
         return min(half_of_memory(), 4 * (MAX_WORDS - 1))
+
+    @property
+    def spec(self) -> KernelSpec | None:
+        """What its kernel can do; None if there is none yet."""
+        return self._spec
+
+    @property
+    def resources(self) -> None:
+        """Nobody reports any."""
 
     def can_run(self, spec: KernelSpec) -> bool:
         """Whether its kernel can do what `spec` says."""

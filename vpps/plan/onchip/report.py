@@ -31,18 +31,19 @@ MOST_SHORT = 5  # roles without room that are listed one by one
 MOST_UNITS = 1 << 16  # of a matrix, when asking how large the model could be
 
 
-def explain(onchip: OnChip, moments: int = 0) -> str:
+def explain(onchip: OnChip, moments: int = 0, more: Sequence[tuple[str, str]] = ()) -> str:
     """A table of where the weights live and why, totals, and what would fit next: plain text of 110 columns.
 
     Args:
         moments: of the optimizer, per weight.
+        more: names and texts of what else there is to say of the kernel.
     """
     return (
         "\n\n".join(
             [
                 _table(onchip, moments),
-                "\n".join(_totals(onchip, moments)),
-                "\n".join(_note("", n) for n in _next(onchip)),
+                "\n".join(note(f"{name:<15}", text) for name, text in [*_totals(onchip, moments), *more]),
+                "\n".join(note("", n) for n in _next(onchip)),
             ]
         )
         + "\n"
@@ -67,12 +68,12 @@ def _table(onchip: OnChip, moments: int) -> str:
                 str(shape.registers) if shape and held.tier == "registers" else "-",
                 f"{held.warps_busy}/{WARPS}" if shape else "-",
                 f"{shape.registers} KiB" if shape else "-",
-                _bytes(4 * moments * held.rows * held.columns) if has_moments else "-",
+                in_bytes(4 * moments * held.rows * held.columns) if has_moments else "-",
                 held.gradient or "-",
                 f"[{1 + reasons.index(held.reason)}]",
             )
         )
-    notes = [_note(f"[{i}] ", reason) for i, reason in enumerate(reasons, 1)]
+    notes = [note(f"[{i}] ", reason) for i, reason in enumerate(reasons, 1)]
     return "\n".join([*_columns(rows), "", *notes])
 
 
@@ -100,7 +101,8 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _note(mark: str, text: str) -> str:
+def note(mark: str, text: str) -> str:
+    """A paragraph that begins with a mark and is indented below it."""
     return textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
@@ -113,7 +115,7 @@ def _blocks(onchip: OnChip, held: Held) -> int:
     return min(onchip.vps, held.rows // held.parts)
 
 
-def _totals(onchip: OnChip, moments: int) -> list[str]:
+def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     device, groups, blocks = onchip.device, onchip.options.groups, onchip.blocks_per_sm
     slots = onchip.weights_in("shared")
     staging = 4 * onchip.staging_floats
@@ -126,12 +128,12 @@ def _totals(onchip: OnChip, moments: int) -> list[str]:
     buffers = "two staging buffers" if onchip.staging_buffers == 2 else "a staging buffer"
     share = f"{onchip.shared_bytes // KIB} of {device.shared(blocks) // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
-    shared += [f"{_bytes(4 * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
+    shared += [f"{in_bytes(4 * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
     shared += [f"slots of {slots} KiB"] if slots else []
     shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")
     memory = 4 * moments * sum(m.rows * m.columns for m in onchip.matrices if m.trained)
-    lines = [
+    return [
         (
             "device",
             f"{device.name}: {n_groups} of {onchip.vps} blocks on {device.sms} multiprocessors, {blocks} on each",
@@ -146,12 +148,11 @@ def _totals(onchip: OnChip, moments: int) -> list[str]:
         ("on the chip", f"{on_chip:,} of {all_weights:,} weights, transposes counted"),
         (
             "through L2",
-            f"{_bytes(off)} of weights, L2 holds {_bytes(device.l2_bytes)}"
+            f"{in_bytes(off)} of weights, L2 holds {in_bytes(device.l2_bytes)}"
             + (": the rest comes from memory" if off > device.l2_bytes else ""),
         ),
-        ("moments", f"{_bytes(memory)} in memory"),
+        *([("moments", f"{in_bytes(memory)} in memory")] if memory else []),
     ]
-    return [_note(f"{name:<15}", text) for name, text in lines]
 
 
 class Sizes:
@@ -284,7 +285,10 @@ def _shortage(onchip: OnChip, held: Held, sizes: Sizes) -> str:
     return f"{held.name}: {short}; fewer units of {matrix.name} alone do not make it fit"
 
 
-def _bytes(count: int) -> str:
+def in_bytes(count: int) -> str:
+    """A number of bytes, for a reader."""
+    if count < KIB:
+        return f"{count} B"
     if count < 10 * KIB * KIB:
         return f"{count / KIB:.0f} KiB"
     return f"{count / KIB / KIB:.0f} MiB"

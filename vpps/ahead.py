@@ -1,0 +1,260 @@
+"""Kernels made ahead of time, for GPUs that are not at hand: `specialize`; and from an example graph, for a handle."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpps.errors import GraphError, HandleError, SpillError
+from vpps.explanation import KernelFacts, explain
+from vpps.graph import functions
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression
+from vpps.kernel.resources import Resources
+from vpps.kernel.spec import KernelSpec
+from vpps.model import Lookup, Model
+from vpps.optim import SGD, Optimizer
+from vpps.plan.build import Plan, Planner
+from vpps.plan.distribution import Distribution
+from vpps.plan.onchip import DEVICES, Device, Options, known_device
+from vpps.plan.update import Update
+from vpps.specialise import NO_CHIP, Arrangement, arrangements, matrices_of
+
+Example = tuple[Graph, Expression]
+
+_ARCH = re.compile(r"sm_(\d+)[af]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Specialized:
+    """A kernel that was made for a model (`specialize`).
+
+    Attributes:
+        target: "cuda", "simt" or "cpu".
+        arch: what it was compiled for, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
+        vps: virtual processors of a group.
+        source: its text.
+        binary: path of the compiled kernel, in the cache: a cubin, or a library of this machine.
+        resources: registers, spills, code size; None unless target is "cuda".
+        spec: the instructions that it knows and the slots that it has.
+        arrangement: what of the weights is in the slots, and why.
+        parameters: where in memory the parameters are.
+        stepped_down: how many larger arrangements did not fit into registers.
+    """
+
+    target: str
+    arch: str
+    vps: int
+    source: str
+    binary: Path
+    resources: Resources | None
+    spec: KernelSpec
+    arrangement: Arrangement
+    parameters: Distribution
+    stepped_down: int = 0
+
+    def explain(self) -> str:
+        """Where the weights live and why, and what the kernel takes: plain text of 110 columns."""
+        facts = KernelFacts(self.target, self.arch, self.vps, self.spec, self.resources, self.stepped_down)
+        return explain(self.parameters, self.arrangement.onchip, facts)
+
+
+def specialize(
+    model: Model,
+    example: Example | None = None,
+    target: str = "cuda",
+    arch: str | None = None,
+    sms: int | None = None,
+    groups: int = 1,
+    *,
+    device: str | Device | None = None,
+    vps: int | None = None,
+    optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    train: bool = True,
+    schedule: str = "vector",
+    **options: Any,
+) -> Specialized:
+    """The kernel that a handle would compile for a model, on any machine: neither a driver nor a GPU is needed.
+
+    Args:
+        model: its parameters; the weights do not matter.
+        example: a graph as the model makes them, and its loss. The kernel knows the instructions that training with it
+            and evaluating it take; what cells do with a matrix decides how its rows are dealt. Without an example that
+            is not known: then every matrix is multiplied by a vector, its rows dealt one by one, and the kernel knows
+            products, their gradients, lookups and updates alone. Sizes and tiers are about right, but it is another
+            kernel than that of the model's cells.
+        target: "cuda", "simt" (compiled for the emulator; 4 multiprocessors by default) or "cpu" (one kernel serves
+            all models; the arguments that describe a GPU do not matter).
+        arch: architecture to compile for, such as "sm_90", the default; with `device` that of the device.
+        sms: multiprocessors; by default those of the device: for "sm_90" an H200, with 132.
+        groups: of virtual processors, each with a copy of the weights and a part of the batch.
+        device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: the one of the architecture.
+        vps: virtual processors of a group; default: all that run side by side.
+        optimizer: default `SGD`; only its kind matters.
+        clip_norm: None if gradients are not to be clipped; else any bound.
+        train: False for a kernel that evaluates only.
+        schedule: as of `vpps.Handle`.
+        **options: the fields of `vpps.ChipOptions`, to force something of how weights are distributed over the chip.
+
+    Raises:
+        HandleError, CapacityError: an argument is wrong, or what it forces does not fit.
+        GraphError: the example's loss is no scalar of its graph.
+        CompileError: the compiler is missing or does not know the architecture.
+        SpillError: the kernel does not fit into registers, and what was forced leaves nothing to give up.
+    """
+    if not isinstance(model, Model):
+        raise HandleError(f"specialize({model!r}): expected a vpps.Model")
+    if not len(list(model)):
+        raise HandleError("specialize: the model has no parameters yet; declare them first")
+    if target not in ("cuda", "simt", "cpu"):
+        raise HandleError(f"target={target!r}: expected 'cuda', 'simt' or 'cpu'")
+    graph, loss = check_example(example) if example is not None else _products_of(model)
+    rule = SGD(lr=0.1) if optimizer is None else optimizer
+    if not isinstance(rule, Optimizer):
+        raise HandleError(f"optimizer={optimizer!r}: expected an optimizer such as vpps.Adam()")
+    update = Update(rule, 1, 1, clip_norm) if train else None
+    chip_options = _options(groups, options)
+    if groups < 1:
+        raise HandleError(f"groups={groups}: expected a positive number")
+    moments = len(rule.moments) if train else 0
+    if target == "cpu":
+        return _for_cpu(model, graph, loss, update, vps, moments, schedule)
+    gpu, arch = _gpu(target, device, arch, sms)
+    blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
+    stepped_down = 0
+    for arrangement in arrangements(matrices_of(graph.blocks), gpu, blocks, chip_options, train):
+        parameters = Distribution(model, blocks, 1, moments, train, slots=arrangement.slots)
+        plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
+        spec = KernelSpec(plan.instructions, arrangement.chip)
+        try:
+            source, binary, resources = _compile(target, spec, arch)
+        except SpillError:
+            stepped_down += 1
+            continue
+        made_for = arch if target == "cuda" else ""
+        return Specialized(
+            target, made_for, blocks, source, binary, resources, spec, arrangement, parameters, stepped_down
+        )
+    raise AssertionError("arrangements end with an error")
+
+
+def check_example(example: object) -> Example:
+    """An example graph and its loss, if that is what it is. Raises HandleError or GraphError."""
+    if not (isinstance(example, tuple) and len(example) == 2 and isinstance(example[0], Graph)):
+        raise HandleError(f"example={example!r}: expected (graph, loss), as for handle.fb")
+    graph, loss = example
+    check_loss(graph, loss)
+    return graph, loss
+
+
+def check_loss(graph: Graph, loss: Expression) -> None:
+    """Raise GraphError unless the loss is a scalar of the graph."""
+    graph.check_owns(loss, "loss")
+    if loss.shape != ():
+        raise GraphError(
+            f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), "
+            "or pick an element x[i]"
+        )
+
+
+def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:
+    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference."""
+    inference = planner.plan_forward(graph, [loss])
+    if update is None:
+        return inference
+    training = planner.plan_training(graph, loss, update, 0)
+    return replace(training, instructions=training.instructions | inference.instructions)
+
+
+def _products_of(model: Model) -> Example:
+    """A graph in which every parameter is used as can be known without cells, and a loss that depends on all of it."""
+    graph = Graph()
+    terms = []
+    for p in model:
+        if isinstance(p, Lookup):
+            row = graph.lookup(p, 0)
+            terms.append(functions.sum(row) if row.shape else row)
+        elif len(p.shape) == 2:
+            terms.append(functions.sum(p @ graph.input(np.zeros(p.shape[1]), grad=True)))
+        else:
+            terms.append(functions.sum(p + graph.input(np.zeros(p.shape), grad=True)))
+    return graph, functions.sum(terms)
+
+
+def _options(groups: int, options: dict[str, Any]) -> Options:
+    names = [f.name for f in fields(Options) if f.name != "groups"]
+    if unknown := sorted(set(options) - set(names)):
+        raise HandleError(f"specialize(..., {unknown[0]}=...): there is no such option; there are {', '.join(names)}")
+    return Options(groups=groups, **options)
+
+
+def _gpu(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
+    """The GPU to plan for, and the architecture to compile for."""
+    if sms is not None and sms < 1:
+        raise HandleError(f"sms={sms}: expected a positive number of multiprocessors")
+    number = None
+    if arch is not None:
+        found = _ARCH.fullmatch(arch)
+        if found is None:
+            raise HandleError(f"arch={arch!r}: expected sm_ and digits, such as 'sm_90'")
+        number = int(found[1])
+    if device is None and target == "simt":
+        from vpps.runtime.simt import DEFAULT_VPS, emulated_gpu
+
+        return emulated_gpu(DEFAULT_VPS if sms is None else sms), arch or "sm_90"
+    gpu = _of_generation(90 if number is None else number) if device is None else device
+    gpu = known_device(gpu) if isinstance(gpu, str) else gpu
+    if number is not None and (number // 10 != gpu.sm // 10 or number > gpu.sm):
+        raise HandleError(f"arch={arch!r}: the {gpu.name} runs code for sm_{gpu.sm}; leave arch out, or name it")
+    return gpu if sms is None else replace(gpu, sms=sms), arch or f"sm_{gpu.sm}"
+
+
+def _of_generation(sm: int) -> Device:
+    """The device of the table whose capability is the nearest from above within its generation, or from below."""
+    alike = [d for d in DEVICES.values() if d.sm // 10 == sm // 10]
+    if not alike:
+        known = ", ".join(sorted({f"sm_{d.sm}" for d in DEVICES.values()}, key=lambda name: int(name[3:])))
+        raise HandleError(f"arch='sm_{sm}': no GPU of that generation is known here ({known}); describe it by device=")
+    exact = [d for d in alike if d.sm == sm]
+    if exact:
+        return exact[-1]  # of H100 and H200 the latter
+    return replace(alike[-1], sm=sm, name=f"sm_{sm} like {alike[-1].name}")
+
+
+def _compile(target: str, spec: KernelSpec, arch: str) -> tuple[str, Path, Resources | None]:
+    """Source, binary, resources. Raises SpillError, CompileError."""
+    if target == "cuda":
+        from vpps.runtime.cuda import compiled
+
+        kernel = compiled(spec, arch)
+        return kernel.source, kernel.binary, kernel.resources
+    from vpps.kernel.render import render_cuda
+    from vpps.kernel.simt_compiler import build_simt
+
+    source = render_cuda(spec)
+    return source, build_simt(source, races=True), None
+
+
+def _for_cpu(
+    model: Model,
+    graph: Graph,
+    loss: Expression,
+    update: Update | None,
+    vps: int | None,
+    moments: int,
+    schedule: str,
+) -> Specialized:
+    from vpps.kernel.host_compiler import build_cpu
+    from vpps.runtime.cores import default_vps, usable_cores
+
+    count = default_vps(usable_cores(), update is not None) if vps is None else vps
+    binary, source, tile = build_cpu()
+    parameters = Distribution(model, count, tile.panel, moments, update is not None)
+    plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
+    spec = KernelSpec(plan.instructions)
+    return Specialized("cpu", tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)

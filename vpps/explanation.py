@@ -1,0 +1,164 @@
+"""What a user is told about a kernel: where the weights live during a launch and why, and what the kernel takes."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from vpps.kernel.chip import THREADS
+from vpps.kernel.resources import Resources
+from vpps.kernel.spec import KernelSpec
+from vpps.model import Lookup, Parameter
+from vpps.plan.distribution import Distribution
+from vpps.plan.onchip import OnChip
+from vpps.plan.onchip.report import WIDTH, note
+from vpps.plan.onchip.report import explain as explain_onchip
+from vpps.plan.onchip.report import in_bytes as shown
+
+_PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
+_LEFT = 3  # columns of text; numbers follow
+_NOT_YET = (
+    "not yet: it will be for the first fb, forward or gradients, or ahead of them with Handle(..., example=(graph, "
+    "loss))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What is known of a kernel.
+
+    Attributes:
+        target: "cuda", "simt" or "cpu".
+        arch: "sm_90"; of cpu the instruction set; "" of simt.
+        vps: virtual processors.
+        spec: what it can do; None if there is none yet, or (cpu) one that serves all models.
+        resources: as the compiler reports them; None unless target is "cuda".
+        stepped_down: larger arrangements of weights that spilled.
+    """
+
+    target: str
+    arch: str
+    vps: int
+    spec: KernelSpec | None
+    resources: Resources | None = None
+    stepped_down: int = 0
+
+
+def explain(parameters: Distribution, onchip: OnChip | None, kernel: KernelFacts) -> str:
+    """Plain text of 110 columns.
+
+    Args:
+        parameters: where they are in memory.
+        onchip: what the chip holds; None where there is no such choice.
+        kernel: what runs on it.
+    """
+    if onchip is None:
+        return _explain_memory(parameters, kernel)
+    moments = max((len(place.moments) for place in parameters.places.values()), default=0)
+    return explain_onchip(onchip, moments, [*_compiled(kernel), *_launches(onchip, kernel), *_memory(parameters)])
+
+
+def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:
+    found = kernel.resources
+    if kernel.spec is None:
+        lines = [("compiled", _NOT_YET)]
+    elif found is None:
+        lines = [("compiled", f"for the emulator; it knows {len(kernel.spec.instructions)} instructions")]
+    else:
+        live = "" if found.live_registers is None else f", {found.live_registers} of them live between instructions"
+        spilled = found.spill_stores + found.spill_loads + found.stack
+        lines = [
+            (
+                "compiled",
+                f"for {kernel.arch} in {found.compile_seconds:.1f} s: {found.registers} registers per thread{live}, "
+                f"{f'{spilled} bytes spilled' if spilled else 'nothing spilled'}; {shown(found.code_bytes)} of code, "
+                f"{len(kernel.spec.instructions)} instructions",
+            )
+        ]
+    if kernel.stepped_down:
+        larger = "a larger arrangement" if kernel.stepped_down == 1 else f"{kernel.stepped_down} larger arrangements"
+        lines.append(("stepped down", f"from {larger}, which did not fit into registers"))
+    return lines
+
+
+def _launches(onchip: OnChip, kernel: KernelFacts) -> list[tuple[str, str]]:
+    by_gemm = [held.name for held in onchip.held if held.gradient == "gemm"]
+    times = (
+        f"two per step, and between them a product by cuBLAS for {', '.join(by_gemm)}" if by_gemm else "one per step"
+    )
+    blocks = kernel.vps * onchip.options.groups
+    shared = "" if kernel.spec is None else f", {shown(kernel.spec.chip.shared_bytes)} of shared memory each"
+    return [("launches", f"{times}; {blocks} blocks of {THREADS} threads{shared}")]
+
+
+def _memory(parameters: Distribution) -> list[tuple[str, str]]:
+    kinds = [_kind(p) for p in parameters.places]
+    counted = [
+        f"{kinds.count(kind)} {kind if kinds.count(kind) == 1 else plural}"
+        for kind, plural in (("matrix", "matrices"), ("vector", "vectors"), ("table", "tables"), ("array", "arrays"))
+        if kind in kinds
+    ]
+    return [("in memory", f"{', '.join(counted)}: {shown(4 * parameters.end)} with transposes, gradients and moments")]
+
+
+def _kind(p: Parameter) -> str:
+    if isinstance(p, Lookup):
+        return "table"
+    return {1: "vector", 2: "matrix"}.get(len(p.shape), "array")
+
+
+def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
+    if kernel.target != "cpu":
+        lines = [
+            ("target", f"{kernel.target}: {kernel.vps} virtual processors (thread blocks)"),
+            ("compiled", _NOT_YET),
+            *_memory(parameters),
+        ]
+        return "\n".join(note(f"{name:<15}", text) for name, text in lines) + "\n"
+    places = parameters.places.items()
+    rows = [_PARAMETERS, *(_row(parameters, p) for p, _ in places)]
+    averaged = any(place.average for _, place in places)
+    rows = [row if averaged else row[:-1] for row in rows]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    widths[0] = min(widths[0], max(9, WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1)))
+    table = []
+    for row in rows:
+        pieces = textwrap.wrap(row[0], widths[0]) or [""]
+        cells = [pieces[0], *row[1:]]
+        line = "  ".join(
+            cell.ljust(width) if k < _LEFT else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        table += [line.rstrip(), *pieces[1:]]
+    table.insert(1, "─" * (sum(widths) + 2 * (len(widths) - 1)))
+    known = "" if kernel.spec is None else f"; the example takes {len(kernel.spec.instructions)} of its instructions"
+    lines = [
+        ("target", f"cpu ({kernel.arch}): {kernel.vps} virtual processors (threads)"),
+        ("kernel", f"one for all models, as weights stay in memory and shapes come with the script{known}"),
+        (
+            "matrices",
+            f"panels of {parameters.panel} rows, which fill vector registers; a virtual processor multiplies by the "
+            "same panels all the time and so finds them in its caches",
+        ),
+        *_memory(parameters),
+        ("launches", "one per step"),
+    ]
+    return "\n".join([*table, "", *(note(f"{name:<15}", text) for name, text in lines)]) + "\n"
+
+
+def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:
+    place = parameters.places[p]
+    floats = 4 * place.floats
+    packed = parameters.is_packed(p)
+    transposed = shown(4 * parameters.packed_size(p.shape[::-1])) if place.transposed else "-"
+    return (
+        p.name,
+        _kind(p),
+        "x".join(map(str, p.shape)) or "scalar",
+        str(-(-p.shape[0] // parameters.panel)) if packed else "-",
+        shown(floats),
+        transposed,
+        shown(floats) if place.gradient else "-",
+        shown(floats * len(place.moments)) if place.moments else "-",
+        shown(floats) if place.average else "-",
+    )
