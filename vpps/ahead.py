@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -126,21 +127,38 @@ def specialize(
         return _for_cpu(model, graph, loss, update, vps, moments, schedule)
     gpu, arch = _gpu(target, device, arch, sms)
     blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
-    stepped_down = 0
-    for arrangement in arrangements(matrices_of(graph.blocks), gpu, blocks, chip_options, train):
-        parameters = Distribution(model, blocks, 1, moments, train, slots=arrangement.slots)
-        plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
-        spec = KernelSpec(plan.instructions, arrangement.chip)
+    made_for = arch if target == "cuda" else ""
+    found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule)
+    for stepped_down, (spec, arrangement, parameters) in enumerate(found):
         try:
             source, binary, resources = _compile(target, spec, arch)
         except SpillError:
-            stepped_down += 1
             continue
-        made_for = arch if target == "cuda" else ""
         return Specialized(
             target, made_for, blocks, source, binary, resources, spec, arrangement, parameters, stepped_down
         )
     raise AssertionError("arrangements end with an error")
+
+
+def specs(
+    model: Model,
+    example: Example,
+    gpu: Device,
+    vps: int,
+    update: Update | None,
+    moments: int,
+    options: Options,
+    schedule: str = "vector",
+) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
+    """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
+
+    Raises as `vpps.specialise.arrangements`.
+    """
+    graph, loss = example
+    for arrangement in arrangements(matrices_of(graph.blocks), gpu, vps, options, update is not None):
+        parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots)
+        plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
+        yield KernelSpec(plan.instructions, arrangement.chip), arrangement, parameters
 
 
 def check_example(example: object) -> Example:

@@ -1,6 +1,7 @@
 // ---- prelude, CUDA: a virtual processor is a thread block, its threads divide what the script gives it
 #define VP_DEVICE __device__ __forceinline__
-#define VP_ROUTINE static __device__ __forceinline__  // inlined: a call would spill the weights that registers hold
+// Inlined: a call would spill the weights that registers hold. A kernel does not use all of them.
+#define VP_ROUTINE [[maybe_unused]] static __device__ __forceinline__
 #define VP_GLOBAL extern "C" __global__
 #define VP_SIMD
 #define VP_OPAQUE(x) opaque(x)

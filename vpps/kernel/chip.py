@@ -117,9 +117,9 @@ class Chip:
 
     def describe(self) -> str:
         """One line for the head of the source."""
-        held = ", ".join(m.what for m in self.matrices) or "weights in memory"
-        groups = f"{self.groups} groups; " if self.groups > 1 else ""
-        return f"{groups}{held}; {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
+        held = f"{len(self.matrices)} matrices in {len(self.slots)} slots" if self.slots else "weights in memory"
+        groups = f"{self.groups} groups, " if self.groups > 1 else ""
+        return f"{groups}{held}, {self.blocks_per_sm} block{'s' if self.blocks_per_sm > 1 else ''} per multiprocessor"
 
 
 MEMORY_ONLY = Chip()

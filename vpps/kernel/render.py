@@ -97,7 +97,9 @@ def template_dir() -> Path:
     raise CompileError(f"the kernel templates are missing from {package}; reinstall vpps")
 
 
-def _joined(names: tuple[str, ...]) -> str:
+def _joined(names: tuple[str, ...], named: bool = False) -> str:
+    if named:
+        return "\n".join(f'#include "{name}"' for name in names) + "\n"
     folder = template_dir()
     return "\n".join(f"{(folder / n).read_text(encoding='utf-8').strip()}\n" for n in names)
 
@@ -166,8 +168,12 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
 
 
 @lru_cache(maxsize=64)
-def render_cuda(spec: KernelSpec) -> str:
-    """Source of a cuda (and simt) kernel, specialised to the instructions and slots that a model needs."""
+def render_cuda(spec: KernelSpec, named: bool = False) -> str:
+    """Source of a cuda (and simt) kernel, specialised to the instructions and slots that a model needs.
+
+    Args:
+        named: name the headers instead of putting their text in: what is left is what depends on the model.
+    """
     chip = spec.chip
     table = [i for i in TABLE if i.name in spec.instructions or i.name in ALWAYS]
     maps = sorted({i.form for i in table if i.form.startswith("Map")})
@@ -193,8 +199,8 @@ def render_cuda(spec: KernelSpec) -> str:
         target=f"cuda: {chip.describe()}",
         configuration=configuration,
         chip=chip,
-        headers=_joined(CUDA_HEADERS),
-        routines=_joined(CUDA_ROUTINES),
+        headers=_joined(CUDA_HEADERS, named),
+        routines=_joined(CUDA_ROUTINES, named),
         bounds=f"__launch_bounds__({THREADS}, {chip.blocks_per_sm}) ",
         parameter="const Launch launch",
         enter="Vp vp;\n    if (!enter(vp, launch)) return;",

@@ -1,0 +1,674 @@
+// vpps 0.1.0: forward, backward and update in one launch, guided by a script.
+// Rendered from templates/kernel.cu.j2 for target cuda: 5 matrices in 5 slots, 1 block per multiprocessor.
+// Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
+
+// ---- configuration
+#define VP_PANEL 1                  // units are dealt one by one
+#define VP_TILE_COLUMNS 64          // columns of a tile of a matrix in memory
+#define VP_SCRIPT_WORDS 2048        // of the script are in shared memory at a time
+#define VP_SLOTS 5                  // that hold weights on the chip
+#define VP_CACHED 13                // floats of weights and gradients in the registers of every thread
+#define VP_TILE 8                   // vectors that one pass over the slots multiplies
+#define VP_STAGE 64                 // floats of a vector in shared memory
+#define VP_STAGED 1024              // floats of all vectors there; room, too, for the weights or gradients of a slot
+#define VP_MOST 3                   // floats that a slot takes of each thread, at most
+#define VP_BUFFERS 2                // tiles of vectors in shared memory: 2 where the next one comes meanwhile
+#define VP_SUMS 192                 // floats of partial sums
+#define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
+#define VP_PASSES 0                 // gradients are made slot after slot, of some matrices
+
+// ---- words of the script
+#define VP_HEADER_WORDS 4           // of a script; then one entry point per virtual processor
+#define VP_HEAD_WORDS   5           // of an instruction
+#define VP_INDEXED      0x80000000u  // bits of an operand's mode: rows are found through an index list,
+#define VP_SCALAR       0x40000000u  // a float per row serves every unit,
+#define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
+enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64 };  // flags
+struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
+
+// ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
+// register, or unit of shared memory, of the weights and of their gradient (-1: nowhere)
+template <int S> struct Slot;
+template <> struct Slot<0> { enum { R = 2, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 8, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
+template <> struct Slot<1> { enum { R = 3, C = 1, W = 1, AT = 2, IN_REGISTERS = 1, GRADIENT = 10, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
+template <> struct Slot<2> { enum { R = 1, C = 2, W = 1, AT = 5, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
+template <> struct Slot<3> { enum { R = 1, C = 1, W = 1, AT = 7, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
+template <> struct Slot<4> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
+
+struct Range { int first, last; };
+__device__ __forceinline__ Range slots_of(unsigned matrix)
+{
+    switch (matrix) {
+    case 1: return {0, 1};  // tree_lstm/W 24x8 as 1 x (2, 1, 1)
+    case 2: return {4, 5};  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
+    case 3: return {1, 2};  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
+    case 4: return {2, 3};  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
+    case 5: return {3, 4};  // Wo^T 8x5 as 1 x (1, 1, 1)
+    default: return {0, 0};  // in memory
+    }
+}
+
+#include "cuda/ptx.cuh"
+#include "cuda/prelude.cuh"
+#include "math.cuh"
+#include "script.cuh"
+
+// ---- instructions, decoded: the fields of each form (vpps/script/instructions.py) in the order of their words
+struct Map1 {
+    Head head;
+    Operand dst;
+    Operand a;
+    float value;
+    VP_DEVICE static Map1 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.floating()};
+    }
+};
+
+struct Map2 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    float value;
+    VP_DEVICE static Map2 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.floating()};
+    }
+};
+
+struct Map3 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    Operand c;
+    float value;
+    VP_DEVICE static Map3 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.floating()};
+    }
+};
+
+struct Map4 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    Operand c;
+    Operand d;
+    float value;
+    VP_DEVICE static Map4 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.operand(), in.floating()};
+    }
+};
+
+struct Row1 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Word row_width;
+    const Word* labels;
+    float value;
+    VP_DEVICE static Row1 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
+    }
+};
+
+struct Row2 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    Word row_width;
+    const Word* labels;
+    float value;
+    VP_DEVICE static Row2 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
+    }
+};
+
+struct Row3 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    Operand c;
+    Word row_width;
+    const Word* labels;
+    float value;
+    VP_DEVICE static Row3 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
+    }
+};
+
+struct Row4 {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    Operand c;
+    Operand d;
+    Word row_width;
+    const Word* labels;
+    float value;
+    VP_DEVICE static Row4 decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.operand(), in.operand(), in.word(), in.list(), in.floating()};
+    }
+};
+
+struct Dropout {
+    Head head;
+    Operand dst;
+    Operand a;
+    const Word* calls;
+    const Word* positions;
+    Word number;
+    Word threshold;
+    float scale;
+    Word key;
+    VP_DEVICE static Dropout decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.list(), in.list(), in.word(), in.word(), in.floating(), in.word()};
+    }
+};
+
+struct Fill {
+    Head head;
+    Operand dst;
+    VP_DEVICE static Fill decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand()};
+    }
+};
+
+struct Input {
+    Head head;
+    Operand dst;
+    Word data;
+    VP_DEVICE static Input decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.word()};
+    }
+};
+
+struct GatherSum {
+    Head head;
+    Operand dst;
+    const Word* offsets;
+    Word shift;
+    VP_DEVICE static GatherSum decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.list(), in.word()};
+    }
+};
+
+struct DivideByCount {
+    Head head;
+    Operand dst;
+    Operand src;
+    const Word* offsets;
+    VP_DEVICE static DivideByCount decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.list()};
+    }
+};
+
+struct ListMap {
+    Head head;
+    Operand dst;
+    Operand a;
+    const Word* elements;
+    VP_DEVICE static ListMap decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.list()};
+    }
+};
+
+struct ListMapGrad {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand dy;
+    const Word* elements;
+    VP_DEVICE static ListMapGrad decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.list()};
+    }
+};
+
+struct ListReduce {
+    Head head;
+    Operand dst;
+    Operand a;
+    const Word* elements;
+    VP_DEVICE static ListReduce decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.list()};
+    }
+};
+
+struct ListReduceGrad {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand dy;
+    const Word* elements;
+    VP_DEVICE static ListReduceGrad decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.list()};
+    }
+};
+
+struct Transpose {
+    Head head;
+    Operand dst;
+    Operand a;
+    Word columns;
+    VP_DEVICE static Transpose decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.word()};
+    }
+};
+
+struct Matmul {
+    Head head;
+    Operand dst;
+    Operand a;
+    Operand b;
+    Word a_width;
+    Word b_width;
+    Word inner;
+    Word a_transposed;
+    Word b_transposed;
+    VP_DEVICE static Matmul decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.operand(), in.word(), in.word(), in.word(), in.word(), in.word()};
+    }
+};
+
+struct PackedMatmul {
+    Head head;
+    Operand dst;
+    Word weights;
+    Word inner;
+    Word columns;
+    Segments x;
+    VP_DEVICE static PackedMatmul decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.word(), in.word(), in.word(), in.segments()};
+    }
+};
+
+struct PackedMatmulGradient {
+    Head head;
+    Word gradient;
+    Word inner;
+    Word columns;
+    Operand dy;
+    Segments x;
+    VP_DEVICE static PackedMatmulGradient decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
+    }
+};
+
+struct ColumnSum {
+    Head head;
+    Word vector;
+    Operand src;
+    VP_DEVICE static ColumnSum decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.operand()};
+    }
+};
+
+struct Matvec {
+    Head head;
+    Operand dst;
+    Operand bias;
+    Word weights;
+    Word columns;
+    Word matrix;
+    Segments x;
+    VP_DEVICE static Matvec decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.operand(), in.word(), in.word(), in.word(), in.segments()};
+    }
+};
+
+struct Load {
+    Head head;
+    Word weights;
+    Word columns;
+    Word matrix;
+    VP_DEVICE static Load decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word()};
+    }
+};
+
+struct MatvecTransposed {
+    Head head;
+    Operand dst;
+    Word weights;
+    Word columns;
+    Word matrix;
+    Operand x;
+    VP_DEVICE static MatvecTransposed decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.word(), in.word(), in.word(), in.operand()};
+    }
+};
+
+struct KeptGradient {
+    Head head;
+    Word gradient;
+    Word columns;
+    Word matrix;
+    VP_DEVICE static KeptGradient decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word()};
+    }
+};
+
+struct Outer {
+    Head head;
+    Word gradient;
+    Word columns;
+    Word matrix;
+    Operand dy;
+    Segments x;
+    VP_DEVICE static Outer decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
+    }
+};
+
+struct OuterUpdate {
+    Head head;
+    Word hyper;
+    Word moment0;
+    Word moment1;
+    Word average;
+    float complement;
+    Word weights;
+    Word columns;
+    Word matrix;
+    Word transposed;
+    Word gradient;
+    Operand dy;
+    Segments x;
+    VP_DEVICE static OuterUpdate decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word(), in.word(), in.word(), in.word(), in.word(), in.operand(), in.segments()};
+    }
+};
+
+struct SquaresMatrix {
+    Head head;
+    Word gradient;
+    Word columns;
+    Word matrix;
+    Word partials;
+    VP_DEVICE static SquaresMatrix decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.word()};
+    }
+};
+
+struct SquaresRows {
+    Head head;
+    Word gradient;
+    Word partials;
+    VP_DEVICE static SquaresRows decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word()};
+    }
+};
+
+struct Clip {
+    Head head;
+    Word partials;
+    float max_norm;
+    VP_DEVICE static Clip decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.floating()};
+    }
+};
+
+struct UpdateMatrix {
+    Head head;
+    Word weights;
+    Word columns;
+    Word matrix;
+    Word transposed;
+    Word gradient;
+    Word moment0;
+    Word moment1;
+    Word average;
+    float complement;
+    Word hyper;
+    VP_DEVICE static UpdateMatrix decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word()};
+    }
+};
+
+struct UpdateVector {
+    Head head;
+    Word weights;
+    Word gradient;
+    Word moment0;
+    Word moment1;
+    Word average;
+    float complement;
+    Word hyper;
+    VP_DEVICE static UpdateVector decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word()};
+    }
+};
+
+struct UpdateRows {
+    Head head;
+    Word weights;
+    Word gradient;
+    Word moment0;
+    Word moment1;
+    Word average;
+    float complement;
+    Word hyper;
+    const Word* table_rows;
+    const Word* idle;
+    VP_DEVICE static UpdateRows decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word(), in.word(), in.word(), in.word(), in.floating(), in.word(), in.list(), in.list()};
+    }
+};
+
+struct Loss {
+    Head head;
+    Word source;
+    Word slot;
+    VP_DEVICE static Loss decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word()};
+    }
+};
+
+struct Signal {
+    Head head;
+    Word counter;
+    VP_DEVICE static Signal decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word()};
+    }
+};
+
+struct Wait {
+    Head head;
+    Word counter;
+    Word target;
+    VP_DEVICE static Wait decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word()};
+    }
+};
+
+struct End {
+    Head head;
+    VP_DEVICE static End decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head()};
+    }
+};
+
+#include "cuda/sync.cuh"
+#include "elementwise.cuh"
+#include "random.cuh"
+#include "cuda/dropout.cuh"
+#include "rowwise.cuh"
+#include "lists.cuh"
+#include "ops/elementwise.cuh"
+#include "ops/rowwise.cuh"
+#include "ops/lists.cuh"
+#include "optimizers.cuh"
+#include "cuda/slots.cuh"
+#include "cuda/matrix.cuh"
+#include "cuda/matmul.cuh"
+
+// ---- elementwise instructions of one form share a loop, in which all threads take the same branch
+VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
+{
+    switch (opcode) {
+    case 23: return apply<&Tanh::forward>(r, u, value);
+    case 25: return apply<&Sigmoid::forward>(r, u, value);
+    default: return 0.f;
+    }
+}
+
+VP_DEVICE void map(const Vp& vp, const Map1& i)
+{
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
+}
+
+VP_DEVICE float apply(Word opcode, const Rows<2>& r, const int (&u)[2], float value)
+{
+    switch (opcode) {
+    case 38: return apply<&Add::forward>(r, u, value);
+    case 41: return apply<&Mul::forward>(r, u, value);
+    default: return 0.f;
+    }
+}
+
+VP_DEVICE void map(const Vp& vp, const Map2& i)
+{
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
+}
+
+VP_DEVICE float apply(Word opcode, const Rows<3>& r, const int (&u)[3], float value)
+{
+    switch (opcode) {
+    case 24: return apply<&Tanh::backward>(r, u, value);
+    case 26: return apply<&Sigmoid::backward>(r, u, value);
+    default: return 0.f;
+    }
+}
+
+VP_DEVICE void map(const Vp& vp, const Map3& i)
+{
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
+}
+
+VP_DEVICE float apply(Word opcode, const Rows<4>& r, const int (&u)[4], float value)
+{
+    switch (opcode) {
+    case 42: return apply<&Mul::backward0>(r, u, value);
+    case 43: return apply<&Mul::backward1>(r, u, value);
+    default: return 0.f;
+    }
+}
+
+VP_DEVICE void map(const Vp& vp, const Map4& i)
+{
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
+}
+
+// ---- the kernel: every virtual processor interprets its script
+VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
+{
+    Vp vp = enter(launch);
+    for (;;) {
+        const Word* ip = fetch(vp);
+        vp.slices = slices_of(vp, ip);
+        switch (opcode_of(ip)) {
+        case 0: return;
+        case 1: signal(vp, Signal::decode(vp, ip)); break;
+        case 2: if (!wait(vp, Wait::decode(vp, ip))) return; break;
+        case 4: zero(vp, Fill::decode(vp, ip)); break;
+        case 6: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 8: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 10: load(vp, Load::decode(vp, ip)); break;
+        case 13: outer(vp, Outer::decode(vp, ip)); break;
+        case 18: column_sum(vp, ColumnSum::decode(vp, ip)); break;
+        case 22: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 97: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 98: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 134: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 135: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
+        case 136: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 137: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 23: case 25: map(vp, Map1::decode(vp, ip)); break;  // tanh, sigmoid
+        case 38: case 41: map(vp, Map2::decode(vp, ip)); break;  // add, mul
+        case 24: case 26: map(vp, Map3::decode(vp, ip)); break;  // tanh.grad0, sigmoid.grad0
+        case 42: case 43: map(vp, Map4::decode(vp, ip)); break;  // mul.grad0, mul.grad1
+        default: stop(vp, UNKNOWN_INSTRUCTION); return;
+        }
+        vp.position += size_of(ip);
+    }
+}
+

@@ -1,0 +1,154 @@
+"""Proofs by compilation, on every architecture: weights stay in registers, nothing spills, only the script is loaded past
+the coherent caches. The kernels are those of real models, planned for a GPU of the architecture's generation.
+
+All models on sm_90, two sizes of Tree-LSTM and one other model on the others: 23 kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import vpps
+from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
+from tests.nvrtc import needs_nvrtc
+from vpps.ahead import Example
+from vpps.kernel import sass
+from vpps.kernel.nvrtc import Cubin, compile_cubin
+
+pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
+
+Program = Callable[[], tuple[vpps.Model, Example]]
+
+PROGRAMS: dict[str, Program] = {
+    **{f"tree-lstm-{h}-{e}": lambda h=h, e=e: tree_lstm(h, e) for h in (128, 256, 384, 512) for e in (128, 256)},
+    "bilstm-256": bilstm_tagger,
+    "rvnn-512": rvnn,
+}
+COVERED = {
+    "sm_75": ("tree-lstm-128-128", "tree-lstm-512-256", "rvnn-512"),
+    "sm_80": ("tree-lstm-256-256", "tree-lstm-512-128", "rvnn-512"),
+    "sm_86": ("tree-lstm-128-256", "tree-lstm-256-128", "rvnn-512"),
+    "sm_90": tuple(name for name in PROGRAMS if name not in ("tree-lstm-256-128", "tree-lstm-384-256")),
+    "sm_100": ("tree-lstm-256-256", "tree-lstm-512-128", "bilstm-256"),
+    "sm_120": ("tree-lstm-128-128", "tree-lstm-256-256", "rvnn-512"),
+}
+
+
+def cubin_of(kernel: vpps.Specialized) -> Cubin:
+    """What was compiled, from the cache."""
+    assert kernel.resources is not None
+    return compile_cubin(kernel.source, kernel.arch, kernel.resources.cached_registers)
+
+
+@pytest.mark.parametrize("arch, program", [(arch, program) for arch in COVERED for program in COVERED[arch]])
+def test_weights_stay_in_registers(arch: str, program: str, record_property: Callable[[str, object], None]) -> None:
+    model, example = PROGRAMS[program]()
+    kernel = vpps.specialize(model, example, arch=arch)
+    cubin = sass.with_live_registers(cubin_of(kernel))
+    found, onchip = cubin.resources, kernel.arrangement.onchip
+    assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
+    assert found.cached_registers == onchip.registers > 0
+    assert onchip.registers <= found.live_registers <= found.registers <= 255
+    # The source asks for one such load, that of the script's words, and the compiler made no other one.
+    assert kernel.source.count("ld.global.nc") == 1
+    assert len(sass.noncoherent_loads(cubin)) == 1
+    assert cubin.warnings == ()
+    assert found.shared_bytes + kernel.spec.chip.shared_bytes <= onchip.device.shared_per_block
+    reached = (
+        f"tile {onchip.tile}, gradients {onchip.gradients}, stepped down {kernel.stepped_down} times, "
+        f"{onchip.registers} of {found.live_registers} live of {found.registers} registers, "
+        f"{found.code_bytes // 1024} KiB of code; not in registers: "
+        + (", ".join(f"{held.name} {held.tier}" for held in onchip.held if held.tier != "registers") or "nothing")
+    )
+    record_property("reached", reached)
+    print(f"{program} on {arch}: {reached}")
+
+
+def test_a_large_tree_lstm_keeps_its_recurrent_weights_on_the_chip() -> None:
+    """However far the planner has to step down: 512 units on an H200 is what registers hold at most."""
+    model, example = PROGRAMS["tree-lstm-512-128"]()
+    onchip = vpps.specialize(model, example).arrangement.onchip
+    assert {onchip.of(f"tree_lstm/{name}").tier for name in ("U", "U^T", "W", "W^T")} == {"registers"}
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
+def test_only_the_script_is_loaded_past_the_coherent_caches(arch: str) -> None:
+    """The one such load is the one that fetches the script: with a plain load in its place there is none."""
+    model, example = tree_lstm(16, embedding=16)
+    kernel = vpps.specialize(model, example, arch=arch, sms=4)
+    (load,) = sass.noncoherent_loads(cubin_of(kernel))
+    assert re.match(r"(@!?P\d )?LDG\.\S*CONSTANT\S* R\d+, ", load)
+    plain = kernel.source.replace("ld.global.nc.u32", "ld.global.u32")
+    assert sass.noncoherent_loads(compile_cubin(plain, arch)) == []
+
+
+class TestForced:
+    def test_what_spills_with_nothing_to_give_up_is_an_error_that_names_it(self) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (256, 512))
+
+        @vpps.cell
+        def node(a: vpps.Expression, b: vpps.Expression) -> vpps.Expression:
+            return vpps.tanh(W @ vpps.concat([a, b]))
+
+        graph = vpps.Graph()
+        x = graph.input([0.5] * 256)
+        with pytest.raises(vpps.SpillError) as caught:
+            vpps.specialize(
+                model,
+                (graph, vpps.sum(node(node(x, x), x))),
+                blocks_per_sm=2,
+                ownership="round-robin",
+                rpw=2,
+                tile=8,
+                gradients="overlay",
+                tiers={"W": "registers", "W^T": "registers"},
+            )
+        for words in ("rpw=2", "tile=8", "gradients='overlay'", "blocks_per_sm=2", "tiers={'W': 'shared'}"):
+            assert words in str(caught.value)
+
+
+class TestSpecialize:
+    @pytest.fixture
+    def fresh_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "cache"))
+        yield tmp_path / "cache"
+
+    def test_keeps_the_kernel_and_what_it_takes_beside_it(self, fresh_cache: Path) -> None:
+        model, example = tree_lstm(8, embedding=8)
+        first = vpps.specialize(model, example, sms=2)
+        again = vpps.specialize(model, example, sms=2)
+        assert again.binary == first.binary
+        assert again.resources == first.resources  # compile_seconds too: nothing was compiled
+        assert sorted(p.suffix for p in fresh_cache.iterdir()) == [".cu", ".cubin", ".json"]
+        assert first.binary.with_suffix(".cu").read_text() == first.source
+
+    def test_explains_what_only_the_compiler_knows(self) -> None:
+        model, example = tree_lstm(8, embedding=8)
+        kernel = vpps.specialize(model, example, sms=2, optimizer=vpps.Adam())
+        text = kernel.explain()
+        found = kernel.resources
+        assert f"for sm_90 in {found.compile_seconds:.1f} s: {found.registers} registers per thread" in text
+        assert f"{found.code_bytes / 1024:.0f} KiB of code, {len(kernel.spec.instructions)} instructions" in text
+        assert "nothing spilled" in text
+        assert "one per step; 2 blocks of 256 threads" in text
+        assert max(map(len, text.splitlines())) <= 110
+
+    def test_without_an_example_knows_products_and_updates(self) -> None:
+        model, _ = tree_lstm(8, embedding=8)
+        kernel = vpps.specialize(model, sms=2, optimizer=vpps.Adam())
+        assert {"matvec", "outer", "update_matrix.adam", "update_rows.adam"} <= kernel.spec.instructions
+        assert not {"tanh", "sigmoid", "cross_entropy"} & kernel.spec.instructions
+        assert {held.parts for held in kernel.arrangement.onchip.held} == {1}
+        assert kernel.resources.stack == 0
+
+    def test_for_inference_holds_no_transposes_and_no_gradients(self) -> None:
+        model, example = tree_lstm(8, embedding=8)
+        kernel = vpps.specialize(model, example, sms=2, train=False)
+        assert {held.role for held in kernel.arrangement.onchip.held} == {"W"}
+        assert kernel.arrangement.onchip.gradients == "none"
+        assert not any("update" in name or "grad" in name for name in kernel.spec.instructions)
