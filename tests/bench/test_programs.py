@@ -16,6 +16,8 @@ from treelstm import CLASSES, initial_weights
 from trees import read_trees
 from weight_bytes import dynet_bytes, vpps_bytes
 
+from tests.nvrtc import needs_nvrtc
+
 pytestmark = pytest.mark.cpu
 
 ROOT = Path(__file__).parents[2]
@@ -103,3 +105,13 @@ def test_unknown_contenders_are_named(trees_file: Path, program: str, asked: str
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert words in run.stderr
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_compile_prints_a_line_per_program() -> None:
+    (line,) = lines_of("compile.py", "--programs", "Tree-LSTM", "--rounds", "1")
+    assert line["case"] == "program=Tree-LSTM arch=sm_90"
+    assert line["peer_value"] == pytest.approx(line["peer_compile"] + line["peer_load"])
+    assert 0 < line["cached_cubin"] < line["cached"] < line["value"]
+    assert line["nvrtc"] <= line["value"]

@@ -1,4 +1,4 @@
-"""The rendered source of a small model, kept to be read and compared: `python -m tests.kernel.golden` writes it anew."""
+"""The source rendered for a small model, kept to be read and compared; `python -m tests.kernel.golden` writes it."""
 
 from __future__ import annotations
 

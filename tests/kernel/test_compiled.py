@@ -1,5 +1,5 @@
-"""Proofs by compilation, on every architecture: weights stay in registers, nothing spills, only the script is loaded past
-the coherent caches. The kernels are those of real models, planned for a GPU of the architecture's generation.
+"""Proofs by compilation, on every architecture: weights stay in registers, nothing spills, only the script is loaded
+past the coherent caches. The kernels are those of real models, planned for a GPU of the architecture's generation.
 
 All models on sm_90, two sizes of Tree-LSTM and one other model on the others: 23 kernels.
 """
@@ -7,7 +7,7 @@ All models on sm_90, two sizes of Tree-LSTM and one other model on the others: 2
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,9 +114,9 @@ class TestForced:
 
 class TestSpecialize:
     @pytest.fixture
-    def fresh_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    def fresh_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "cache"))
-        yield tmp_path / "cache"
+        return tmp_path / "cache"
 
     def test_keeps_the_kernel_and_what_it_takes_beside_it(self, fresh_cache: Path) -> None:
         model, example = tree_lstm(8, embedding=8)
