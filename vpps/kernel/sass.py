@@ -115,7 +115,12 @@ def noncoherent_loads(cubin: Cubin) -> list[str]:
     Raises:
         CompileError: there is no nvdisasm, or it fails.
     """
-    return [i.text for i in code_of(cubin).instructions if _NONCOHERENT.match(i.opcode)]
+    return noncoherent(code_of(cubin))
+
+
+def noncoherent(code: Code) -> list[str]:
+    """As `noncoherent_loads`, of disassembled code."""
+    return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
 
 
 def nvdisasm() -> Path | None:
