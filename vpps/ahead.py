@@ -131,7 +131,7 @@ def specialize(
     found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule)
     for stepped_down, (spec, arrangement, parameters) in enumerate(found):
         try:
-            source, binary, resources = _compile(target, spec, arch)
+            source, binary, resources = _compile(target, spec, arch, blocks * groups)
         except SpillError:
             continue
         return Specialized(
@@ -156,7 +156,8 @@ def specs(
     """
     graph, loss = example
     for arrangement in arrangements(matrices_of(graph.blocks), gpu, vps, options, update is not None):
-        parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots)
+        groups = options.groups
+        parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots, groups=groups)
         plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
         yield KernelSpec(plan.instructions, arrangement.chip), arrangement, parameters
 
@@ -244,12 +245,12 @@ def _of_generation(sm: int) -> Device:
     return replace(alike[-1], sm=sm, name=f"sm_{sm} like {alike[-1].name}")
 
 
-def _compile(target: str, spec: KernelSpec, arch: str) -> tuple[str, Path, Resources | None]:
-    """Source, binary, resources. Raises SpillError, CompileError."""
+def _compile(target: str, spec: KernelSpec, arch: str, vps: int) -> tuple[str, Path, Resources | None]:
+    """Source, binary, resources, for a number of virtual processors of all groups. Raises SpillError, CompileError."""
     if target == "cuda":
         from vpps.runtime.cuda import compiled
 
-        kernel = compiled(spec, arch)
+        kernel = compiled(spec.of(vps), arch)
         return kernel.source, kernel.binary, kernel.resources
     from vpps.kernel.render import render_cuda
     from vpps.kernel.simt_compiler import build_simt

@@ -1,13 +1,15 @@
 // vpps 0.1.0: forward, backward and update in one launch, guided by a script.
-// Rendered from templates/kernel.cu.j2 for target cuda: 5 matrices in 5 slots, 1 block per multiprocessor.
+// Rendered from templates/kernel.cu.j2 for target cuda: 3 matrices in 3 slots, 1 block per multiprocessor.
 // Begin at the end, with the kernel: a case per instruction. What a case calls is above it, a section per file of templates/.
 
 // ---- configuration
 #define VP_PANEL 1                  // units are dealt one by one
 #define VP_TILE_COLUMNS 64          // columns of a tile of a matrix in memory
 #define VP_SCRIPT_WORDS 2048        // of the script are in shared memory at a time
-#define VP_SLOTS 5                  // that hold weights on the chip
-#define VP_CACHED 13                // floats of weights and gradients in the registers of every thread
+#define VP_GROUPS 1                 // of virtual processors, as many in each
+#define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
+#define VP_SLOTS 3                  // that hold weights on the chip
+#define VP_CACHED 8                 // floats of weights and gradients in the registers of every thread
 #define VP_TILE 8                   // vectors that one pass over the slots multiplies
 #define VP_STAGE 64                 // floats of a vector in shared memory
 #define VP_STAGED 1024              // floats of all vectors there; room, too, for the weights or gradients of a slot
@@ -23,27 +25,24 @@
 #define VP_INDEXED      0x80000000u  // bits of an operand's mode: rows are found through an index list,
 #define VP_SCALAR       0x40000000u  // a float per row serves every unit,
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
-enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64 };  // flags
+#define VP_COUNTERS     8           // of signals
+enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128 };  // flags
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
 // register, or unit of shared memory, of the weights and of their gradient (-1: nowhere)
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 2, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 8, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
-template <> struct Slot<1> { enum { R = 3, C = 1, W = 1, AT = 2, IN_REGISTERS = 1, GRADIENT = 10, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
-template <> struct Slot<2> { enum { R = 1, C = 2, W = 1, AT = 5, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
-template <> struct Slot<3> { enum { R = 1, C = 1, W = 1, AT = 7, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
-template <> struct Slot<4> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
+template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 5, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
+template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
+template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 
 struct Range { int first, last; };
 __device__ __forceinline__ Range slots_of(unsigned matrix)
 {
     switch (matrix) {
-    case 1: return {0, 1};  // tree_lstm/W 24x8 as 1 x (2, 1, 1)
-    case 2: return {4, 5};  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
-    case 3: return {1, 2};  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
-    case 4: return {2, 3};  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
-    case 5: return {3, 4};  // Wo^T 8x5 as 1 x (1, 1, 1)
+    case 1: return {2, 3};  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
+    case 2: return {0, 1};  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
+    case 3: return {1, 2};  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
     default: return {0, 0};  // in memory
     }
 }
@@ -641,7 +640,8 @@ VP_DEVICE void map(const Vp& vp, const Map4& i)
 // ---- the kernel: every virtual processor interprets its script
 VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
 {
-    Vp vp = enter(launch);
+    Vp vp;
+    if (!enter(vp, launch)) return;
     for (;;) {
         const Word* ip = fetch(vp);
         vp.slices = slices_of(vp, ip);
