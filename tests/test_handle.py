@@ -547,7 +547,7 @@ def test_an_interrupted_launch_is_waited_for_before_parameters_move(monkeypatch:
         expected = handle.forward(graph, [y])[0]
         wait = handle._machine.wait
 
-        def interrupted() -> None:
+        def interrupted(number: int) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(handle._machine, "wait", interrupted)

@@ -25,6 +25,11 @@ CACHE_DIR = Variable(
 )
 TARGET = Variable("VPPS_TARGET", "auto", "target of handles that do not name one")
 ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2 or portable instead of what the processor has")
+PATIENCE = Variable(
+    "VPPS_PATIENCE",
+    "10",
+    "cuda target: seconds that virtual processors wait before they end a launch; 0: no limit",
+)
 VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (slow; on in vpps's own tests)")
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, else clang++")
 

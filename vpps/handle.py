@@ -62,11 +62,13 @@ class _Flight(NamedTuple):
     """A launch that was begun.
 
     Attributes:
+        plan: what it executes.
         number: of the launch, as the machine counts.
         step: number of the update that it makes or contributes to, or 0 where it is no step of training.
         undo: takes back what was noted of it; for the case that it never ran.
     """
 
+    plan: Plan
     number: int
     step: int
     undo: Callable[[], None]
@@ -92,7 +94,8 @@ class Handle:
             and ends those that the model has. They begin with the weights before the first update and belong to the
             model: evaluate with them by `model.averaged`.
         on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite. By then the update has been made
-            and the weights may be damaged: go back to a checkpoint.
+            and the weights may be damaged: go back to a checkpoint. With "raise" a step is not launched before the loss
+            of the one before is known, so that a GPU idles for a moment between steps.
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
@@ -195,7 +198,7 @@ class Handle:
         self._pool_limit = self._machine.default_pool_limit if pool_limit is None else pool_limit
         self._closed = False
         self._plan: Plan | None = None
-        self._flight: _Flight | None = None
+        self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
         self._records = timeline
         self._timelines: dict[int, Timeline] = {}  # of the last two launches, by their numbers
         self._prepared = 0  # when planning began
@@ -326,12 +329,17 @@ class Handle:
         Returns:
             The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
 
+        Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
+        `model.step` tells whether it was.
+
         Raises:
             GraphError: the loss is no scalar, belongs to another graph, or depends on no trainable parameter.
             CapacityError: the graph needs a larger pool than allowed.
+            KernelError: the previous launch was stopped; this one has not happened.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
-            NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`. If that was an accumulated one,
-                the weights are as they were: `discard_accumulated` goes on without its batch.
+            NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`; this step has not happened. If
+                that was an accumulated one, the weights are as they were: `discard_accumulated` goes on without its
+                batch.
         """
         self._prepare(graph, "fb", training=True, accumulate=accumulate)
         if self.model.is_averaged:
@@ -342,10 +350,22 @@ class Handle:
         self.optimizer.check()
         # While the last launch runs.
         plan = self._kernel_for(lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
-        self._wait()
-        previous = self._loss
+        self._wait(running=1)  # there are two after Ctrl-C
+        self._machine.stage(plan.script)
+        if not self._may_queue(plan):
+            self._wait()
         self._launch(plan, step=self.model.step + 1, updates=not accumulate)
-        return previous
+        self._wait(running=1)
+        return self._loss
+
+    def _may_queue(self, plan: Plan) -> bool:
+        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do."""
+        return (
+            self._machine.queues
+            and self._on_nonfinite != "raise"
+            and plan.pool_floats <= len(self._machine.pool)
+            and self._residency.is_uploaded
+        )
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
         update = None if accumulate else self._residency.next_update(self.optimizer, self.clip_norm)
@@ -543,7 +563,7 @@ class Handle:
         if wait:
             self._wait()
         self._check_begun()
-        latest = self._machine.launches - (self._flight is not None)
+        latest = self._machine.launches - len(self._flights)
         if latest not in self._timelines:
             raise HandleError("timeline: no launch has ended yet; call fb, forward or gradients first")
         return self._timelines[latest]
@@ -657,7 +677,7 @@ class Handle:
             self._timelines = {n: t for n, t in self._timelines.items() if n == number - 1}
             self._timelines[number] = Timeline(plan, recording, host)
             self._machine.record(recording)
-        self._flight = _Flight(number, step, self._residency.restorer(plan))
+        self._flights.append(_Flight(plan, number, step, self._residency.restorer(plan)))
         try:
             if step:
                 self._residency.begin(plan, updates)
@@ -671,33 +691,37 @@ class Handle:
             raise
 
     def _check_begun(self) -> None:
-        """Where Ctrl-C came just before a launch began, take back what was noted of it."""
-        flight = self._flight
-        if flight is not None and self._machine.launches < flight.number:
-            flight.undo()
-            self._flight = self._plan = None
+        """Where Ctrl-C came just before a launch began, or the one before it was stopped, take back what was noted."""
+        flights = self._flights
+        while flights and self._machine.launches < flights[-1].number:
+            flights[-1].undo()
+            flights.pop()
+            self._plan = flights[-1].plan if flights else None
 
-    def _wait(self) -> None:
-        """Wait for the launch in flight; note the loss of a step. Ctrl-C leaves it running, to be waited for later."""
+    def _wait(self, running: int = 0) -> None:
+        """Wait until no more launches than that are in flight; note the losses of steps.
+
+        Ctrl-C leaves launches running, to be waited for later.
+        """
         self._check_begun()
-        flight = self._flight
-        if flight is None:
-            return
-        failure = self._machine.wait()
-        self._flight = None
-        plan = self._plan
-        assert plan is not None
-        if failure is not None:
-            lost = ""
-            if flight.step and self.accumulated:  # nobody knows how far it got
-                self._residency.drop_gradients()
-                lost = "; the accumulated gradients are discarded"
-            raise KernelError(failure.message.format(*map(plan.origin, failure.positions)) + lost)
-        if not flight.step:
-            return
-        self._loss = float(self._machine.pool[plan.loss_slot])
-        if not math.isfinite(self._loss):
-            self._nonfinite(flight.step)
+        while len(self._flights) > running:
+            flight = self._flights[0]
+            plan = flight.plan
+            failure = self._machine.wait(flight.number)
+            if failure is not None:
+                self._check_begun()
+                self._flights.clear()
+                self._plan = plan
+                lost = ""
+                if flight.step and self.accumulated:  # nobody knows how far it got
+                    self._residency.drop_gradients()
+                    lost = "; the accumulated gradients are discarded"
+                raise KernelError(failure.message.format(*map(plan.origin, failure.positions)) + lost)
+            if flight.step:
+                self._loss = self._machine.loss(plan.loss_slot)
+            self._flights.pop(0)
+            if flight.step and not math.isfinite(self._loss):
+                self._nonfinite(flight.step)
 
     def _nonfinite(self, step: int) -> None:
         message = f"the loss of step {step} is {self._loss}; lower the learning rate, clip gradients, or check the data"
@@ -712,7 +736,7 @@ class Handle:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
         if not self._residency.is_newer or self._closed:
             return
-        if self._flight is not None and os.getpid() != self.pid:
+        if self._flights and os.getpid() != self.pid:
             raise HandleError(
                 "this process was forked while the model was being trained, so its newest weights are with the parent "
                 "alone; call handle.sync_get_latest_loss() before forking"

@@ -162,6 +162,15 @@ class Residency:
         state = self.model.optimizer_state
         return state if state is not None and self.kind is not None and state.optimizer == self.kind.name else None
 
+    @property
+    def is_uploaded(self) -> bool:
+        """Whether the pool has all that the model has: `upload` and `upload_gradients` would do nothing."""
+        return (
+            all(self._versions.get(p) == p.version for p in self.distribution.places)
+            and (self.kind is None or self._moments_are_current)
+            and (self._held_in_pool or self.model.accumulated is None)
+        )
+
     def upload(self) -> None:
         """Bring the pool's weights and moments up to the model's."""
         distribution, pool = self.distribution, self.machine.pool

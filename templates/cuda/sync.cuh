@@ -17,7 +17,7 @@ VP_DEVICE void count_all(Vp& vp, bool all)
     vp.count = all ? everyone() : group_size();
 }
 
-// False: the launch before this one, of the same step, was stopped; there is nothing to go on with.
+// False: the launch before this one, or one before that, was stopped; there is nothing to go on with.
 VP_DEVICE bool enter(Vp& vp, const Launch& launch)
 {
     vp.first = VP_GROUPS > 1 ? rank() - rank() % group_size() : 0;
@@ -68,8 +68,9 @@ VP_DEVICE void signal(const Vp& vp, const Signal& i)
 VP_DEVICE void stop(const Vp& vp, unsigned why)
 {
     if (thread() != 0) return;
-    if (compare_and_swap(vp.report, 0, vp.position + 1) == 0) store_relaxed(vp.report + 1, why);
     store_relaxed(vp.report + 2 + rank(), vp.position);
+    if (compare_and_swap(vp.report, 0, vp.position + 1) != 0) return;  // four marks would add up to none
+    store_relaxed(vp.report + 1, why);
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
 }
 

@@ -50,6 +50,8 @@ static void wake_spinning()
 
 static void report_standstill();
 
+enum { MOST_MOVES = 1024 };  // of the clock while nobody can go on; kernels look at it at every 64th poll only
+
 // The warp that goes on; null when no thread is left.
 static Warp* choose_warp()
 {
@@ -65,7 +67,7 @@ static Warp* choose_warp()
             wake_spinning();
         } else if (!machine.live) {
             return nullptr;
-        } else if (machine.spinning && machine.request.launch.patience && machine.impatience < 64) {
+        } else if (machine.spinning && machine.request.launch.patience && machine.impatience < MOST_MOVES) {
             // Nobody can go on, but those who wait look at the clock: let them see that time goes by.
             machine.impatience++;
             machine.clock += machine.request.launch.patience / 4 + 1;

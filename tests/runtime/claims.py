@@ -128,13 +128,55 @@ class MachineClaims:
             machine.launch(work(3, ONE, LOSS_SLOTS))
             assert machine.wait() is None
 
-    def test_a_launch_during_another_is_refused(self, make: Make) -> None:
+    def test_a_launch_may_be_put_behind_another_one(self, make: Make) -> None:
         machine = ready(make)
-        machine.launch(work(3, ONE, LOSS_SLOTS, n=500))
-        with pytest.raises(vpps.HandleError, match="while another one is running"):
+        machine.pool[FIRST_FREE : FIRST_FREE + 8] = np.arange(8)
+        scripts = [work(3, FIRST_FREE + k % 8, LOSS_SLOTS + (k & 1), n=1 + k % 5) for k in range(40)]
+        machine.launch(scripts[0])
+        for k in range(1, 40):
+            machine.stage(scripts[k])
+            machine.launch(scripts[k])
+            assert machine.wait() is None
+            assert machine.loss(LOSS_SLOTS + (k - 1 & 1)) == (k - 1) % 8
+        assert machine.wait(39) is None, "it has been waited for"
+        assert machine.loss(LOSS_SLOTS) == 38 % 8
+        assert machine.wait(40) is None
+        assert machine.loss(LOSS_SLOTS + 1) == machine.pool[LOSS_SLOTS + 1] == 39 % 8
+        assert machine.launches == 40
+
+    def test_a_third_launch_is_refused(self, make: Make) -> None:
+        machine = ready(make)
+        for _ in range(2):
+            machine.launch(work(3, ONE, LOSS_SLOTS, n=500))
+        with pytest.raises(vpps.HandleError, match="while two others are in flight"):
             machine.launch(work(3, ONE, LOSS_SLOTS))
         assert machine.wait() is None
-        assert machine.launches == 1
+        assert machine.wait() is None
+        assert machine.launches == 2
+
+    @pytest.mark.parametrize("before", [0, 1])
+    def test_a_launch_behind_one_that_is_stopped_never_began(self, make: Make, before: int) -> None:
+        machine = ready(make, patience=200_000_000)
+        for _ in range(before):
+            machine.launch(work(3, ONE, LOSS_SLOTS))
+            assert machine.wait() is None
+        for bad in (stuck(3), script(UNKNOWN, END, END)):
+            number = machine.launches + 1
+            machine.pool[LOSS_SLOTS : LOSS_SLOTS + 2] = 0
+            machine.launch(bad)
+            machine.launch(work(3, ONE, LOSS_SLOTS))
+            failure = machine.wait()
+            assert failure is not None
+            assert failure.positions == (HEADER_WORDS + 3,)
+            assert machine.launches == number
+            assert machine.wait() is None
+            assert not machine.pool[LOSS_SLOTS : LOSS_SLOTS + 2].any(), "it did nothing"
+            for _ in range(2):
+                machine.launch(work(3, ONE, LOSS_SLOTS + 1))
+                machine.launch(work(3, ONE, LOSS_SLOTS))
+                assert machine.wait() is None
+                assert machine.wait() is None
+                assert machine.loss(LOSS_SLOTS) == machine.loss(LOSS_SLOTS + 1) == 1
 
     def test_the_pool_grows_and_keeps_what_it_holds(self, make: Make) -> None:
         machine = ready(make)

@@ -2,23 +2,37 @@
 
 What is put into a stream happens only when somebody waits or asks: each query of an event lets every stream do one more
 thing, the last stream first. Copies read their source when they happen, so that memory that is reused too early shows.
-The kernel knows the instructions end, signal, wait and loss.
+
+With `install` the kernel knows the instructions end, signal, wait and loss. With `install_with_kernels` it is the real
+one, run by the emulator of the simt target, and whole handles work; what the emulator finds wrong is kept. In a forked
+child every call fails, as CUDA's do.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import sys
+import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from vpps.kernel import nvrtc
+from vpps.kernel.resources import Resources
+from vpps.kernel.simt_compiler import build_simt
 from vpps.runtime import cuda, driver
+from vpps.runtime.emulator import Emulator, Finding
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS
 
 VERSION = 13000
@@ -48,6 +62,7 @@ class CUresult(IntEnum):
 
 
 OK = CUresult.CUDA_SUCCESS
+COUNTER_WORDS = 32 * cuda.COUNTERS  # of a launch
 Operation = Callable[[], bool]  # False: not yet
 
 
@@ -69,6 +84,13 @@ class Memory:
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.ptr))
 
 
+class DeviceArray(np.ndarray[Any, Any]):
+    """A CuPy array, as far as others ask it where it is."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:  # type: ignore[override]
+        return 2, 0  # kDLCUDA
+
+
 class OutOfMemoryError(MemoryError):
     pass
 
@@ -85,6 +107,7 @@ class FakeCuda:
         failing: status to return by name of call.
         blocks_per_sm: what the occupancy query says.
         free: bytes that can still be allocated.
+        findings: of the emulator, in real kernels.
     """
 
     CUresult = CUresult
@@ -102,9 +125,15 @@ class FakeCuda:
         self.events: dict[int, int] = {}  # number -> recordings that have not happened
         self.broken: CUresult | None = None  # what a kernel did; every call from then on says so
         self.depth = 0  # contexts pushed
+        self.pid = os.getpid()
+        self.memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self.findings: list[Finding] = []
+        self._time = threading.RLock()  # passes for one thread after the other
 
     def _done(self, name: str, *about: Any) -> tuple[CUresult]:
         self.calls.append((name, *about))
+        if os.getpid() != self.pid:
+            return (CUresult.CUDA_ERROR_NOT_INITIALIZED,)
         return (self.broken or self.failing.get(name, OK),)
 
     def names(self) -> list[str]:
@@ -116,10 +145,11 @@ class FakeCuda:
     def step(self) -> bool:
         """Every stream does one more thing, if it can. Whether any did."""
         moved = False
-        for stream in reversed(self.streams):
-            if stream and not self.broken and stream[0]():
-                stream.popleft()
-                moved = True
+        with self._time, undisturbed():
+            for stream in reversed(self.streams):
+                if stream and not self.broken and stream[0]():
+                    stream.popleft()
+                    moved = True
         return moved
 
     def _pass(self, event: int) -> bool:
@@ -207,14 +237,16 @@ class FakeCuda:
         return self._done("wait event", stream, event)
 
     def cuEventQuery(self, event: int) -> tuple[CUresult]:
+        if os.getpid() != self.pid:
+            return (CUresult.CUDA_ERROR_NOT_INITIALIZED,)
         if not self.events[event]:
             return (self.broken or OK,)
         self.step()
         return (self.broken or CUresult.CUDA_ERROR_NOT_READY,)
 
     def cuStreamSynchronize(self, stream: int) -> tuple[CUresult]:
-        while self.streams[stream] and not self.broken:
-            assert self.step(), "the streams wait for each other"
+        while self.streams[stream] and not self.broken and os.getpid() == self.pid:
+            assert self.step() or not self.streams[stream], "the streams wait for each other"
         return self._done("synchronise", stream)
 
     def cuEventDestroy(self, event: int) -> tuple[CUresult]:
@@ -224,11 +256,11 @@ class FakeCuda:
         return self._done("destroy stream", stream)
 
     def cuModuleLoad(self, path: bytes) -> tuple[CUresult, str]:
-        return *self._done("load"), "module"
+        return *self._done("load"), path.decode()
 
     def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[CUresult, str]:
         assert name == b"vpps_kernel"
-        return OK, "function"
+        return OK, module
 
     def cuModuleUnload(self, module: str) -> tuple[CUresult]:
         return self._done("unload")
@@ -248,10 +280,26 @@ class FakeCuda:
             pointer = ctypes.c_void_p.from_address(parameters).value
             assert pointer is not None
             copied = cuda._Launch.from_buffer_copy(ctypes.string_at(pointer, ctypes.sizeof(cuda._Launch)))
-            self._put(stream, lambda: self.interpret(copied, x))
+            kernel = Emulator(Path(f)) if f.endswith(".so") else None
+            self._put(stream, lambda: self.emulate(kernel, copied, x, shared) if kernel else self.interpret(copied, x))
         return result
 
     # ---- the kernel
+
+    def emulate(self, kernel: Emulator, p: Any, blocks: int, shared: int) -> bool:
+        """One launch of a real kernel. The pool ends where its memory does."""
+        (memory,) = (m for m in self.memories if m.ptr <= p.pool < m.ptr + m.nbytes)
+        self.findings += kernel.run(
+            _words(p.pool, (memory.ptr + memory.nbytes - p.pool) // 4).view(np.float32),
+            _words(p.script, int(_words(p.script, HEADER_WORDS)[3])),
+            _words(p.counters, COUNTER_WORDS),
+            _words(p.cleared, COUNTER_WORDS),
+            _words(p.report, 2 + blocks),
+            p.patience,
+            blocks=blocks,
+            shared_bytes=shared,
+        )
+        return True
 
     def interpret(self, p: Any, blocks: int) -> bool:
         """One launch; the virtual processors take turns. A wait that nobody ends reaches the clock limit at once."""
@@ -259,9 +307,11 @@ class FakeCuda:
             self.broken = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
             return True
         script = _words(p.script, int(_words(p.script, HEADER_WORDS)[3]))
-        counters, cleared = _words(p.counters, 128), _words(p.cleared, 128)
+        counters, cleared = _words(p.counters, COUNTER_WORDS), _words(p.cleared, COUNTER_WORDS)
         report = _words(p.report, 2 + blocks)
         pool = ctypes.cast(p.pool, ctypes.POINTER(ctypes.c_float))
+        if report[0]:  # the launch before was stopped
+            return True
         assert not counters.any(), "the launch before did not clear this one's counters"
         names = {i.opcode: name for name, i in BY_NAME.items()}
         at = [int(script[HEADER_WORDS + b]) for b in range(blocks)]
@@ -300,17 +350,32 @@ class FakeCuda:
         return True
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No handler of a signal runs meanwhile: a call of the real driver is not Python that one could interrupt."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGALRM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Let this process have an imaginary GPU for as long as the fixture lives."""
     fake = FakeCuda()
+    real_library, run = ctypes.CDLL, driver.Driver.run
 
     class Library:
-        def __init__(self, name: str) -> None:
-            assert name == "libcuda.so.1"
-
         def cuDriverGetVersion(self, version: Any) -> int:
             version._obj.value = VERSION
             return 0
+
+    def library(name: str) -> Any:
+        return Library() if name == "libcuda.so.1" else real_library(name)
+
+    def run_undisturbed(self: driver.Driver, *calls: driver.Call) -> None:
+        with undisturbed():
+            run(self, *calls)
 
     def alloc(nbytes: int) -> Memory:
         if nbytes > fake.free:
@@ -318,7 +383,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         fake.calls.append(("allocate", nbytes))
         memory = Memory(nbytes)
         memory.array[:] = 0xCD  # nobody clears it
+        fake.memories.add(memory)
         return memory
+
+    def array(shape: tuple[int, ...], dtype: Any, pointer: tuple[Memory, int]) -> DeviceArray:
+        mem, offset = pointer
+        flat = mem.array[offset:].view(dtype)[: int(np.prod(shape))]
+        return flat.reshape(shape).view(DeviceArray)
 
     cupy = ModuleType("cupy")
     cupy.__dict__["cuda"] = SimpleNamespace(
@@ -329,20 +400,35 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
         MemoryPointer=lambda mem, offset: (mem, offset),
     )
-
-    def array(shape: tuple[int, ...], dtype: Any, pointer: tuple[Memory, int]) -> np.ndarray[Any, Any]:
-        mem, offset = pointer
-        return mem.array[offset:].view(dtype)[: int(np.prod(shape))].reshape(shape)
-
-    cupy.__dict__["ndarray"] = array
+    cupy.__dict__.update(
+        ndarray=array,
+        asarray=lambda value: np.array(value, copy=True).view(DeviceArray),
+        arange=lambda n: np.arange(n).view(DeviceArray),
+        from_dlpack=lambda value: value,
+        asnumpy=lambda value: np.array(value, subok=False),
+    )
     bindings = ModuleType("cuda.bindings")
     bindings.__dict__.update(__version__="13.0.0", driver=fake)
     packages = {"cupy": cupy, "cuda": ModuleType("cuda"), "cuda.bindings": bindings, "cuda.bindings.driver": fake}
     for name, module in packages.items():
+        module.__spec__ = ModuleSpec(name, None)  # type: ignore[union-attr]
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
     monkeypatch.setattr(driver, "find_spec", lambda name: packages.get(name))
-    monkeypatch.setattr(ctypes, "CDLL", Library)
+    monkeypatch.setattr(driver.Driver, "run", run_undisturbed)
+    monkeypatch.setattr(ctypes, "CDLL", library)
     return fake
+
+
+def install_with_kernels(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """The same, with kernels that are compiled for the emulator instead of with NVRTC."""
+
+    def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> nvrtc.Cubin:
+        assert arch == "sm_90"
+        resources = Resources(128, 0, 0, 0, 0, 10_000, cached_registers, None, 1.0)
+        return nvrtc.Cubin(build_simt(source, races=True), arch, "vpps_kernel", Path(), resources, ())
+
+    monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
+    return install(monkeypatch)
 
 
 class _Pinned(np.ndarray[Any, Any]):

@@ -405,7 +405,7 @@ class TestEnd:
         machine.close()
         names = fake.names()
         assert names[0] == "synchronise"
-        assert [names.count(n) for n in ("destroy stream", "destroy event", "unload", "release")] == [2, 3, 1, 1]
+        assert [names.count(n) for n in ("destroy stream", "destroy event", "unload", "release")] == [2, 4, 1, 1]
 
     def test_comes_with_the_last_reference(self, fake: FakeCuda) -> None:
         machine = CudaMachine(2)
@@ -423,3 +423,27 @@ class TestEnd:
             machine.close()
         assert fake.calls == []
         assert not machine.is_open
+
+
+class TestPatience:
+    def test_is_ten_seconds_unless_the_environment_says_otherwise(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("VPPS_PATIENCE", raising=False)
+        assert make(1)._patience == 10_000_000_000
+        monkeypatch.setenv("VPPS_PATIENCE", "0.5")
+        assert make(1)._patience == 500_000_000
+        assert make(1, patience=7)._patience == 7
+
+    @pytest.mark.parametrize("text", ["long", "-1", "nan", "1e12"])
+    def test_is_a_number_of_seconds(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setenv("VPPS_PATIENCE", text)
+        with pytest.raises(HandleError, match=f"VPPS_PATIENCE={text}: expected a number of seconds, or 0 for no limit"):
+            CudaMachine(1)
+
+    def test_is_named_where_it_ran_out(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine = ready(make, patience=1000)
+        machine.launch(stuck(3))
+        failure = machine.wait()
+        assert failure is not None
+        assert "set VPPS_PATIENCE to more seconds (0: no limit)" in failure.message

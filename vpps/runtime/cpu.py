@@ -102,6 +102,7 @@ class CpuMachine:
     """
 
     target = "cpu"
+    queues = False
 
     def __init__(self, vps: int | None = None, overlapped: bool = False, timeline: bool = False) -> None:
         cores = usable_cores()
@@ -134,6 +135,9 @@ class CpuMachine:
         """Where the next launches put their records; only for a kernel with a timeline. No launch may be running."""
         self._recording = recording
         self._state.lib.vpps_timeline(self._state.handle, recording.address)
+
+    def stage(self, script: NDArray[np.uint32]) -> None:
+        """Nothing to do: scripts are read where they are."""
 
     def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
         """Begin to execute a script; returns at once. The previous launch must have ended.
@@ -175,7 +179,7 @@ class CpuMachine:
     def specialise(self, spec: KernelSpec) -> None:
         """Nothing to do."""
 
-    def wait(self) -> Failure | None:
+    def wait(self, number: int | None = None) -> Failure | None:
         """Wait for the launch to end. None if all went well."""
         while (result := self._state.lib.vpps_wait(self._state.handle, _POLL_MS)) < 0:
             pass  # back in Python: pending signals are handled here
@@ -183,6 +187,10 @@ class CpuMachine:
             return None
         position = int(result) - 1
         return Failure(f"the kernel stopped at word {position} of its script: {{0}}", (position,))
+
+    def loss(self, slot: int) -> float:
+        """The float at that place of the pool."""
+        return float(self.pool[slot])
 
     @property
     def is_open(self) -> bool:

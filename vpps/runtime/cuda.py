@@ -5,8 +5,12 @@ stream: the host waits for the last of them alone.
 
 A launch is a few calls of the driver that return at once: the script goes from page-locked memory to the GPU in a
 stream of its own, the kernel waits for it, and what the host wants to know comes back in one copy: report and losses,
-which lie side by side. Memory for scripts exists twice, for launches of even and of odd number, so that the script of a
-launch can travel (`stage`) while the launch before is running.
+which lie side by side.
+
+A launch can be put behind one that runs, so that the GPU does not idle while the host waits and comes back. Whatever a
+launch has of its own therefore exists twice, for even and for odd numbers: memory for the script, which travels
+(`stage`) while the launch before runs, counters, and what comes back. A launch that was stopped leaves its report; the
+one behind it sees that and does nothing (templates/cuda/sync.cuh).
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.config import PATIENCE
 from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
 from vpps.kernel.resources import Resources, check_resources
@@ -51,7 +56,6 @@ _REPORT_WORDS = 2
 _UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
 _PLACES_NAMED = 6  # a message names so many at most
 
-PATIENCE_NS = 10_000_000_000  # barriers take microseconds; ten seconds allow for other programs on the GPU
 _SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep is never shorter than 50 us
 _LONGEST_SLEEP_NS = 5_000_000
 _SMALLEST_BUFFER = 1 << 16  # words; scripts of small batches never make it grow
@@ -73,6 +77,21 @@ class Kernel(NamedTuple):
     binary: Path
     shared_bytes: int
     resources: Resources | None = None
+
+
+def patience_ns() -> int:
+    """What the environment says of patience, in nanoseconds. Raises HandleError.
+
+    Barriers take microseconds; the default of ten seconds allows for other programs on the GPU.
+    """
+    text = PATIENCE.get()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < 1e9:
+        raise HandleError(f"{PATIENCE.name}={text}: expected a number of seconds, or 0 for no limit")
+    return int(seconds * 1e9)
 
 
 def compiled(spec: KernelSpec, arch: str) -> Kernel:
@@ -140,18 +159,18 @@ class _State:
         with driver:
             self.compute, self.copy = driver.stream(), driver.stream()
             self.scripts: tuple[_ScriptBuffer, ...] = (_ScriptBuffer(driver), _ScriptBuffer(driver))
-            self.ended_event = driver.event()
+            self.events = driver.event(), driver.event()  # that a launch has ended, of even and of odd number
         self.kernel: LoadedKernel | None = None
         self.launches = 0  # begun
         self.ended = 0
         self.second_launches = 0  # of scripts
 
     def shutdown(self) -> None:
-        """Wait for the launch in flight, which its clock limit ends if nothing else, and give everything back. No call
+        """Wait for the launches in flight, which clock limits end if nothing else, and give everything back. No call
         may fail: of a GPU that is lost nothing is left to free. In a forked child there is nothing."""
         if os.getpid() != self.pid:
             return
-        events = [self.ended_event, *(s.copied for s in self.scripts)]
+        events = [*self.events, *(s.copied for s in self.scripts)]
         for call in self.driver.freeing(self.kernel, [self.compute, self.copy], events):
             call()
 
@@ -164,16 +183,19 @@ class CudaMachine:
         blocks_per_sm: of kernels that will be made for it, as their specs say.
         groups: the default of `vps` is a multiple of their number.
         device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
-        patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit.
+        patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit. None
+            for what VPPS_PATIENCE says.
         build: makes the kernel for a spec and an architecture.
         driver: of that device.
 
     Raises:
-        HandleError: there is no GPU that can be used, or `vps` is no number of virtual processors.
+        HandleError: there is no GPU that can be used, `vps` is no number of virtual processors, or VPPS_PATIENCE is no
+            number of seconds.
     """
 
     target = "cuda"
     panel = 1
+    queues = True
 
     def __init__(
         self,
@@ -182,10 +204,11 @@ class CudaMachine:
         blocks_per_sm: int = 1,
         groups: int = 1,
         device: int = 0,
-        patience: int = PATIENCE_NS,
+        patience: int | None = None,
         build: Callable[[KernelSpec, str], Kernel] = compiled,
         driver: Driver | None = None,
     ) -> None:
+        patience = patience_ns() if patience is None else patience
         self._driver = Driver(device) if driver is None else driver
         gpu = self._driver.gpu
         default = gpu.sms * blocks_per_sm // groups * groups
@@ -208,8 +231,10 @@ class CudaMachine:
         self._state = _State(self._driver)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
         with self._driver as driver:
-            self._results = driver.pinned(self._head_bytes + 4 * FIRST_FREE, "the results of a launch")
+            results = [driver.pinned(self._head_bytes + 4 * FIRST_FREE, "the results of a launch") for _ in (0, 1)]
+            self._results = results  # of launches of even and of odd number
             self._counters = driver.allocate(2 * COUNTERS * _LINE_BYTES, "counters")
+            self._first = np.zeros(FIRST_FREE, np.float32)  # of the pool, when the latest launch waited for had ended
             self.pool = self._new_pool(0)
             self._clear_counters()
 
@@ -333,7 +358,8 @@ class CudaMachine:
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Begin to copy the script of the next launch; may be called while a launch is running.
 
-        `launch` does it by itself. The script must not change in between.
+        `launch` does it by itself. The script must not change in between, and the launch before the one that may be
+        running must have been waited for.
         """
         if self._staged is script:
             return
@@ -371,10 +397,13 @@ class CudaMachine:
         return calls
 
     def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
-        """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended."""
+        """Begin to execute a script, and what follows it, when the launch before has ended; returns at once.
+
+        Two at most may be in flight.
+        """
         state, kernel = self._state, self._kernel
-        if state.launches != state.ended:
-            raise HandleError("a launch was begun while another one is running")
+        if state.launches - state.ended > 1:
+            raise HandleError("a launch was begun while two others are in flight; call wait first")
         if kernel is None or state.kernel is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
         number = state.launches + 1
@@ -383,7 +412,7 @@ class CudaMachine:
         buffer = state.scripts[number & 1]
         self.pool.forget()
         with self._driver as driver, ExitStack() as context:
-            stream, results, run = state.compute, self._results, number + state.second_launches
+            stream, results, run = state.compute, self._results[number & 1], number + state.second_launches
             what = buffer.address, state.kernel, kernel.shared_bytes
             running = self._running(run, *what)
             following: list[Call] = []
@@ -395,7 +424,7 @@ class CudaMachine:
                 refused = (cublas.error,)
             ending = (
                 driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
-                driver.recording(state.ended_event, stream),
+                driver.recording(state.events[number & 1], stream),
             )
             try:
                 # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
@@ -422,29 +451,46 @@ class CudaMachine:
                     ) from error
                 raise
 
-    def wait(self) -> Failure | None:
-        """Wait for the launch to end. None if all went well. Ctrl-C leaves it running, to be waited for again.
+    def wait(self, number: int | None = None) -> Failure | None:
+        """Wait for a launch to end: the one of that number, or the oldest one in flight. None if all went well.
+
+        Ctrl-C leaves it running, to be waited for again. If it was stopped, the launch behind it, which did nothing, is
+        taken back: it never began.
 
         Raises:
             DriverError: the GPU gave up.
         """
         state = self._state
-        if state.ended == state.launches:
+        oldest = state.ended + 1
+        if oldest > state.launches or (number is not None and number < oldest):
             return None
-        begun = time.perf_counter_ns()
         with self._driver as driver:
-            while not driver.has_passed(state.ended_event):
-                waited = time.perf_counter_ns() - begun
-                if waited > _SPIN_NS:  # the host notices the end by 3 % too late at most
-                    time.sleep(min(waited // 32, _LONGEST_SLEEP_NS) * 1e-9)
-            words = self._results.words
+            self._await(oldest)
+            words = self._results[oldest & 1].words
             failure = self._failure(words[: _REPORT_WORDS + self.vps])
             if failure is not None:
+                self._await(state.launches)
                 self._clear_counters()
                 driver.run(driver.filling(self.pool.memory.address, 0, self._head_bytes // 4, state.compute))
-            self.pool.remember(words[self._head_bytes // 4 :].view(np.float32)[: len(self.pool)])
-        state.ended = state.launches
+                state.launches = oldest
+        self._first = words[self._head_bytes // 4 :].view(np.float32).copy()
+        if oldest == state.launches:
+            self.pool.remember(self._first[: len(self.pool)])
+        state.ended = oldest
         return failure
+
+    def _await(self, number: int) -> None:
+        """Let time pass until a launch has ended."""
+        ended = self._state.events[number & 1]
+        begun = time.perf_counter_ns()
+        while not self._driver.has_passed(ended):
+            waited = time.perf_counter_ns() - begun
+            if waited > _SPIN_NS:  # the host notices the end by 3 % too late at most
+                time.sleep(min(waited // 32, _LONGEST_SLEEP_NS) * 1e-9)
+
+    def loss(self, slot: int) -> float:
+        """The float at that place among the first of the pool, as the launch left it that was waited for last."""
+        return float(self._first[slot])
 
     def _failure(self, report: NDArray[np.uint32]) -> Failure | None:
         if not report[0]:
@@ -459,7 +505,7 @@ class CudaMachine:
         return _clock_limit(self._patience, first, np.flatnonzero(left == 0).tolist())
 
     def close(self) -> None:
-        """Wait for the launch in flight and free everything; may be called twice."""
+        """Wait for the launches in flight and free everything; may be called twice."""
         self._cublas = None  # while its stream is still there
         self._finalizer()
         self._state.ended = self._state.launches
@@ -486,8 +532,8 @@ def _clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) 
     if ended:
         text.append(f"{_names(ended)} had reached the end")
     return Failure(
-        f"{'; '.join(text)}. Where other programs keep the GPU busy, or a debugger slows it down, launches need more "
-        "patience; else this is a defect of vpps, please report it",
+        f"{'; '.join(text)}. Where other programs keep the GPU busy, or a debugger slows it down, set {PATIENCE.name} "
+        "to more seconds (0: no limit); else this is a defect of vpps, please report it",
         tuple(named),
     )
 

@@ -1,4 +1,4 @@
-"""What a handle asks of a machine: virtual processors, the pool they work on, one launch at a time."""
+"""What a handle asks of a machine: virtual processors, the pool they work on, launches one after the other."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Machine(Protocol):
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
         arch: what kernels are compiled for: "sm_90", "avx512", or "" for the emulator.
         source: the kernel's source; "" before `specialise`, where kernels are specialised to models.
+        queues: whether a launch may be begun while another one runs, to follow it. If that one is stopped, the one that
+            was to follow it has never begun.
     """
 
     target: str
@@ -43,6 +45,7 @@ class Machine(Protocol):
     panel: int
     arch: str
     source: str
+    queues: bool
 
     @property
     def pool(self) -> Pool:
@@ -85,8 +88,13 @@ class Machine(Protocol):
         """Where the next launches put their records; only for a kernel with a timeline."""
         ...
 
+    def stage(self, script: NDArray[np.uint32]) -> None:
+        """Begin to bring the script of the next launch to where it will be read, which may take a while."""
+        ...
+
     def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
-        """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended.
+        """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended, or the
+        one before it where launches queue.
 
         Products, and a second launch of the script, count as part of the launch.
         """
@@ -97,8 +105,12 @@ class Machine(Protocol):
         """Launches begun so far."""
         ...
 
-    def wait(self) -> Failure | None:
-        """Wait for the launch to end. None if all went well."""
+    def wait(self, number: int | None = None) -> Failure | None:
+        """Wait for a launch to end: the one of that number, or the oldest one that runs. None if all went well."""
+        ...
+
+    def loss(self, slot: int) -> float:
+        """The float at that place among the first of the pool, as the launch left it that was waited for last."""
         ...
 
     @property

@@ -46,6 +46,7 @@ class SimtMachine:
     target = "simt"
     panel = 1
     arch = ""
+    queues = False
 
     def __init__(self, vps: int | None = None, *, races: bool = True, seed: int = 0) -> None:
         count = as_index(DEFAULT_VPS if vps is None else vps)
@@ -108,6 +109,9 @@ class SimtMachine:
         """Raises HandleError: kernels of this target record no timeline."""
         raise HandleError("timeline=True: target 'simt' records no timelines; use target='cpu' for one")
 
+    def stage(self, script: NDArray[np.uint32]) -> None:
+        """Nothing to do: scripts are read where they are."""
+
     def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
         """Execute a script, and what follows it."""
         if self._spec is None or self._emulator is None:
@@ -146,10 +150,14 @@ class SimtMachine:
         """Launches begun so far."""
         return self._launches
 
-    def wait(self) -> Failure | None:
+    def wait(self, number: int | None = None) -> Failure | None:
         """What went wrong with the launch, if anything did."""
         failure, self._failure = self._failure, None
         return failure
+
+    def loss(self, slot: int) -> float:
+        """The float at that place of the pool."""
+        return float(self.pool[slot])
 
     @property
     def is_open(self) -> bool:
