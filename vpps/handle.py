@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
 from vpps.runtime.choice import make_machine
+from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.growth import grow
 from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
@@ -461,26 +462,51 @@ class Handle:
 
     @_serialised
     def value(self, expression: Expression) -> NDArray[np.float32]:
-        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; valid until the next.
+        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy.
 
         After `forward` there are only the values that it was asked for.
 
         Raises:
             GraphError: an expression of another graph, or one that was not computed or not kept.
         """
-        plan = self._latest_plan(expression, "value")
+        return self._read(self._address(expression, "value"), expression.shape)
+
+    @_serialised
+    def device_value(self, expression: Expression) -> Any:
+        """As `value`, without a copy: a CuPy array over the memory of the GPU (target cuda).
+
+        `torch.from_dlpack`, `jax.dlpack.from_dlpack` and whatever reads `__cuda_array_interface__` (Numba) share it,
+        without a copy either. The launch has ended, so every stream may read it.
+
+        It is valid until the next call of this handle, whose launch may put anything else there and knows nothing of
+        other streams: what reads it must have ended by then (`cupy.cuda.get_current_stream().synchronize()`), or work
+        on a copy. It is there to be read: where it shares memory with other values, writing changes those.
+
+        Raises:
+            GraphError: as `value`.
+            HandleError: another target, whose memory is the host's.
+        """
+        address = self._address(expression, "device_value")
+        pool = self._machine.pool
+        if not isinstance(pool, DevicePool):
+            raise HandleError(f"device_value: target {self._machine.target!r} has its memory on the host; use value")
+        return pool.view(address, expression.shape)
+
+    def _address(self, expression: Expression, what: str) -> int:
+        """Of its value in the pool."""
+        plan = self._latest_plan(expression, what)
         address = int(plan.addresses[expression.ref]) if expression.ref < len(plan.addresses) else -1
         if address < 0:
             if plan.loss_slot < 0:
                 raise GraphError(
-                    f"value: {expression!r} was not computed by the latest call, forward, or not kept: "
+                    f"{what}: {expression!r} was not computed by the latest call, forward, or not kept: "
                     "ask for it there, forward(graph, [..., expression])"
                 )
             raise GraphError(
-                f"value: {expression!r} was not computed by the latest call: it was recorded later; call fb or forward "
-                "again"
+                f"{what}: {expression!r} was not computed by the latest call: it was recorded later; call fb or "
+                "forward again"
             )
-        return self._read(address, expression.shape)
+        return address
 
     @_serialised
     def input_gradient(self, expression: Expression) -> NDArray[np.float32]:

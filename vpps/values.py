@@ -10,20 +10,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError
+from vpps.runtime.interop import host_array
 
 Float32 = NDArray[np.float32]
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def as_float32(value: ArrayLike, what: str) -> Float32:
-    """A C-contiguous float32 copy of `value`.
+    """A C-contiguous float32 copy of `value`, in the host's memory; it may be an array on a GPU (runtime/interop.py).
 
     Rounding a wider float is fine; losing the value is not. Raises DtypeError for booleans, strings, objects, complex
     numbers, integers that float32 does not hold exactly, and finite numbers beyond float32's range.
     """
+    if not isinstance(value, np.ndarray | list | tuple | float | int):  # of these it is known where they are
+        value = host_array(value, what)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # the last one: PyTorch's, of tensors that require gradients
         raise DtypeError(f"{what}: cannot be read as an array of numbers ({error})") from error
     if array.dtype.kind not in "fiu":
         raise DtypeError(f"{what}: expected numbers, got dtype {array.dtype}; convert it to float32 first")

@@ -354,6 +354,7 @@ def stop_next_launch(handle: vpps.Handle) -> None:
         ((start, stream),) = handle._plan.streams
         read = next(s for s in stream.sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
         position = start + read.start
+        script = script.copy()  # the other one may be on its way already
         script[position] = 0xFFFF
         machine.launch = launch  # type: ignore[method-assign]
         launch(script)

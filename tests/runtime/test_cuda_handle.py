@@ -1,16 +1,29 @@
-"""The cuda target with an imaginary GPU that runs the real kernels: machines, and whole handles."""
+"""The cuda target with an imaginary GPU that runs the real kernels: machines, and handles from first call to last.
+
+What only the time that a GPU takes can show is in tests/gpu.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+import vpps
+from tests.classifier import HIDDEN, Classifier, new, same_bits
+from tests.comparison import relative_error
+from tests.processes import run
 from tests.runtime import fake_cuda
 from tests.runtime.claims import MachineClaims, Make
-from tests.runtime.fake_cuda import FakeCuda
+from tests.runtime.fake_cuda import CUresult, FakeCuda
+from tests.runtime.test_cpu import stop_next_launch
+from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
+from vpps.script.disassemble import instructions
+from vpps.script.instructions import HEAD_WORDS
 
 pytestmark = pytest.mark.simt
 
@@ -38,3 +51,523 @@ def make(fake: FakeCuda) -> Iterator[Make]:
 
 class TestMachine(MachineClaims):
     consecutive = 30
+
+
+def on_cuda(net: Classifier, optimizer: vpps.Optimizer | None = None, **options: Any) -> vpps.Handle:
+    """A handle on the imaginary GPU; its kernel is the one of all tests here that say nothing else."""
+    return vpps.Handle(net.model, optimizer, **{"target": "cuda", "vps": 3, **options})
+
+
+def queued(handle: vpps.Handle) -> list[int]:
+    """To this list go, at every launch of the handle from now on, the launches that are in flight then."""
+    machine = handle._machine
+    assert isinstance(machine, CudaMachine)
+    launch, found = machine.launch, list[int]()
+
+    def counted(script: Any) -> None:
+        found.append(machine._state.launches - machine._state.ended)
+        launch(script)
+
+    machine.launch = counted  # type: ignore[method-assign]
+    return found
+
+
+class TestTraining:
+    def test_is_that_of_the_same_kernels_in_the_emulator(self, fake: FakeCuda) -> None:
+        """No loss, weight or moment differs in one bit, whether anybody waits between steps or not."""
+        net, witness = new(), new()
+        batches = [net.batch(seed) for seed in range(8)]
+        with on_cuda(net, vpps.Adam(lr=0.01), clip_norm=1.0, ema=0.9) as handle:
+            losses = [handle.fb(*batch) for batch in batches[:5]]
+            losses.append(handle.sync_get_latest_loss())
+            losses += [handle.fb(*batch) for batch in batches[5:]][1:]
+            losses.append(handle.sync_get_latest_loss())
+            assert fake.names().count("launch") == 8
+        with on_cuda(witness, vpps.Adam(lr=0.01), clip_norm=1.0, ema=0.9, target="simt") as other:
+            expected = witness.train(other, range(8))
+        assert np.isnan(losses[0])
+        assert losses[1:] == expected
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+        assert net.model.optimizer_state is not None
+        assert witness.model.optimizer_state is not None
+        for name, moments in net.model.optimizer_state.moments.items():
+            assert same_bits(moments, witness.model.optimizer_state.moments[name])
+        with net.model.averaged(), witness.model.averaged():
+            assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_follows_the_reference(self, fake: FakeCuda) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        reference = Reference(graph, weights_of(net.model))
+        expected = reference.backward(loss)
+        with on_cuda(net) as handle:
+            got, gradients = handle.gradients(graph, loss)
+            assert got == pytest.approx(float(reference.value(loss)), rel=1e-5)
+            for name, gradient in gradients.items():
+                assert relative_error(gradient, expected[name]) < 1e-4, name
+            (value,) = handle.forward(graph, [loss])
+            assert value == got == handle.value(loss)
+
+    def test_of_paper_schedule_gives_the_same_bits(self, fake: FakeCuda) -> None:
+        nets = [new(), new()]
+        with on_cuda(nets[0]) as handle, on_cuda(nets[1], schedule="paper") as other:
+            assert nets[0].train(handle, range(3)) == nets[1].train(other, range(3))
+        assert same_bits(nets[0].model.numpy(), nets[1].model.numpy())
+
+    def test_accumulates(self, fake: FakeCuda) -> None:
+        nets = [new(), new()]
+        for net, target in zip(nets, ("cuda", "simt"), strict=True):
+            with on_cuda(net, target=target) as handle:
+                for k in range(6):
+                    handle.fb(*net.batch(k), accumulate=k % 3 != 2)
+                    if k == 3:
+                        handle.gradients(*net.batch(9))  # what was accumulated goes out and comes back
+                handle.sync_get_latest_loss()
+        assert same_bits(nets[0].model.numpy(), nets[1].model.numpy())
+
+    def test_goes_on_from_a_checkpoint(self, fake: FakeCuda, tmp_path: Any) -> None:
+        net, witness = new(), new()
+        with on_cuda(net) as handle:
+            for k in range(2):
+                handle.fb(*net.batch(k))
+            net.model.save(tmp_path / "c.safetensors")  # while the second step runs
+            handle.fb(*net.batch(7))
+            net.model.restore(tmp_path / "c.safetensors")
+            net.train(handle, range(2, 4))
+        with on_cuda(witness) as other:
+            witness.train(other, range(4))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+
+class TestOrder:
+    def test_a_step_is_put_behind_the_one_that_runs(self, fake: FakeCuda) -> None:
+        """Its script has gone ahead of it, in a stream of its own."""
+        net = new()
+        with on_cuda(net, verify=False) as handle:
+            net.train(handle, range(2))
+            in_flight = queued(handle)
+            handle.fb(*net.batch(0))
+            fake.calls.clear()
+            handle.fb(*net.batch(1))
+            assert in_flight == [0, 1]
+            assert fake.names() == ["copy in", "record", "wait event", "launch", "copy out", "record"]
+            assert len(handle._flights) == 1, "the one before has been waited for"
+
+    def test_a_step_waits_where_the_host_has_something_to_do(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        steps: list[tuple[str, Callable[[vpps.Handle, Classifier], Any], int]] = [
+            ("first", lambda h, n: None, 0),
+            ("queued", lambda h, n: None, 1),
+            ("a pool that must grow", lambda h, n: None, 0),
+            ("queued", lambda h, n: None, 1),
+            ("assigned weights", lambda h, n: n.model["b"].assign(np.full(HIDDEN, 0.1)), 0),
+            ("queued", lambda h, n: None, 1),
+            ("another parameter", lambda h, n: [n.model.parameter("late", (3,))], 0),
+            ("queued", lambda h, n: None, 1),
+            ("gradients that went out", lambda h, n: h.gradients(*n.batch(1)), 0),
+        ]
+        with on_cuda(net) as handle, on_cuda(witness, target="simt") as other:
+            in_flight = queued(handle)
+            for k, (_, before, _) in enumerate(steps):
+                for h, n in ((handle, net), (other, witness)):
+                    before(h, n)
+                    h.fb(*n.batch(k, sentences=40 if k == 2 else 4))
+            in_flight.pop(-2)  # of `gradients`
+            assert in_flight == [expected for *_, expected in steps]
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_new_instructions_make_a_new_kernel_in_between(self, fake: FakeCuda) -> None:
+        net = new()
+        with on_cuda(net) as handle:
+            net.train(handle, range(2))
+            graph, loss = net.batch(3)
+            in_flight = queued(handle)
+            handle.fb(graph, loss)
+            loads = fake.names().count("load")
+            handle.fb(graph, vpps.sqrt(loss))
+            handle.fb(graph, loss)
+            assert in_flight == [0, 0, 1]
+            assert fake.names().count("load") == loads + 1
+            assert handle.sync_get_latest_loss() > 0
+
+    def test_two_handles_take_turns(self, fake: FakeCuda) -> None:
+        """One reads, after every second step, the weights that the other has just begun to change."""
+        net, witness = new(), new()
+        graph, loss = net.batch(50)
+        with on_cuda(net) as handle, on_cuda(net, train=False) as reader, on_cuda(witness) as other:
+            for seed in range(4):
+                handle.fb(*net.batch(seed))
+                witness.train(other, range(seed, seed + 1))
+                if seed % 2:
+                    (seen,) = reader.forward(graph, [loss])
+                    assert seen == other.forward(*_same(witness, 50))[0]
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_two_models_train_at_once(self, fake: FakeCuda) -> None:
+        together, alone = [new(1), new(2)], [new(1), new(2)]
+        with on_cuda(together[0]) as first, on_cuda(together[1]) as second:
+            for seed in range(3):
+                first.fb(*together[0].batch(seed))
+                second.fb(*together[1].batch(seed))
+        for a, b in zip(together, alone, strict=True):
+            with on_cuda(b) as handle:
+                b.train(handle, range(3))
+            assert same_bits(a.model.numpy(), b.model.numpy())
+
+
+def _same(net: Classifier, seed: int) -> tuple[vpps.Graph, list[vpps.Expression]]:
+    graph, loss = net.batch(seed)
+    return graph, [loss]
+
+
+class TestFailures:
+    @pytest.mark.parametrize("accumulate", [False, True])
+    @pytest.mark.parametrize("behind", [True, False])
+    def test_a_stopped_step_is_named_and_the_one_behind_it_has_not_happened(
+        self, fake: FakeCuda, accumulate: bool, behind: bool
+    ) -> None:
+        net, witness = new(), new()
+        with on_cuda(net) as handle, on_cuda(witness) as other:
+            for k in range(3):
+                handle.fb(*net.batch(k), accumulate=accumulate and k < 2)
+            handle.sync_get_latest_loss()
+            step = net.model.step
+            stop_next_launch(handle)
+            handle.fb(*net.batch(1), accumulate=accumulate)
+            in_flight = queued(handle)
+            words = r"cell .\w+\.read., op '\S+'.*, from call \d+"
+            if accumulate:
+                words += ".*; the accumulated gradients are discarded"
+            batch = net.batch(2)
+            with pytest.raises(vpps.KernelError, match=words):
+                handle.fb(*batch, accumulate=accumulate) if behind else handle.sync_get_latest_loss()
+            assert in_flight == [1] * behind
+            assert net.model.step == step + (not accumulate)
+            assert handle.accumulated == 0
+            for p in net.model:
+                p.assign(witness.model[p.name].numpy())
+            assert net.train(handle, range(3)) == witness.train(other, range(3))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_a_wait_that_takes_too_long_is_named(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VPPS_PATIENCE", "0.25")
+        net = new()
+        with on_cuda(net, verify=False) as handle:
+            net.train(handle, range(2))
+            launch = handle._machine.launch
+
+            def damaged(script: Any) -> None:
+                script = script.copy()
+                script[_operands(handle, script, "wait", 1)[0]] += 1  # one signal more than is given
+                handle._machine.launch = launch  # type: ignore[method-assign]
+                launch(script)
+
+            handle._machine.launch = damaged  # type: ignore[method-assign]
+            handle.fb(*net.batch(2))
+            with pytest.raises(vpps.KernelError, match=r"waited longer than 0.25 s at .*set VPPS_PATIENCE to more"):
+                handle.fb(*net.batch(3))
+            assert net.model.step == 3
+            net.train(handle, range(1))
+
+    def test_a_loss_that_is_not_finite_is_told_one_step_later(self, fake: FakeCuda) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        with on_cuda(net) as handle:
+            handle.fb(graph, loss)
+            handle.fb(graph, loss * np.inf)
+            with pytest.warns(RuntimeWarning, match="the loss of step 2 is inf") as seen:
+                handle.fb(graph, loss)
+            assert seen[0].filename == __file__
+            assert net.model.step == 3
+
+    def test_or_raised_before_that_step_has_begun(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        with on_cuda(net, on_nonfinite="raise") as handle, on_cuda(witness) as other:
+            in_flight = queued(handle)
+            graph, loss = net.batch(1)
+            handle.fb(graph, loss)
+            handle.fb(graph, loss * np.inf, accumulate=True)
+            with pytest.raises(vpps.NonFiniteError, match="the loss of step 2 is inf"):
+                handle.fb(graph, loss)
+            handle.discard_accumulated()
+            handle.fb(graph, loss)
+            assert in_flight == [0, 0, 0]
+            graph, loss = witness.batch(1)
+            other.fb(graph, loss)
+            other.fb(graph, loss)
+            assert handle.sync_get_latest_loss() == other.sync_get_latest_loss()
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_a_refused_launch_leaves_the_one_before(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        with on_cuda(net) as handle, on_cuda(witness) as other:
+            handle.fb(*net.batch(0))
+            fake.failing["launch"] = CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+            with pytest.raises(vpps.HandleError, match="use a smaller vps="):
+                handle.fb(*net.batch(1))
+            fake.failing.clear()
+            assert net.model.step == 1
+            handle.fb(*net.batch(1))
+            losses = witness.train(other, range(2))
+            assert handle.sync_get_latest_loss() == losses[1]
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_memory_that_the_gpu_has_not_got_leaves_the_handle_as_it_was(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        with on_cuda(net) as handle, on_cuda(witness) as other:
+            net.train(handle, range(1))
+            handle.fb(*net.batch(1))
+            fake.free = 1000
+            with pytest.raises(vpps.CapacityError, match=r"the GPU has no .* MiB left for a pool"):
+                handle.fb(*net.batch(2, sentences=80))
+            fake.free = 2**30
+            handle.fb(*net.batch(2))
+            witness.train(other, range(3))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_a_lost_gpu_ends_the_handle_and_leaves_the_last_weights(self, fake: FakeCuda) -> None:
+        net = new()
+        handle = on_cuda(net)
+        net.train(handle, range(1))
+        kept = net.model.numpy()
+        handle.fb(*net.batch(1))
+        fake.broken = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+        with pytest.raises(vpps.KernelError, match=r"ILLEGAL_ADDRESS.*last checkpoint"):
+            handle.fb(*net.batch(2))
+        with pytest.raises(vpps.KernelError, match="ILLEGAL_ADDRESS"):
+            handle.close()
+        assert same_bits({p.name: p.host for p in net.model}, kept)
+        fake.broken = None
+
+    def test_a_race_in_a_kernel_would_be_seen(self, fake: FakeCuda) -> None:
+        """The imaginary GPU looks: virtual processors that do not wait for each other read what is being written."""
+        net = new()
+        with on_cuda(net, verify=False) as handle:
+            net.train(handle, range(1))
+            assert fake.findings == []
+            launch = handle._machine.launch
+
+            def damaged(script: Any) -> None:
+                script = script.copy()
+                script[_operands(handle, script, "wait", 1)] = 0
+                script[_operands(handle, script, "signal", 0)] = 3
+                launch(script)
+
+            handle._machine.launch = damaged  # type: ignore[method-assign]
+            handle.fb(*net.batch(1))
+            handle.sync_get_latest_loss()
+        assert {finding.kind for finding in fake.findings} == {"race"}
+        fake.findings.clear()
+
+
+def _operands(handle: vpps.Handle, script: Any, name: str, index: int) -> list[int]:
+    """Where the script that is about to be launched has that operand of all instructions of that name."""
+    assert handle._plan is not None
+    ((start, _),) = handle._plan.streams
+    found = [d.position for d in instructions(script, start) if d.instruction.name == name]
+    return [position + HEAD_WORDS + index for position in found]
+
+
+class TestValues:
+    def test_stay_on_the_gpu_where_that_is_wanted(self, fake: FakeCuda) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        y = net.logits(graph, [1, 2, 3])
+        with on_cuda(net) as handle:
+            (expected,) = handle.forward(graph, [y])
+            fake.calls.clear()
+            view = handle.device_value(y)
+            assert "copy out" not in fake.names()
+            assert isinstance(view, fake_cuda.DeviceArray)
+            assert np.array_equal(view, expected)
+            view[0] = 7
+            assert handle.value(y)[0] == 7, "it is the same memory"
+            graph.input(view)
+            assert graph.last_block.data[-1].tolist() == view.tolist()
+            with pytest.raises(vpps.GraphError, match=r"device_value: .* was not computed by .*, forward"):
+                handle.device_value(loss)
+
+    def test_are_the_hosts_on_other_targets(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        with on_cuda(net, target="simt") as handle:
+            handle.forward(graph, [loss])
+            with pytest.raises(
+                vpps.HandleError, match="device_value: target 'simt' has its memory on the host; use value"
+            ):
+                handle.device_value(loss)
+
+    def test_gradients_of_inputs_are_read_back(self, fake: FakeCuda) -> None:
+        net = new()
+        graph = vpps.Graph()
+        h = graph.input(np.full(HIDDEN, 0.3), grad=True)
+        loss = vpps.sum(vpps.tanh(net.model["U"] @ h))
+        with on_cuda(net) as handle:
+            handle.fb(graph, loss)
+            U = new().model["U"].numpy()
+            expected = U.T @ (1 - np.tanh(U @ np.full(HIDDEN, 0.3)) ** 2)
+            assert relative_error(handle.input_gradient(h), expected) < 1e-5
+
+
+class TestLife:
+    @pytest.mark.parametrize("ending", ["close", "with", "del", "exception"])
+    def test_ends_with_weights_and_memory_given_back(self, fake: FakeCuda, ending: str) -> None:
+        net, witness = new(), new()
+        handle = on_cuda(net)
+        handle.fb(*net.batch(0))
+        handle.fb(*net.batch(1))
+        match ending:
+            case "close":
+                handle.close()
+            case "with":
+                with handle:
+                    pass
+            case "exception":
+                with pytest.raises(ZeroDivisionError), handle:
+                    raise ZeroDivisionError
+        del handle
+        gc.collect()
+        assert not fake.memories
+        names = fake.names()
+        assert names.count("release") == names.count("unload") == 1
+        with on_cuda(witness, target="simt") as other:
+            witness.train(other, range(2))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_says_what_it_is(self, fake: FakeCuda) -> None:
+        net = new()
+        with vpps.Handle(net.model, target="auto") as handle:
+            assert repr(handle) == "<vpps.Handle: cuda, 4 virtual processors>"
+            net.train(handle, range(1))
+            assert handle.memory.pool == handle._machine.pool.nbytes >= handle.memory.peak > 0
+            assert "vpps_kernel(const Launch launch)" in handle.source()
+
+    def test_more_virtual_processors_than_fit_are_refused_at_the_first_call(self, fake: FakeCuda) -> None:
+        net = new()
+        with on_cuda(net, vps=5) as handle, pytest.raises(vpps.VppsError, match="at most 4"):
+            handle.fb(*net.batch(0))
+
+
+# A process that has the imaginary GPU, too.
+PROCESS = """
+import os, signal
+import pytest
+import vpps
+from tests.classifier import new, same_bits
+from tests.runtime import fake_cuda
+
+fake = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
+net, witness = new(), new()
+"""
+
+
+class TestProcesses:
+    def test_forked_children_are_told_to_spawn(self, fake: FakeCuda) -> None:
+        out = run(
+            PROCESS
+            + """
+handle = vpps.Handle(net.model, target="cuda", vps=3)
+losses = net.train(handle, range(2))
+graph, loss = net.batch(2)
+weights = net.model.numpy()
+child = os.fork()
+if not child:
+    for use in (lambda: handle.fb(graph, loss), lambda: handle.device_value(loss), handle.sync_get_latest_loss):
+        try:
+            use()
+        except vpps.HandleError as error:
+            assert "handle of its own" in str(error), error
+        else:
+            raise AssertionError("the child used the parent's handle")
+    assert same_bits(net.model.numpy(), weights)
+    try:
+        vpps.Handle(net.model, target="cuda")
+    except vpps.HandleError as error:
+        assert "'spawn'" in str(error), error
+    with vpps.Handle(net.model, vps=2) as own:  # "auto": there is no GPU for this process
+        own.fb(graph, loss)
+        print(own, flush=True)
+    handle.close()
+    raise SystemExit(0)
+assert os.waitpid(child, 0)[1] == 0
+handle.fb(graph, loss)
+with vpps.Handle(witness.model, target="simt", vps=3) as other:
+    assert witness.train(other, range(3)) == losses + [handle.sync_get_latest_loss()]
+""",
+            {"VPPS_TARGET": "auto"},
+        )
+        assert out == "<vpps.Handle: cpu, 2 virtual processors>\n"
+
+    def test_a_child_forked_during_a_step_says_where_the_weights_are(self, fake: FakeCuda) -> None:
+        run(
+            PROCESS
+            + """
+handle = vpps.Handle(net.model, target="cuda", vps=3)
+handle.fb(*net.batch(0))
+child = os.fork()
+if not child:
+    try:
+        net.model.numpy()
+    except vpps.HandleError as error:
+        assert "before forking" in str(error), error
+    else:
+        raise AssertionError("the child has weights that were still being computed")
+    raise SystemExit(0)
+assert os.waitpid(child, 0)[1] == 0
+handle.close()
+"""
+        )
+
+    @pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "del handle", "cycle = [handle]; cycle.append(cycle)"])
+    def test_end_without_close_cleanly(self, fake: FakeCuda, end: str) -> None:
+        out = run(
+            PROCESS
+            + f"""
+import atexit
+atexit.register(lambda: print(fake.names().count("release"), flush=True))
+handle = vpps.Handle(net.model, target="cuda", vps=3)
+for k in range(2):
+    handle.fb(*net.batch(k))
+{end}
+"""
+        )
+        assert out in ("0\n", "1\n")
+
+    def test_ctrl_c_at_any_moment_leaves_a_handle_that_works_on(self, fake: FakeCuda) -> None:
+        """Before, between and behind the calls of the driver; what was begun counts, what was not does not."""
+        run(
+            PROCESS
+            + """
+import random
+
+def interrupt(*unused):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+rng = random.Random(1)
+batches = [net.batch(seed) for seed in range(5)]
+interrupted = 0
+with vpps.Handle(net.model, target="cuda", vps=3, verify=False) as handle:
+    net.train(handle, range(1))
+    for turn in range(50):
+        launched, step = handle._machine.launches, net.model.step
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-2))
+            for graph, loss in batches:
+                handle.fb(graph, loss)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted += 1
+        handle.sync_get_latest_loss()
+        assert handle._machine.launches - launched == net.model.step - step
+    assert interrupted > 10, interrupted
+    for p in net.model:
+        p.assign(witness.model[p.name].numpy())
+    losses = net.train(handle, range(4))
+    weights = net.model.numpy()
+with vpps.Handle(witness.model, target="simt", vps=3) as other:
+    assert witness.train(other, range(4)) == losses
+assert same_bits(witness.model.numpy(), weights)
+assert not fake.findings
+"""
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vpps
 from vpps.errors import DtypeError
 from vpps.runtime import interop
 from vpps.runtime.interop import host_array, is_on_gpu
@@ -71,6 +72,21 @@ def test_what_is_on_a_gpu_is_copied(value: Any, cupy: ModuleType) -> None:
     copy = host_array(value, "input")
     assert copy.tolist() == [1, 2]
     assert not np.shares_memory(copy, value.values)
+
+
+def test_a_graph_takes_them_for_data(cupy: ModuleType) -> None:
+    graph = vpps.Graph()
+    assert graph.input(Tensor(2, [1, 2])).shape == (2,)
+    assert graph.last_block.data[-1].tolist() == [1, 2]
+    with pytest.raises(DtypeError, match=r"^input.*call 1: the Tensor cannot be read .*detach"):
+        graph.input(Tensor(2, [1], requires_grad=True))
+
+
+def test_parameters_take_them_for_weights(cupy: ModuleType) -> None:
+    model = vpps.Model()
+    b = model.parameter("b", (2,), init=NumbaArray([1, 2]))
+    b.assign(Tensor(2, [3, 4]))
+    assert b.numpy().tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("kind, words", [(2, "require gradient.*detach"), (8, "DLPack type 8.*copy it to the host")])

@@ -187,8 +187,11 @@ class Graph:
     def input(self, array: ArrayLike, grad: bool = False) -> Expression:
         """Data as a leaf; copied now. With `grad=True` its gradient can be read back by `handle.input_gradient`.
 
+        It may be an array of CuPy, PyTorch, JAX or Numba in the memory of a GPU: then it is copied to the host, where
+        the batch is put together, once what computes it has ended.
+
         Raises:
-            DtypeError: not convertible to float32 without loss.
+            DtypeError: not convertible to float32 without loss, or on a GPU and not to be read from there.
             ShapeError: rank above 2, or no element.
         """
         data = as_float32(array, self._where("input"))
