@@ -86,3 +86,10 @@ def test_words_are_uniform_and_neighbours_are_independent() -> None:
         for name, (a, b) in neighbours.items():
             pairs = (a >> shift).reshape(-1) % bins * bins + (b >> shift).reshape(-1) % bins
             assert chi_square(np.bincount(pairs, minlength=bins * bins)) < bound(bins * bins - 1), name
+
+
+@pytest.mark.parametrize("seed, step, accumulated", [(0, 1, 0), (2**64 - 1, 2**40 + 7, 2**32 - 1), (12345, 99, 3)])
+def test_keys_of_launches_are_words_of_the_generator(seed: int, step: int, accumulated: int) -> None:
+    counter = [step & 0xFFFFFFFF, step >> 32, accumulated, 0xFFFFFFFF]
+    low, high, _, _ = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
+    assert launch_key(seed, step, accumulated) == (int(low), int(high))

@@ -8,7 +8,7 @@ no order, layout or number of processors can change it, and backward computes it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,6 @@ KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio, sqrt(3) - 1
 LANES = 16
 BLOCK = 4 * LANES
 
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-
 
 class LaunchKey(NamedTuple):
     """The 64 bits that tell one launch's random numbers from another's."""
@@ -37,14 +34,25 @@ class LaunchKey(NamedTuple):
 
 def philox(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[Words, ...]:
     """Four random words for each counter; the counter's four words are ints or arrays, which broadcast."""
-    c0, c1, c2, c3 = (np.asarray(c, np.uint32).astype(np.uint64) for c in counter)
+    words = _rounds([np.asarray(c, np.uint32).astype(np.uint64) for c in counter], key, np.uint64)
+    return tuple(w.astype(np.uint32) for w in words)
+
+
+def _rounds(counter: Sequence[Any], key: tuple[int, int], constant: Callable[[int], Any]) -> tuple[Any, ...]:
+    """The ten rounds, on arrays of 64-bit integers or on Python's ints.
+
+    Args:
+        constant: a constant as these are.
+    """
+    c0, c1, c2, c3 = counter
     k0, k1 = key
+    m0, m1, low, half = map(constant, (*MULTIPLIERS, 0xFFFFFFFF, 32))
     for _ in range(ROUNDS):
-        p0, p1 = c0 * np.uint64(MULTIPLIERS[0]), c2 * np.uint64(MULTIPLIERS[1])
-        c0, c2 = (p1 >> _HALF) ^ c1 ^ np.uint64(k0), (p0 >> _HALF) ^ c3 ^ np.uint64(k1)
-        c1, c3 = p1 & _LOW, p0 & _LOW
+        p0, p1 = c0 * m0, c2 * m1
+        c0, c2 = (p1 >> half) ^ c1 ^ constant(k0), (p0 >> half) ^ c3 ^ constant(k1)
+        c1, c3 = p1 & low, p0 & low
         k0, k1 = (k0 + KEY_STEPS[0]) & 0xFFFFFFFF, (k1 + KEY_STEPS[1]) & 0xFFFFFFFF
-    return tuple(c.astype(np.uint32) for c in (c0, c1, c2, c3))
+    return c0, c1, c2, c3
 
 
 def launch_key(seed: int, step: int, accumulated: int = 0) -> LaunchKey:
@@ -58,8 +66,9 @@ def launch_key(seed: int, step: int, accumulated: int = 0) -> LaunchKey:
     if not 0 <= seed < 2**64:  # any other int: 64 bits of a digest
         seed = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "little")
     counter = [c & 0xFFFFFFFF for c in (step, step >> 32, accumulated, -1)]
-    low, high, _, _ = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
-    return LaunchKey(int(low), int(high))
+    # Every step asks for one, and arrays of one element are ten times as slow as ints.
+    low, high, _, _ = _rounds(counter, (seed & 0xFFFFFFFF, seed >> 32), int)
+    return LaunchKey(low, high)
 
 
 def random_words(key: LaunchKey, calls: NDArray[Any], positions: NDArray[Any], number: int, width: int) -> Words:
