@@ -138,10 +138,12 @@ class Handle:
     ) -> None:
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
-        if target == "auto":
+        by_environment = target == "auto" and TARGET.get() != "auto"
+        if by_environment:
             target = TARGET.get()
         if target not in ("auto", "cpu", "simt", "cuda"):
-            raise HandleError(f"target={target!r}: expected 'auto', 'cpu', 'cuda' or 'simt'")
+            given = f"{TARGET.name}={target}" if by_environment else f"target={target!r}"
+            raise HandleError(f"{given}: expected 'auto', 'cpu', 'cuda' or 'simt'")
         if onchip is not None and not isinstance(onchip, Options):
             raise HandleError(f"onchip={onchip!r}: expected vpps.plan.onchip.Options")
         if onchip is not None and target == "cpu":
@@ -188,7 +190,12 @@ class Handle:
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._onchip = Options() if onchip is None else onchip
-        self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
+        try:
+            self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
+        except HandleError as error:
+            if not by_environment:
+                raise
+            raise HandleError(f"{error} (the target is that of {TARGET.name}={target})") from error
         self._arrangements: Iterator[Arrangement] = iter(())
         self._arrangement = NO_CHIP
         self._stepped_down = 0  # arrangements that spilled before this one

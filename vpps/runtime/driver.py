@@ -94,8 +94,12 @@ def _check_packages(version: int) -> None:
     for package in ("cuda", "cuda.bindings", "cupy"):  # the first one is the folder of the second
         if find_spec(package) is None:
             raise HandleError(f"target='cuda' needs the package {package}: {_how_to_install(version)}")
-    from cuda.bindings import __version__ as installed
-
+    try:
+        from cuda.bindings import __version__ as installed
+    except ImportError as error:
+        raise HandleError(
+            f"target='cuda': the package cuda.bindings is damaged ({error}): {_how_to_install(version)} again"
+        ) from error
     needed = int(installed.partition(".")[0])
     if version < 1000 * needed:
         raise HandleError(
