@@ -17,13 +17,17 @@ from tests.classifier import HIDDEN, Classifier, new, same_bits
 from tests.comparison import relative_error
 from tests.processes import run
 from tests.runtime import fake_cuda
-from tests.runtime.claims import MachineClaims, Make
+from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
 from tests.runtime.fake_cuda import CUresult, FakeCuda
 from tests.runtime.test_cpu import stop_next_launch
+from vpps.kernel.render import render_cuda
+from vpps.kernel.simt_compiler import build_simt
+from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
+from vpps.runtime.emulator import Emulator
 from vpps.script.disassemble import instructions
-from vpps.script.instructions import HEAD_WORDS
+from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
 
 pytestmark = pytest.mark.simt
 
@@ -51,6 +55,19 @@ def make(fake: FakeCuda) -> Iterator[Make]:
 
 class TestMachine(MachineClaims):
     consecutive = 30
+
+
+def test_launches_behind_one_that_was_stopped_do_nothing() -> None:
+    """However many there are: each tells the next one."""
+    kernel = Emulator(build_simt(render_cuda(SPEC), races=True))
+    pool, report = np.zeros(FIRST_FREE, np.float32), np.zeros(5, np.uint32)
+    pool[ONE] = 1
+    counters = np.zeros((2, 128), np.uint32)
+    for number, words in enumerate([stuck(3), *[work(3, ONE, LOSS_SLOTS)] * 5]):
+        mine, others = counters[number & 1], counters[~number & 1]
+        assert not kernel.run(pool, words, mine, others, report, 1000, blocks=3, shared_bytes=SPEC.chip.shared_bytes)
+    assert pool[LOSS_SLOTS] == 0
+    assert report[0] == HEADER_WORDS + 3 + 1
 
 
 def on_cuda(net: Classifier, optimizer: vpps.Optimizer | None = None, **options: Any) -> vpps.Handle:
