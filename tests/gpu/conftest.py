@@ -1,4 +1,8 @@
-"""The gpu tier: everything here needs an NVIDIA GPU, and is skipped, saying why, where there is none."""
+"""The gpu tier: everything here needs an NVIDIA GPU, and is skipped, saying why, where there is none.
+
+Compiling takes longer than everything else. So the tests of ops and optimizers keep weights in memory, where one kernel
+that knows all instructions runs every model, and those of weights on the chip have one kernel for a case.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests import comparison
+from tests import comparison, kernels, test_optim
+from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import Properties, usable_gpu, why_cuda_is_unusable
 
 FOLDER = Path(__file__).parent
@@ -53,17 +58,18 @@ def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[A
     return tuple(value if p.name == name else p.default for p in parameters if p.default is not p.empty)
 
 
-@pytest.fixture(params=["all VPs twice", "few VPs", "paper"])
-def configuration(request: pytest.FixtureRequest, gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which numbers of virtual processors and which schedule `assert_agrees_with_reference` compares.
-
-    It demands equal bits of everything that it compares, and a GPU promises those for one configuration only.
-    """
-    vector, paper = {
-        "all VPs twice": ((gpu.sms, gpu.sms), ()),
-        "few VPs": ((7,), ()),
-        "paper": ((), (gpu.sms,)),
-    }[request.param]
+@pytest.fixture
+def in_memory(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights stay in memory, and results are the same for all virtual processors and for 7, with both schedules."""
+    kernels.widen(monkeypatch, CudaMachine, kernels.know_everything_in_memory)
+    kernels.keep_weights_in_memory(monkeypatch)
     compare = comparison.assert_agrees_with_reference
-    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", vector))
-    monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", paper)
+    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (gpu.sms, 7)))
+    monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", (gpu.sms,))
+    monkeypatch.setattr(test_optim, "VP_COUNTS", (gpu.sms, 7))
+
+
+@pytest.fixture
+def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels know every end of a launch from the start, so that none is compiled a second time."""
+    kernels.widen(monkeypatch, CudaMachine, kernels.know_the_end_of_launches)

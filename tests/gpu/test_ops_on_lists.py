@@ -6,4 +6,4 @@ import pytest
 
 from tests.ops.test_lists import *  # noqa: F403
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("configuration")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("in_memory")]

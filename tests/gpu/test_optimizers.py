@@ -1,4 +1,4 @@
-"""Updates on a GPU are those that the optimizers' references make."""
+"""Updates on a GPU are those that the optimizers' references make; where weights are on the chip: test_slots.py."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import pytest
 
 from tests.test_optim import *  # noqa: F403
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("in_memory")]

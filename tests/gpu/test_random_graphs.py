@@ -1,9 +1,29 @@
-"""200 random graphs agree with the reference on a GPU."""
+"""200 random graphs agree with the reference on a GPU, and a few with their weights on the chip."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import seed
 
-from tests.plan.test_random_graphs import *  # noqa: F403
+from tests import comparison
+from tests.gpu.conftest import with_default
+from tests.plan.test_random_graphs import check, examples, random_graphs
+from vpps.runtime.driver import Properties
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("configuration")]
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize("part", range(8))  # for as many processes
+def test_with_weights_in_memory(part: int) -> None:
+    seed(part)(examples(25)(random_graphs(check)))()
+
+
+@pytest.mark.usefixtures("roomy_kernels")
+@pytest.mark.parametrize("part", range(8))
+def test_with_weights_on_the_chip(part: int, gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph has a kernel of its own, so they are few; the first one of each part is a trivial one."""
+    compare = comparison.assert_agrees_with_reference
+    monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (gpu.sms,)))
+    monkeypatch.setattr(comparison, "PAPER_VP_COUNTS", (gpu.sms,))
+    seed(part)(examples(3)(random_graphs(check)))()

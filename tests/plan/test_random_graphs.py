@@ -135,16 +135,21 @@ def random_cell(drawn: Drawn, p: Parameters) -> vpps.Cell[list[E]]:
     return vpps.cell(elements={name: (w,) for name in arguments if name.startswith("xs")})(namespace["drawn"])
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
+random_graphs = given(
     drawn=st.lists(cells, min_size=1, max_size=3),
     calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
     policy=st.sampled_from(["sinks-last", "depth"]),
     data=st.integers(0, 10**6),
 )
-def test_random_graph_agrees_with_the_reference(
-    drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, data: int
-) -> None:
+
+
+def examples(n: int) -> settings:
+    """So many of them, the same ones every time."""
+    return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def check(drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, data: int) -> None:
+    """A random graph of some cells agrees with the reference."""
     model = vpps.Model(seed=data)
     p = Parameters(model)
     graph = vpps.Graph()
@@ -170,3 +175,6 @@ def test_random_graph_agrees_with_the_reference(
     used = [v for w in WIDTHS for v in values[w][3::2]] or [values[32][0]]
     loss = vpps.sum([vpps.dot(v, graph.input(rng.normal(size=v.shape))) for v in used]) * (1 / len(used))
     assert_agrees_with_reference(model, graph, loss, used, policy=policy)
+
+
+test_random_graph_agrees_with_the_reference = examples(200)(random_graphs(check))

@@ -370,8 +370,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
             version._obj.value = VERSION
             return 0
 
-    def library(name: str) -> Any:
-        return Library() if name == "libcuda.so.1" else real_library(name)
+    def library(name: str, *args: Any, **options: Any) -> Any:
+        return Library() if name == "libcuda.so.1" else real_library(name, *args, **options)
 
     def run_undisturbed(self: driver.Driver, *calls: driver.Call) -> None:
         with undisturbed():

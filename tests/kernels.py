@@ -1,0 +1,40 @@
+"""Kernels that know more than a test needs, so that few are compiled; for targets that specialise kernels to models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import vpps.handle
+from vpps.kernel.chip import MEMORY_ONLY
+from vpps.kernel.spec import KernelSpec
+from vpps.script.instructions import TABLE
+
+EVERYTHING = frozenset(i.name for i in TABLE)
+END_OF_LAUNCH = frozenset(
+    i.name
+    for i in TABLE
+    if i.form.startswith(("Update", "Outer", "Squares")) or i.form in ("Clip", "ColumnSum", "KeptGradient")
+)
+
+
+def widen(monkeypatch: pytest.MonkeyPatch, machine: type, widened: Callable[[KernelSpec], KernelSpec]) -> None:
+    """Let machines of a class have the kernel for `widened(spec)` where one for `spec` is asked for."""
+    specialise = machine.specialise  # type: ignore[attr-defined]
+    monkeypatch.setattr(machine, "specialise", lambda self, spec: specialise(self, widened(spec)))
+
+
+def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
+    """The same, with all optimizers, clipping and gradients that accumulate."""
+    return KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip)
+
+
+def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
+    """All instructions, where no weights are on the chip: one kernel serves every model."""
+    return KernelSpec(EVERYTHING) if spec.chip == MEMORY_ONLY else spec
+
+
+def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let handles hold no weights on the chip."""
+    monkeypatch.setattr(vpps.handle, "matrices_of", lambda cells: {})

@@ -1,0 +1,11 @@
+"""In a folder of PYTHONPATH, this gives every Python process the imaginary GPU of tests/runtime/fake_cuda.py: the gpu
+tier runs without a GPU, as far as emulated kernels are fast enough for it, and so does scripts/gpu_check.
+
+    PYTHONPATH=tests/runtime/imaginary:. python -m pytest -m gpu tests/gpu/test_machine.py
+"""
+
+import pytest
+
+from tests.runtime import fake_cuda
+
+fake_cuda.install_with_kernels(pytest.MonkeyPatch())
