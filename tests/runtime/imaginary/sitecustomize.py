@@ -8,4 +8,5 @@ import pytest
 
 from tests.runtime import fake_cuda
 
-fake_cuda.install_with_kernels(pytest.MonkeyPatch())
+gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
+gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
