@@ -13,13 +13,23 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from vpps.data.treebank import Tree
 
 _ROOT = Path(__file__).resolve().parent.parent
 SYNTHETIC = "synthetic"
+
+
+class Tokens(NamedTuple):
+    """A sequence of words and their labels."""
+
+    words: NDArray[np.int64]
+    labels: NDArray[np.int64]
 
 
 def trees_file(asked: Path | None) -> Path:

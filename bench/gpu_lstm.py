@@ -24,9 +24,10 @@ from typing import Any
 
 import harness
 import numpy as np
-from datasets import name_of, sentences_file
+from datasets import Tokens, name_of, sentences_file
 from gpu_treelstm import TOLERANCE, check_losses
 from numpy.typing import NDArray
+from on_gpu import choose_contenders, configure, describe
 from treelstm import in_batches, train
 
 BENCH = "gpu_lstm"
@@ -111,8 +112,6 @@ def read_sentences(path: Path) -> tuple[list[list[tuple[int, int]]], int, int]:
 
 def sequences(sentences: list[list[tuple[int, int]]], tokens: str, limit: int) -> list[Any]:
     """The first `limit` sentences, or pieces of the text that are `tokens` long."""
-    from peers.torch_gpu_lstm import Tokens
-
     if tokens == "real":
         pieces = sentences[:limit]
     else:
@@ -147,9 +146,7 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
 
 def run(tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) -> None:
     """Check, warm up, time and report one case."""
-    from peers.torch_gpu import configure, describe
-
-    configure(options.device, tf32 == "on")
+    configure(options.contenders, options.device, tf32 == "on")
     sentences, words, labels = read_sentences(options.sentences)
     weights = initial_weights(words, labels, options.embedding, options.hidden)
     found = sequences(sentences, tokens, options.limit)
@@ -172,7 +169,8 @@ def run(tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) ->
     rates = {name: [len(found) / s for s in times] for name, times in seconds.items()}
     case = f"tokens={tokens} batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
     extra = {
-        "data": name_of(options.sentences), "gpu": describe(options.device), "date": datetime.date.today().isoformat(),
+        "data": name_of(options.sentences), "gpu": describe(options.contenders, options.device),
+        "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     for name in [name for name in names if name != "vpps"]:
         peer = "torch.nn.LSTM" + (", CUDA graph" if name == "graph" else "")
@@ -208,10 +206,7 @@ def parse_options() -> argparse.Namespace:
     if options.quick:
         options.tokens, options.batch_sizes, options.limit = ["25", "real"], [1, 16], 64
         options.passes, options.tf32 = 2, "off"
-    if options.contenders is None:
-        options.contenders = list(CONTENDERS)
-    else:
-        options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
+    options.contenders = choose_contenders(options.contenders, CONTENDERS, options.device)
     options.sentences = sentences_file(options.sentences)
     return options
 

@@ -37,6 +37,7 @@ from typing import Any
 import harness
 from datasets import name_of, trees_file
 from models import VppsTreeLstm
+from on_gpu import describe
 from treelstm import LEARNING_RATE, in_batches, initial_weights, train
 from trees import Tree, read_trees
 from weight_bytes import dynet_bytes
@@ -100,9 +101,7 @@ def dependencies(options: argparse.Namespace) -> dict[str, object]:
     """What the figures depend on besides the host."""
     found: dict[str, object] = {"data": name_of(options.trees), "date": datetime.date.today().isoformat()}
     if options.device == "cuda":
-        from peers.torch_gpu import describe
-
-        found["gpu"] = describe("cuda")
+        found["gpu"] = describe(["vpps"], "cuda")
     return found
 
 

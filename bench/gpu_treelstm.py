@@ -19,6 +19,7 @@ from typing import Any
 
 import harness
 from datasets import name_of, trees_file
+from on_gpu import choose_contenders, configure, describe
 from treelstm import CHECKED_BATCHES, LEARNING_RATE, in_batches, initial_weights, train
 from trees import read_trees
 
@@ -54,9 +55,7 @@ def check_losses(contenders: dict[str, Any], batches: dict[str, list[Any]], tole
 
 def run(batch_size: int, tf32: str, options: argparse.Namespace) -> None:
     """Check, warm up, time and report one batch size."""
-    from peers.torch_gpu import configure, describe
-
-    configure(options.device, tf32 == "on")
+    configure(options.contenders, options.device, tf32 == "on")
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.embedding, options.hidden)
     contenders = {name: make_contender(name, weights, options) for name in options.contenders}
@@ -78,7 +77,8 @@ def run(batch_size: int, tf32: str, options: argparse.Namespace) -> None:
     rates = {name: [len(trees) / s for s in times] for name, times in seconds.items()}
     case = f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
     extra = {
-        "data": name_of(options.trees), "gpu": describe(options.device), "date": datetime.date.today().isoformat(),
+        "data": name_of(options.trees), "gpu": describe(options.contenders, options.device),
+        "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     for name in [name for name in rates if name != "vpps"]:
         more = extra | ({"padding": padding[name]} if name in padding else {})
@@ -118,10 +118,7 @@ def parse_options() -> argparse.Namespace:
         options.batch_sizes, options.limit, options.passes, options.tf32 = [1, 16], 64, 2, "off"
     if options.device == "cpu":
         options.compile = False
-    if options.contenders is None:
-        options.contenders = list(CONTENDERS)
-    else:
-        options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
+    options.contenders = choose_contenders(options.contenders, CONTENDERS, options.device)
     options.trees = trees_file(options.trees)
     return options
 

@@ -9,23 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from datasets import Tokens
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from peers.torch_gpu import Captured, Uploader
-
-
-class Tokens(NamedTuple):
-    """A sequence of words and their labels."""
-
-    words: NDArray[np.int64]
-    labels: NDArray[np.int64]
 
 
 def pack(batch: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

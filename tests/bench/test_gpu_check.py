@@ -36,6 +36,14 @@ def test_a_failure_leaves_its_last_words() -> None:
     assert outcome.output.strip() == "no such thing"
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, which has not ended."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 @pytest.mark.parametrize("most, left", [(3, 60), (60, 3)])
 def test_what_hangs_is_ended_with_what_it_started(tmp_path: Path, most: float, left: float) -> None:
     pid = tmp_path / "pid"
@@ -51,8 +59,9 @@ time.sleep(60)
     assert outcome.state == "timeout"
     assert outcome.results == [{"value": 1}]
     assert time.monotonic() - begun < 20
-    status = Path(f"/proc/{pid.read_text()}/status")
-    assert not status.exists() or "\nState:\tZ" in status.read_text()
+    while is_running(int(pid.read_text())):  # a busy system takes a moment to end it
+        assert time.monotonic() - begun < 30
+        time.sleep(0.01)
 
 
 def test_tests_are_counted_and_failures_named(tmp_path: Path) -> None:

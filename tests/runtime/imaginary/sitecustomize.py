@@ -10,3 +10,4 @@ from tests.runtime import fake_cuda
 
 gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
 gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
+gpu.blocks_per_sm = 2  # and for two blocks on each

@@ -1,0 +1,50 @@
+"""What the benches on a GPU run and depend on: contenders, their precision, the device. Works without PyTorch, too."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+import harness
+
+
+def choose_contenders(asked: str | None, known: Sequence[str], device: str) -> list[str]:
+    """Names from the command line; by default all, or vpps alone where PyTorch cannot use the device."""
+    if asked is not None:
+        return harness.choose_contenders(asked, known)
+    if (reason := _why_torch_is_unusable(device)) is not None:
+        print(f"measuring vpps alone: {reason}", file=sys.stderr)
+        return ["vpps"]
+    return list(known)
+
+
+def _why_torch_is_unusable(device: str) -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return f"PyTorch {torch.__version__} cannot use the GPU"
+    return None
+
+
+def configure(contenders: Sequence[str], device: str, tf32: bool) -> None:
+    """Set PyTorch's precision, if it is among the contenders."""
+    if list(contenders) != ["vpps"]:
+        from peers import torch_gpu
+
+        torch_gpu.configure(device, tf32)
+
+
+def describe(contenders: Sequence[str], device: str) -> dict[str, object]:
+    """What figures of a device depend on, for the lines."""
+    if list(contenders) != ["vpps"]:
+        from peers import torch_gpu
+
+        return torch_gpu.describe(device)
+    if device == "cpu":
+        return {"name": "cpu"}
+    from vpps.runtime.driver import usable_gpu
+
+    return usable_gpu()._asdict()
