@@ -35,7 +35,7 @@ WORKERS = 8  # processes of the tests that compile much
 # First what tells most; files that are not named follow.
 FIRST = ("test_machine.py", "test_training.py", "test_ops.py")
 SEQUENTIAL = ("test_machine.py", "test_training.py")  # they measure time, or want the GPU for themselves
-SMALL_CASE = "tests/gpu/test_training.py::test_training_follows_the_cpu"
+SMALL_CASE = "tests/gpu/test_training.py::test_training_follows_the_reference"
 
 # Printed by another process: this one must not begin to use the GPU, nor fail where packages are missing.
 DESCRIBE = """

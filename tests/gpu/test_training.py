@@ -7,22 +7,65 @@ import pytest
 
 import vpps
 from tests.classifier import new, same_bits
-from tests.comparison import relative_error
+from tests.comparison import FORWARD_TOLERANCE, relative_error
 from tests.runtime.test_cpu import TestCtrlC, TestExit, stop_next_launch
+from tests.training import ReferenceTraining
 from vpps.runtime.cuda import CudaMachine
 
 pytestmark = pytest.mark.gpu
 __all__ = ["TestCtrlC", "TestExit"]  # run here once more, on the GPU
 
 
-def test_training_follows_the_cpu() -> None:
+def test_training_follows_the_reference() -> None:
     """A small case: it is what compute-sanitizer watches, too."""
-    net, witness = new(), new()
-    with vpps.Handle(net.model) as handle, vpps.Handle(witness.model, target="cpu") as other:
+    net = new()
+    witness = ReferenceTraining(net.model, vpps.SGD(lr=0.1))
+    with vpps.Handle(net.model) as handle:
         assert isinstance(handle._machine, CudaMachine)
-        assert np.allclose(net.train(handle, range(5)), witness.train(other, range(5)), rtol=1e-5)
+        expected = [witness.fb(*net.batch(seed)) for seed in range(5)]
+        assert np.allclose(net.train(handle, range(5)), expected, rtol=FORWARD_TOLERANCE)
     for p in net.model:
-        assert relative_error(p.numpy(), witness.model[p.name].numpy()) < 1e-5, p.name
+        assert relative_error(p.numpy(), witness.weights[p.name]) < 1e-5, p.name
+
+
+def test_steps_that_nobody_waits_for_have_the_bits_of_those_that_are_waited_for() -> None:
+    nets = [new(), new()]
+    losses = []
+    for net in nets:
+        found = []
+        with vpps.Handle(net.model, vpps.Adam(lr=0.01), clip_norm=1.0) as handle:
+            batches = [net.batch(seed, sentences=1 + seed % 20) for seed in range(60)]
+            for batch in batches:
+                found.append(handle.fb(*batch))
+                if net is nets[0]:
+                    handle.sync_get_latest_loss()
+            found.append(handle.sync_get_latest_loss())
+        losses.append(found[1:])
+    assert losses[0] == losses[1]
+    assert same_bits(nets[0].model.numpy(), nets[1].model.numpy())
+
+
+def test_values_are_there_for_other_libraries() -> None:
+    """Read by a stream that knows nothing of ours, at once."""
+    cupy = pytest.importorskip("cupy")
+    net = new()
+    with vpps.Handle(net.model) as handle:
+        for seed in range(20):
+            graph, loss = net.batch(seed)
+            logits = net.logits(graph, [1, 2, 3])
+            handle.forward(graph, [loss, logits])
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                seen = cupy.asnumpy(handle.device_value(logits) * 2)
+                stream.synchronize()
+            assert np.array_equal(seen, handle.value(logits) * 2)
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        with vpps.Handle(net.model) as handle:
+            handle.forward(graph, [logits])
+            tensor = torch.from_dlpack(handle.device_value(logits))
+            assert np.array_equal(tensor.cpu().numpy(), handle.value(logits))
+            back = graph.input(tensor)
+            assert np.array_equal(handle.forward(graph, [back])[0], tensor.cpu().numpy())
 
 
 def test_runs_are_equal_to_the_last_bit() -> None:
@@ -39,13 +82,18 @@ def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(handle._machine, CudaMachine)
 
 
-def test_a_stopped_launch_is_an_error_in_the_users_words_and_the_handle_works_on() -> None:
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_stopped_launch_is_an_error_in_the_users_words_and_the_handle_works_on(behind: bool) -> None:
+    """Whether or not another step was put behind it, which then has not happened."""
     net, witness = new(), new()
     with vpps.Handle(net.model) as handle, vpps.Handle(witness.model) as other:
+        handle.fb(*net.batch(0))
         stop_next_launch(handle)
         handle.fb(*net.batch(1))
+        batch = net.batch(2)
         with pytest.raises(vpps.KernelError, match=r"cell .\w+\.read., op '\S+'.*, from call \d+"):
-            handle.sync_get_latest_loss()
+            handle.fb(*batch) if behind else handle.sync_get_latest_loss()
+        assert net.model.step == 2
         for p in net.model:
             p.assign(witness.model[p.name].numpy())
         assert net.train(handle, range(3)) == witness.train(other, range(3))

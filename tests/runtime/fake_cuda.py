@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import IntEnum
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -399,6 +399,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
         get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
         MemoryPointer=lambda mem, offset: (mem, offset),
+        Stream=lambda non_blocking: nullcontext(SimpleNamespace(synchronize=lambda: None)),
     )
     cupy.__dict__.update(
         ndarray=array,
