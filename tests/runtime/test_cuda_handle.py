@@ -18,7 +18,7 @@ from tests.comparison import relative_error
 from tests.processes import run
 from tests.runtime import fake_cuda
 from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
-from tests.runtime.fake_cuda import CUresult, FakeCuda
+from tests.runtime.fake_cuda import COUNTER_WORDS, CUresult, FakeCuda
 from tests.runtime.test_cpu import stop_next_launch
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
@@ -62,7 +62,7 @@ def test_launches_behind_one_that_was_stopped_do_nothing() -> None:
     kernel = Emulator(build_simt(render_cuda(SPEC), races=True))
     pool, report = np.zeros(FIRST_FREE, np.float32), np.zeros(5, np.uint32)
     pool[ONE] = 1
-    counters = np.zeros((2, 128), np.uint32)
+    counters = np.zeros((2, COUNTER_WORDS), np.uint32)
     for number, words in enumerate([stuck(3), *[work(3, ONE, LOSS_SLOTS)] * 5]):
         mine, others = counters[number & 1], counters[~number & 1]
         assert not kernel.run(pool, words, mine, others, report, 1000, blocks=3, shared_bytes=SPEC.chip.shared_bytes)
