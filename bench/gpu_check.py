@@ -33,7 +33,7 @@ SMALLEST = 15  # seconds; a part that has less left is not begun
 KEPT = 3000  # characters of either end of the output of a part that failed
 WORKERS = 8  # processes of the tests that compile much
 # First what tells most; files that are not named follow.
-FIRST = ("test_machine.py", "test_training.py", "test_ops.py")
+FIRST = ("test_machine.py", "test_training.py", "test_slots.py", "test_ops.py")
 SEQUENTIAL = ("test_machine.py", "test_training.py")  # they measure time, or want the GPU for themselves
 SMALL_CASE = "tests/gpu/test_training.py::test_training_follows_the_reference"
 
