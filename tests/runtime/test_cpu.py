@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,15 +350,15 @@ def stop_next_launch(handle: vpps.Handle) -> None:
     machine = handle._machine
     launch = machine.launch
 
-    def damaged(script: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> None:
+    def damaged(script: np.ndarray[tuple[int], np.dtype[np.uint32]], *sequel: Any) -> None:
         assert handle._plan is not None
-        ((start, stream),) = handle._plan.streams
+        start, stream = handle._plan.streams[0]
         read = next(s for s in stream.sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
         position = start + read.start
         script = script.copy()  # the other one may be on its way already
         script[position] = 0xFFFF
         machine.launch = launch  # type: ignore[method-assign]
-        launch(script)
+        launch(script, *sequel)
 
     machine.launch = damaged  # type: ignore[method-assign]
 

@@ -58,8 +58,9 @@ class FakeCublas:
 
     def create(self) -> int:
         assert self.fake.depth, "no context is current"
-        self.handles[71] = -1
-        return 71
+        number = max(self.handles, default=70) + 1
+        self.handles[number] = -1
+        return number
 
     def setMathMode(self, handle: int, mode: int) -> None:
         self.handles[handle] = mode

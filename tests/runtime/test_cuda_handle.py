@@ -6,6 +6,7 @@ What only the time that a GPU takes can show is in tests/gpu.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,9 +21,11 @@ from tests.runtime import fake_cuda
 from tests.runtime.claims import SPEC, MachineClaims, Make, stuck, work
 from tests.runtime.fake_cuda import COUNTER_WORDS, CUresult, FakeCuda
 from tests.runtime.test_cpu import stop_next_launch
+from tests.runtime.test_cublas import FakeCublas
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
+from vpps.plan.onchip import Options
 from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.emulator import Emulator
@@ -81,9 +84,9 @@ def queued(handle: vpps.Handle) -> list[int]:
     assert isinstance(machine, CudaMachine)
     launch, found = machine.launch, list[int]()
 
-    def counted(script: Any) -> None:
+    def counted(*what: Any) -> None:
         found.append(machine._state.launches - machine._state.ended)
-        launch(script)
+        launch(*what)
 
     machine.launch = counted  # type: ignore[method-assign]
     return found
@@ -588,3 +591,43 @@ assert same_bits(witness.model.numpy(), weights)
 assert not fake.findings
 """
         )
+
+
+class TestGemm:
+    """Steps of two launches with products between them are put behind each other like others."""
+
+    GEMM = Options(gradients="gemm")
+
+    @pytest.fixture(autouse=True)
+    def cublas(self, fake: FakeCuda) -> None:
+        cuda = sys.modules["cupy"].cuda
+        cuda.cublas = FakeCublas(fake)
+        cuda.ExternalStream = cuda.cublas.ExternalStream
+
+    def test_training_is_that_of_the_emulator(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        with on_cuda(net, onchip=self.GEMM) as handle:
+            in_flight = queued(handle)
+            for k in range(6):
+                handle.fb(*net.batch(k), accumulate=k % 3 == 1)
+        assert in_flight.count(1) >= 3
+        with on_cuda(witness, onchip=self.GEMM, target="simt") as other:
+            for k in range(6):
+                other.fb(*witness.batch(k), accumulate=k % 3 == 1)
+        for p in net.model:
+            assert relative_error(p.numpy(), witness.model[p.name].numpy()) < 1e-5, p.name
+
+    def test_no_launch_of_a_step_behind_one_that_is_stopped_does_anything(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        with on_cuda(net, onchip=self.GEMM) as handle, on_cuda(witness, onchip=self.GEMM) as other:
+            net.train(handle, range(2))
+            stop_next_launch(handle)
+            handle.fb(*net.batch(1))
+            batch = net.batch(2)
+            with pytest.raises(vpps.KernelError, match=r"cell .\w+\.read."):
+                handle.fb(*batch)
+            assert net.model.step == 3
+            for p in net.model:
+                p.assign(witness.model[p.name].numpy())
+            assert net.train(handle, range(3)) == witness.train(other, range(3))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
