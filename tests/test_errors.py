@@ -829,7 +829,7 @@ def test_a_handle_needs_a_model() -> None:
 @pytest.mark.host
 def test_the_default_target_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VPPS_TARGET", "abacus")
-    with refused(vpps.HandleError, "target='abacus'", "'cpu'"):
+    with refused(vpps.HandleError, "VPPS_TARGET=abacus", "'cpu'"):
         vpps.Handle(vpps.Model())
 
 
