@@ -195,16 +195,17 @@ VP_DEVICE void stage(const Vp& vp, const Segments& x, int columns, int row, int 
 // come to a barrier of the block after its last use of the buffer.
 template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, int columns, int total, F f)
 {
-    const auto size = [&](int row) { return total - row > 2 ? least(TILE, total - row) : 1; };  // few pass one by one
-    if (BUFFERS > 1) stage(vp, x, columns, 0, least(size(0), total), stage_buffer(0));
-    VP_ROLLED for (int row = 0, k = 0; row < total; k++) {
-        const int n = size(row), next = row + n;
-        if (BUFFERS == 1) stage(vp, x, columns, row, n, stage_buffer(0));
+    int row = 0, n = 0;  // of the tile that is there
+    VP_ROLLED for (int k = 0; true; k++) {
+        const int next = row + n, rest = total - next, size = rest > 2 ? least(TILE, rest) : least(rest, 1);  // few: one by one
+        if (BUFFERS > 1 && size) stage(vp, x, columns, next, size, stage_buffer(k));
+        if (n) f(stage_buffer(k + BUFFERS - 1), row, n);
+        if (!size) return;
+        if (BUFFERS == 1) stage(vp, x, columns, next, size, stage_buffer(0));
         copy_async_wait();
         __syncthreads();
-        if (BUFFERS > 1 && next < total) stage(vp, x, columns, next, size(next), stage_buffer(k + 1));
-        f(stage_buffer(k), row, n);
         row = next;
+        n = size;
     }
 }
 
