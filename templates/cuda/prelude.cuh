@@ -196,16 +196,29 @@ template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f)
     return total;
 }
 
+// Adds up the sums of chunks, CHUNK of them at a time: the rounding error of a long sum grows with its third root.
+struct Chunks {
+    float total, part;
+    int count;
+    VP_DEVICE Chunks() : total(0.f), part(0.f), count(0) {}
+    VP_DEVICE void add(float chunk)
+    {
+        part += chunk;
+        if (++count % CHUNK == 0) total += part, part = 0.f;
+    }
+    VP_DEVICE float sum() const { return total + part; }
+};
+
 // put(0, sum over k < n of *f(k)), by one thread.
 template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
 {
-    float total = 0.f;
-    VP_ROLLED for (int chunk = 0; chunk < n; chunk += CHUNK) {
+    Chunks chunks;
+    VP_ROLLED for (int first = 0; first < n; first += CHUNK) {
         float part = 0.f;
-        VP_ROLLED for (int k = chunk; k < least(chunk + CHUNK, n); k++) part += *f(k);
-        total += part;
+        VP_ROLLED for (int k = first; k < least(first + CHUNK, n); k++) part += *f(k);
+        chunks.add(part);
     }
-    put(0, total);
+    put(0, chunks.sum());
 }
 
 // put(u, sum over k < n of f(k)[u]) for units [u0, u1), made by the whole block: threads sum chunks, which are then added up
@@ -215,7 +228,7 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
     VP_ROLLED for (int from = u0; from < u1; from += THREADS) {
         const int width = least(THREADS, u1 - from), workers = THREADS / width;
         const int worker = thread() / width, u = thread() % width;
-        float total = 0.f;
+        Chunks chunks;
         VP_ROLLED for (int first = 0; first < n; first += workers * CHUNK) {
             float part = 0.f;
             const int begin = first + worker * CHUNK;
@@ -225,11 +238,12 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
             scratch()[thread()] = part;
             __syncthreads();
             if (worker == 0) {
-                VP_ROLLED for (int w = 0; w < workers; w++) total += scratch()[w * width + u];
+                const int full = least(workers, (n - first + CHUNK - 1) / CHUNK);
+                VP_ROLLED for (int w = 0; w < full; w++) chunks.add(scratch()[w * width + u]);
             }
             __syncthreads();
         }
-        if (worker == 0) put(from + u, total);
+        if (worker == 0) put(from + u, chunks.sum());
     }
 }
 
