@@ -20,6 +20,7 @@ MAX_BLOCKS = 256
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 256 << 10
 MAX_WORDS = 1 << 26  # of one array: what a shadow's index holds
+MAX_SEED = 2**64 - 1
 WARP = 32
 _POSITIONS = 32
 _NOWHERE = 0xFFFFFFFF
@@ -189,7 +190,7 @@ class Emulator:
             ("blocks", blocks, 1, MAX_BLOCKS),
             ("threads", threads, WARP, MAX_THREADS),
             ("shared_bytes", shared_bytes, 0, MAX_SHARED_BYTES),
-            ("seed", seed, 0, 2**64 - 1),
+            ("seed", seed, 0, MAX_SEED),
             ("patience", patience, 0, 2**62),
             ("nanoseconds_per_switch", nanoseconds_per_switch, 0, 2**32),
         ):

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.config import SIMT_RACES, SIMT_SEED, Variable
 from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.onchip import Device, known_device
-from vpps.runtime.emulator import MAX_BLOCKS, MAX_WORDS, Emulator, Finding
+from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
@@ -36,11 +37,11 @@ class SimtMachine:
 
     Args:
         vps: virtual processors (thread blocks).
-        races: whether to look for races, which takes a kernel of its own.
-        seed: of the order in which threads run; 0 runs them in order.
+        races: whether to look for races, which takes a kernel of its own; default: VPPS_SIMT_RACES of the environment.
+        seed: of the order in which threads run; 0 runs them in order; default: VPPS_SIMT_SEED of the environment.
 
     Raises:
-        HandleError: an argument is wrong.
+        HandleError: an argument or an environment variable is wrong.
     """
 
     target = "simt"
@@ -48,15 +49,15 @@ class SimtMachine:
     arch = ""
     queues = False
 
-    def __init__(self, vps: int | None = None, *, races: bool = True, seed: int = 0) -> None:
+    def __init__(self, vps: int | None = None, *, races: bool | None = None, seed: int | None = None) -> None:
         count = as_index(DEFAULT_VPS if vps is None else vps)
         if count is None or not 1 <= count <= MAX_BLOCKS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_BLOCKS}")
         self.vps = count
         self.source = ""
-        self.seed = seed
+        self.seed = _number(SIMT_SEED, MAX_SEED) if seed is None else seed
         self.pool: NDArray[np.float32] = np.zeros(0, np.float32)
-        self.races = races
+        self.races = bool(_number(SIMT_RACES, 1)) if races is None else races
         self._spec: KernelSpec | None = None
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
@@ -168,6 +169,14 @@ class SimtMachine:
         """Free the pool; may be called twice."""
         self._open = False
         self.pool = np.zeros(0, np.float32)
+
+
+def _number(variable: Variable, most: int) -> int:
+    """Value of an environment variable. Raises HandleError."""
+    value = variable.get()
+    if not (value.isdecimal() and value.isascii() and int(value) <= most):
+        raise HandleError(f"{variable.name}={value}: expected a whole number from 0 to {most}")
+    return int(value)
 
 
 def _failure(findings: list[Finding], report: NDArray[np.uint32]) -> Failure | None:

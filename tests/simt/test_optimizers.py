@@ -1,0 +1,25 @@
+"""Updates of the CUDA kernel are those that the optimizers' references make, race-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests import test_optim as elsewhere
+from tests.test_optim import *  # noqa: F403
+from vpps import optim
+
+pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
+
+
+@pytest.fixture(autouse=True)
+def fewer_virtual_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elsewhere, "VP_COUNTS", (1, 3))
+
+
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adam], ids=lambda rule: rule.name)
+def test_a_step_made_with_the_last_outer_product_gives_the_bits_of_one_made_apart(
+    rule: Callable[..., optim.Optimizer],
+) -> None:
+    elsewhere.test_a_step_made_with_the_last_outer_product_gives_the_bits_of_one_made_apart(rule, (33, 70))
