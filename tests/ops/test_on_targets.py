@@ -149,6 +149,23 @@ def test_product_with_a_concatenation_reads_its_segments() -> None:
     assert_agrees_with_reference(model, graph, loss, results)
 
 
+@pytest.mark.parametrize("n", [256, 257, 700])
+def test_product_with_a_concatenation_of_any_length(n: int) -> None:
+    """An instruction names only so many segments; the concatenation is made where there are more."""
+    model, table = operands(-1.0, n // 2, 1)
+    W = model.parameter("W", (3, n))
+
+    @vpps.cell
+    def layer(x: vpps.Expression) -> vpps.Expression:
+        pieces = [vpps.tanh(x[k : k + 1]) for k in range(n // 2)]
+        rest = [x[k % x.shape[0]] for k in range(n // 2, n)]
+        return W @ vpps.concat([*pieces[:5], vpps.concat([*pieces[5:], *rest])])
+
+    graph = vpps.Graph()
+    results = [layer(graph.lookup(table, 0))]
+    assert_agrees_with_reference(model, graph, weighted(graph, results[0], 0), results, vp_counts=[2])
+
+
 @pytest.mark.parametrize("classes", [2, 5, 100])
 @pytest.mark.parametrize("size", [1.0, 1e4])
 def test_cross_entropy_is_stable_for_large_logits(classes: int, size: float) -> None:

@@ -7,17 +7,17 @@ import pytest
 
 import vpps
 from vpps.errors import ScriptError
+from vpps.kernel.chip import SCRIPT_WORDS
+from vpps.plan.lower import MAX_SEGMENTS
 from vpps.script.disassemble import Operand, decode, disassemble, entry_points, instructions
 from vpps.script.encode import Template, Word, direct, encode, indexed, plain
-from vpps.script.instructions import FORMS, TABLE, Flag, Kind
+from vpps.script.instructions import FORMS, TABLE, Flag, Instruction, Kind
 
 pytestmark = pytest.mark.host
 
 
 @pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)
 def test_every_instruction_survives_the_round_trip(instruction: object) -> None:
-    from vpps.script.instructions import Instruction
-
     assert isinstance(instruction, Instruction)
     fields: dict[str, object] = {}
     for k, f in enumerate(instruction.fields):
@@ -109,3 +109,9 @@ def test_virtual_processors_share_one_stream() -> None:
     assert names.count("signal") == names.count("wait") == plan.n_barriers
     assert names[-1] == "end"
     assert disassemble(plan.script).count("\n") == len(names) + 2
+
+
+@pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)
+def test_every_instruction_fits_into_what_a_gpu_holds_of_the_script(instruction: Instruction) -> None:
+    segments = 3 * MAX_SEGMENTS * any(f.kind is Kind.SEGMENTS for f in instruction.fields)
+    assert instruction.fixed_words + segments <= SCRIPT_WORDS

@@ -45,6 +45,10 @@ from vpps.plan.instr import (
 from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
+# Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script, SCRIPT_WORDS
+# of vpps/kernel/chip.py. Longer concatenations are made.
+MAX_SEGMENTS = 256
+
 
 class LoweredCell:
     """Instructions of a cell for one distribution.
@@ -236,7 +240,7 @@ class Lowering:
             self.view[i] = View(-1, TableRows(i), 0, 0, width, 0)
         elif form in VIEWS:
             self.view[i] = self.view_of(node.inputs[0]).part(offset_of(self.nodes, i), width)
-        elif form is Form.CONCAT and self._is_segments(i):
+        elif form is Form.CONCAT and self._is_segments(i) and len(self.segments(i)) <= MAX_SEGMENTS:
             pass
         elif form is not Form.INDEX:
             self.view[i] = dst = self.slab(width, domain)
