@@ -1,7 +1,7 @@
 """The simt tier: handles that name no target run CUDA source under the emulator, which looks for races.
 
-Compiling takes seconds and a launch milliseconds. So the tests of ops, whose models are all different, keep their weights
-in memory and have a kernel that knows all instructions: one runs them all.
+Compiling takes seconds and a launch milliseconds. So the tests of ops, whose models are all different, keep weights in
+memory and have a kernel that knows all instructions: one runs them all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from vpps.runtime.simt import SimtMachine
 from vpps.script.instructions import TABLE
 
 EVERYTHING = frozenset(i.name for i in TABLE)
+END_OF_LAUNCH = frozenset(
+    i.name
+    for i in TABLE
+    if i.name.endswith((".sgd", ".adam")) or i.form in ("SquaresMatrix", "SquaresRows", "Clip", "KeptGradient")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +48,14 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))
+
+
+@pytest.fixture
+def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels know what the end of a launch may need from the start, so that none is compiled a second time."""
+    specialise = SimtMachine.specialise
+
+    def widened(self: SimtMachine, spec: KernelSpec) -> None:
+        specialise(self, KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip))
+
+    monkeypatch.setattr(SimtMachine, "specialise", widened)

@@ -1,0 +1,168 @@
+"""Small models of every kind that the emulated kernel trains: each makes the same batch for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+import vpps
+from tests.ops.test_matrices import mv_rnn as matrix_vector_network
+from vpps.nn import LSTM, ChildSumTreeLSTM, attend
+from vpps.zoo import TreeLSTMSentiment
+
+E = vpps.Expression
+Batch = tuple[vpps.Graph, E]
+
+
+class Network(NamedTuple):
+    """A model with what makes its batches.
+
+    Attributes:
+        model: the parameters.
+        batch: a graph and its loss, by seed. The graph's `graph.input(..., grad=True)` is in `inputs`, if there is one.
+        inputs: of the latest batch.
+    """
+
+    model: vpps.Model
+    batch: Callable[[int], Batch]
+    inputs: list[E]
+
+
+def tree_lstm(hidden: int = 20, embedding: int = 24, dropout: float = 0.0) -> Network:
+    """Sentiment of random binary trees of 1 to 6 leaves."""
+    model = vpps.Model(seed=5)
+    network = TreeLSTMSentiment(model, 12, embedding=embedding, hidden=hidden)
+    inputs: list[E] = []
+
+    @vpps.cell
+    def from_outside(x: E) -> tuple[E, E]:
+        h, c = network.tree_lstm.leaf(vpps.dropout(x, dropout) if dropout else x)
+        return h, c
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses = []
+        inputs[:] = [graph.input(rng.normal(size=embedding), grad=True)]
+        for leaves in (4, 1, 5):
+            nodes = [graph.call(network.leaf, int(rng.integers(12))) for _ in range(leaves)] + [from_outside(inputs[0])]
+            while len(nodes) > 1:
+                k = int(rng.integers(len(nodes) - 1))
+                (h1, c1), (h2, c2) = nodes[k : k + 2]
+                nodes[k : k + 2] = [network.tree_lstm.inner(h1, h2, c1, c2)]
+                losses.append(graph.call(network.node_loss, nodes[k][0], int(rng.integers(5))))
+        return graph, vpps.sum(losses) * 0.1
+
+    return Network(model, batch, inputs)
+
+
+def tagger(hidden: int = 16, embedding: int = 12) -> Network:
+    """Two LSTMs that read a sentence from both ends, and a classifier at every word."""
+    model = vpps.Model(seed=6)
+    words = model.lookup("words", (15, embedding))
+    there = LSTM(model, embedding, hidden, name="there")
+    back = LSTM(model, embedding, hidden, name="back")
+    Wo, bo = model.parameter("Wo", (7, 2 * hidden)), model.parameter("bo", (7,))
+
+    @vpps.cell
+    def tag_loss(a: E, b: E, tag: int) -> E:
+        return vpps.cross_entropy(Wo @ vpps.concat([a, b]) + bo, tag)
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses = []
+        for length in (1, 5, 3, 3):
+            xs = [graph.lookup(words, int(i)) for i in rng.integers(0, 15, length)]
+            for a, b in zip(there.sequence(graph, xs), back.sequence(graph, xs[::-1])[::-1], strict=True):
+                losses.append(graph.call(tag_loss, a, b, int(rng.integers(7))))
+        return graph, vpps.mean(losses)
+
+    return Network(model, batch, [])
+
+
+def child_sum(hidden: int = 18, size: int = 10) -> Network:
+    """Nodes with lists of children, of which some are empty."""
+    model = vpps.Model(seed=7)
+    words = model.lookup("words", (9, size), init="normal")
+    network = ChildSumTreeLSTM(model, size, hidden)
+    v = model.parameter("v", (hidden,), init="normal")
+
+    @vpps.cell
+    def score(h: E) -> E:
+        return vpps.square(vpps.dot(v, h) - 1.0)
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses = []
+        for n in (1, 6, 9):
+            stock: list[tuple[E, E]] = []
+            for _ in range(n):
+                children = stock[-int(rng.integers(4)) :] if len(stock) > 3 else []
+                x = graph.lookup(words, int(rng.integers(9)))
+                stock.append(network.node(x, [h for h, _ in children], [c for _, c in children]))
+            losses.append(score(stock[-1][0]))
+        return graph, vpps.mean(losses)
+
+    return Network(model, batch, [])
+
+
+def attention(width: int = 33) -> Network:
+    """Reads a memory of any length, twice by the same matrix."""
+    model = vpps.Model(seed=8)
+    rows = model.lookup("rows", (20, width))
+    W, V = model.parameter("W", (width, width)), model.parameter("V", (11, width))
+
+    @vpps.cell(elements={"memory": (width,)})
+    def read(x: E, memory: list[E]) -> E:
+        return V @ vpps.tanh(W @ vpps.tanh(attend(W @ x, memory, memory) + x))
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses = []
+        for length in (0, 1, 5, 17):
+            memory = [graph.lookup(rows, int(i)) for i in rng.integers(0, 20, length)]
+            y = read(graph.lookup(rows, int(rng.integers(20))), memory)
+            losses.append(vpps.dot(y, graph.input(rng.normal(size=11))))
+        return graph, vpps.sum(losses)
+
+    return Network(model, batch, [])
+
+
+def mv_rnn(size: int = 9) -> Network:
+    """Computed matrices; the matrix that multiplies them stays in memory, the others need not."""
+    model = vpps.Model(seed=1)
+    sentence_loss, _ = matrix_vector_network(model, size)
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        sentences = [rng.integers(0, 4, n).tolist() for n in (3, 2, 1, 5)]
+        return graph, vpps.mean([sentence_loss(graph, s) for s in sentences])
+
+    return Network(model, batch, [])
+
+
+def layers(*shapes: tuple[int, int], n: int = 5) -> Network:
+    """A product of each matrix, W0, W1, ..., with `n` vectors and with one; all of them have gradients."""
+    model = vpps.Model(seed=9)
+    tables = [model.lookup(f"x{k}", (6, columns), init="normal") for k, (_, columns) in enumerate(shapes)]
+    matrices = [model.parameter(f"W{k}", shape) for k, shape in enumerate(shapes)]
+    cells = [vpps.cell(lambda x, W=W: vpps.tanh(W @ x)) for W in matrices]
+
+    def batch(seed: int) -> Batch:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses = []
+        for k, (rows, _) in enumerate(shapes):
+            weights = graph.input(rng.normal(size=rows))
+            ys = [cells[k](graph.lookup(tables[k], int(i))) for i in rng.integers(0, 6, n)]
+            losses += [vpps.dot(weights, y) for y in ys]
+            losses.append(vpps.dot(weights, matrices[k] @ graph.lookup(tables[k], 0)))
+        return graph, vpps.mean(losses)
+
+    return Network(model, batch, [])

@@ -1,0 +1,186 @@
+"""Weights on the chip: models of every kind agree with the reference, race-free in any order of the threads, wherever
+weights, transposes and gradients lie and however rows are dealt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.simt import models
+from tests.simt.models import Network
+from vpps.plan.onchip import OnChip, Options
+from vpps.reference import Reference, weights_of
+from vpps.runtime.simt import SimtMachine
+
+pytestmark = pytest.mark.simt
+
+SEEDS = (0, 1, 20, 300, 4000, 50000)
+Gradients = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with what is forced of its place on the chip, and what must have come of that.
+
+    Attributes:
+        network: makes the model.
+        vps: virtual processors.
+        options: what is forced.
+        holds: whether the test tests what it says.
+        paper: whether to run it with the schedule "paper", too.
+    """
+
+    network: Callable[[], Network]
+    vps: int
+    options: Options
+    holds: Callable[[OnChip], bool]
+    paper: bool = False
+
+
+def tiers(onchip: OnChip) -> set[str]:
+    return {held.tier for held in onchip.held}
+
+
+def shapes(onchip: OnChip) -> set[tuple[int, int, int]]:
+    return {(slot.rows, slot.columns, slot.warps) for slot in onchip.slots}
+
+
+def some_wide() -> Network:
+    return models.layers((16, 512), (16, 128), (40, 40), (10, 64))
+
+
+def some_square() -> Network:
+    return models.layers((100, 60), (33, 70), n=20)
+
+
+def unevenly_dealt() -> Network:
+    return models.layers((70, 40), (9, 33), (130, 20), n=9)
+
+
+CASES: dict[str, Case] = {
+    "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "registers", paper=True),
+    "tagger": Case(models.tagger, 3, Options(), lambda c: tiers(c) == {"registers"}, paper=True),
+    "child-sum": Case(models.child_sum, 2, Options(), lambda c: tiers(c) == {"registers"}, paper=True),
+    "attention": Case(models.attention, 3, Options(), lambda c: tiers(c) == {"registers"}, paper=True),
+    "mv-rnn": Case(models.mv_rnn, 3, Options(), lambda c: {m.name for m in c.matrices} == {"W", "out"}, paper=True),
+    # one virtual processor
+    "alone": Case(models.tree_lstm, 1, Options(), lambda c: tiers(c) == {"registers"}),
+    # where gradients are
+    "gradients over transposes": Case(
+        models.tree_lstm, 3, Options(gradients="overlay"), lambda c: c.gradients == "overlay"
+    ),
+    "gradients in passes": Case(
+        models.tree_lstm, 3, Options(gradients="passes"), lambda c: c.gradients == "passes", paper=True
+    ),
+    "gradients in passes over many slots": Case(
+        some_square,
+        2,
+        Options(gradients="passes", ownership="round-robin", rpw=1),
+        lambda c: all(held.last_slot - held.first_slot > 1 for held in c.held),
+    ),
+    # shapes of slots
+    "wk 1, 2, 4, 8": Case(some_wide, 8, Options(), lambda c: {slot.warps for slot in c.slots} == {1, 2, 4, 8}),
+    "wk 8 in passes": Case(some_wide, 8, Options(gradients="passes"), lambda c: 8 in {slot.warps for slot in c.slots}),
+    "wk 8, atomic": Case(some_wide, 8, Options(transposed="atomic"), lambda c: {1, 4, 8} <= {s.warps for s in c.slots}),
+    **{
+        f"round-robin, rpw {rpw}": Case(
+            unevenly_dealt,
+            3,
+            Options(ownership="round-robin", rpw=rpw),
+            lambda c, rpw=rpw: {slot.rows for slot in c.slots} == {rpw},  # type: ignore[misc]
+        )
+        for rpw in (1, 2, 4)
+    },
+    "round-robin, atomic": Case(
+        models.tree_lstm,
+        3,
+        Options(ownership="round-robin", rpw=2, transposed="atomic"),
+        lambda c: "atomic" in tiers(c),
+        paper=True,
+    ),
+    "more virtual processors than rows": Case(
+        lambda: models.layers((5, 30), (12, 20), (3, 16)),
+        9,
+        Options(transposed="copy"),
+        lambda c: c.of("W0").tier == "registers" and c.of("W2").tier == "L2",
+        paper=True,
+    ),
+    # tiers
+    "shared memory": Case(
+        models.tree_lstm,
+        3,
+        Options(tiers=dict.fromkeys(("tree_lstm/U", "tree_lstm/U^T", "tree_lstm/W", "tree_lstm/W^T"), "shared")),
+        lambda c: tiers(c) == {"registers", "shared"},
+    ),
+    "registers, shared memory, L2": Case(
+        models.tree_lstm,
+        3,
+        Options(tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "Wo": "registers"}),
+        lambda c: tiers(c) == {"registers", "shared", "L2"},
+        paper=True,
+    ),
+    "gradients in shared memory, over transposes": Case(
+        models.attention,
+        3,
+        Options(tiers=dict.fromkeys(("W", "W^T", "V", "V^T"), "shared"), gradients="overlay"),
+        lambda c: tiers(c) == {"shared"} and c.gradients == "overlay",
+    ),
+    "L2": Case(
+        models.attention,
+        3,
+        Options(tiers=dict.fromkeys(("W", "W^T", "V", "V^T"), "L2")),
+        lambda c: tiers(c) == {"L2"} and not c.slots,
+    ),
+    "partial sums by atomics": Case(models.tree_lstm, 3, Options(transposed="atomic"), lambda c: "atomic" in tiers(c)),
+    # passes over vectors
+    **{
+        f"tile {tile}": Case(
+            some_square,
+            3,
+            Options(tile=tile),
+            lambda c, tile=tile: c.tile == tile,  # type: ignore[misc]
+        )
+        for tile in (8, 4, 2, 1)
+    },
+    "two blocks per multiprocessor": Case(models.tagger, 4, Options(blocks_per_sm=2), lambda c: c.blocks_per_sm == 2),
+}
+
+
+RUNS = [(name, "vector") for name in CASES] + [(name, "paper") for name, case in CASES.items() if case.paper]
+
+
+@pytest.mark.parametrize("name, schedule", RUNS)
+def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: str, schedule: str) -> None:
+    case = CASES[name]
+    network = case.network()
+    graph, loss = network.batch(1)
+    reference = Reference(graph, weights_of(network.model))
+    expected = reference.backward(loss)
+    with vpps.Handle(network.model, vps=case.vps, schedule=schedule, onchip=case.options) as handle:
+        results = []
+        for seed in SEEDS:
+            assert isinstance(handle._machine, SimtMachine)
+            handle._machine.seed = seed
+            results.append(handle.gradients(graph, loss))
+        onchip = handle._arrangement.onchip
+        assert onchip is not None
+        assert case.holds(onchip)
+        for x in network.inputs:
+            assert relative_error(handle.input_gradient(x), reference.gradient(x)) < GRADIENT_TOLERANCE
+        assert handle.forward(graph, [loss])[0] == pytest.approx(results[0][0], rel=FORWARD_TOLERANCE)
+    for value, gradients in results:
+        assert value == pytest.approx(float(reference.value(loss)), rel=FORWARD_TOLERANCE)
+        for p in network.model:
+            assert relative_error(gradients[p.name], expected[p.name]) < GRADIENT_TOLERANCE, p.name
+    if "atomic" not in tiers(onchip):  # the order of whose additions is nobody's
+        for value, gradients in results[1:]:
+            assert value == results[0][0]
+            for p in network.model:
+                assert np.array_equal(gradients[p.name], results[0][1][p.name]), p.name
