@@ -45,8 +45,8 @@ from vpps.plan.instr import (
 from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
-# Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script, SCRIPT_WORDS
-# of vpps/kernel/chip.py. Longer concatenations are made.
+# Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script
+# (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are made.
 MAX_SEGMENTS = 256
 
 
