@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,8 +58,8 @@ def tree_lstm(hidden: int = 20, embedding: int = 24, dropout: float = 0.0) -> Ne
     return Network(model, batch, inputs)
 
 
-def tagger(hidden: int = 16, embedding: int = 12) -> Network:
-    """Two LSTMs that read a sentence from both ends, and a classifier at every word."""
+def tagger(hidden: int = 16, embedding: int = 12, lengths: Sequence[int] = (1, 5, 3, 3)) -> Network:
+    """Two LSTMs that read sentences of some lengths from both ends, and a classifier at every word."""
     model = vpps.Model(seed=6)
     words = model.lookup("words", (15, embedding))
     there = LSTM(model, embedding, hidden, name="there")
@@ -74,7 +74,7 @@ def tagger(hidden: int = 16, embedding: int = 12) -> Network:
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
         losses = []
-        for length in (1, 5, 3, 3):
+        for length in lengths:
             xs = [graph.lookup(words, int(i)) for i in rng.integers(0, 15, length)]
             for a, b in zip(there.sequence(graph, xs), back.sequence(graph, xs[::-1])[::-1], strict=True):
                 losses.append(graph.call(tag_loss, a, b, int(rng.integers(7))))

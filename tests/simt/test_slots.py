@@ -5,7 +5,8 @@ weights, transposes and gradients lie and however rows are dealt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.simt import models
 from tests.simt.models import Network
-from vpps.plan.onchip import OnChip, Options
+from vpps.plan.onchip import OnChip, Options, known_device
 from vpps.reference import Reference, weights_of
 from vpps.runtime.simt import SimtMachine
 
@@ -158,7 +159,20 @@ RUNS = [(name, "vector") for name in CASES] + [(name, "paper") for name, case in
 
 @pytest.mark.parametrize("name, schedule", RUNS)
 def test_gradients_agree_with_the_reference_in_any_order_of_the_threads(name: str, schedule: str) -> None:
-    case = CASES[name]
+    check(CASES[name], schedule)
+
+
+@pytest.mark.parametrize("strategy", ["registers", "passes"])
+def test_a_gpu_without_asynchronous_copies_has_one_buffer_of_vectors(
+    strategy: Literal["registers", "passes"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimtMachine, "device", property(lambda self: replace(known_device("T4"), sms=self.vps)))
+    options = Options(gradients=strategy, tile=4)
+    check(Case(some_square, 3, options, lambda c: c.staging_buffers == 1), "vector")
+
+
+def check(case: Case, schedule: str) -> None:
+    """Loss, gradients and values are those of the reference, with the same bits in any order of the threads."""
     network = case.network()
     graph, loss = network.batch(1)
     reference = Reference(graph, weights_of(network.model))

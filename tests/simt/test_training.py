@@ -1,0 +1,117 @@
+"""Training with weights on the chip follows the cpu target, whatever keeps the gradients, with the same bits in any order of
+the threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import relative_error
+from tests.simt import models
+from vpps.kernel.chip import SCRIPT_WORDS
+from vpps.plan.onchip import Options
+from vpps.runtime.simt import SimtMachine
+
+pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("roomy_kernels")]
+
+
+class Rule(NamedTuple):
+    """How weights are updated.
+
+    Attributes:
+        optimizer: makes one.
+        options: of the handle.
+        accumulates: whether every second call only adds its gradients.
+    """
+
+    optimizer: Callable[[], vpps.Optimizer]
+    options: dict[str, Any]
+    accumulates: bool = False
+
+
+PLACES = {
+    "registers": Options(gradients="registers"),
+    "overlay": Options(gradients="overlay", tile=4),
+    "passes": Options(gradients="passes", ownership="round-robin", rpw=1),
+    "atomic": Options(transposed="atomic"),
+    "mixed": Options(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
+}
+RULES = {
+    "sgd": Rule(lambda: vpps.SGD(lr=0.05, weight_decay=0.01), {}),
+    "sgd, clipped": Rule(lambda: vpps.SGD(lr=0.05), {"clip_norm": 0.05}),
+    "adam, averaged": Rule(lambda: vpps.Adam(lr=0.01, eps=1e-3), {"ema": 0.8}),
+    "adam, clipped, averaged, accumulated": Rule(
+        lambda: vpps.Adam(lr=0.01, eps=1e-3), {"clip_norm": 0.05, "ema": 0.8}, accumulates=True
+    ),
+}
+
+
+class Trained(NamedTuple):
+    """What training left behind."""
+
+    losses: list[float]
+    weights: dict[str, Any]
+    averages: dict[str, Any]
+
+
+def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
+    """Five calls of `fb`, with inference, gradients and a frozen matrix in between."""
+    network = models.tree_lstm(dropout=0.3)
+    losses = []
+    with vpps.Handle(network.model, rule.optimizer(), **rule.options, **options) as handle:
+        if isinstance(handle._machine, SimtMachine):
+            handle._machine.seed = seed
+        for k in range(5):
+            graph, loss = network.batch(k)
+            handle.fb(graph, loss, accumulate=rule.accumulates and k % 2 == 0)
+            losses.append(handle.sync_get_latest_loss())
+            if k == 0:
+                losses.append(float(handle.forward(graph, [loss])[0]))
+            if k == 2:
+                value, gradients = handle.gradients(graph, loss)
+                losses += [value, float(np.linalg.norm(gradients["tree_lstm/U"]))]
+                network.model["tree_lstm/U"].trainable = False
+    averages = {p.name: p.average() for p in network.model} if "ema" in rule.options else {}
+    return Trained(losses, network.model.numpy(), averages)
+
+
+@pytest.mark.parametrize("how", RULES)
+@pytest.mark.parametrize("place", PLACES)
+def test_follows_the_cpu(place: str, how: str) -> None:
+    got = train(RULES[how], vps=3, onchip=PLACES[place])
+    expected = train(RULES[how], target="cpu", vps=2)
+    np.testing.assert_allclose(got.losses, expected.losses, rtol=1e-5)
+    for name, w in expected.weights.items():
+        assert relative_error(got.weights[name], w) < 1e-5, name
+    for name, average in expected.averages.items():
+        assert relative_error(got.averages[name], average) < 1e-5, name
+    if place != "atomic":
+        again = train(RULES[how], 12345, vps=3, onchip=PLACES[place])
+        assert again.losses == got.losses
+        for name, w in got.weights.items():
+            assert np.array_equal(again.weights[name], w), name
+
+
+@pytest.mark.parametrize("schedule", ["vector", "paper"])
+def test_scripts_may_be_longer_than_what_a_block_holds_of_them(schedule: str) -> None:
+    """A sentence of 45 words; with both schedules a block fetches several times."""
+    results = []
+    options: dict[str, Any]
+    for options in ({"vps": 2, "schedule": schedule}, {"target": "cpu", "vps": 1}):
+        network = models.tagger(hidden=8, lengths=(45,))
+        graph, loss = network.batch(0)
+        with vpps.Handle(network.model, vpps.SGD(lr=0.1), **options) as handle:
+            handle.fb(graph, loss)
+            results.append((handle.sync_get_latest_loss(), network.model.numpy()))
+            plan = handle._plan
+            assert plan is not None
+            longest = max(stream.words for _, stream in plan.streams)
+            assert longest > 3 * SCRIPT_WORDS
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    for name, w in results[1][1].items():
+        assert relative_error(results[0][1][name], w) < 1e-5, name
