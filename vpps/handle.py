@@ -749,7 +749,7 @@ class Handle:
                 if flight.step and self.accumulated:  # nobody knows how far it got
                     self._residency.drop_gradients()
                     lost = "; the accumulated gradients are discarded"
-                raise KernelError(failure.message.format(*map(plan.origin, failure.positions)) + lost)
+                raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
             if flight.step:
                 self._loss = self._machine.loss(plan.loss_slot)
             self._flights.pop(0)

@@ -1,6 +1,4 @@
-"""Training with weights on the chip follows the cpu target, whatever keeps the gradients, with the same bits in any order of
-the threads.
-"""
+"""Training with weights on the chip follows the cpu target, with the same bits in any order of the threads."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from vpps.plan.schedules import SCHEDULES, Schedule
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Ints, Topology, stages
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
-from vpps.plan.writer import Phase, ScriptWriter, Stream, Words, spans
+from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
 from vpps.script.products import Sequel
 from vpps.script.verify import Layout
 
@@ -82,22 +82,44 @@ class Plan:
 
     def origin(self, position: int) -> str:
         """The user's words for the instruction at a position of the script."""
+        found = self._found(position)
+        return "" if found is None else _words(found[1], found[2])
+
+    def whereabouts(self, position: int) -> str:
+        """The user's words for where a virtual processor is; at a barrier, also what it has just executed."""
+        found = self._found(position)
+        if found is None:
+            return ""
+        stream, section, offset = found
+        words = _words(section, offset)
+        before = [s for s in stream.sections if s.block is not None and s.group is not None and s.start < section.start]
+        if section.block is not None or not section.first or not before:
+            return words
+        return f"{words}, after {_words(before[-1], before[-1].words - 1)}"
+
+    def _found(self, position: int) -> tuple[Stream, Section, int] | None:
+        """The stream and the section that hold a position of the script, and the offset in the section."""
         found = [(start, stream) for start, stream in self.streams if start <= position]
         if not found:
-            return ""
+            return None
         start, stream = found[-1]
         section = stream.section_at(position - start)
-        if section.block is None or section.group is None:
-            return f"barrier {section.first}, {section.phase}" if section.first else section.phase
-        repetition, offset = divmod(position - start - section.start, len(section.group.template))
-        instr: Instr = [instr for first, instr in section.group.starts if first <= offset][-1]
-        cell = section.block.arrays.cell
-        row = section.first if isinstance(section.first, int) else section.first[repetition]
-        call = int(section.block.arrays.calls[section.block.order[row]])
-        node = cell.nodes[instr.node] if instr.node < len(cell.nodes) else None
-        op = "output" if node is None else shown(node.op.name)
-        of = f" of {node.parameter.name!r}" if node is not None and node.parameter is not None else ""
-        return f"{section.phase} of cell {cell.name!r}, op {op!r}{of}, from call {call}"
+        return stream, section, position - start - section.start
+
+
+def _words(section: Section, offset: int) -> str:
+    """The user's words for the instruction at an offset in a section."""
+    if section.block is None or section.group is None:
+        return f"barrier {section.first}, {section.phase}" if section.first else section.phase
+    repetition, offset = divmod(offset, len(section.group.template))
+    instr: Instr = [instr for first, instr in section.group.starts if first <= offset][-1]
+    cell = section.block.arrays.cell
+    row = section.first if isinstance(section.first, int) else section.first[repetition]
+    call = int(section.block.arrays.calls[section.block.order[row]])
+    node = cell.nodes[instr.node] if instr.node < len(cell.nodes) else None
+    op = "output" if node is None else shown(node.op.name)
+    of = f" of {node.parameter.name!r}" if node is not None and node.parameter is not None else ""
+    return f"{section.phase} of cell {cell.name!r}, op {op!r}{of}, from call {call}"
 
 
 class Planner:

@@ -69,6 +69,12 @@ class Section(NamedTuple):
     phase: str
     during: Phase
 
+    @property
+    def words(self) -> int:
+        """Of those that a group made."""
+        repetitions = 1 if isinstance(self.first, int) else len(self.first)
+        return 0 if self.group is None else repetitions * len(self.group.template)
+
 
 # What a section holds, but for its position.
 Origin = tuple["BlockPlan | None", "Group | None", int | Ints, str, Phase]
