@@ -58,7 +58,7 @@ def tree_lstm(hidden: int = 20, embedding: int = 24, dropout: float = 0.0) -> Ne
     return Network(model, batch, inputs)
 
 
-def tagger(hidden: int = 16, embedding: int = 12, lengths: Sequence[int] = (1, 5, 3, 3)) -> Network:
+def tagger(hidden: int = 16, embedding: int = 20, lengths: Sequence[int] = (1, 5, 3, 3)) -> Network:
     """Two LSTMs that read sentences of some lengths from both ends, and a classifier at every word."""
     model = vpps.Model(seed=6)
     words = model.lookup("words", (15, embedding))
@@ -83,7 +83,7 @@ def tagger(hidden: int = 16, embedding: int = 12, lengths: Sequence[int] = (1, 5
     return Network(model, batch, [])
 
 
-def child_sum(hidden: int = 18, size: int = 10) -> Network:
+def child_sum(hidden: int = 18, size: int = 20) -> Network:
     """Nodes with lists of children, of which some are empty."""
     model = vpps.Model(seed=7)
     words = model.lookup("words", (9, size), init="normal")

@@ -82,6 +82,7 @@ MISSED = {
             "sum_of_all 1",
             "sum_columns 1",
             "sum_columns 2",
+            "enter 1",
             "fetch 1",
             "fetch 2",
             "fetch 3",
@@ -162,8 +163,8 @@ WEAKENED = {
     ),
     "a copy that nobody waits for": ("copy_async_wait();\n", ";\n", "race: .* nobody has waited for the copy yet"),
     "weights through the cache that is not coherent": (
-        "w[column] : 0.f",
-        "as_float(load_script((const Word*)w + column)) : 0.f",
+        "row >= 0 ? vp.pool[i.weights + (size_t)row * i.columns + column] : 0.f",
+        "row >= 0 ? as_float(load_script((Word*)vp.pool + i.weights + (size_t)row * i.columns + column)) : 0.f",
         "non-coherent read: .* writes pool",
     ),
     "a signal that is given twice": (

@@ -8,4 +8,4 @@ from tests.plan.test_random_graphs import check, examples, random_graphs
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 
-test_random_graph_agrees_with_the_reference = examples(60)(random_graphs(check))
+test_random_graph_agrees_with_the_reference = examples(40)(random_graphs(check))

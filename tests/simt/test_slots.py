@@ -67,12 +67,12 @@ def unevenly_dealt() -> Network:
 
 CASES: dict[str, Case] = {
     "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "registers", paper=True),
-    "tagger": Case(models.tagger, 3, Options(), lambda c: tiers(c) == {"registers"}, paper=True),
-    "child-sum": Case(models.child_sum, 2, Options(), lambda c: tiers(c) == {"registers"}, paper=True),
-    "attention": Case(models.attention, 3, Options(), lambda c: tiers(c) == {"registers"}, paper=True),
+    "tagger": Case(models.tagger, 3, Options(), lambda c: "registers" in tiers(c), paper=True),
+    "child-sum": Case(models.child_sum, 2, Options(), lambda c: "registers" in tiers(c), paper=True),
+    "attention": Case(models.attention, 3, Options(), lambda c: "registers" in tiers(c), paper=True),
     "mv-rnn": Case(models.mv_rnn, 3, Options(), lambda c: {m.name for m in c.matrices} == {"W", "out"}, paper=True),
     # one virtual processor
-    "alone": Case(models.tree_lstm, 1, Options(), lambda c: tiers(c) == {"registers"}),
+    "alone": Case(models.tree_lstm, 1, Options(), lambda c: "registers" in tiers(c)),
     # where gradients are
     "gradients over transposes": Case(
         models.tree_lstm, 3, Options(gradients="overlay"), lambda c: c.gradients == "overlay"
@@ -118,7 +118,7 @@ CASES: dict[str, Case] = {
         models.tree_lstm,
         3,
         Options(tiers=dict.fromkeys(("tree_lstm/U", "tree_lstm/U^T", "tree_lstm/W", "tree_lstm/W^T"), "shared")),
-        lambda c: tiers(c) == {"registers", "shared"},
+        lambda c: {"registers", "shared"} <= tiers(c),
     ),
     "registers, shared memory, L2": Case(
         models.tree_lstm,
