@@ -13,7 +13,7 @@ import vpps
 from tests.comparison import GRADIENT_TOLERANCE, relative_error
 from vpps.errors import ScriptError
 from vpps.plan.build import Plan
-from vpps.plan.onchip import Device, Options
+from vpps.plan.onchip import ChipOptions, Device
 from vpps.reference import Reference, weights_of
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
@@ -24,7 +24,7 @@ from vpps.script.verify import verify
 pytestmark = pytest.mark.simt
 
 E = vpps.Expression
-GEMM = Options(gradients="gemm")
+GEMM = ChipOptions(gradients="gemm")
 HIDDEN, EMBEDDING = 18, 17
 
 
@@ -224,14 +224,14 @@ class TestSomeMatricesOnly:
     @pytest.mark.parametrize("training", ["sgd", "clipped"])
     @pytest.mark.parametrize("accumulate", [False, True])
     def test_goes_as_on_cpu(self, training: str, accumulate: bool) -> None:
-        large = Options(tiers={"U": "L2", "U^T": "L2"})
+        large = ChipOptions(tiers={"U": "L2", "U^T": "L2"})
         launches = assert_trains_as_on_cpu(accumulate, training, onchip=large)
         assert launches == ([1, 1, 2] * 2 if accumulate else [2] * 6)
 
     @pytest.mark.parametrize("clip_norm", [None, 1.0])
     def test_what_the_chip_keeps_outlives_the_first_launch_only_if_it_must(self, clip_norm: float | None) -> None:
         net = Net()
-        large = Options(tiers={"U": "L2", "U^T": "L2"})
+        large = ChipOptions(tiers={"U": "L2", "U^T": "L2"})
         with vpps.Handle(net.model, target="simt", vps=3, clip_norm=clip_norm, onchip=large) as handle:
             handle.gradients(*net.batch("all"))
             assert products_of(plan_of(handle)).keys() == {"U"}
@@ -299,7 +299,7 @@ class TestErrors:
             vpps.Handle(Net().model, target="cpu", onchip=GEMM)
 
     def test_no_options(self) -> None:
-        with pytest.raises(vpps.HandleError, match=r"expected vpps\.plan\.onchip\.Options"):
+        with pytest.raises(vpps.HandleError, match=r"expected vpps\.ChipOptions"):
             vpps.Handle(Net().model, target="simt", onchip="gemm")  # type: ignore[arg-type]
 
     def test_an_interrupted_step_is_taken_back(self) -> None:

@@ -14,7 +14,7 @@ import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from vpps.errors import HandleError
 from vpps.plan.grouping import Grouping
-from vpps.plan.onchip import Options
+from vpps.plan.onchip import ChipOptions
 from vpps.reference import Reference, weights_of
 from vpps.runtime.choice import make_machine
 from vpps.runtime.simt import SimtMachine
@@ -133,7 +133,7 @@ class Trained:
     def __init__(self, groups: int) -> None:
         self.net = Net()
         self.groups = groups
-        self.handle = vpps.Handle(self.net.model, target="simt", vps=4, onchip=Options(groups=groups))
+        self.handle = vpps.Handle(self.net.model, target="simt", vps=4, onchip=ChipOptions(groups=groups))
         graph = vpps.Graph()  # has every instruction: one kernel for all tests
         self.handle.gradients(graph, scalar_loss([*chains(self.net, graph), *two_memories(self.net, graph)]))
 
@@ -248,7 +248,7 @@ def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | N
             vps=4,
             clip_norm=clip_norm,
             ema=0.9,
-            onchip=Options(groups=n),
+            onchip=ChipOptions(groups=n),
         ) as handle:
             for recipe in (trees, shared_start, one_component):
                 graph = vpps.Graph()
@@ -265,14 +265,14 @@ def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | N
 @pytest.mark.parametrize(
     "width, vps, options",
     [
-        pytest.param(40, 2, Options(groups=2), id="two-slots-of-which-one-has-no-gradient"),
-        pytest.param(8, 6, Options(groups=3), id="three-groups"),
-        pytest.param(8, 4, Options(groups=2, ownership="round-robin", rpw=1), id="round-robin"),
-        pytest.param(16, 4, Options(groups=2, transposed="atomic"), id="atomic"),
-        pytest.param(8, 4, Options(groups=2, tiers={"U": "shared", "U^T": "L2", "W": "L2"}), id="other-tiers"),
+        pytest.param(40, 2, ChipOptions(groups=2), id="two-slots-of-which-one-has-no-gradient"),
+        pytest.param(8, 6, ChipOptions(groups=3), id="three-groups"),
+        pytest.param(8, 4, ChipOptions(groups=2, ownership="round-robin", rpw=1), id="round-robin"),
+        pytest.param(16, 4, ChipOptions(groups=2, transposed="atomic"), id="atomic"),
+        pytest.param(8, 4, ChipOptions(groups=2, tiers={"U": "shared", "U^T": "L2", "W": "L2"}), id="other-tiers"),
     ],
 )
-def test_any_arrangement_of_the_weights_can_be_copied(width: int, vps: int, options: Options) -> None:
+def test_any_arrangement_of_the_weights_can_be_copied(width: int, vps: int, options: ChipOptions) -> None:
     net = Net(width)
     graph = vpps.Graph()
     loss = vpps.sum(trees(net, graph))
@@ -302,11 +302,11 @@ def test_the_work_of_trees_is_dealt_evenly(trained: Trained) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"target": "simt", "vps": 3, "onchip": Options(groups=2)}, r"vps=3 with groups=2.*vps=2"),
-        ({"target": "simt", "vps": 2, "onchip": Options(groups=4)}, r"vps=2 with groups=4.*vps=4"),
-        ({"target": "simt", "onchip": Options(groups=0)}, r"groups=0.*from 1 to 7"),
-        ({"target": "simt", "onchip": Options(groups=8)}, r"groups=8.*from 1 to 7"),
-        ({"target": "simt", "onchip": Options(groups=2), "schedule": "paper"}, r"groups=2.*paper.*'vector'"),
+        ({"target": "simt", "vps": 3, "onchip": ChipOptions(groups=2)}, r"vps=3 with groups=2.*vps=2"),
+        ({"target": "simt", "vps": 2, "onchip": ChipOptions(groups=4)}, r"vps=2 with groups=4.*vps=4"),
+        ({"target": "simt", "onchip": ChipOptions(groups=0)}, r"groups=0.*from 1 to 7"),
+        ({"target": "simt", "onchip": ChipOptions(groups=8)}, r"groups=8.*from 1 to 7"),
+        ({"target": "simt", "onchip": ChipOptions(groups=2), "schedule": "paper"}, r"groups=2.*paper.*'vector'"),
     ],
 )
 def test_impossible_groups_are_refused(arguments: dict[str, object], message: str) -> None:
@@ -317,12 +317,12 @@ def test_impossible_groups_are_refused(arguments: dict[str, object], message: st
 @pytest.mark.host
 def test_a_machine_without_a_gpu_has_one_group() -> None:
     with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):
-        make_machine("cpu", 2, Options(groups=2), train=True, timeline=False)
+        make_machine("cpu", 2, ChipOptions(groups=2), train=True, timeline=False)
 
 
 @pytest.mark.host
 def test_the_default_number_of_virtual_processors_is_a_multiple_of_groups() -> None:
     for groups in (1, 2, 3, 5):
-        with vpps.Handle(Net().model, target="simt", onchip=Options(groups=groups)) as handle:
+        with vpps.Handle(Net().model, target="simt", onchip=ChipOptions(groups=groups)) as handle:
             assert handle.vps >= groups
             assert handle.vps % groups == 0

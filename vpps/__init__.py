@@ -71,7 +71,7 @@ from vpps.graph.operand import Expression
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
-from vpps.plan.onchip import Options as ChipOptions
+from vpps.plan.onchip import ChipOptions
 from vpps.timeline import Timeline
 
 _SUBMODULES = ("data", "nn", "reference", "zoo")

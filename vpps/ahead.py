@@ -21,7 +21,7 @@ from vpps.model import Lookup, Model
 from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
-from vpps.plan.onchip import DEVICES, Device, Options, known_device
+from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
 from vpps.plan.update import Update
 from vpps.specialise import NO_CHIP, Arrangement, arrangements, matrices_of
 
@@ -147,7 +147,7 @@ def specs(
     vps: int,
     update: Update | None,
     moments: int,
-    options: Options,
+    options: ChipOptions,
     schedule: str = "vector",
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
@@ -205,11 +205,11 @@ def _products_of(model: Model) -> Example:
     return graph, functions.sum(terms)
 
 
-def _options(groups: int, options: dict[str, Any]) -> Options:
-    names = [f.name for f in fields(Options) if f.name != "groups"]
+def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
+    names = [f.name for f in fields(ChipOptions) if f.name != "groups"]
     if unknown := sorted(set(options) - set(names)):
         raise HandleError(f"specialize(..., {unknown[0]}=...): there is no such option; there are {', '.join(names)}")
-    return Options(groups=groups, **options)
+    return ChipOptions(groups=groups, **options)
 
 
 def _gpu(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:

@@ -29,7 +29,7 @@ from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
-from vpps.plan.onchip import Options
+from vpps.plan.onchip import ChipOptions
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
@@ -133,7 +133,7 @@ class Handle:
         pool_limit: int | None = None,
         verify: bool | None = None,
         timeline: bool = False,
-        onchip: Options | None = None,
+        onchip: ChipOptions | None = None,
         example: Example | None = None,
     ) -> None:
         if not isinstance(model, Model):
@@ -144,8 +144,8 @@ class Handle:
         if target not in ("auto", "cpu", "simt", "cuda"):
             given = f"{TARGET.name}={target}" if by_environment else f"target={target!r}"
             raise HandleError(f"{given}: expected 'auto', 'cpu', 'cuda' or 'simt'")
-        if onchip is not None and not isinstance(onchip, Options):
-            raise HandleError(f"onchip={onchip!r}: expected vpps.plan.onchip.Options")
+        if onchip is not None and not isinstance(onchip, ChipOptions):
+            raise HandleError(f"onchip={onchip!r}: expected vpps.ChipOptions(...)")
         if onchip is not None and target == "cpu":
             raise HandleError(
                 "onchip=...: target 'cpu' keeps weights and their gradients in memory; leave it out, or use "
@@ -170,8 +170,6 @@ class Handle:
         if ema is not None and (decay is None or not 0 <= decay < 1 or not train):
             expected = "a number in [0, 1), such as 0.999, or None" if train else "None, as the handle is forward-only"
             raise HandleError(f"ema={ema!r}: expected {expected}")
-        if onchip is not None and not isinstance(onchip, Options):
-            raise HandleError(f"onchip={onchip!r}: expected vpps.ChipOptions(...)")
         if example is not None:
             check_example(example)
         if decay is not None and model.is_averaged:
@@ -189,7 +187,7 @@ class Handle:
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
-        self._onchip = Options() if onchip is None else onchip
+        self._onchip = ChipOptions() if onchip is None else onchip
         try:
             self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
         except HandleError as error:

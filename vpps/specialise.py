@@ -11,7 +11,7 @@ from vpps.kernel.chip import MEMORY_ONLY, Chip, KernelMatrix, KernelSlot
 from vpps.model import Parameter
 from vpps.ops import Form
 from vpps.plan.distribution import Dealt, InSlots
-from vpps.plan.onchip import Device, Held, MatrixSpec, OnChip, Options, nothing_left, plan_onchip, step_down
+from vpps.plan.onchip import ChipOptions, Device, Held, MatrixSpec, OnChip, nothing_left, plan_onchip, step_down
 from vpps.plan.onchip.device import KERNEL_SHARED
 from vpps.plan.onchip.holding import PERSISTENT
 from vpps.plan.prepare import live_nodes, parts_of_units, prepare
@@ -60,7 +60,7 @@ def matrices_of(cells: Iterable[TracedCell]) -> dict[Parameter, MatrixSpec]:
 
 
 def arrangements(
-    matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: Options, train: bool
+    matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: ChipOptions, train: bool
 ) -> Iterator[Arrangement]:
     """The best arrangement first; the next ones hold less, for the case that the compiler spills.
 

@@ -15,7 +15,8 @@ import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.test_optim import OPTIMIZERS
 from tests.training import ReferenceTraining
-from vpps.plan.onchip import Gradients, OnChip, Options, Tier
+from vpps.plan.onchip import ChipOptions as Options
+from vpps.plan.onchip import Gradients, OnChip, Tier
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import Properties
 from vpps.zoo import TreeLSTMSentiment

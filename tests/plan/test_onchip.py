@@ -17,7 +17,6 @@ from vpps.plan.onchip import (
     DEVICES,
     MatrixSpec,
     OnChip,
-    Options,
     capacity,
     explain,
     known_device,
@@ -25,6 +24,9 @@ from vpps.plan.onchip import (
     plan_onchip,
     step_down,
     valid_rpw,
+)
+from vpps.plan.onchip import (
+    ChipOptions as Options,
 )
 from vpps.plan.onchip.device import KERNEL_SHARED, KIB, THREADS
 from vpps.plan.onchip.place import NARROW, NARROW_ROWS, ROW_SLICED

@@ -25,7 +25,7 @@ from tests.runtime.test_cublas import FakeCublas
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
-from vpps.plan.onchip import Options
+from vpps.plan.onchip import ChipOptions
 from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.emulator import Emulator
@@ -596,7 +596,7 @@ assert not fake.findings
 class TestGemm:
     """Steps of two launches with products between them are put behind each other like others."""
 
-    GEMM = Options(gradients="gemm")
+    GEMM = ChipOptions(gradients="gemm")
 
     @pytest.fixture(autouse=True)
     def cublas(self, fake: FakeCuda) -> None:

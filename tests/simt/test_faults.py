@@ -14,7 +14,7 @@ from vpps.kernel.chip import SCRIPT_WORDS
 from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, template_dir
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.build import Plan
-from vpps.plan.onchip import Options
+from vpps.plan.onchip import ChipOptions
 from vpps.runtime import simt
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Decoded, Words, entry_points, instructions
@@ -67,7 +67,7 @@ def kept_on_the_chip() -> None:
 def nothing_kept() -> None:
     """Gradients in passes over several slots, partial sums by atomics, a matrix in memory."""
     network = models.layers((100, 33), (30, 40), n=11)
-    options = Options(
+    options = ChipOptions(
         ownership="round-robin", rpw=1, gradients="passes", transposed="atomic", tiers={"W1": "L2", "W1^T": "L2"}
     )
     with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=3, onchip=options) as handle:

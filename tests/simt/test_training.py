@@ -12,7 +12,7 @@ import vpps
 from tests.comparison import relative_error
 from tests.simt import models
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.plan.onchip import Options
+from vpps.plan.onchip import ChipOptions
 from vpps.runtime.simt import SimtMachine
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("roomy_kernels")]
@@ -33,11 +33,11 @@ class Rule(NamedTuple):
 
 
 PLACES = {
-    "registers": Options(gradients="registers"),
-    "overlay": Options(gradients="overlay", tile=4),
-    "passes": Options(gradients="passes", ownership="round-robin", rpw=1),
-    "atomic": Options(transposed="atomic"),
-    "mixed": Options(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
+    "registers": ChipOptions(gradients="registers"),
+    "overlay": ChipOptions(gradients="overlay", tile=4),
+    "passes": ChipOptions(gradients="passes", ownership="round-robin", rpw=1),
+    "atomic": ChipOptions(transposed="atomic"),
+    "mixed": ChipOptions(tiers={"tree_lstm/U": "shared", "tree_lstm/W": "L2", "tree_lstm/W^T": "L2"}),
 }
 RULES = {
     "sgd": Rule(lambda: vpps.SGD(lr=0.05, weight_decay=0.01), {}),

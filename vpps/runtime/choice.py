@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from vpps.errors import HandleError
-from vpps.plan.onchip import Options
+from vpps.plan.onchip import ChipOptions
 from vpps.runtime.machine import Machine
 from vpps.script.instructions import MAX_GROUPS
 from vpps.values import as_index
 
 
 def make_machine(
-    target: str, vps: int | None, onchip: Options, train: bool, timeline: bool, schedule: str = "vector"
+    target: str, vps: int | None, onchip: ChipOptions, train: bool, timeline: bool, schedule: str = "vector"
 ) -> Machine:
     """The machine for a target.
 
@@ -45,21 +45,21 @@ def make_machine(
     return CpuMachine(vps, overlapped=train, timeline=timeline)
 
 
-def _checked_groups(onchip: Options, target: str, schedule: str, vps: int | None) -> int:
+def _checked_groups(onchip: ChipOptions, target: str, schedule: str, vps: int | None) -> int:
     """Groups of virtual processors. Raises HandleError where there cannot be so many."""
     groups = as_index(onchip.groups)
     if groups is None or not 1 <= groups <= MAX_GROUPS:
-        raise HandleError(f"Options(groups={onchip.groups!r}): expected an int from 1 to {MAX_GROUPS}")
+        raise HandleError(f"ChipOptions(groups={onchip.groups!r}): expected an int from 1 to {MAX_GROUPS}")
     if groups == 1:
         return groups
     if target == "cpu":
         raise HandleError(
-            f"Options(groups={groups}): target 'cpu' has one group, as all threads share the weights in memory; "
+            f"ChipOptions(groups={groups}): target 'cpu' has one group, as all threads share the weights in memory; "
             "use groups=1, or target 'cuda' or 'simt'"
         )
     if schedule == "paper":
         raise HandleError(
-            f"Options(groups={groups}) with schedule='paper': the published scheme has one group; use groups=1, or "
+            f"ChipOptions(groups={groups}) with schedule='paper': the published scheme has one group; use groups=1, or "
             "schedule='vector'"
         )
     count = groups if vps is None else as_index(vps)

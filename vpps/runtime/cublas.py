@@ -39,7 +39,7 @@ class Cublas:
             raise HandleError(
                 "the gradients of large matrices are made by cuBLAS, and CuPy cannot use it here "
                 f"({type(error).__name__}: {error}): pip install 'cupy-cuda{major}x[ctk]' brings it; or let the "
-                "kernel make all gradients, with Handle(model, onchip=Options(gradients='passes'))"
+                "kernel make all gradients, with Handle(model, onchip=ChipOptions(gradients='passes'))"
             ) from error
         weakref.finalize(self, _destroy, self._api, self._handle, driver, os.getpid()).atexit = False
         # The default computes in no lower precision than the operands': TF32 would have to be asked for.

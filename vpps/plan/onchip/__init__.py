@@ -6,19 +6,19 @@ report: the table for the user.
 """
 
 from vpps.plan.onchip.device import DEVICES, Device, capacity, known_device
-from vpps.plan.onchip.holding import Gradients, Held, MatrixSpec, OnChip, Options, Slot, Tier, owned_rows
+from vpps.plan.onchip.holding import ChipOptions, Gradients, Held, MatrixSpec, OnChip, Slot, Tier, owned_rows
 from vpps.plan.onchip.planner import nothing_left, plan_onchip, step_down
 from vpps.plan.onchip.report import explain
 from vpps.plan.onchip.slots import Shape, valid_rpw
 
 __all__ = [
     "DEVICES",
+    "ChipOptions",
     "Device",
     "Gradients",
     "Held",
     "MatrixSpec",
     "OnChip",
-    "Options",
     "Shape",
     "Slot",
     "Tier",

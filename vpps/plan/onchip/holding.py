@@ -55,7 +55,7 @@ class MatrixSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ChipOptions:
     """What the user may force. The defaults leave it to the planner.
 
     Attributes:
@@ -268,7 +268,7 @@ class OnChip:
     vps: int
     device: Device
     matrices: tuple[MatrixSpec, ...]
-    options: Options
+    options: ChipOptions
     limits: Limits
 
     def of(self, name: str) -> Held:
@@ -346,7 +346,7 @@ def roles_of(matrices: Sequence[MatrixSpec]) -> list[Role]:
     return [Role(m, transposed) for m in matrices for transposed in (False, True) if m.role_t_parts or not transposed]
 
 
-def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Options) -> None:
+def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions) -> None:
     """Refuse what cannot be planned.
 
     Raises:
@@ -383,7 +383,7 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Opt
     _check_blocks(device, vps, options)
 
 
-def _check_rpw(options: Options) -> None:
+def _check_rpw(options: ChipOptions) -> None:
     if options.rpw is None:
         return
     if options.ownership != "round-robin" or options.rpw < 1:
@@ -396,7 +396,7 @@ def _check_rpw(options: Options) -> None:
         )
 
 
-def _check_blocks(device: Device, vps: int, options: Options) -> None:
+def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
     if vps < 1 or options.groups < 1:
         raise HandleError(f"vps={vps}, groups={options.groups}: expected positive numbers")
     blocks, room = vps * options.groups, device.sms * (options.blocks_per_sm or 1)

@@ -10,9 +10,9 @@ from vpps.plan.onchip.device import KIB, THREADS, WARPS, Device
 from vpps.plan.onchip.holding import (
     PERSISTENT,
     TILES,
+    ChipOptions,
     Limits,
     MatrixSpec,
-    Options,
     Role,
     Tier,
     Use,
@@ -112,7 +112,7 @@ class Request:
     matrices: tuple[MatrixSpec, ...]
     device: Device
     vps: int
-    options: Options
+    options: ChipOptions
     limits: Limits
 
     @property

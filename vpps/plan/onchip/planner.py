@@ -12,12 +12,12 @@ from vpps.plan.onchip.gradients import choose_gradients
 from vpps.plan.onchip.holding import (
     PERSISTENT,
     TILES,
+    ChipOptions,
     Gradients,
     Held,
     Limits,
     MatrixSpec,
     OnChip,
-    Options,
     Role,
     Slot,
     Tier,
@@ -30,7 +30,7 @@ from vpps.plan.onchip.slots import most_dealt_rows, pieces
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
 
 
-def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Options | None = None) -> OnChip:
+def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions | None = None) -> OnChip:
     """Decide which weights live where on the chip.
 
     Args:
@@ -43,7 +43,7 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
         HandleError: a matrix or an option is malformed.
         CapacityError: something forced does not fit; says by how much, and what to do.
     """
-    options = options if options is not None else Options()
+    options = options if options is not None else ChipOptions()
     check(matrices, device, vps, options)
     return _plan(Request(tuple(matrices), device, vps, options, Limits()))
 
