@@ -270,48 +270,44 @@ def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
 # Gradients
 
 
-def test_gradients_have_registers_of_their_own_while_registers_are_plenty() -> None:
-    plan = plan_onchip(tree_lstm(256), H200, 132)
+@pytest.mark.parametrize("hidden", [256, 512, 1792])
+def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
+    """They cost nothing, however large the model is."""
+    plan = plan_onchip(tree_lstm(hidden), H200, 132)
+    assert plan.gradients == "overlay"
+    w = {s for name in ("U", "W") for s in plan.of(name).slots}
+    assert [gradient for gradient in plan.gradient_slots] == [
+        slot if s in w else None for s, slot in enumerate(plan.slots)
+    ]
+    assert plan.registers == plan.weights_in("registers") <= 192
+
+
+def test_gradients_can_be_forced_into_registers_of_their_own() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="registers"))
     assert plan.gradients == "registers"
-    assert plan.registers == 52 + 26 <= 128
+    assert plan.registers == 52 + 26
     taken = [(slot.at, slot.at + slot.size) for slot in (*plan.slots, *plan.gradient_slots) if slot]
     starts, stops = zip(*sorted(taken), strict=True)
     assert starts == (0, *stops[:-1])
 
 
-def test_gradients_overlay_transposes_where_registers_are_scarce() -> None:
-    plan = plan_onchip(tree_lstm(512), H200, 132)
-    assert plan.gradients == "overlay"
-    w = {s for name in ("U", "W") for s in plan.of(name).slots}
-    pairs = list(zip(plan.slots, plan.gradient_slots, strict=True))
-    assert {s for s, (_, gradient) in enumerate(pairs) if gradient} == w
-    for slot, gradient in pairs:
-        if gradient:
-            assert (gradient.rows, gradient.columns, gradient.warps) == (slot.rows, slot.columns, slot.warps)
-    end_of_w = max(plan.slots[s].at + plan.slots[s].size for s in w)
-    overlaid = sorted((g.at, g.at + g.size) for g in plan.gradient_slots if g)
-    assert overlaid[0][0] == end_of_w
-    assert all(a[1] == b[0] for a, b in pairwise(overlaid))
-    assert plan.registers <= 192
-
-
-def test_gradients_that_have_no_room_are_made_in_passes() -> None:
-    plan = plan_onchip([square("A", 1792)], H200, 132)
+def test_gradients_of_what_is_in_memory_are_made_in_passes() -> None:
+    plan = plan_onchip([square("A", 3072)], H200, 132)
     assert (plan.gradients, plan.of("A").gradient) == ("passes", "passes")
     assert not any(plan.gradient_slots)
 
 
 def test_frozen_matrices_have_no_gradient() -> None:
     plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132)
-    assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "registers")
+    assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
     assert not any(plan.gradient_slots[s] for s in plan.of("A").slots)
 
 
 def test_only_large_matrices_off_the_chip_go_to_cublas() -> None:
     large, small = square("A", 8192), square("B", 3072)
     plan = plan_onchip([large, small, square("C", 512)], H200, 132)
-    assert [plan.of(name).gradient for name in "ABC"] == ["gemm", "passes", "registers"]
-    assert plan.gradients == "registers"
+    assert [plan.of(name).gradient for name in "ABC"] == ["gemm", "passes", "overlay"]
+    assert plan.gradients == "overlay"
     forced = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="gemm"))
     assert {held.gradient for held in forced.held if held.role == "W"} == {"gemm"}
 
@@ -333,8 +329,6 @@ def test_forced_gradients_that_do_not_fit_are_an_error_with_numbers_and_advice()
         plan_onchip(tree_lstm(512), H200, 132, Options(gradients="registers"))
     plan = plan_onchip(tree_lstm(512), H200, 132, Options(gradients="registers", transposed="atomic"))
     assert plan.gradients == "registers"
-    with pytest.raises(CapacityError, match=r"gradients='overlay' does not fit: .* gradients='passes' fits"):
-        plan_onchip([square("A", 1792)], H200, 132, Options(gradients="overlay"))
     with pytest.raises(CapacityError, match="no trained matrix is on the chip"):
         plan_onchip([square("A", 8192)], H200, 132, Options(gradients="overlay"))
 
@@ -513,13 +507,6 @@ def test_the_least_useful_role_leaves_the_registers_first() -> None:
     assert order == ["B^T", "B", "A^T", "A"]
 
 
-def test_separate_gradients_are_given_up_before_any_weights() -> None:
-    plan = plan_onchip(tree_lstm(256), H200, 132)
-    third = list(step_down(plan))[2]
-    assert (plan.gradients, third.gradients) == ("registers", "overlay")
-    assert third.weights_in("registers") == plan.weights_in("registers")
-
-
 def test_what_was_moved_out_says_so() -> None:
     evicted = [p for p in step_down(plan_onchip(tree_lstm(256), H200, 132)) if p.of("W^T").tier == "shared"]
     assert evicted[0].of("W^T").reason == "kept out of registers: the kernel spilled"
@@ -550,18 +537,16 @@ def test_the_key_is_what_the_kernel_depends_on() -> None:
     assert plan.to_key() == plan_onchip(tree_lstm(256), H200, 132).to_key()
     renamed = [dataclasses.replace(m, name=m.name + "2") for m in tree_lstm(256)]
     assert plan_onchip(renamed, H200, 132).to_key() == plan.to_key()
-    for other in (Options(tile=4), Options(gradients="overlay"), Options(tiers={"U": "shared"})):
+    for other in (Options(tile=4), Options(gradients="registers"), Options(tiers={"U": "shared"})):
         assert plan_onchip(tree_lstm(256), H200, 132, other).to_key() != plan.to_key()
 
 
 def test_explain_shows_every_role() -> None:
     text = explain(plan_onchip(tree_lstm(256), H200, 132), moments=2)
     row = next(line for line in text.splitlines() if line.startswith("U ") and "W^T" not in line)
-    assert (
-        re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB registers [1]"
-    )
+    assert re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB overlay [1]"
     assert f"[2] {ROW_SLICED}" in text
-    assert "78 of 192 per thread; weights take 52" in text
+    assert "52 of 192 per thread; weights take 52" in text
     assert "81 of 216 KiB per block: two staging buffers of 40 KiB, 1 KiB of partial sums" in text
     assert "6666 KiB in memory" in text
     assert max(map(len, text.splitlines())) <= 110

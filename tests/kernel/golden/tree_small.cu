@@ -9,7 +9,7 @@
 #define VP_GROUPS 1                 // of virtual processors, as many in each
 #define VP_COUNT 0                  // virtual processors; 0: any number, as the launch says
 #define VP_SLOTS 3                  // that hold weights on the chip
-#define VP_CACHED 8                 // floats of weights and gradients in the registers of every thread
+#define VP_CACHED 5                 // floats of weights and gradients in the registers of every thread
 #define VP_TILE 8                   // vectors that one pass over the slots multiplies
 #define VP_STAGE 64                 // floats of a vector in shared memory
 #define VP_STAGED 1024              // floats of all vectors there; room, too, for the weights or gradients of a slot
@@ -32,7 +32,7 @@ struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, e
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
 // register, or unit of shared memory, of the weights and of their gradient (-1: nowhere)
 template <int S> struct Slot;
-template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 5, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
+template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 1, GRADIENT = 0, GRADIENT_IN_REGISTERS = 1, TRAINED = 1 }; };
 template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 

@@ -1,8 +1,9 @@
 """Where weight gradients are gathered.
 
-overlay: weight gradients run last, when W^T is dead: G takes the place of W^T and of what is free.
-registers: G has a place of its own beside W and W^T.
-passes: tile by tile, straight into memory or the update; nothing persists. Always possible.
+overlay: weight gradients run last, when nothing is multiplied by W any more, and the update finds W in memory: G takes
+    the place of W. Costs nothing, so it is the choice. (VPPS, section III-C2, keeps W for the update and needs more.)
+registers: G has a place of its own beside W and W^T; to compare with.
+passes: slot after slot, straight into memory or the update; nothing persists.
 gemm: operands are concatenated and multiplied by cuBLAS, one product per matrix, and a second launch updates.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 from vpps.errors import CapacityError
 from vpps.plan.onchip.device import Device
-from vpps.plan.onchip.holding import PERSISTENT, Gradients, Limits, MatrixSpec, Use
+from vpps.plan.onchip.holding import PERSISTENT, Gradients, MatrixSpec, Use
 from vpps.plan.onchip.place import NARROW_ROWS, ROW_SLICED, Place
 
 
@@ -23,7 +24,6 @@ def choose_gradients(
     device: Device,
     forced: str,
     groups: int,
-    limits: Limits,
 ) -> tuple[Gradients, dict[str, Gradients]]:
     """(strategy of the kernel, strategy of each trained matrix).
 
@@ -42,7 +42,7 @@ def choose_gradients(
     elif forced == "passes" or groups > 1 or not any(use.gradients for use in uses.values()):
         strategy = "passes"
     else:
-        strategy = _automatic(uses, limits.gradients)
+        strategy = "overlay"
     of_matrix: dict[str, Gradients] = {}
     for m in trained:
         place = places[m.name]
@@ -55,21 +55,6 @@ def choose_gradients(
     if all(way == "gemm" for way in of_matrix.values()):
         strategy = "gemm"
     return strategy, of_matrix
-
-
-def _automatic(uses: Mapping[str, Use], most: Gradients) -> Gradients:
-    """Separate gradients where registers are plenty (128 of 192), else the overlay, else none that persist.
-
-    Args:
-        uses: of each tier.
-        most: what may be taken at most.
-    """
-    registers = uses["registers"]
-    comfortable = registers.total("registers") <= registers.budget * 2 // 3
-    everywhere = all(use.fits("registers") for use in uses.values())
-    if most == "registers" and comfortable and everywhere:
-        return "registers"
-    return "overlay" if most != "passes" and registers.fits("overlay") else "passes"
 
 
 def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -> bool:

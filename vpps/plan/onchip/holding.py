@@ -85,14 +85,12 @@ class Limits:
 
     Attributes:
         tile: most vertices at a time.
-        gradients: the most that an automatic choice may take: "registers", "overlay" or "passes".
         evicted: names of roles that may not be in registers.
         shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
         max_rows: most rows R of a slot; None for what the accumulators allow.
     """
 
     tile: int = TILES[0]
-    gradients: Gradients = "registers"
     evicted: frozenset[str] = frozenset()
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     max_rows: int | None = None
@@ -140,8 +138,6 @@ class Use:
         """What is taken once gradients have their place too."""
         if strategy == "registers":
             return self.weights + self.transposes + self.gradients
-        if strategy == "overlay":
-            return self.weights + max(self.transposes, self.gradients)
         return self.weights + self.transposes
 
     def fits(self, strategy: Gradients) -> bool:

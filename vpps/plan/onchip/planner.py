@@ -53,7 +53,7 @@ def _plan(request: Request) -> OnChip:
     device, options = request.device, request.options
     uses = attempt.uses()
     strategy, of_matrix = choose_gradients(
-        request.matrices, uses, attempt.places, device, options.gradients, options.groups, request.limits
+        request.matrices, uses, attempt.places, device, options.gradients, options.groups
     )
     slots, ranges = _number_slots(request.roles, attempt)
     gradient_slots = _gradient_slots(request.roles, attempt, slots, ranges, uses, of_matrix)
@@ -89,8 +89,7 @@ def _plan(request: Request) -> OnChip:
 
 
 def _number_slots(roles: Sequence[Role], attempt: Attempt) -> tuple[tuple[Slot, ...], dict[str, range]]:
-    """Slots in order, and those of each role. In each tier W come first, so that what follows them, transposes and what
-    is free, is one range for gradients."""
+    """Slots in order, and those of each role. In each tier W come first, then transposes, then what is free."""
     slots: list[Slot] = []
     ranges = {role.name: range(0) for role in roles}
     for tier in ON_CHIP:
@@ -124,9 +123,9 @@ def _gradient_slots(
             continue
         tier = attempt.places[role.name].tier
         use = uses[tier]
-        at.setdefault(tier, use.weights + (use.transposes if way == "registers" else 0))
+        at.setdefault(tier, use.weights + use.transposes)
         for s in ranges[role.name]:
-            found[s] = replace(slots[s], at=at[tier])
+            found[s] = slots[s] if way == "overlay" else replace(slots[s], at=at[tier])
             at[tier] += slots[s].size
     return tuple(found)
 
@@ -170,8 +169,8 @@ def _holders(
 def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with less and less in registers, for when the compiler spills.
 
-    Fewer vertices per tile, then fewer slots in registers (gradients that have registers of their own, then the least
-    useful role, one at a time, to shared memory or L2), then fewer rows per slot. Every plan keeps what the one before
+    Fewer vertices per tile, then fewer slots in registers (the least useful role, one at a time, to shared
+    memory or L2), then fewer rows per slot. Every plan keeps what the one before
     it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
 
     Raises:
@@ -188,14 +187,12 @@ def step_down(onchip: OnChip) -> Iterator[OnChip]:
 
 
 def _again(last: OnChip, **changes: Any) -> OnChip:
-    """The plan once more with other limits: what is out of registers stays out, shapes stay, gradients get no more."""
+    """The plan once more with other limits: what is out of registers stays out, shapes stay."""
     out = frozenset(h.name for h in last.held if h.tier != "registers")
     kept: dict[str, Any] = {
         "shapes": {h.name: h.shape for h in last.held if h.shape is not None},
         "evicted": last.limits.evicted | out,
     }
-    if last.gradients in ("overlay", "passes"):
-        kept["gradients"] = last.gradients
     limits = replace(last.limits, **(kept | changes))
     return _plan(Request(last.matrices, last.device, last.vps, last.options, limits))
 
@@ -218,21 +215,10 @@ def _without(last: OnChip, held: Held) -> OnChip | None:
 
 
 def _fewer_slots(last: OnChip) -> Iterator[OnChip]:
-    automatic = last.options.gradients == "auto"
-    if last.gradients == "registers" and automatic:
-        last = _again(last, gradients="overlay")
-        yield last
     uses = {m.name: m.uses for m in last.matrices}
     in_registers = [h for h in last.held if h.tier == "registers" and h.name not in last.options.tiers]
     for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.role == "W", h.rows * h.columns)):
         plan = _without(last, held)
-        if plan and plan.registers == last.registers and last.gradients == "overlay" and automatic:
-            # Gradients keep the registers that it leaves: they go first.
-            without_gradients = _again(last, gradients="passes")
-            if without_gradients.registers < last.registers:
-                yield without_gradients
-            last = without_gradients
-            plan = _without(last, held)
         if plan is not None and plan.registers < last.registers:
             last = plan
             yield last

@@ -16,7 +16,7 @@ from vpps.plan.onchip.slots import Shape, shapes, whole_rows
 WIDTH = 110
 WHERE = {
     "none": "none: nothing is trained",
-    "overlay": "in the place of transposes and of what is free, once backward is done (overlay)",
+    "overlay": "in the place of the weights, once backward is done: the update has those in memory (overlay)",
     "registers": "in registers of their own",
     "passes": "tile by tile, not kept on the chip (passes)",
     "gemm": "operands concatenated, one cuBLAS product per matrix and a second launch (gemm)",
