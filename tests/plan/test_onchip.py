@@ -276,9 +276,7 @@ def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
     plan = plan_onchip(tree_lstm(hidden), H200, 132)
     assert plan.gradients == "overlay"
     w = {s for name in ("U", "W") for s in plan.of(name).slots}
-    assert [gradient for gradient in plan.gradient_slots] == [
-        slot if s in w else None for s, slot in enumerate(plan.slots)
-    ]
+    assert list(plan.gradient_slots) == [slot if s in w else None for s, slot in enumerate(plan.slots)]
     assert plan.registers == plan.weights_in("registers") <= 192
 
 
