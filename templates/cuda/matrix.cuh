@@ -15,7 +15,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             const Operand x = segment(vp, i.x, s, &width);
             const float* from[MEMORY_VECTORS];
             VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
-            VP_ROLLED for (int c = lane(); c < width; c += WARP) {
+            VP_SOME for (int c = lane(); c < width; c += WARP) {
                 const float e = w[c];
                 VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, from[v][c], sum[v]);
             }
@@ -97,9 +97,8 @@ VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float
 {
     const Weights at = weights_of(vp, i);
     const int k = row * (int)i.columns + column;
-    step<Rule>(at, k, g * vp.gradient_scale, h);
+    vp.pool[i.transposed + (size_t)column * i.head.width + row] = step<Rule>(at, k, g * vp.gradient_scale, h);
     if (VP_OPAQUE(at.average)) average(at, k, i.complement);
-    vp.pool[i.transposed + (size_t)column * i.head.width + row] = at.w[k];
 }
 
 template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
@@ -125,10 +124,12 @@ VP_ROUTINE void squares_matrix(Vp& vp, const SquaresMatrix& i)
     const int columns = (int)i.columns, across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
     const Range slots = slots_of(i.matrix);
     if (slots.first == slots.last) {
-        for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int tile) {
-            const float* g = vp.pool + i.gradient + (size_t)row * columns;
-            const float sum = reduce_sum(to - from, [&](int c) { return g[from + c] * g[from + c]; });
-            if (thread() == 0) vp.pool[i.partials + (size_t)row * across + tile] = sum;
+        const int first = share(i.head.width * across, vp.id, vp.count), last = share(i.head.width * across, vp.id + 1, vp.count);
+        for_warps(last - first, [&](int t, bool mine) {
+            const int row = (first + t) / across, from = (first + t) % across * VP_TILE_COLUMNS;
+            const float* g = vp.pool + i.gradient + (size_t)row * columns + from;
+            const float sum = reduce_sum(least(VP_TILE_COLUMNS, columns - from), [&](int c) { return g[c] * g[c]; });
+            if (mine && first_lane()) vp.pool[i.partials + first + t] = sum;
         });
         return;
     }
@@ -163,8 +164,10 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
     const Range slots = slots_of(i.matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
         for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
-            place = row >= 0 ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
+            if (row >= 0) copy_async4(&place, vp.pool + i.gradient + (size_t)row * i.columns + column);
+            else place = 0.f;
         });
+        copy_async_wait();
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
             if constexpr (S::GRADIENT >= 0) {

@@ -8,8 +8,10 @@
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")
 #define VP_ROLLED _Pragma("GCC unroll 1")
+#define VP_SOME _Pragma("GCC unroll 4")
 #else
 #define VP_UNROLL _Pragma("unroll")
+#define VP_SOME _Pragma("unroll 4")    // where loads should overlap
 #define VP_ROLLED _Pragma("unroll 1")  // where code is to stay small: all instructions share the instruction cache
 #endif
 
@@ -59,6 +61,7 @@ struct Vp {
     unsigned long long patience;
     Word position;         // in the script, of the instruction that is executed
     Word fetched;          // the first word in the buffer
+    Word last;             // of the script
     Slices slices;         // of its result: what is this one's
     float gradient_scale;  // from clipping by global norm
     Store store;           // what the thread holds of weights and gradients (cuda/slots.cuh)

@@ -33,13 +33,6 @@ __device__ __forceinline__ void add_float(float* p, float v)
 {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
 }
-// Only for what nothing writes during a launch.
-__device__ __forceinline__ unsigned load_script(const unsigned* p)
-{
-    unsigned v;
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
-    return v;
-}
 __device__ __forceinline__ void nap(unsigned nanoseconds) { __nanosleep(nanoseconds); }
 __device__ __forceinline__ unsigned long long nanoseconds()
 {

@@ -158,8 +158,10 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
     const Range slots = slots_of(i.matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
         for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
-            place = row >= 0 ? vp.pool[i.weights + (size_t)row * i.columns + column] : 0.f;
+            if (row >= 0) copy_async4(&place, vp.pool + i.weights + (size_t)row * i.columns + column);
+            else place = 0.f;
         });
+        copy_async_wait();  // the thread's own, all in flight at once
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             Values<decltype(slot)> w;
             w.from(slot_memory());

@@ -5,7 +5,8 @@ enum {
     STOPPED = 1u << 30,  // added to all counters by whoever stops the launch: all waits end
     UNKNOWN_INSTRUCTION = 1,
     OUT_OF_PATIENCE = 2,
-    POLLS = 64,  // of a counter between two looks at the clock
+    POLLS = 64,          // of a counter between two looks at the clock
+    PATIENT_POLLS = 16,  // without a nap in between
 };
 
 // Who divides an instruction: the virtual processors of a group, or those of all.
@@ -31,6 +32,7 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     declare_registers(vp.store);
     vp.position = launch.script[VP_HEADER_WORDS + rank()];
     vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
+    vp.last = launch.script[3] - 1;
     if (rank() == 0) {
         VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
@@ -47,10 +49,12 @@ VP_DEVICE const Word* fetch(Vp& vp)
     const Word offset = vp.position - vp.fetched;
     if (offset + VP_HEAD_WORDS > SCRIPT_WORDS || offset + buffer[offset + 1] > SCRIPT_WORDS) {
         __syncthreads();
-        const Word end = vp.script[3];
-        VP_ROLLED for (int k = thread(); k < SCRIPT_WORDS; k += THREADS)
-            buffer[k] = vp.position + k < end ? load_script(vp.script + vp.position + k) : 0;
+        VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {  // all in flight at once
+            const Word word = vp.position + k + thread();
+            copy_async4((float*)buffer + k + thread(), (const float*)vp.script + (word < vp.last ? word : vp.last));
+        }
         vp.fetched = vp.position;
+        copy_async_wait();
         __syncthreads();
     }
     at(vp.position);
@@ -74,22 +78,21 @@ VP_DEVICE void stop(const Vp& vp, unsigned why)
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
 }
 
-// False: the launch was stopped. One thread polls; the acquire and the block's barrier order what comes after.
+// False: the launch was stopped. One thread polls; its acquire and the block's barrier order what comes after.
 VP_DEVICE bool wait(const Vp& vp, const Wait& i)
 {
     if (thread() == 0) {
         const unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
         unsigned long long began = 0;
         unsigned seen;
-        for (int polls = 1; (seen = load_relaxed(counter)) < i.target; polls++) {
-            nap(20);
+        for (int polls = 1; (seen = load_acquire(counter)) < i.target; polls++) {
+            if (polls > PATIENT_POLLS) nap(20);  // before, whoever comes is expected at any moment
             if (polls % POLLS == 0 && vp.patience) {
                 const unsigned long long now = nanoseconds();
                 if (!began) began = now;
                 else if (now - began > vp.patience) stop(vp, OUT_OF_PATIENCE), began = now;
             }
         }
-        seen = load_acquire(counter);
         if (seen >= STOPPED) store_relaxed(vp.report + 2 + rank(), vp.position);
         *verdict() = seen < STOPPED;
     }

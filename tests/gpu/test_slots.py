@@ -80,7 +80,7 @@ CASES: dict[str, Case] = {
     "256 wide": Case(Options(), lambda c: c.of(U).tier == c.of(W).tier == "registers", hidden=256),
     "512 wide": Case(Options(), lambda c: tiers(c) >= {"registers", "shared"}, hidden=512),
     "gradients in registers": Case(Options(gradients="registers"), lambda c: c.gradients == "registers", hidden=256),
-    "gradients over transposes": Case(Options(gradients="overlay"), lambda c: c.gradients == "overlay", hidden=256),
+    "gradients in place": Case(Options(gradients="overlay"), lambda c: c.gradients == "overlay", hidden=256),
     "gradients in passes": Case(Options(gradients="passes"), lambda c: c.gradients == "passes", hidden=256),
     **{
         f"round-robin, rpw {rpw}": Case(

@@ -1,12 +1,9 @@
-"""Proofs by compilation, on every architecture: weights stay in registers, nothing spills, only the script is loaded
-past the coherent caches. The kernels are those of real models, planned for a GPU of the architecture's generation.
-
-All models on sm_90, two sizes of Tree-LSTM and one other model on the others: 23 kernels.
+"""Proofs by compilation, on every architecture: weights stay in registers, nothing spills, nothing is loaded past
+the coherent caches. The kernels are those of real models, planned for a GPU of the architecture's generation.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,14 +25,7 @@ PROGRAMS: dict[str, Program] = {
     "bilstm-256": bilstm_tagger,
     "rvnn-512": rvnn,
 }
-COVERED = {
-    "sm_75": ("tree-lstm-128-128", "tree-lstm-512-256", "rvnn-512"),
-    "sm_80": ("tree-lstm-256-256", "tree-lstm-512-128", "rvnn-512"),
-    "sm_86": ("tree-lstm-128-256", "tree-lstm-256-128", "rvnn-512"),
-    "sm_90": tuple(name for name in PROGRAMS if name not in ("tree-lstm-256-128", "tree-lstm-384-256")),
-    "sm_100": ("tree-lstm-256-256", "tree-lstm-512-128", "bilstm-256"),
-    "sm_120": ("tree-lstm-128-128", "tree-lstm-256-256", "rvnn-512"),
-}
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
 def cubin_of(kernel: vpps.Specialized) -> Cubin:
@@ -44,7 +34,7 @@ def cubin_of(kernel: vpps.Specialized) -> Cubin:
     return compile_cubin(kernel.source, kernel.arch, kernel.resources.cached_registers)
 
 
-@pytest.mark.parametrize("arch, program", [(arch, program) for arch in COVERED for program in COVERED[arch]])
+@pytest.mark.parametrize("arch, program", [(arch, program) for arch in ARCHS for program in PROGRAMS])
 def test_weights_stay_in_registers(arch: str, program: str, record_property: Callable[[str, object], None]) -> None:
     model, example = PROGRAMS[program]()
     kernel = vpps.specialize(model, example, arch=arch)
@@ -55,9 +45,8 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
     assert found.cached_registers == onchip.registers > 0
     assert onchip.registers <= live <= found.registers <= 255
-    # The source asks for one such load, that of the script's words, and the compiler made no other one.
-    assert kernel.source.count("ld.global.nc") == 1
-    assert len(sass.noncoherent(code)) == 1
+    # The kernel asks for no load past the coherent caches, and the compiler made none of its own (kernel.md 3).
+    assert sass.noncoherent(code) == []
     assert cubin.warnings == ()
     assert found.shared_bytes + kernel.spec.chip.shared_bytes <= onchip.device.shared_per_block
     reached = (
@@ -74,18 +63,8 @@ def test_a_large_tree_lstm_keeps_its_recurrent_weights_on_the_chip() -> None:
     """However far the planner has to step down: 512 units on an H200 is what registers hold at most."""
     model, example = PROGRAMS["tree-lstm-512-128"]()
     onchip = vpps.specialize(model, example).arrangement.onchip
-    assert {onchip.of(f"tree_lstm/{name}").tier for name in ("U", "U^T", "W", "W^T")} == {"registers"}
-
-
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
-def test_only_the_script_is_loaded_past_the_coherent_caches(arch: str) -> None:
-    """The one such load is the one that fetches the script: with a plain load in its place there is none."""
-    model, example = tree_lstm(16, embedding=16)
-    kernel = vpps.specialize(model, example, arch=arch, sms=4)
-    (load,) = sass.noncoherent_loads(cubin_of(kernel))
-    assert re.match(r"(@!?P\d )?LDG\.\S*CONSTANT\S* R\d+, ", load)
-    plain = kernel.source.replace("ld.global.nc.u32", "ld.global.u32")
-    assert sass.noncoherent_loads(compile_cubin(plain, arch)) == []
+    assert {onchip.of(f"tree_lstm/{name}").tier for name in ("U", "U^T", "W", "W^T")} <= {"registers", "shared"}
+    assert {onchip.of(f"tree_lstm/{name}").tier for name in ("U", "U^T")} == {"registers"}
 
 
 class TestForced:
@@ -105,12 +84,12 @@ class TestForced:
                 (graph, vpps.sum(node(node(x, x), x))),
                 blocks_per_sm=2,
                 ownership="round-robin",
-                rpw=2,
+                rpw=3,
                 tile=8,
                 gradients="overlay",
                 tiers={"W": "registers", "W^T": "registers"},
             )
-        for words in ("rpw=2", "tile=8", "gradients='overlay'", "blocks_per_sm=2", "tiers={'W': 'shared'}"):
+        for words in ("rpw=3", "tile=8", "gradients='overlay'", "blocks_per_sm=2", "tiers={'W': 'shared'}"):
             assert words in str(caught.value)
 
 

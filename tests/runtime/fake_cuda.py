@@ -173,9 +173,6 @@ class FakeCuda:
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[CUresult, str]:
         return OK, "context"
 
-    def cuDevicePrimaryCtxRelease(self, device: int) -> tuple[CUresult]:
-        return self._done("release")
-
     def cuCtxPushCurrent(self, context: str) -> tuple[CUresult]:
         assert context == "context"
         self.depth += 1

@@ -161,10 +161,24 @@ WEAKENED = {
         "seen = load_relaxed(counter)",
         "unwritten fence: .* acquires nothing",
     ),
-    "a copy that nobody waits for": ("copy_async_wait();\n", ";\n", "race: .* nobody has waited for the copy yet"),
+    "vectors that nobody waits for": (
+        "copy_async_wait();\n        __syncthreads();\n        row = next;",
+        "__syncthreads();\n        row = next;",
+        "race: .* nobody has waited for the copy yet",
+    ),
+    "weights that nobody waits for": (
+        "copy_async_wait();  // the thread's own",
+        "// the thread's own",
+        "race: .* nobody has waited for the copy yet",
+    ),
+    "words of the script that nobody waits for": (
+        "vp.fetched = vp.position;\n        copy_async_wait();",
+        "vp.fetched = vp.position;",
+        "race: .* nobody has waited for the copy yet",
+    ),
     "weights through the cache that is not coherent": (
-        "row >= 0 ? vp.pool[i.weights + (size_t)row * i.columns + column] : 0.f",
-        "row >= 0 ? as_float(load_script((Word*)vp.pool + i.weights + (size_t)row * i.columns + column)) : 0.f",
+        "copy_async4(&place, vp.pool + i.weights + (size_t)row * i.columns + column)",
+        "place = as_float(load_script((Word*)vp.pool + i.weights + (size_t)row * i.columns + column))",
         "non-coherent read: .* writes pool",
     ),
     "a signal that is given twice": (

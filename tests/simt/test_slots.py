@@ -67,7 +67,7 @@ def unevenly_dealt() -> Network:
 
 
 CASES: dict[str, Case] = {
-    "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "registers", paper=True),
+    "tree-lstm": Case(models.tree_lstm, 3, Options(), lambda c: c.gradients == "overlay", paper=True),
     "tagger": Case(models.tagger, 3, Options(), lambda c: "registers" in tiers(c), paper=True),
     "child-sum": Case(models.child_sum, 2, Options(), lambda c: "registers" in tiers(c), paper=True),
     "attention": Case(models.attention, 3, Options(), lambda c: "registers" in tiers(c), paper=True),
@@ -75,8 +75,8 @@ CASES: dict[str, Case] = {
     # one virtual processor
     "alone": Case(models.tree_lstm, 1, Options(), lambda c: "registers" in tiers(c)),
     # where gradients are
-    "gradients over transposes": Case(
-        models.tree_lstm, 3, Options(gradients="overlay"), lambda c: c.gradients == "overlay"
+    "gradients in registers of their own": Case(
+        models.tree_lstm, 3, Options(gradients="registers"), lambda c: c.gradients == "registers"
     ),
     "gradients in passes": Case(
         models.tree_lstm, 3, Options(gradients="passes"), lambda c: c.gradients == "passes", paper=True

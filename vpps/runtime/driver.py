@@ -199,6 +199,9 @@ def why_cuda_is_unusable() -> str | None:
     return None
 
 
+_CONTEXTS: dict[int, Any] = {}  # of this process, by the number of the GPU
+
+
 class DeviceMemory(NamedTuple):
     """Memory of the GPU; goes back to CuPy's allocator with the last reference to it."""
 
@@ -236,9 +239,12 @@ class Driver:
 
         self._cupy = cupy
         self._api = api
-        self._device = device
         self.lost = False
-        self._context = self._value(api.cuDevicePrimaryCtxRetain(device))  # the one that CuPy and PyTorch use, too
+        # The one that CuPy and PyTorch use, too; kept as long as the process lives: were this the last owner to let it
+        # go, CuPy's memory would go with it.
+        if device not in _CONTEXTS:
+            _CONTEXTS[device] = self._value(api.cuDevicePrimaryCtxRetain(device))
+        self._context = _CONTEXTS[device]
 
     def __enter__(self) -> Self:
         self._api.cuCtxPushCurrent(self._context)
@@ -368,7 +374,6 @@ class Driver:
             *(partial(api.cuStreamDestroy, s) for s in streams),
             *([] if kernel is None else [partial(api.cuModuleUnload, kernel.module)]),
             api.cuCtxPopCurrent,
-            partial(api.cuDevicePrimaryCtxRelease, self._device),
         ]
 
     # ---- kernels
