@@ -15,7 +15,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             const Operand x = segment(vp, i.x, s, &width);
             const float* from[MEMORY_VECTORS];
             VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
-            VP_SOME for (int c = lane(); c < width; c += WARP) {
+            VP_ROLLED for (int c = lane(); c < width; c += WARP) {
                 const float e = w[c];
                 VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, from[v][c], sum[v]);
             }
@@ -171,9 +171,7 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
             if constexpr (S::GRADIENT >= 0) {
-                Values<S> g;
-                g.from(slot_memory());
-                g.write_gradient(vp.store);
+                Values<S>::gradient_from(slot_memory(), vp.store);
             }
         });
     }

@@ -218,7 +218,7 @@ template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
     Chunks chunks;
     VP_ROLLED for (int first = 0; first < n; first += CHUNK) {
         float part = 0.f;
-        VP_ROLLED for (int k = first; k < least(first + CHUNK, n); k++) part += *f(k);
+        VP_SOME for (int k = first; k < least(first + CHUNK, n); k++) part += *f(k);
         chunks.add(part);
     }
     put(0, chunks.sum());

@@ -49,6 +49,35 @@ template <int AT, int K, int N> VP_DEVICE void write_registers(Store& store, con
         write_registers<AT, K + 1>(store, v);
     }
 }
+// One after the other from memory to registers: N values on their way would need N registers more.
+template <int AT, int K, int N> VP_DEVICE void fill_registers(Store& store, const float* mine)
+{
+    if constexpr (K < N) {
+        write_register<AT + K>(store, mine[K * THREADS]);
+        fill_registers<AT, K + 1, N>(store, mine);
+    }
+}
+template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void fill(Store& store, const float* mine)
+{
+    if constexpr (IN_REGISTERS) fill_registers<AT, 0, N>(store, mine);
+    else {
+        VP_UNROLL for (int k = 0; k < N; k++) shared_weights()[(AT + k) * THREADS + thread()] = mine[k * THREADS];
+    }
+}
+template <int AT, int K, int N> VP_DEVICE void drain_registers(const Store& store, float* mine)
+{
+    if constexpr (K < N) {
+        mine[K * THREADS] = read_register<AT + K>(store);
+        drain_registers<AT, K + 1, N>(store, mine);
+    }
+}
+template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void drain(const Store& store, float* mine)
+{
+    if constexpr (IN_REGISTERS) drain_registers<AT, 0, N>(store, mine);
+    else {
+        VP_UNROLL for (int k = 0; k < N; k++) mine[k * THREADS] = shared_weights()[(AT + k) * THREADS + thread()];
+    }
+}
 template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void read(const Store& store, float (&v)[N])
 {
     if constexpr (IN_REGISTERS) read_registers<AT, 0>(store, v);
@@ -78,13 +107,21 @@ template <class S> struct Values {
     VP_DEVICE void read_gradient(const Store& store) { read<S::GRADIENT, S::GRADIENT_IN_REGISTERS>(store, of); }
     VP_DEVICE void write_gradient(Store& store) { write<S::GRADIENT, S::GRADIENT_IN_REGISTERS>(store, of); }
     // By way of memory of the thread's own in `buffer`.
-    VP_DEVICE void to(float* buffer)
+    VP_DEVICE static void weights_to(float* buffer, const Store& store)
     {
-        VP_UNROLL for (int k = 0; k < S::R * S::C; k++) buffer[k * THREADS + thread()] = of[k];
+        drain<S::AT, S::IN_REGISTERS, S::R * S::C>(store, buffer + thread());
     }
-    VP_DEVICE void from(const float* buffer)
+    VP_DEVICE static void gradient_to(float* buffer, const Store& store)
     {
-        VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = buffer[k * THREADS + thread()];
+        drain<S::GRADIENT, S::GRADIENT_IN_REGISTERS, S::R * S::C>(store, buffer + thread());
+    }
+    VP_DEVICE static void weights_from(const float* buffer, Store& store)
+    {
+        fill<S::AT, S::IN_REGISTERS, S::R * S::C>(store, buffer + thread());
+    }
+    VP_DEVICE static void gradient_from(const float* buffer, Store& store)
+    {
+        fill<S::GRADIENT, S::GRADIENT_IN_REGISTERS, S::R * S::C>(store, buffer + thread());
     }
 };
 
@@ -163,9 +200,7 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
         });
         copy_async_wait();  // the thread's own, all in flight at once
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
-            Values<decltype(slot)> w;
-            w.from(slot_memory());
-            w.write_weights(vp.store);
+            Values<decltype(slot)>::weights_from(slot_memory(), vp.store);
         });
     }
 }
@@ -419,11 +454,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
         });
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
-            if constexpr (S::TRAINED) {
-                Values<S> g;
-                g.read_weights(vp.store);
-                g.to(slot_memory());
-            }
+            if constexpr (S::TRAINED) Values<S>::weights_to(slot_memory(), vp.store);
         });
         for_elements(owned, slots, s, (int)i.columns, [&](float sum, int row, int column) {
             if (row < 0) return;
@@ -462,15 +493,10 @@ template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& 
         VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
             for_slots<0>({s, s + 1}, [&](auto slot, int) {
                 using S = decltype(slot);
-                if constexpr (S::GRADIENT >= 0) {
-                    Values<S> g;
-                    if (none) g.clear();
-                    else g.read_gradient(vp.store);
-                    g.to(slot_memory());
-                }
+                if constexpr (S::GRADIENT >= 0) Values<S>::gradient_to(slot_memory(), vp.store);
             });
             for_elements(owned, slots, s, columns, [&](float g, int row, int column) {
-                if (row >= 0) f(g, row, column);
+                if (row >= 0) f(VP_OPAQUE(none) ? 0.f : g, row, column);
             });
         }
         return;

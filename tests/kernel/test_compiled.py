@@ -82,14 +82,13 @@ class TestForced:
             vpps.specialize(
                 model,
                 (graph, vpps.sum(node(node(x, x), x))),
-                blocks_per_sm=2,
                 ownership="round-robin",
-                rpw=3,
+                rpw=8,
                 tile=8,
                 gradients="overlay",
                 tiers={"W": "registers", "W^T": "registers"},
             )
-        for words in ("rpw=3", "tile=8", "gradients='overlay'", "blocks_per_sm=2", "tiers={'W': 'shared'}"):
+        for words in ("rpw=8", "tile=8", "gradients='overlay'", "tiers={'W': 'registers'", "tiers={'W^T': 'shared'}"):
             assert words in str(caught.value)
 
 

@@ -85,4 +85,5 @@ class Cublas:
 def _destroy(api: Any, handle: int, driver: Driver, pid: int) -> None:
     """Give the handle back. In a forked child there is none, and of a GPU that is lost nothing is left to free."""
     if os.getpid() == pid and not driver.lost:
-        api.destroy(handle)
+        with driver:
+            api.destroy(handle)
