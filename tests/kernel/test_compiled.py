@@ -88,7 +88,7 @@ class TestForced:
                 gradients="overlay",
                 tiers={"W": "registers", "W^T": "registers"},
             )
-        for words in ("rpw=8", "tile=8", "gradients='overlay'", "tiers={'W': 'registers'", "tiers={'W^T': 'shared'}"):
+        for words in ("rpw=8", "tile=8", "gradients='overlay'", "tiers={'W': 'registers'", "tiers={'W': 'shared'}"):
             assert words in str(caught.value)
 
 
