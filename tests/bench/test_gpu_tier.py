@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -46,4 +47,5 @@ def test_some_of_it_runs_on_an_imaginary_gpu() -> None:
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with it
+    assert ("6 passed" if torch else "5 passed, 1 skipped") in done.stdout
