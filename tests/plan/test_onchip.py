@@ -487,6 +487,7 @@ def test_every_step_is_smaller_and_another_kernel(device: str, ownership: str, h
     sizes = [(p.tile, p.registers, max((s.rows for s in p.slots), default=0)) for p in plans]
     for before, after in pairwise(sizes):
         assert all(b >= a for b, a in zip(before, after, strict=True))
+        assert before != after
     assert len({p.to_key() for p in plans}) == len(plans)
     for held in (held for p in plans for held in p.held if held.shape):
         tables = [owned_rows(held, vp, gpu.sms) for vp in range(gpu.sms)]
