@@ -35,7 +35,7 @@ template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, cons
         VP_UNROLL for (int k = 0; k < N; k++) row.x[k] = source.of[k].row(r);
         return row;
     };
-    const auto at = [&](const Rows<N>& row, int u) {
+    const auto at = [&](const Rows<N>& row, int u) VP_INLINE {
         int units[N];
         VP_UNROLL for (int k = 0; k < N; k++) units[k] = u;
         return f(row, units);
@@ -59,7 +59,7 @@ template <int N, class Args, class F> VP_DEVICE void map_rows(const Vp& vp, cons
 // F is a device function of templates/ops.
 template <auto F, int N, class Args> VP_ROUTINE void map(const Vp& vp, const Args& i)
 {
-    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply<F>(row, units, i.value); });
+    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) VP_INLINE { return apply<F>(row, units, i.value); });
 }
 
 VP_ROUTINE void zero(const Vp& vp, const Fill& i)

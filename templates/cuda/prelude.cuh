@@ -4,6 +4,7 @@
 #define VP_ROUTINE [[maybe_unused]] static __device__ __forceinline__
 #define VP_GLOBAL extern "C" __global__
 #define VP_SIMD
+#define VP_INLINE
 #define VP_OPAQUE(x) opaque(x)
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")

@@ -17,6 +17,7 @@
 #define VP_GLOBAL static
 #define VP_ROUTINE static __attribute__((noinline))  // one instruction: inlining them all makes compiling 6x slower
 #define VP_SIMD _Pragma("omp simd")
+#define VP_INLINE __attribute__((always_inline))  // for lambdas: one that is called twice and not inlined is no vector code
 #define VP_ROLLED
 #define VP_OPAQUE(x) (x)
 #define VP_UNROLL _Pragma("GCC unroll 16")
