@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
 from vpps.errors import GraphError, HandleError, SpillError
 from vpps.explanation import KernelFacts, explain
 from vpps.graph import functions
@@ -23,7 +24,6 @@ from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
 from vpps.plan.update import Update
-from vpps.specialise import NO_CHIP, Arrangement, arrangements, matrices_of
 
 Example = tuple[Graph, Expression]
 
@@ -152,7 +152,7 @@ def specs(
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
 
-    Raises as `vpps.specialise.arrangements`.
+    Raises as `vpps.arrangement.arrangements`.
     """
     graph, loss = example
     for arrangement in arrangements(matrices_of(graph.blocks), gpu, vps, options, update is not None):

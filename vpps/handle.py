@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.ahead import Example, check_example, check_loss, example_plan
+from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
 from vpps.config import TARGET, VERIFY
 from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError, SpillError
 from vpps.explanation import KernelFacts, explain
@@ -38,7 +39,6 @@ from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.growth import grow
 from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
-from vpps.specialise import NO_CHIP, Arrangement, arrangements, matrices_of
 from vpps.timeline import HostSpan, Timeline
 from vpps.values import as_index, as_number
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.test_slots import CASES, Sentiment
+from vpps.arrangement import arrangements, matrices_of
 from vpps.plan.onchip import known_device
 from vpps.runtime.driver import Properties
-from vpps.specialise import arrangements, matrices_of
 
 ROOT = Path(__file__).parents[2]
 SOME = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import tempfile
@@ -83,6 +84,18 @@ def _flush(file: Path) -> None:
     """To the disk: else a power failure may leave a file that has its name but not its contents."""
     with file.open("rb") as f:
         os.fsync(f.fileno())
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """A compiled kernel of the cache, loaded. Raises CompileError; then it is gone, and compiled anew the next time."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise CompileError(
+            f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
+            "does not help set CXX to another compiler"
+        ) from error
 
 
 def _private_directory(folder: Path) -> Path:

@@ -31,11 +31,6 @@ class KernelSlot:
     gradient_in_registers: bool = True
     trained: bool = True
 
-    @property
-    def rows_of_block(self) -> int:
-        """Rows of a matrix that it holds."""
-        return self.rows * (WARPS // self.warps)
-
     def __str__(self) -> str:
         """As members of an enum of the kernel."""
         return (

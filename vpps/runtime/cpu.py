@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import CapacityError, CompileError, HandleError
+from vpps.errors import CapacityError, HandleError
+from vpps.kernel.cache import load_library
 from vpps.kernel.host_compiler import build_cpu
 from vpps.kernel.spec import KernelSpec
 from vpps.runtime.cores import default_vps, usable_cores
@@ -29,14 +30,7 @@ _POLL_MS = 100  # how long Python waits at a time, so that Ctrl-C is seen
 
 @lru_cache(maxsize=8)
 def _library(path: Path) -> ctypes.CDLL:
-    try:
-        lib = ctypes.CDLL(str(path))
-    except OSError as error:
-        path.unlink(missing_ok=True)  # the next attempt compiles it anew
-        raise CompileError(
-            f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
-            "does not help set CXX to another compiler"
-        ) from error
+    lib = load_library(path)
     lib.vpps_open.restype = ctypes.c_void_p
     lib.vpps_open.argtypes = [ctypes.c_int, ctypes.c_int]
     lib.vpps_close.restype = None

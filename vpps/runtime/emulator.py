@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import CapacityError, CompileError, HandleError
+from vpps.errors import CapacityError, HandleError
+from vpps.kernel.cache import load_library
 
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
@@ -92,14 +93,7 @@ def _library(path: Path) -> _Library:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    try:
-        lib = ctypes.CDLL(str(path))
-    except OSError as error:
-        path.unlink(missing_ok=True)  # the next attempt compiles it anew
-        raise CompileError(
-            f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
-            "does not help set CXX to another compiler"
-        ) from error
+    lib = load_library(path)
     lib.vpps_simt_sees_races.restype = ctypes.c_int
     lib.vpps_simt_sees_races.argtypes = []
     lib.vpps_simt_run.restype = ctypes.c_int
