@@ -72,6 +72,7 @@ from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
 from vpps.plan.onchip import ChipOptions
+from vpps.plan.passes import Passes
 from vpps.timeline import Timeline
 
 _SUBMODULES = ("data", "nn", "reference", "zoo")
@@ -114,6 +115,7 @@ __all__ = [
     "NonFiniteError",
     "Optimizer",
     "Parameter",
+    "Passes",
     "RMSprop",
     "ScriptError",
     "ShapeError",

@@ -23,6 +23,7 @@ from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
+from vpps.plan.passes import Passes
 from vpps.plan.update import Update
 
 Example = tuple[Graph, Expression]
@@ -78,6 +79,7 @@ def specialize(
     clip_norm: float | None = None,
     train: bool = True,
     schedule: str = "vector",
+    passes: Passes | None = None,
     **options: Any,
 ) -> Specialized:
     """The kernel that a handle would compile for a model, on any machine: neither a driver nor a GPU is needed.
@@ -99,7 +101,7 @@ def specialize(
         optimizer: default `SGD`; only its kind matters.
         clip_norm: None if gradients are not to be clipped; else any bound.
         train: False for a kernel that evaluates only.
-        schedule: as of `vpps.Handle`.
+        schedule, passes: as of `vpps.Handle`.
         **options: the fields of `vpps.ChipOptions`, to force something of how weights are distributed over the chip.
 
     Raises:
@@ -124,11 +126,11 @@ def specialize(
         raise HandleError(f"groups={groups}: expected a positive number")
     moments = len(rule.moments) if train else 0
     if target == "cpu":
-        return _for_cpu(model, graph, loss, update, vps, moments, schedule)
+        return _for_cpu(model, graph, loss, update, vps, moments, schedule, passes)
     gpu, arch = _gpu(target, device, arch, sms)
     blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
     made_for = arch if target == "cuda" else ""
-    found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule)
+    found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule, passes)
     for stepped_down, (spec, arrangement, parameters) in enumerate(found):
         try:
             source, binary, resources = _compile(target, spec, arch, blocks * groups)
@@ -149,6 +151,7 @@ def specs(
     moments: int,
     options: ChipOptions,
     schedule: str = "vector",
+    passes: Passes | None = None,
 ) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
     """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
 
@@ -158,7 +161,7 @@ def specs(
     for arrangement in arrangements(matrices_of(graph.blocks), gpu, vps, options, update is not None):
         groups = options.groups
         parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots, groups=groups)
-        plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
+        plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         yield KernelSpec(plan.instructions, arrangement.chip), arrangement, parameters
 
 
@@ -267,6 +270,7 @@ def _for_cpu(
     vps: int | None,
     moments: int,
     schedule: str,
+    passes: Passes | None,
 ) -> Specialized:
     from vpps.kernel.host_compiler import build_cpu
     from vpps.runtime.cores import default_vps, usable_cores
@@ -274,6 +278,6 @@ def _for_cpu(
     count = default_vps(usable_cores(), update is not None) if vps is None else vps
     binary, source, tile = build_cpu()
     parameters = Distribution(model, count, tile.panel, moments, update is not None)
-    plan = example_plan(Planner(parameters, "sinks-last", schedule), graph, loss, update)
+    plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
     spec = KernelSpec(plan.instructions)
     return Specialized("cpu", tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)

@@ -31,6 +31,9 @@ PATIENCE = Variable(
     "cuda target: seconds that virtual processors wait before they end a launch; 0: no limit",
 )
 VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (slow; on in vpps's own tests)")
+PASSES = Variable(
+    "VPPS_PASSES", "all", "passes of the cell compiler (vpps.Passes): all, none, NAME or -NAME, comma-separated"
+)
 SIMT_SEED = Variable("VPPS_SIMT_SEED", "0", "simt target: seed of the order in which threads run; 0 runs them in order")
 SIMT_RACES = Variable("VPPS_SIMT_RACES", "1", "simt target: 0 does not look for races, which makes it faster")
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, else clang++")

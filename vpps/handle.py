@@ -31,6 +31,7 @@ from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import ChipOptions
+from vpps.plan.passes import Passes
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
@@ -104,6 +105,7 @@ class Handle:
         onchip: what to force of the distribution of weights over the chip (cuda, simt), a `vpps.ChipOptions`; default:
             nothing. With `groups=2` two halves of the virtual processors hold a copy of the weights each, and run their
             own part of a batch.
+        passes: what the cell compiler does, a `vpps.Passes`; default: everything, or as VPPS_PASSES says.
         example: a graph as the handle will get them, and its loss. The kernel for it is compiled now, for evaluation
             too, and not with the first call; other graphs may still need an instruction more, and compile it then.
 
@@ -134,6 +136,7 @@ class Handle:
         verify: bool | None = None,
         timeline: bool = False,
         onchip: ChipOptions | None = None,
+        passes: Passes | None = None,
         example: Example | None = None,
     ) -> None:
         if not isinstance(model, Model):
@@ -146,6 +149,8 @@ class Handle:
             raise HandleError(f"{given}: expected 'auto', 'cpu', 'cuda' or 'simt'")
         if onchip is not None and not isinstance(onchip, ChipOptions):
             raise HandleError(f"onchip={onchip!r}: expected vpps.ChipOptions(...)")
+        if passes is not None and not isinstance(passes, Passes):
+            raise HandleError(f"passes={passes!r}: expected vpps.Passes(...)")
         if onchip is not None and target == "cpu":
             raise HandleError(
                 "onchip=...: target 'cpu' keeps weights and their gradients in memory; leave it out, or use "
@@ -188,6 +193,7 @@ class Handle:
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._onchip = ChipOptions() if onchip is None else onchip
+        self._passes = Passes.from_environment() if passes is None else passes
         try:
             self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
         except HandleError as error:
@@ -624,7 +630,7 @@ class Handle:
         self._plan = self._planner = None
         slots = self._arrangement.slots
         distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0), accumulate, slots)
-        self._planner = Planner(distribution, self.policy, self.schedule)
+        self._planner = Planner(distribution, self.policy, self.schedule, self._passes)
 
     def _arrange(self, graph: Graph) -> bool:
         """Decide what the chip holds, if the graph has matrices for which that has not been done. Whether it has."""

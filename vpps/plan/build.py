@@ -21,6 +21,7 @@ from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Args, Data, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import SlabMemory
+from vpps.plan.passes import Passes
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, Schedule
 from vpps.plan.templates import CellTemplates
@@ -129,11 +130,15 @@ class Planner:
         distribution: places of the parameters, number of virtual processors.
         policy: name of the batching policy.
         schedule: name of the schedule.
+        passes: of the cell compiler; default as VPPS_PASSES says.
     """
 
-    def __init__(self, distribution: Distribution, policy: str, schedule: str = "vector") -> None:
+    def __init__(
+        self, distribution: Distribution, policy: str, schedule: str = "vector", passes: Passes | None = None
+    ) -> None:
         self.distribution = distribution
         self.policy = policy
+        self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
         self._cells: dict[TracedCell, CellTemplates] = {}
 
@@ -144,7 +149,7 @@ class Planner:
             for p in cell.parameters:
                 if p not in self.distribution.places:
                     raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
-            known = self._cells[cell] = CellTemplates(cell, self.distribution, self.schedule.exclusive)
+            known = self._cells[cell] = CellTemplates(cell, self.distribution, self.schedule.exclusive, self.passes)
         return known
 
     def plan_forward(self, graph: Graph, wanted: Sequence[Expression], held: Held = NOTHING_HELD) -> Plan:

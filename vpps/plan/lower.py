@@ -42,6 +42,7 @@ from vpps.plan.instr import (
     Uses,
     View,
 )
+from vpps.plan.passes import Passes
 from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
@@ -56,6 +57,7 @@ class LoweredCell:
     Args:
         exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
             products, which those execute that hold rows of the matrix.
+        passes: of the cell compiler.
 
     Attributes:
         cell: the traced cell.
@@ -68,7 +70,7 @@ class LoweredCell:
         input_gradient: view of a graph input's gradient, if it was asked for.
     """
 
-    def __init__(self, cell: TracedCell, distribution: Distribution, exclusive: bool) -> None:
+    def __init__(self, cell: TracedCell, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
         self.cell = cell
         self.slabs: list[Slab] = []
         self.n_forward_slabs = 0
@@ -79,15 +81,16 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements, View]] = []
         self.input_gradient: View | None = None
-        Lowering(self, distribution, exclusive).run()
+        Lowering(self, distribution, exclusive, passes).run()
 
 
 class Lowering:
     """The pass itself; state that is dropped afterwards."""
 
-    def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool) -> None:
+    def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
         self.out = result
         self.exclusive = exclusive
+        self.passes = passes
         self.places = distribution.places
         self.n_vps = distribution.n_vps
         self.groups = distribution.groups

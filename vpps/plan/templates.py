@@ -11,6 +11,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, RandomKey, View
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import SlabGroups
+from vpps.plan.passes import Passes
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 
@@ -53,6 +54,7 @@ class CellTemplates:
 
     Args:
         exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
+        passes: of the cell compiler.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
@@ -63,9 +65,13 @@ class CellTemplates:
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
     """
 
-    def __init__(self, cell: TracedCell, distribution: Distribution, exclusive: bool = False) -> None:
+    def __init__(
+        self, cell: TracedCell, distribution: Distribution, exclusive: bool = False, passes: Passes | None = None
+    ) -> None:
         self.cell = cell
-        self.lowered = LoweredCell(cell, distribution, exclusive)
+        self.lowered = LoweredCell(
+            cell, distribution, exclusive, Passes.from_environment() if passes is None else passes
+        )
         self.keys: dict[ListKey, int] = {}
         self._fused: dict[tuple[Any, ...], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)

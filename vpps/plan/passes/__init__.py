@@ -1,0 +1,59 @@
+"""The cell compiler: static passes on traced cells, a module for each, with a switch for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from vpps.config import PASSES
+from vpps.errors import HandleError
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What the cell compiler does with every cell. For studies: the defaults are what is fastest.
+
+    Attributes:
+        common_subexpressions: equal operations of a cell are one.
+        constants: what can be computed while compiling is, and operations that change nothing go.
+        dead_outputs: results of a cell that nothing reads have no backward; in inference they are not computed.
+        horizontal: several products of one vector are one product with the stacked matrices.
+        lazy_batching: of a recurrent cell, operators that read nothing of other vertices of the recurrence run for all
+            vertices before its first level, and those that none of these reads after its last (Cavs, section 3.4).
+        fusion: elementwise operators between products are one instruction, generated for the cell.
+        alignment: virtual processors own the same hidden units of what follows each other, so that nothing waits
+            between; without it every product and every operator is followed by a barrier.
+        streaming: what runs before the first level fills the time that virtual processors would wait at barriers.
+        recompute: cheap values that backward reads are computed again there, not stored.
+    """
+
+    common_subexpressions: bool = True
+    constants: bool = True
+    dead_outputs: bool = True
+    horizontal: bool = True
+    lazy_batching: bool = True
+    fusion: bool = True
+    alignment: bool = True
+    streaming: bool = True
+    recompute: bool = False
+
+    @classmethod
+    def from_environment(cls) -> Passes:
+        """As VPPS_PASSES says: comma-separated `all`, `none`, `name` or `-name`, from left to right.
+
+        Raises:
+            HandleError: an unknown name.
+        """
+        found = cls()
+        names = [f.name for f in fields(cls)]
+        for word in filter(None, (w.strip() for w in PASSES.get().split(","))):
+            on, name = word[0] != "-", word.lstrip("-")
+            if word in ("all", "none"):
+                found = cls(**dict.fromkeys(names[:-1], word == "all"), recompute=False)
+            elif name in names:
+                found = replace(found, **{name: on})
+            else:
+                raise HandleError(
+                    f"{PASSES.name}={PASSES.get()}: {name!r} is no pass; there are all, none, {', '.join(names)}, and "
+                    "each with a minus before it"
+                )
+        return found
