@@ -23,7 +23,7 @@ import vpps
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import group_vertices
-from vpps.plan.topology import Topology, stages
+from vpps.plan.topology import Topology, known_policy
 from vpps.plan.update import Update
 
 BENCH = "grouping"
@@ -44,7 +44,7 @@ def dealing(planner: Planner, graph: vpps.Graph) -> Callable[[], object]:
     """What deals the vertices of a graph to the planner's groups."""
     topology = Topology(graph)
     cells = [planner.templates(b.cell) for b in topology.blocks]
-    of_vertex, runs = stages(topology, planner.policy), np.ones(topology.n_calls, bool)
+    of_vertex, runs = known_policy(planner.policy).stages(topology), np.ones(topology.n_calls, bool)
     return partial(group_vertices, topology, cells, of_vertex, planner.distribution.groups, runs)
 
 

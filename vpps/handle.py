@@ -531,7 +531,7 @@ class Handle:
             raise GraphError("input_gradient: the latest call was forward, which computes no gradients")
         for block in plan.blocks:
             view = block.cell.lowered.input_gradient
-            row = np.flatnonzero(block.arrays.first[block.order] == expression.ref)
+            row = np.flatnonzero(block.arrays.values[0][block.order] == expression.ref)
             if view is None or not len(row):
                 continue
             if row[0] >= block.n_needed:

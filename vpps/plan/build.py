@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,15 @@ from vpps.ops.philox import LaunchKey
 from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Distribution, Held
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
-from vpps.plan.instr import Args, Data, Instr, Offsets, RandomKey, Uses
+from vpps.plan.instr import Beside, BesideGradient, Data, Elements, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import SlabMemory
-from vpps.plan.passes import Passes
+from vpps.plan.passes import Passes, lazy_batching
+from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.phases import PartTemplates, Piece, encode_parts, pieces
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, Schedule
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import Ints, Topology, stages
+from vpps.plan.topology import BlockArrays, Ints, Topology, known_policy
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
 from vpps.script.products import Sequel
@@ -140,16 +142,39 @@ class Planner:
         self.policy = policy
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
+        self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
         self._cells: dict[TracedCell, CellTemplates] = {}
+        self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
+        self._of_parts: dict[tuple[Part, ...], list[PartTemplates]] = {}
+
+    def check(self, cell: TracedCell) -> None:
+        """Raise ModelError where a cell uses a parameter of another model."""
+        for p in cell.parameters:
+            if p not in self.distribution.places:
+                raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
 
     def templates(self, cell: TracedCell) -> CellTemplates:
         """The encoded cell. Raises ModelError where it uses a parameter of another model."""
         known = self._cells.get(cell)
         if known is None:
-            for p in cell.parameters:
-                if p not in self.distribution.places:
-                    raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
-            known = self._cells[cell] = CellTemplates(cell, self.distribution, self.schedule.exclusive, self.passes)
+            self.check(cell)
+            known = self._cells[cell] = self._encode(cell)
+        return known
+
+    def split(self, block: BlockArrays, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+        """The parts of a recurrent cell (passes/lazy_batching.py)."""
+        key = block.cell, gathered, scattered
+        if key not in self._parts:
+            self._parts[key] = lazy_batching.split(*key)
+        return self._parts[key]
+
+    def templates_of(self, parts: tuple[Part, ...]) -> list[PartTemplates]:
+        """The encoded parts of a cell."""
+        known = self._of_parts.get(parts)
+        if known is None:
+            for part in parts:
+                self.check(part.cell)
+            known = self._of_parts[parts] = encode_parts(parts, self._encode)
         return known
 
     def plan_forward(self, graph: Graph, wanted: Sequence[Expression], held: Held = NOTHING_HELD) -> Plan:
@@ -208,24 +233,51 @@ class _Build:
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
         self._key_position = -1
-        self.addresses: Ints = np.full(len(topology.value_block), -1, np.int64)
-        cells = [planner.templates(b.cell) for b in topology.blocks]
-        of_vertex = stages(topology, planner.policy)
-        groups: Sequence[Ints | None] = [None] * len(cells)
+        policy = known_policy(planner.policy)
+        of_vertex = policy.stages(topology)
+        groups: Sequence[Ints | None] = [None] * len(of_vertex)
         self.grouping: Grouping | None = None
         self.schedule: Schedule
         if self.distribution.groups > 1:
+            cells = [planner.templates(b.cell) for b in topology.blocks]
             runs = needed if skip_rest else np.ones_like(needed)
             self.grouping = group_vertices(topology, cells, of_vertex, self.distribution.groups, runs)
             of_vertex, groups = self.grouping.stages, self.grouping.groups
+        split = planner.split if planner.passes.lazy_batching else None
+        planned, n_values, stretch = pieces(topology, of_vertex, groups, split, policy.at_once)
+        if self.grouping is not None:
+            self.grouping = self.grouping.stretched(stretch)
             self.schedule = GroupedSchedule(self.writer, self.grouping)
         else:
             self.schedule = planner.schedule(self.writer)
-        self.blocks = [
-            BlockPlan(b, cell, self.distribution, stage, needed[b.calls], skip_rest, self.addresses, group)
-            for b, cell, stage, group in zip(topology.blocks, cells, of_vertex, groups, strict=True)
-        ]
+        self.n_values = topology.n_values
+        self.addresses: Ints = np.full(n_values, -1, np.int64)  # of what crosses between parts of cells, too
+        self.blocks: list[BlockPlan] = []
+        for piece in planned:
+            if piece.number == 0:
+                self._plan_block(planner, piece, planned, needed, skip_rest)
         self.memory = SlabMemory(self.blocks, self.writer.pool_floats)
+
+    def _plan_block(
+        self, planner: Planner, piece: Piece, planned: Sequence[Piece], needed: NDArray[np.bool_], skip_rest: bool
+    ) -> None:
+        """Arrange the rows of a block, or of all parts of one, which have them in the same order."""
+        arguments = self.distribution, needed[piece.arrays.calls], skip_rest, self.addresses
+        if not piece.parts:
+            whole = planner.templates(piece.arrays.cell)
+            self.blocks.append(BlockPlan(piece.arrays, whole, piece.stage, piece.group, *arguments))
+            return
+        made: dict[int, BlockPlan] = {}
+        first = planned.index(piece)
+        of_parts = planner.templates_of(piece.parts)
+        order: Ints | None = None
+        for k in sorted(range(len(piece.parts)), key=lambda k: piece.parts[k].batching is not Batching.LEVEL):
+            part = planned[first + k]
+            made[k] = BlockPlan(part.arrays, of_parts[k].cell, part.stage, part.group, *arguments, order)
+            order = made[k].order
+        for k, templates in enumerate(of_parts):
+            made[k].beside = {key: (made[other], view) for key, (other, view) in templates.beside.items()}
+            self.blocks.append(made[k])
 
     def _set_addresses(self) -> None:
         self.writer.extend(self.memory.arena.stop)
@@ -293,12 +345,13 @@ class _Build:
 
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, streams = self.writer.finish()
+        addresses = self.addresses[: self.n_values]
         touched, tables, held = (end.touched, end.tables, end.held) if end is not None else (set(), {}, self.held)
         return Plan(
             self.graph,
             script,
             self.writer.pool_floats,
-            self.addresses,
+            addresses,
             loss_slot,
             self.blocks,
             streams,
@@ -337,6 +390,9 @@ class _Build:
                 match key:
                     case Uses(output):
                         position = uses(number, output)
+                    case Beside() | BesideGradient():
+                        block.bases[:, n_slabs + i] = block.bases_beside(key)
+                        continue
                     case RandomKey():
                         position = self._random_key()
                     case Data():
@@ -365,15 +421,15 @@ class _Build:
         starts: dict[tuple[int, int], int] = {}
         total = 0
         for number, block in enumerate(self.blocks):
-            for k in range(len(block.cell.lowered.outputs)):
+            for k, ids in enumerate(block.arrays.values):
                 starts[number, k] = total
-                ordinal[block.arrays.first[block.order] + k] = np.arange(total, total + len(block.order))
+                ordinal[ids[block.order]] = np.arange(total, total + len(block.order))
                 total += len(block.order)
         values: list[Ints] = [np.array([loss.ref])]
         rows: list[Ints] = [np.array([ONE])]
         for block in self.blocks:
-            for key, view in block.cell.lowered.arguments if block.n_needed else []:
-                domain = 0 if isinstance(key, Args) else block.cell.cell.list_domains[key.position]
+            for key, view in block.cell.handed_back if block.n_needed else []:
+                domain = 0 if not isinstance(key, Elements) else block.cell.cell.list_domains[key.position]
                 n = block.needed_rows(domain)
                 values.append(block.values_read(key)[:n])
                 rows.append(block.row_addresses(view, domain)[:n])

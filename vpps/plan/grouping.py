@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,11 @@ class Grouping:
     first_joining: int
     n_components: int
     work: NDArray[np.float64]
+
+    def stretched(self, factor: int) -> Grouping:
+        """The same, where the numbers of stages have been multiplied."""
+        first_own, first_joining = self.first_own * factor, self.first_joining * factor
+        return replace(self, first_own=first_own, first_joining=first_joining)
 
     def describe(self) -> str:
         """One line: how even the work is, and why if it is not."""

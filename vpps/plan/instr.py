@@ -97,8 +97,36 @@ class RandomKey:
     """Three words of the launch: the two of its random key, and whether dropout is on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Values that another part of the cell computes, passed as the argument at a position: in the same rows."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class BesideGradient:
+    """Gradients of an output that another part of the cell hands back, as its only reader: in the same rows."""
+
+    output: int
+
+
 ListKey = (
-    Args | Elements | Rows | TableRows | Ints | Expand | Offsets | Ends | Uses | Data | Calls | Positions | RandomKey
+    Args
+    | Elements
+    | Rows
+    | TableRows
+    | Ints
+    | Expand
+    | Offsets
+    | Ends
+    | Uses
+    | Data
+    | Calls
+    | Positions
+    | RandomKey
+    | Beside
+    | BesideGradient
 )
 
 

@@ -8,7 +8,7 @@ sums of lists), it is a view of it and costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,8 @@ from vpps.plan.distribution import Dealt, Distribution
 from vpps.plan.instr import (
     NO_BIAS,
     Args,
+    Beside,
+    BesideGradient,
     Calls,
     Data,
     Elements,
@@ -58,6 +60,8 @@ class LoweredCell:
         exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
             products, which those execute that hold rows of the matrix.
         passes: of the cell compiler.
+        first_beside: arguments from this position on are values of other parts of the cell, in the same rows.
+        taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
 
     Attributes:
         cell: the traced cell.
@@ -70,8 +74,18 @@ class LoweredCell:
         input_gradient: view of a graph input's gradient, if it was asked for.
     """
 
-    def __init__(self, cell: TracedCell, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
+    def __init__(
+        self,
+        cell: TracedCell,
+        distribution: Distribution,
+        exclusive: bool,
+        passes: Passes,
+        first_beside: int | None = None,
+        taken_back: Collection[int] = (),
+    ) -> None:
         self.cell = cell
+        self.first_beside = len(cell.kinds) if first_beside is None else first_beside
+        self.taken_back = taken_back
         self.slabs: list[Slab] = []
         self.n_forward_slabs = 0
         self.forward: list[Instr] = []
@@ -79,7 +93,7 @@ class LoweredCell:
         self.parameter_gradients: list[ParameterGradient] = []
         self.table_gradients: list[TableGradient] = []
         self.outputs: list[View] = []
-        self.arguments: list[tuple[Args | Elements, View]] = []
+        self.arguments: list[tuple[Args | Elements | Beside, View]] = []
         self.input_gradient: View | None = None
         Lowering(self, distribution, exclusive, passes).run()
 
@@ -152,7 +166,9 @@ class Lowering:
         self.out.n_forward_slabs = len(self.out.slabs)
         self.emit_to = self.out.backward
         for k, o in enumerate(self.outputs):
-            if self.needs[o]:
+            if self.needs[o] and k in self.out.taken_back:
+                self._take_back(k, o)
+            elif self.needs[o]:
                 dst, accumulate = self.claim(o)
                 self.emit("gather_sum", o, dst, values={"offsets": Uses(k), "shift": 0}, accumulate=accumulate)
         for i in reversed(range(len(self.nodes))):
@@ -234,7 +250,9 @@ class Lowering:
         form, width, domain = node.op.form, self.width(i), node.domain
         if form is Form.ARGUMENT:
             position = node.attrs["position"]
-            key = Elements(position) if domain else Args(position)
+            key: ListKey = Elements(position) if domain else Args(position)
+            if position >= self.out.first_beside:
+                key = Beside(position)
             self.view[i] = View(-1, key, 0, 0, width, domain)
         elif form is Form.PARAMETER:
             assert node.parameter is not None
@@ -378,6 +396,15 @@ class Lowering:
             return None
         self._clear(i, 0, self.width(i))
         return self.storage[i]
+
+    def _take_back(self, k: int, o: int) -> None:
+        """The gradient of an output, from the rows in which the only reader of it left it."""
+        dy = View(-1, BesideGradient(k), 0, 0, self.width(o), 0)
+        if self.uses[o] == 1:
+            self.alias[o] = dy
+        else:
+            dst, accumulate = self.claim(o)
+            self.emit("copy", o, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
 
     def _backward(self, i: int, node: Node) -> None:
         form = node.op.form
@@ -525,7 +552,7 @@ class Lowering:
     def _hand_back(self, argument: int, dy: View) -> None:
         """Let the producer of an argument find a gradient row for it in `dy`."""
         key = self.view_of(argument).rows
-        assert isinstance(key, Args | Elements)
+        assert isinstance(key, Args | Elements | Beside)
         self.out.arguments.append((key, dy))
 
     def reduce_into(self, i: int, j: int, source: View) -> None:

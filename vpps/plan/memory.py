@@ -11,7 +11,7 @@ gives back; training then keeps the rest to the end.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Life(Enum):
     """How long a slab holds something. Where nothing else is said, it is one array for all rows of the block."""
 
-    KEPT = auto()  # training: to after the launch; values of vertices, and what else weight gradients read
+    KEPT = auto()  # to after the launch; in training values of vertices, and what else weight gradients read
     ACROSS = auto()  # training: from the block's first step to its backward, the last step of backward
     LATE = auto()  # training: from the first step of backward to the end; gradients handed back or read at the end
     SCRATCH = auto()  # one step; all steps use the same memory, which is that of the largest
@@ -60,9 +60,9 @@ class SlabGroups:
         places: the first two for each slab, as ints.
     """
 
-    def __init__(self, lowered: LoweredCell, training: bool) -> None:
+    def __init__(self, lowered: LoweredCell, training: bool, read_whole: Collection[int] = ()) -> None:
         slabs = lowered.slabs if training else lowered.slabs[: lowered.n_forward_slabs]
-        lives = _lives_in_training(lowered) if training else _lives_in_inference(lowered)
+        lives = _lives_in_training(lowered) if training else _lives_in_inference(lowered, read_whole)
         members: dict[object, list[int]] = {}
         for i, (life, slab) in enumerate(zip(lives, slabs, strict=True)):
             # What is passed on dies when its own last reader has run.
@@ -83,9 +83,12 @@ class SlabGroups:
         self.places: list[tuple[int, int]] = list(zip(self.group_of.tolist(), self.before[:, 0].tolist(), strict=True))
 
 
-def _lives_in_inference(lowered: LoweredCell) -> list[Life]:
+def _lives_in_inference(lowered: LoweredCell, read_whole: Collection[int]) -> list[Life]:
     outputs = {v.slab for v in lowered.outputs}
-    return [Life.PASSED_ON if i in outputs else Life.SCRATCH for i in range(lowered.n_forward_slabs)]
+    lives = [Life.PASSED_ON if i in outputs else Life.SCRATCH for i in range(lowered.n_forward_slabs)]
+    for i in read_whole:
+        lives[i] = Life.KEPT
+    return lives
 
 
 def _lives_in_training(lowered: LoweredCell) -> list[Life]:
@@ -303,6 +306,7 @@ class SlabMemory:
         self.made = [BlockMemory(b, b.cell.slab_groups(training=False)) for b in self.blocks]
         steps: dict[int, dict[int, list[tuple[BlockMemory, int, list[tuple[int, list[int]]]]]]] = {}
         for m in self.made:
+            m.take_whole(self.arena, Life.KEPT, -1, self.end)
             passed_on = _last_periods(m, readers)
             for group, members in m.steps_of_group.items():
                 of_group = steps.setdefault(group, {})
@@ -349,11 +353,12 @@ class SlabMemory:
 
 def _last_periods(m: BlockMemory, readers: Ints) -> list[tuple[int, list[int]]]:
     """For each group of outputs: the last reader of each step's rows, or -1."""
-    values = m.block.arrays.first[m.block.order]
     starts = m.block.first[:, 0]
     found: dict[int, list[int]] = {}
     for k, view in enumerate(m.block.cell.lowered.outputs):
-        last = np.maximum.reduceat(readers[values + k], starts).tolist()
+        if m.groups.groups[m.groups.places[view.slab][0]].life is not Life.PASSED_ON:
+            continue
+        last = np.maximum.reduceat(readers[m.block.arrays.values[k][m.block.order]], starts).tolist()
         group = m.groups.places[view.slab][0]
         found[group] = list(map(max, found[group], last)) if group in found else last
     return list(found.items())

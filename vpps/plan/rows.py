@@ -7,14 +7,28 @@ from numpy.typing import NDArray
 
 from vpps.ops import size
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Args, Calls, Elements, Ends, Expand, Ints, ListKey, Positions, Rows, TableRows, View
+from vpps.plan.instr import (
+    Args,
+    Beside,
+    BesideGradient,
+    Calls,
+    Elements,
+    Ends,
+    Expand,
+    Ints,
+    ListKey,
+    Positions,
+    Rows,
+    TableRows,
+    View,
+)
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import BlockArrays, ragged
 from vpps.plan.topology import Ints as IntArray
 
 
 class BlockPlan:
-    """Rows of one cell: vertices that run backward first, then by stage and group, then in the user's order.
+    """Rows of one cell: vertices that run backward first, then by group and stage, then in the user's order.
 
     Args:
         stage: of each vertex.
@@ -22,6 +36,7 @@ class BlockPlan:
         skip_rest: leave out the others altogether.
         addresses: of all values of the graph; shared by all blocks, each fills in its own.
         group: of virtual processors that runs each vertex; None where there is one group. Steps are of one group.
+        order: of the rows, where it is that of another part of the cell.
 
     Attributes:
         order: the vertex (row of the block's arrays) in each row.
@@ -29,6 +44,7 @@ class BlockPlan:
         step_stage: stage of each step; steps cover the rows one after the other.
         step_group: group of each step.
         first, count: `(steps, 1 + domains)`, rows of each step in each domain.
+        beside: what other parts of the cell have for each row: their rows, and the view of them.
         bases: `(steps, ...)`, of the slabs, then positions of the lists, then 0. A slab has row r at base + r * width;
             one whose steps lie apart has a base for each, which may be negative.
     """
@@ -37,19 +53,21 @@ class BlockPlan:
         self,
         arrays: BlockArrays,
         cell: CellTemplates,
-        distribution: Distribution,
         stage: IntArray,
+        group: IntArray | None,
+        distribution: Distribution,
         needed: NDArray[np.bool_],
         skip_rest: bool,
         addresses: IntArray,
-        group: IntArray | None = None,
+        order: IntArray | None = None,
     ) -> None:
         self.arrays = arrays
         self.cell = cell
         self._places = distribution.places
         self._addresses = addresses
         self.n_needed = int(np.count_nonzero(needed))
-        starts, stops = self._arrange(stage, group, needed, skip_rest)
+        self.beside: dict[Beside | BesideGradient, tuple[BlockPlan, View]] = {}
+        starts, stops = self._arrange(stage, group, needed, skip_rest, order)
         self.n_needed_steps = int(starts.searchsorted(self.n_needed))
         self.step_stage = stage[self.order[starts]]
         self.step_group = np.zeros(len(starts), np.int64) if group is None else group[self.order[starts]]
@@ -67,19 +85,27 @@ class BlockPlan:
         self.bases = np.zeros((len(starts), len(cell.lowered.slabs) + len(cell.keys) + 1), np.int64)
 
     def _arrange(
-        self, stage: IntArray, group: IntArray | None, needed: NDArray[np.bool_], skip_rest: bool
+        self,
+        stage: IntArray,
+        group: IntArray | None,
+        needed: NDArray[np.bool_],
+        skip_rest: bool,
+        order: IntArray | None,
     ) -> tuple[IntArray, IntArray]:
         """Set the order; returns where each step's rows begin and end."""
         n = len(stage)
         if group is not None:
-            stage = stage * (int(group.max(initial=0)) + 1) + group
-        if self.n_needed == n and (n == 1 or stage.min() == stage.max()):  # most cells: one step
+            stage = group * (int(stage.max(initial=0)) + 1) + stage
+        if order is None and self.n_needed == n and (n == 1 or stage.min() == stage.max()):  # most cells: one step
             self.order = np.arange(n)
             return np.zeros(1, np.int64), np.array([n])
         key = stage + (~needed) * (int(stage.max()) + 1)
-        self.order = np.argsort(key, kind="stable")
-        if skip_rest:
-            self.order = self.order[: self.n_needed]
+        if order is not None:
+            self.order = order
+        else:
+            self.order = np.argsort(key, kind="stable")
+            if skip_rest:
+                self.order = self.order[: self.n_needed]
         ordered = key[self.order]
         starts = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])[: len(ordered)]
         return starts, np.append(starts[1:], len(ordered))[: len(starts)]
@@ -105,7 +131,7 @@ class BlockPlan:
     def set_addresses(self) -> None:
         """Give every value its address, once the bases are known."""
         for k, view in enumerate(self.cell.lowered.outputs):
-            self._addresses[self.arrays.first[self.order] + k] = self.row_addresses(view)
+            self._addresses[self.arrays.values[k][self.order]] = self.row_addresses(view)
 
     def row_addresses(self, view: View, domain: int | None = None) -> IntArray:
         """Address of each row of a view; for every element of a domain, if one is given."""
@@ -124,6 +150,9 @@ class BlockPlan:
                 base = self.bases[:, slab]
                 found = np.repeat(base, self.count[:, domain]) if len(base) > 1 else base
                 found = found + np.arange(self.n_rows(domain)) * width
+            case Beside() | BesideGradient():
+                block, view = self.beside[key]
+                found = block.row_addresses(view)
             case Args(position):
                 found = self._addresses[b.args[self.order, cell.vector_index[position]]]
             case Elements(position):
@@ -152,10 +181,17 @@ class BlockPlan:
                 raise AssertionError(f"{key} is no list of the block alone")
         return found
 
-    def values_read(self, key: Args | Elements) -> IntArray:
+    def bases_beside(self, key: Beside | BesideGradient) -> IntArray:
+        """For each step, the base of the rows that another part of the cell has: row r is at base + r * stride."""
+        block, view = self.beside[key]
+        steps = block.first[:, 0].searchsorted(self.first[:, 0], "right") - 1
+        found: IntArray = block.bases[steps, view.slab] + view.offset
+        return found
+
+    def values_read(self, key: Args | Beside | Elements) -> IntArray:
         """Value ids of an argument: one per row, or one per list element."""
         values: IntArray
-        if isinstance(key, Args):
+        if isinstance(key, Args | Beside):
             values = self.arrays.args[self.order, self.cell.vector_index[key.position]]
         else:
             xs = self.arrays.lists[self.cell.list_index[key.position]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
+from vpps.ops import size
 from vpps.plan.barriers import in_groups
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Data, Instr, ListKey, ParameterGradient, RandomKey, View
+from vpps.plan.instr import Beside, BesideGradient, Data, Instr, ListKey, ParameterGradient, RandomKey, View
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import SlabGroups
 from vpps.plan.passes import Passes
@@ -55,9 +57,13 @@ class CellTemplates:
     Args:
         exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
         passes: of the cell compiler.
+        first_beside: see LoweredCell.
+        taken_back: likewise, with the floats from one row of such gradients to the next.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
+        handed_back: gradient rows that readers of this cell's arguments find through index lists, as of `lowered`.
+        read_whole: slabs that another part of the cell reads in one step.
         keys: index lists that its words refer to, by key, numbered; base number `len(slabs) + i` is list i.
         n_forward_keys: the first of them are those that forward needs.
         gradients: contributions to dense gradients, each with its instruction; but for those that
@@ -66,12 +72,19 @@ class CellTemplates:
     """
 
     def __init__(
-        self, cell: TracedCell, distribution: Distribution, exclusive: bool = False, passes: Passes | None = None
+        self,
+        distribution: Distribution,
+        exclusive: bool,
+        passes: Passes,
+        cell: TracedCell,
+        first_beside: int | None = None,
+        taken_back: Mapping[int, int] | None = None,
     ) -> None:
         self.cell = cell
-        self.lowered = LoweredCell(
-            cell, distribution, exclusive, Passes.from_environment() if passes is None else passes
-        )
+        self._taken_back = {} if taken_back is None else taken_back
+        self.lowered = LoweredCell(cell, distribution, exclusive, passes, first_beside, self._taken_back)
+        self.handed_back = list(self.lowered.arguments)
+        self.read_whole: set[int] = set()
         self.keys: dict[ListKey, int] = {}
         self._fused: dict[tuple[Any, ...], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
@@ -110,7 +123,7 @@ class CellTemplates:
     def slab_groups(self, training: bool) -> SlabGroups:
         """Its slabs by how long they live."""
         if training not in self._slab_groups:
-            self._slab_groups[training] = SlabGroups(self.lowered, training)
+            self._slab_groups[training] = SlabGroups(self.lowered, training, self.read_whole)
         return self._slab_groups[training]
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
@@ -160,7 +173,19 @@ class CellTemplates:
         if view.slab >= 0 and view.domain == instr.domain:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
+        if isinstance(view.rows, Beside | BesideGradient) and view.domain == instr.domain:
+            stride = self._stride(view.rows)
+            address = self._list(view.rows, per_row=stride)
+            return direct(replace(address, constant=view.offset), stride, scalar)
         return indexed(self._list(view.row_list(instr.domain)), view.offset, scalar)
+
+    def _stride(self, key: Beside | BesideGradient) -> int:
+        """Floats from one row to the next of what another part of the cell has."""
+        if isinstance(key, BesideGradient):
+            return self._taken_back[key.output]
+        kind = self.cell.kinds[key.position]
+        assert isinstance(kind, Vector)
+        return size(kind.shape)  # what crosses is computed into a slab of its own
 
     def encode(self, instr: Instr) -> list[AnyWord]:
         """Words of an instruction; views and lists become bases."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.graph.graph import Block, Graph
-from vpps.graph.trace import TracedCell
+from vpps.graph.trace import List, TracedCell, Vector
+from vpps.plan.recurrence import Recurrence
 
 Ints = NDArray[np.int64]
 
@@ -28,18 +31,25 @@ class Lists:
 class BlockArrays:
     """The vertices of one cell as arrays (user's order)."""
 
-    __slots__ = ("args", "block", "calls", "cell", "first", "ints", "levels", "lists")
+    __slots__ = ("args", "block", "calls", "cell", "ints", "levels", "lists", "values")
 
     def __init__(self, block: Block) -> None:
         n = len(block)
         self.block = block
         self.cell: TracedCell = block.cell
         self.calls: Ints = np.array(block.calls, np.int64)
-        self.first: Ints = np.array(block.first, np.int64)
+        first = np.array(block.first, np.int64)
+        self.values: list[Ints] = [first + k for k in range(len(block.cell.outputs))]  # ids of each output
         self.levels: Ints = np.array(block.levels, np.int64)
         self.args: Ints = np.array(block.args, np.int64).reshape(n, block.n_args)
         self.ints: Ints = np.array(block.ints, np.int64).reshape(n, block.n_ints)
         self.lists = [Lists(n, e) for n, e in zip(block.lengths, block.elements, strict=True)]
+
+    @property
+    def positions(self) -> list[int]:
+        """Position among the arguments of the cell of each operand, in the order of `operands`."""
+        kinds = list(enumerate(self.cell.kinds))
+        return [p for kind in (Vector, List) for p, k in kinds if isinstance(k, kind)]
 
     def operands(self) -> Iterable[tuple[Ints, Ints]]:
         """(vertex row, value id) of everything the vertices read, argument by argument."""
@@ -55,7 +65,8 @@ class Topology:
 
     Attributes:
         blocks: in the order of first use.
-        value_block: number of the block that produces each value.
+        outputs: (block, output) of each kind of value that vertices produce, numbered.
+        value_output: which of those each value is.
         value_call: recording index of the vertex that produces each value.
     """
 
@@ -63,12 +74,36 @@ class Topology:
         self.blocks = [BlockArrays(b) for b in graph.blocks.values()]
         self.n_calls = graph.n_calls
         n_values = len(graph.value_levels)
-        self.value_block: Ints = np.zeros(n_values, np.int64)
+        self.n_values = n_values
+        self.outputs: list[tuple[int, int]] = []
+        self.value_output: Ints = np.zeros(n_values, np.int64)
         self.value_call: Ints = np.zeros(n_values, np.int64)
         for number, b in enumerate(self.blocks):
-            for k in range(len(b.cell.outputs)):
-                self.value_block[b.first + k] = number
-                self.value_call[b.first + k] = b.calls
+            for k, values in enumerate(b.values):
+                self.value_output[values] = len(self.outputs)
+                self.value_call[values] = b.calls
+                self.outputs.append((number, k))
+
+    @cached_property
+    def recurrence(self) -> Recurrence:
+        """Which blocks read which, and in cycles."""
+        reads: list[list[set[int]]] = []
+        for b in self.blocks:
+            of_block = []
+            for _, values in b.operands():
+                found = self.value_output[values]
+                # A set of few is quicker than sorting, counting many is quicker than either.
+                of_block.append(
+                    set(found.tolist() if len(found) < 256 else np.flatnonzero(np.bincount(found)).tolist())
+                )
+            reads.append(of_block)
+        return Recurrence(reads, self.outputs)
+
+    @property
+    def value_block(self) -> Ints:
+        """Number of the block that produces each value."""
+        found: Ints = np.array([number for number, _ in self.outputs], np.int64)[self.value_output]
+        return found
 
     def reaching(self, values: Ints) -> NDArray[np.bool_]:
         """By recording index: whether any of the given values depends on the vertex."""
@@ -124,34 +159,21 @@ def stages_sinks_last(topology: Topology) -> list[Ints]:
     a cell that is on no cycle are one stage; those of a cycle have one stage per level within the cycle. On trees and
     chains this launches as few batches as possible, with no more levels than `depth`.
     """
-    blocks = topology.blocks
-    reads: list[set[int]] = [set() for _ in blocks]
-    for number, b in enumerate(blocks):
-        for _, values in b.operands():
-            producers = topology.value_block[values]
-            # A set of few is quicker than sorting, counting many is quicker than either.
-            found = producers.tolist() if len(producers) < 256 else np.flatnonzero(np.bincount(producers)).tolist()
-            reads[number].update(found)
-    component = strongly_connected(reads)
-    n_components = max(component, default=-1) + 1
+    blocks, found = topology.blocks, topology.recurrence
+    n_components = len(found.recurrent)
     rank = [0] * n_components
-    recurrent = [False] * n_components
     for c in range(n_components):  # components come in topological order: producers first
-        for number, sources in enumerate(reads):
-            if component[number] != c:
-                continue
-            for s in sources:
-                if component[s] == c:
-                    recurrent[c] = True
-                else:
-                    rank[c] = max(rank[c], rank[component[s]] + 1)
+        for number, sources in enumerate(found.reads):
+            if found.component[number] == c:
+                before = [rank[found.component[s]] for s in sources if found.component[s] != c]
+                rank[c] = max([rank[c], *(r + 1 for r in before)])
     local = [np.zeros(len(b.calls), np.int64) for b in blocks]
     for c in range(n_components):
-        if recurrent[c]:
-            _levels_within(topology, [n for n in range(len(blocks)) if component[n] == c], local)
+        if found.recurrent[c]:
+            _levels_within(topology, found.members(c), local)
     # Stages of one rank follow each other by level; all of them precede the next rank.
     depth = max((int(x.max()) + 1 for x in local if len(x)), default=1)
-    return [rank[component[n]] * depth + local[n] for n in range(len(blocks))]
+    return [rank[found.component[n]] * depth + local[n] for n in range(len(blocks))]
 
 
 def _levels_within(topology: Topology, members: list[int], local: list[Ints]) -> None:
@@ -178,60 +200,28 @@ def _levels_within(topology: Topology, members: list[int], local: list[Ints]) ->
             np.maximum.at(level, owner, value_level[xs.elements[ragged(xs.ends, rows)]])
         level += 1
         local[number][rows] = level
-        for k in range(len(b.cell.outputs)):
-            value_level[b.first[rows] + k] = level
+        for values in b.values:
+            value_level[values[rows]] = level
 
 
-def strongly_connected(reads: list[set[int]]) -> list[int]:
-    """Component of each node of a small graph, numbered so that a node's sources never come later (Tarjan 1972)."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    component = [-1] * len(reads)
-    n_components = 0
-    for root in range(len(reads)):
-        if root in index:
-            continue
-        work = [(root, iter(sorted(reads[root])))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
-        while work:
-            node, sources = work[-1]
-            descend: int | None = None
-            for s in sources:
-                if s not in index:
-                    descend = s
-                    break
-                if s in on_stack:
-                    low[node] = min(low[node], index[s])
-            if descend is not None:
-                index[descend] = low[descend] = len(index)
-                stack.append(descend)
-                on_stack.add(descend)
-                work.append((descend, iter(sorted(reads[descend]))))
-                continue
-            work.pop()
-            if work:
-                low[work[-1][0]] = min(low[work[-1][0]], low[node])
-            if low[node] == index[node]:
-                while True:
-                    member = stack.pop()
-                    on_stack.discard(member)
-                    component[member] = n_components
-                    if member == node:
-                        break
-                n_components += 1
-    return component
+class Policy(NamedTuple):
+    """A batching policy.
+
+    Attributes:
+        stages: gives the stage of each vertex, by block.
+        at_once: eager and lazy parts of cells run in one stage each (plan/phases.py).
+    """
+
+    stages: Callable[[Topology], list[Ints]]
+    at_once: bool
 
 
-POLICIES = {"sinks-last": stages_sinks_last, "depth": stages_by_depth}
+POLICIES = {"sinks-last": Policy(stages_sinks_last, True), "depth": Policy(stages_by_depth, False)}
 
 
-def stages(topology: Topology, policy: str) -> list[Ints]:
-    """Stage of each vertex, by block, under a policy. Raises GraphError for an unknown one."""
+def known_policy(policy: str) -> Policy:
+    """The policy of a name. Raises GraphError for an unknown one."""
     try:
-        return POLICIES[policy](topology)
+        return POLICIES[policy]
     except KeyError:
         raise GraphError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}") from None

@@ -1,0 +1,152 @@
+"""The blocks of a graph as they are planned: those of a recurrence in up to three parts (plan/passes/lazy_batching.py).
+
+Parts have the vertices of the whole, row for row in the same order: what crosses from one to another is read where the
+other left it, and its gradient is taken from where the reader left it, with no index list between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from vpps.graph.trace import TracedCell
+from vpps.plan.instr import Beside, BesideGradient, View
+from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.templates import CellTemplates
+from vpps.plan.topology import BlockArrays, Ints, Topology
+
+STAGES = 3  # of a split cell, for each stage of the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block, or a part of one.
+
+    Attributes:
+        stage, group: of each vertex; no group where there is one only.
+        parts: of the block that it is of; none where it is whole.
+        number: in `parts`.
+    """
+
+    arrays: BlockArrays
+    stage: Ints
+    group: Ints | None
+    parts: tuple[Part, ...] = ()
+    number: int = 0
+
+
+class PartTemplates(NamedTuple):
+    """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
+
+    cell: CellTemplates
+    beside: dict[Beside | BesideGradient, tuple[int, View]]
+
+
+def encode_parts(
+    parts: Sequence[Part], encode: Callable[[TracedCell, int, Mapping[int, int]], CellTemplates]
+) -> list[PartTemplates]:
+    """Encode the parts of a cell.
+
+    Args:
+        encode: of a cell, with the position of the first argument that other parts compute, and the outputs whose
+            gradient the only reader hands back, with the floats between its rows.
+    """
+    made: dict[int, PartTemplates] = {}
+    numbers = {part.batching: k for k, part in enumerate(parts)}
+    handed: dict[tuple[Batching, int], tuple[int, Beside, View]] = {}  # by what crosses: who hands it back, and where
+    for k in reversed(range(len(parts))):  # readers first
+        part = parts[k]
+        beside: dict[Beside | BesideGradient, tuple[int, View]] = {}
+        taken_back: dict[int, int] = {}
+        for output in range(len(part.outputs)):
+            if (part.batching, output) in handed:
+                reader, key, view = handed[part.batching, output]
+                taken_back[output] = made[reader].cell.lowered.slabs[view.slab].width
+                made[reader].cell.handed_back.remove((key, view))
+                beside[BesideGradient(output)] = reader, view
+        cell = encode(part.cell, part.first_crossing, taken_back)
+        for position, crossing in enumerate(part.crossings, start=part.first_crossing):
+            key = Beside(position)
+            found = [view for to, view in cell.lowered.arguments if to == key]
+            if crossing.alone and len(found) == 1 and found[0].slab >= 0:
+                handed[crossing.batching, crossing.output] = k, key, found[0]
+        made[k] = PartTemplates(cell, beside)
+    for k, part in enumerate(parts):
+        for position, crossing in enumerate(part.crossings, start=part.first_crossing):
+            other = numbers[crossing.batching]
+            view = made[other].cell.lowered.outputs[crossing.output]
+            assert view.slab >= 0
+            made[k].beside[Beside(position)] = other, view
+            if part.batching is Batching.LAZY and crossing.batching is Batching.LEVEL:
+                made[other].cell.read_whole.add(view.slab)
+    return [made[k] for k in range(len(parts))]
+
+
+Splitter = Callable[[BlockArrays, frozenset[int], frozenset[int]], tuple[Part, ...]]
+
+
+def pieces(
+    topology: Topology, stages: Sequence[Ints], groups: Sequence[Ints | None], split: Splitter | None, at_once: bool
+) -> tuple[list[Piece], int, int]:
+    """What is planned of a graph.
+
+    Args:
+        stages, groups: of each vertex, by block.
+        split: gives the parts of a block's cell, from the positions of its gathered arguments and its scattered
+            outputs; None to leave all cells whole.
+        at_once: eager parts run in one stage before the first level, lazy ones in one after the last; else in stages of
+            their own before and after each.
+
+    Returns:
+        The pieces, the number of values that they produce, and by what the numbers of stages were multiplied.
+    """
+    found, next_value = topology.recurrence, topology.n_values
+    parts: list[tuple[Part, ...]] = [()] * len(topology.blocks)
+    if split is not None:
+        for number, b in enumerate(topology.blocks):
+            if found.recurrent[found.component[number]] and len(b.calls):
+                gathered = frozenset(b.positions[k] for k in found.gathered(number))
+                parts[number] = split(b, gathered, frozenset(found.scattered(number)))
+    if not any(parts):
+        whole = [Piece(*each) for each in zip(topology.blocks, stages, groups, strict=True)]
+        return whole, next_value, 1
+    result: list[Piece] = []
+    for number, (b, stage, group) in enumerate(zip(topology.blocks, stages, groups, strict=True)):
+        if not parts[number]:
+            result.append(Piece(b, stage * STAGES + Batching.LEVEL, group))
+            continue
+        members = found.members(found.component[number])
+        first = min(int(stages[m].min()) for m in members if len(stages[m]))
+        last = max(int(stages[m].max()) for m in members if len(stages[m]))
+        made: dict[Batching, BlockArrays] = {}
+        for k, part in enumerate(parts[number]):
+            made[part.batching], next_value = _part_arrays(b, part, made, next_value)
+            own = stage
+            if at_once and part.batching is not Batching.LEVEL:
+                own = np.full_like(stage, first if part.batching is Batching.EAGER else last)
+            result.append(Piece(made[part.batching], own * STAGES + part.batching, group, parts[number], k))
+    return result, next_value, STAGES
+
+
+def _part_arrays(
+    whole: BlockArrays, part: Part, made: dict[Batching, BlockArrays], next_value: int
+) -> tuple[BlockArrays, int]:
+    """The vertices of a part; what only crosses gets new value ids."""
+    n = len(whole.calls)
+    arrays = object.__new__(BlockArrays)
+    arrays.block, arrays.cell, arrays.calls, arrays.levels = whole.block, part.cell, whole.calls, whole.levels
+    arrays.values = []
+    for k in part.outputs:
+        if k >= 0:
+            arrays.values.append(whole.values[k])
+        else:
+            arrays.values.append(np.arange(next_value, next_value + n))
+            next_value += n
+    crossing = [made[c.batching].values[c.output] for c in part.crossings]
+    arrays.args = np.column_stack([whole.args[:, list(part.vectors)], *crossing])
+    arrays.ints = whole.ints[:, list(part.ints)]
+    arrays.lists = [whole.lists[k] for k in part.lists]
+    return arrays, next_value

@@ -1,0 +1,95 @@
+"""Which cells read from each other, and which of them form a recurrence: cycles in the graph of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Recurrence:
+    """What the blocks of a graph read.
+
+    Args:
+        operands: by block, for each of its operands in turn, which kinds of values are passed as it.
+        outputs: (block, output) of each kind of value.
+
+    Attributes:
+        reads: by block, the blocks that it reads.
+        component: of each block; blocks that read from each other, directly or not, are of one. Numbered so that what a
+            component reads never comes later.
+        recurrent: of each component, whether it reads itself.
+    """
+
+    def __init__(self, operands: Sequence[Sequence[set[int]]], outputs: Sequence[tuple[int, int]]) -> None:
+        self._operands = operands
+        self._outputs = outputs
+        self.reads = [{outputs[v][0] for read in of_block for v in read} for of_block in operands]
+        self.component = strongly_connected(self.reads)
+        self.recurrent = [False] * (max(self.component, default=-1) + 1)
+        for block, sources in enumerate(self.reads):
+            if any(self.component[s] == self.component[block] for s in sources):
+                self.recurrent[self.component[block]] = True
+
+    def members(self, component: int) -> list[int]:
+        """The blocks of a component."""
+        return [block for block, c in enumerate(self.component) if c == component]
+
+    def gathered(self, block: int) -> list[int]:
+        """Which operands of a block are passed values of its own component."""
+        own = self.component[block]
+        found = []
+        for k, read in enumerate(self._operands[block]):
+            if any(self.component[self._outputs[v][0]] == own for v in read):
+                found.append(k)
+        return found
+
+    def scattered(self, block: int) -> set[int]:
+        """Which outputs of a block are passed to blocks of its own component."""
+        found = set()
+        for reader in self.members(self.component[block]):
+            for read in self._operands[reader]:
+                found |= {self._outputs[v][1] for v in read if self._outputs[v][0] == block}
+        return found
+
+
+def strongly_connected(reads: list[set[int]]) -> list[int]:
+    """Component of each node of a small graph, numbered so that a node's sources never come later (Tarjan 1972)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    component = [-1] * len(reads)
+    n_components = 0
+    for root in range(len(reads)):
+        if root in index:
+            continue
+        work = [(root, iter(sorted(reads[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, sources = work[-1]
+            descend: int | None = None
+            for s in sources:
+                if s not in index:
+                    descend = s
+                    break
+                if s in on_stack:
+                    low[node] = min(low[node], index[s])
+            if descend is not None:
+                index[descend] = low[descend] = len(index)
+                stack.append(descend)
+                on_stack.add(descend)
+                work.append((descend, iter(sorted(reads[descend]))))
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    component[member] = n_components
+                    if member == node:
+                        break
+                n_components += 1
+    return component
