@@ -6,7 +6,7 @@ same virtual processor. The verifier checks the same rule on finished scripts, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.plan.instr import Instr
+from vpps.plan.instr import Args, Elements, Expand, Instr, ListKey, Offsets, Uses, View
 from vpps.script.instructions import Role
 from vpps.script.slices import turn_owners, unit_owners
 
@@ -71,7 +71,8 @@ def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:
 def assign_groups(instrs: Sequence[Instr], granule: int, n_vps: int, exclusive: bool) -> None:
     """Number the groups: an instruction comes one group after every earlier one that it conflicts with across VPs.
 
-    With exclusive scripts nothing is known of who executes an instruction, so every conflict counts.
+    With exclusive scripts nothing is known of who executes an instruction, so every conflict counts; likewise where
+    slices are not to be aligned.
     """
     earlier: list[tuple[Instr, list[_Access]]] = []
     for instr in instrs:
@@ -93,3 +94,82 @@ def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
     for i in instrs:
         groups[i.group].append(i)
     return groups
+
+
+# ---- from one step to the next
+
+
+def follows_freely(
+    before: Sequence[Instr],
+    handed_over: Sequence[View],
+    after: Sequence[Instr],
+    shared: Collection[int],
+    vps: tuple[int, int],
+) -> bool:
+    """Whether instructions of one step may follow those of another, of other vertices, with no barrier between.
+
+    That is so if whatever the first hand over - values of vertices in forward, gradients of arguments in backward - is
+    read by who wrote it, and if nobody uses memory again that others may still read.
+
+    Args:
+        before, after: the last instructions of one step, and the first ones of a later one.
+        handed_over: the views of values (in forward) or gradients (in backward) that other vertices read.
+        shared: slabs of which both steps use the same memory.
+        vps: panel, and number of virtual processors.
+    """
+    written = [a for instr in before for a in _accesses(instr, *vps) if a.writes]
+    for view in handed_over:
+        writers = [a for a in written if a.slab == view.slab and a.lo < view.offset + view.width and view.offset < a.hi]
+        owners = _owners_of_view(view, writers)
+        for width, theirs in (r for instr in after for r in _readers(instr, vps)) if writers else ():
+            if theirs is None or owners is None or (width == view.width and not np.array_equal(theirs, owners)):
+                return False
+    return _reuses_freely(before, after, shared, vps)
+
+
+def _owners_of_view(view: View, writers: Sequence[_Access]) -> NDArray[np.int16] | None:
+    """Who has written each unit of a view; None where that is not always one and the same virtual processor."""
+    owners: NDArray[np.int16] = np.full(view.width, -1, np.int16)
+    for a in writers:
+        lo, hi = max(a.lo, view.offset), min(a.hi, view.offset + view.width)
+        if a.owners is None:
+            return None
+        mine, at = a.owners[lo - a.lo : hi - a.lo], slice(lo - view.offset, hi - view.offset)
+        if ((owners[at] >= 0) & (owners[at] != mine)).any():
+            return None
+        owners[at] = mine
+    return owners
+
+
+def _readers(instr: Instr, vps: tuple[int, int]) -> list[tuple[int, NDArray[np.int16] | None]]:
+    """How an instruction reads what vertices of other steps hand over: width, and who reads each unit; None where that
+    may be anybody."""
+    mine = None if instr.rows else owners_of(instr, *vps)
+    found: list[tuple[int, NDArray[np.int16] | None]] = []
+    for role, view in instr.views():
+        if view.slab >= 0 or view.rows is None or not _of_others(view.rows):
+            continue
+        by_units = role in (Role.READ, Role.WRITE) and view.width == instr.width and view.offset == 0
+        found.append((view.width, mine if by_units else None))
+    lists = [v for v in instr.values.values() if isinstance(v, Uses) or (isinstance(v, Offsets) and _of_others(v.of))]
+    return found + [(instr.width, mine if instr.name == "gather_sum" else None) for _ in lists]
+
+
+def _of_others(key: ListKey) -> bool:
+    """Whether a list names rows that other vertices have written; other parts of a cell never run side by side."""
+    return isinstance(key.of if isinstance(key, Expand) else key, Args | Elements | Uses)
+
+
+def _reuses_freely(
+    before: Sequence[Instr], after: Sequence[Instr], shared: Collection[int], vps: tuple[int, int]
+) -> bool:
+    """Whether all units of shared slabs that both touch, and one writes, are touched by the same virtual processors;
+    rows of two steps never are."""
+    earlier = [a for instr in before for a in _accesses(instr, *vps) if a.slab in shared]
+    for b in (b for instr in after for b in _accesses(instr, *vps) if b.slab in shared):
+        for a in earlier:
+            if a.slab != b.slab or a.lo >= b.hi or b.lo >= a.hi or not (a.writes or b.writes):
+                continue
+            if a.owners is None or b.owners is None or not a.same_vp(b):
+                return False
+    return True

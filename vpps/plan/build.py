@@ -292,7 +292,7 @@ class _Build:
         self._place_lists(False, lambda block, output: 0)
         began = time.perf_counter_ns()
         self._load(training=False)
-        self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
+        self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage, training=False)
         kept = np.full_like(self.addresses, -1)  # where other values lie, others have come since
         kept[wanted] = self.addresses[wanted]
         self.addresses = kept
@@ -316,11 +316,11 @@ class _Build:
             )
         began = time.perf_counter_ns()
         self._load(training=True)
-        self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage)
+        self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage, training=True)
         slot = LOSS_SLOTS + parity
         self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
         self.writer.during = Phase.BACKWARD
-        self.schedule.steps(self.blocks, backward=True, period=self.memory.backward)
+        self.schedule.steps(self.blocks, backward=True, period=self.memory.backward, training=True)
         self.writer.during = Phase.GRADIENTS
         self.writer.begin_period(self.memory.end)
         end.gradients()

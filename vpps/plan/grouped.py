@@ -18,18 +18,19 @@ class GroupedSchedule(VectorSchedule):
         super().__init__(writer)
         self._grouping = grouping
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """Shared sources, then every group's own vertices, then what joins them; backward the other way round."""
         writer, filled = self.writer, self.filled(blocks, backward)
         groups = [b.step_group.tolist() for b in blocks]
         for _, stages in groupby(stages_in_order(blocks, backward), lambda found: self._part(found[0])):
             part = list(stages)
             for stream in writer.streams:
-                for stage, members in part:
-                    mine = [(number, step) for number, step in members if groups[number][step] == stream.group]
-                    if mine:
-                        writer.begin_period(period(stage))
-                        self.stage(blocks, filled, mine, backward, stage, stream)
+                mine = [
+                    (stage, [(number, step) for number, step in members if groups[number][step] == stream.group])
+                    for stage, members in part
+                ]
+                own = [(stage, members) for stage, members in mine if members]
+                self.run(blocks, filled, own, backward, period, training, stream)
             writer.barrier("of all groups")
 
     def _part(self, stage: int) -> int:

@@ -175,7 +175,7 @@ class Lowering:
             if self.live[i] and self.needs[i]:
                 self._backward(i, self.nodes[i])
         for instrs in (self.out.forward, self.out.backward):
-            assign_groups(instrs, self.granule, self.n_vps, self.exclusive)
+            assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
 
     def emit(
         self,

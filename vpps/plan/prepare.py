@@ -109,6 +109,9 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
             for j in node.inputs:
                 if nodes[j].shape == node.shape:
                     parent[find(j)] = find(i)
+        elif live[i] and node.op.form is Form.MATVEC and len(node.inputs) > 1:  # the bias is read unit by unit
+            if nodes[node.inputs[1]].op.form is not Form.PARAMETER:
+                parent[find(node.inputs[1])] = find(i)
         elif live[i] and node.op.form is Form.RESHAPE:
             parent[find(node.inputs[0])] = find(i)
     wishes: dict[int, set[int]] = {}

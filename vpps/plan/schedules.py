@@ -21,6 +21,7 @@ from vpps.plan.templates import Group
 from vpps.plan.writer import ScriptWriter, Stream, Words
 
 Ints = NDArray[np.int64]
+Members = Sequence[tuple[int, int]]  # of a stage: (block number, step)
 
 
 class Schedule(Protocol):
@@ -34,7 +35,7 @@ class Schedule(Protocol):
 
     def __init__(self, writer: ScriptWriter) -> None: ...
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """Write the forward steps of all stages, or the backward ones, last stage first; `period` numbers stages."""
         ...
 
@@ -47,12 +48,33 @@ class VectorSchedule:
     def __init__(self, writer: ScriptWriter) -> None:
         self.writer = writer
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """Cells of one stage share its barriers: their groups run side by side."""
         filled = self.filled(blocks, backward)
-        for stage, members in stages_in_order(blocks, backward):
+        self.run(blocks, filled, stages_in_order(blocks, backward), backward, period, training, self.writer.streams[0])
+
+    def run(
+        self,
+        blocks: Sequence[BlockPlan],
+        filled: list[list[list[Words]]],
+        stages: Sequence[tuple[int, Members]],
+        backward: bool,
+        period: Callable[[int], int],
+        training: bool,
+        stream: Stream,
+    ) -> None:
+        """Write stages that the virtual processors of a stream run, with a barrier after each unless the next may
+        follow freely: then every virtual processor goes on with what it has computed itself."""
+        since: list[tuple[int, int]] = []  # the last barrier: (block number, group)
+        for k, (stage, members) in enumerate(stages):
+            after = stages[k + 1][1] if k + 1 < len(stages) else ()
             self.writer.begin_period(period(stage))
-            self.stage(blocks, filled, members, backward, stage, self.writer.streams[0])
+            last = self.stage(blocks, filled, members, backward, stage, stream)
+            since = since + last if last and last[0][1] == 0 else last
+            if training and after and _free(blocks, since, members, after, backward):
+                continue
+            since = []
+            self.writer.barrier_of_group(_why(backward, stage), stream.group)
 
     def filled(self, blocks: Sequence[BlockPlan], backward: bool) -> list[list[list[Words]]]:
         """By block, between one barrier and the next, by group: the words of all steps, a row for each."""
@@ -68,22 +90,44 @@ class VectorSchedule:
         self,
         blocks: Sequence[BlockPlan],
         filled: list[list[list[Words]]],
-        members: Sequence[tuple[int, int]],
+        members: Members,
         backward: bool,
         stage: int,
         stream: Stream,
-    ) -> None:
-        """Write some steps of one stage, (block number, step), that the virtual processors of a stream run."""
+    ) -> list[tuple[int, int]]:
+        """Write some steps of one stage. Returns what comes after its last barrier inside: (block number, group)."""
         phase = "backward" if backward else "forward"
-        why = f"{phase}, stage {stage}"
-        for k in range(max(len(filled[number]) for number, _ in members)):
+        n_groups = max(len(filled[number]) for number, _ in members)
+        for k in range(n_groups):
+            if k:
+                self.writer.barrier_of_group(_why(backward, stage), stream.group)
             for number, step in members:
                 if k < len(filled[number]):
                     block = blocks[number]
                     row = int(block.first[step, 0])
                     for group, words in zip(groups_of(block, backward)[k], filled[number][k], strict=True):
                         self.writer.section(words[step], block, group, row, phase, (stream,))
-            self.writer.barrier_of_group(why, stream.group)
+        return [(number, n_groups - 1) for number, _ in members if len(filled[number]) == n_groups]
+
+
+def _why(backward: bool, stage: int) -> str:
+    return f"{'backward' if backward else 'forward'}, stage {stage}"
+
+
+def _free(
+    blocks: Sequence[BlockPlan], since: Sequence[tuple[int, int]], members: Members, after: Members, backward: bool
+) -> bool:
+    """Whether a stage may follow another with no barrier between.
+
+    Only cells of the stage before may take part: others may get memory that it has just given back.
+    """
+    if not {number for number, _ in after} <= {number for number, _ in members}:
+        return False
+    return all(
+        blocks[number].cell.may_follow(blocks[other].cell, group, backward)
+        for number, _ in after
+        for other, group in since
+    )
 
 
 class PaperSchedule:
@@ -100,7 +144,7 @@ class PaperSchedule:
         self.writer = writer
         self.load = np.zeros(writer.n_vps)
 
-    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int]) -> None:
+    def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """A barrier after every level of ops, for those who take part."""
         phase = "backward" if backward else "forward"
         for stage, members in stages_in_order(blocks, backward):

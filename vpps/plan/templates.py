@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.ops import size
-from vpps.plan.barriers import in_groups
+from vpps.plan.barriers import follows_freely, in_groups
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Beside, BesideGradient, Data, Instr, ListKey, ParameterGradient, RandomKey, View
 from vpps.plan.lower import LoweredCell
-from vpps.plan.memory import SlabGroups
+from vpps.plan.memory import WHOLE, SlabGroups
 from vpps.plan.passes import Passes
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
@@ -81,6 +81,7 @@ class CellTemplates:
         taken_back: Mapping[int, int] | None = None,
     ) -> None:
         self.cell = cell
+        self.passes = passes
         self._taken_back = {} if taken_back is None else taken_back
         self.lowered = LoweredCell(cell, distribution, exclusive, passes, first_beside, self._taken_back)
         self.handed_back = list(self.lowered.arguments)
@@ -101,6 +102,8 @@ class CellTemplates:
         self.vector_index = _places(cell, Vector)
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
+        self._vps = distribution.panel, distribution.n_vps
+        self._may_follow: dict[tuple[CellTemplates, int, bool], bool] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
         self._names: dict[bool, frozenset[str]] = {}
         self._numbers: dict[bool, frozenset[int]] = {}
@@ -119,6 +122,22 @@ class CellTemplates:
             instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
             self._numbers[training] = frozenset(i.values["matrix"] for i in instrs if i.name.startswith("matvec"))
         return self._numbers[training]
+
+    def may_follow(self, other: CellTemplates, group: int, backward: bool) -> bool:
+        """Whether a step may begin while virtual processors still execute a group of a training step of another cell
+        (or this one); of both, all other vertices."""
+        key = other, group, backward
+        if not self.passes.alignment:
+            return False
+        if key not in self._may_follow:
+            theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
+            lives = [(g.life, g.slabs) for g in self.slab_groups(training=True).groups]
+            shared = {slab for life, slabs in lives if life not in WHOLE for slab in slabs} if other is self else ()
+            handed = [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs
+            self._may_follow[key] = follows_freely(
+                [i for i in theirs if i.group == group], handed, [i for i in mine if not i.group], shared, self._vps
+            )
+        return self._may_follow[key]
 
     def slab_groups(self, training: bool) -> SlabGroups:
         """Its slabs by how long they live."""
