@@ -1,7 +1,38 @@
-"""Readers and generators of data sets. Nothing here needs a model, a graph or a compiler."""
+"""Readers and generators of data sets, and graphs as data. Nothing here needs a model, a graph or a compiler."""
 
+from vpps.data.graphbatch import GraphBatch
+from vpps.data.graphset import GraphArrays, GraphSet
+from vpps.data.readers import (
+    graphs_of_trees,
+    read_jsonl,
+    read_lattices,
+    read_parallel,
+    read_tagged,
+    read_text,
+    read_treebank,
+)
+from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_treebank
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
-__all__ = ["Tree", "Treebank", "Vocabulary", "load_treebank", "parse_tree", "read_trees", "synthetic_treebank"]
+__all__ = [
+    "GraphArrays",
+    "GraphBatch",
+    "GraphSet",
+    "GraphStatistics",
+    "Tree",
+    "Treebank",
+    "Vocabulary",
+    "graphs_of_trees",
+    "load_treebank",
+    "parse_tree",
+    "read_jsonl",
+    "read_lattices",
+    "read_parallel",
+    "read_tagged",
+    "read_text",
+    "read_treebank",
+    "read_trees",
+    "synthetic_treebank",
+]

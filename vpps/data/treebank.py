@@ -21,6 +21,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.data.lines import read_lines
 from vpps.errors import DataError
 
 _TOKEN = re.compile(r"[()]|[^() \t]+")
@@ -116,26 +117,16 @@ def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:
     """Reads a file of bracketed trees, one a line; blank lines are skipped.
 
     Args:
-        path: a UTF-8 text file.
+        path: a UTF-8 text file; compressed by gzip if its name ends in `.gz`.
         n_classes: when given, labels must be smaller than this.
 
     Raises:
         DataError: the file cannot be read, holds no tree, or a line is malformed: `train.txt:17:42: expected ...`
             gives file, line and column (both from 1, the column in characters).
     """
-    trees = []
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode("utf-8-sig").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    column, byte = len(line[: error.start].decode()) + 1, line[error.start]
-                    raise DataError(f"{path}:{number}:{column}: expected UTF-8 text, found byte {byte:#x}") from None
-                if text.strip():
-                    trees.append(parse_tree(text, n_classes, source=f"{path}:{number}"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    trees = [
+        parse_tree(text, n_classes, source=f"{path}:{number}") for number, text in read_lines(path) if text.strip()
+    ]
     if not trees:
         raise DataError(f"{path}: expected one bracketed tree a line, found none")
     return trees

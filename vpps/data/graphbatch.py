@@ -1,0 +1,190 @@
+"""Some graphs of a `GraphSet` side by side: what one call of `graph.map` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.data.topology import ragged, running_sum
+from vpps.errors import DataError
+
+if TYPE_CHECKING:
+    from vpps.data.graphset import GraphSet
+
+Children = NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int32]]
+
+
+T = TypeVar("T")
+
+
+class _once(Generic[T]):
+    """functools.cached_property without its lock, which takes longer (before Python 3.12) than most of what is kept."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, batch: None, owner: type) -> _once[T]: ...
+    @overload
+    def __get__(self, batch: object, owner: type) -> T: ...
+    def __get__(self, batch: object | None, owner: type) -> T | _once[T]:
+        if batch is None:
+            return self
+        value = batch.__dict__[self._name] = self._compute(batch)  # found there before this descriptor from now on
+        return value
+
+
+class GraphBatch:
+    """Graphs one after the other, their vertices numbered through: n vertices in all.
+
+        batch = trees[[5, 2, 9]]
+        rows = graph.map([leaf, inner], kind=batch.kind, children=batch.children,
+                         inputs={"word": batch["word"]}, levels=batch.levels)
+
+    Arrays are gathered when they are first asked for, a few microseconds each, and kept. They may share memory with
+    the set or its file, so treat them as read-only.
+
+    Attributes:
+        indices: (graphs,) which graphs of the set these are.
+        offsets: (graphs + 1,) the vertices of graph k are `offsets[k]:offsets[k + 1]`.
+    """
+
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def __init__(
+        self,
+        graphs: GraphSet,
+        indices: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        contiguous: bool,
+    ) -> None:
+        """Made by `GraphSet`: the vertices of graph k are rows `starts[k]:starts[k] + sizes[k]` of the set's arrays."""
+        self._graphs, self.indices, self._starts, self._sizes = graphs, indices, starts, sizes
+        self.offsets = running_sum(sizes)
+        self._contiguous = contiguous
+        self._columns: dict[str, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        """The number of graphs."""
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"GraphBatch({len(self)} graphs, {self.n_vertices} vertices)"
+
+    @property
+    def n_vertices(self) -> int:
+        """The number of vertices."""
+        return int(self.offsets[-1])
+
+    @_once
+    def children(self) -> Children:
+        """int32[n, arity], or (offsets int32[n + 1], indices int32[edges]) where the number varies; -1 is no child."""
+        arrays = self._graphs.arrays
+        first = self.offsets[:-1].astype(np.int32)
+        if arrays.children is not None:
+            arity = arrays.children.shape[1]
+            own = self._take(arrays.children)
+            if len(self) == 1:  # it keeps its numbers
+                return own
+            return _shift(own.reshape(-1), first.repeat(self._sizes * arity), own.shape)
+        assert arrays.child_offsets is not None
+        assert arrays.child_indices is not None
+        starts = arrays.child_offsets.take(self._starts)
+        sizes = arrays.child_offsets.take(self._starts + self._sizes) - starts
+        offsets = running_sum(sizes)
+        edges = _range(starts, offsets) if self._contiguous else ragged(starts, sizes, offsets)
+        indices = _take(arrays.child_indices, edges)
+        of_vertices = np.empty(self.n_vertices + 1, np.int32)
+        np.subtract(
+            self._take(arrays.child_offsets), (starts - offsets[:-1]).repeat(self._sizes), out=of_vertices[:-1],
+            casting="same_kind",
+        )  # fmt: skip
+        of_vertices[-1] = offsets[-1]
+        return of_vertices, _shift(indices, first.repeat(sizes), indices.shape)
+
+    @_once
+    def kind(self) -> NDArray[np.int8] | None:
+        """int8[n]: which of the set's `kinds` each vertex is; None where there is one kind."""
+        kind = self._graphs.arrays.kind
+        return None if kind is None else self._take(kind)
+
+    @_once
+    def levels(self) -> NDArray[np.int32]:
+        """int32[n]: the longest distance of each vertex from one without children."""
+        return self._take(self._graphs.arrays.levels)
+
+    @_once
+    def order(self) -> NDArray[np.int64]:
+        """int64[n]: the vertices graph by graph, children before parents."""
+        order = self._graphs.arrays.order
+        if order is None:  # they are numbered so
+            return np.arange(self.n_vertices)
+        return self._take(order) + self.offsets[:-1].repeat(self._sizes)
+
+    @_once
+    def roots(self) -> NDArray[np.int64]:
+        """int64[roots]: the vertices that are nobody's child, one per tree, in rising order."""
+        children = self.children
+        indices = children[1] if isinstance(children, tuple) else children
+        root = np.ones(self.n_vertices + 1, np.bool_)  # the last one, -1, stands for no child
+        root[indices] = False
+        return np.flatnonzero(root[:-1])
+
+    @_once
+    def graph_of_vertex(self) -> NDArray[np.int64]:
+        """int64[n]: which graph of the batch, from 0, each vertex belongs to."""
+        return np.arange(len(self)).repeat(self._sizes)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """A column by name: int32 or float32, a row per vertex, or per graph where the set has it so.
+
+        Raises:
+            DataError: there is no such column; the message lists those that there are.
+        """
+        found = self._columns.get(column)
+        if found is None:
+            arrays = self._graphs.arrays
+            if column in arrays.columns:
+                found = self._take(arrays.columns[column])
+            elif column in arrays.graph_columns:
+                found = arrays.graph_columns[column].take(self.indices, axis=0)
+            else:
+                raise DataError(f"there is no column {column!r}: {self._graphs.column_names()}")
+            self._columns[column] = found
+        return found
+
+    @_once
+    def _rows(self) -> slice | NDArray[np.int64]:
+        """Where the vertices are in the set."""
+        if self._contiguous:
+            return _range(self._starts, self.offsets)
+        return ragged(self._starts, self._sizes, self.offsets)
+
+    def _take(self, array: NDArray[Any]) -> NDArray[Any]:
+        return _take(array, self._rows)
+
+
+def _range(starts: NDArray[np.int64], offsets: NDArray[np.int64]) -> slice:
+    """`ragged` for ranges that follow one another."""
+    first = int(starts[0]) if len(starts) else 0
+    return slice(first, first + int(offsets[-1]))
+
+
+def _take(array: NDArray[Any], rows: slice | NDArray[np.int64]) -> NDArray[Any]:
+    return array[rows] if isinstance(rows, slice) else array.take(rows, axis=0)
+
+
+def _shift(indices: NDArray[np.int32], by: NDArray[np.int32], shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """indices + by, in the memory of `by`, but -1 where an index is -1. Masks would take three times as long."""
+    by += indices
+    by |= indices >> 31  # all bits where the index is negative, none elsewhere
+    return by.reshape(shape)

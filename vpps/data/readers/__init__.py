@@ -1,0 +1,21 @@
+"""From files to `GraphSet`s. All readers take several files, plain or `.gz`, and `like`, a set converted before.
+
+What is converted for evaluation needs the numbers of words and labels that training saw: `like=train` takes them,
+and the arity, from there. Words that it does not know become 0; labels that it does not know are an error.
+"""
+
+from vpps.data.readers.jsonlines import read_jsonl
+from vpps.data.readers.lattice import read_lattices
+from vpps.data.readers.sentences import BOUNDARY, read_parallel, read_tagged, read_text
+from vpps.data.readers.trees import graphs_of_trees, read_treebank
+
+__all__ = [
+    "BOUNDARY",
+    "graphs_of_trees",
+    "read_jsonl",
+    "read_lattices",
+    "read_parallel",
+    "read_tagged",
+    "read_text",
+    "read_treebank",
+]

@@ -1,0 +1,266 @@
+"""Any directed acyclic graphs, one JSON object a line.
+
+    {"kind": ["leaf", "leaf", "add"],
+     "children": [[], [], [0, 1]],
+     "columns": {"word": ["good", "film", null], "label": [3, 2, 4], "position": [[0.5, 1], [1, 1], [2, 1.5]]},
+     "graph": {"rating": 4.5}}
+
+(on one line; shown on four.) A vertex is a place in these lists, counted from 0.
+
+- `children`: what every vertex reads, in its order; null or -1 is no child. Instead `edges` may say the same, pairs
+  `[parent, child]`: the children of a vertex are in the order of its pairs. Then the number of vertices is `vertices`,
+  where neither `kind` nor a column tells it.
+- `kind` (optional): a name per vertex.
+- `columns` (optional): per column a value per vertex. Integers become int32, numbers float32, lists of numbers rows of
+  a matrix, strings numbers of words in a vocabulary (or of classes); null is -1 among integers and strings.
+- `graph` (optional): columns with one value for the graph.
+
+All lines have the same columns, and a column is of one type in all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.data.graphset import GraphSet
+from vpps.data.lines import read_lines
+from vpps.data.readers.names import Source, classes_of, some_graphs, table_of, words_of
+from vpps.data.vocabulary import Vocabulary
+from vpps.errors import DataError
+
+_FIELDS = ("children", "edges", "vertices", "kind", "columns", "graph")
+_INT32 = np.iinfo(np.int32)
+
+
+def read_jsonl(
+    *paths: Source, min_count: int = 1, lists: bool = True, classes: Collection[str] = (), like: GraphSet | None = None
+) -> GraphSet:
+    """Graphs from lines of JSON, as the docstring of this module says; blank lines are skipped.
+
+    Args:
+        min_count: strings of a vocabulary that occur less often become unknown.
+        lists: children as lists; False makes a table with room for the most that a vertex has.
+        classes: columns of strings that are a closed set, such as labels: every string gets a number, and one that
+            `like` does not have is an error.
+        like: take kinds, vocabularies, classes and arity from this set.
+
+    Raises:
+        DataError: a file cannot be read, holds no graph, or a line is malformed; with file and line.
+    """
+    found = _Graphs()
+    for path in paths:
+        for number, text in read_lines(path):
+            if text.strip():
+                _Line(f"{path}:{number}", found).read(text)
+    some_graphs(paths, len(found.sizes), "one graph a line, as JSON")
+    sizes, counts = np.array(found.sizes, np.int64), np.array(found.counts, np.int64)
+    children = np.array(found.children, np.int32)
+    wanted = set(classes) | set(like.classes if like is not None else ())
+    for name in sorted(set(classes) - {c.name for c in found.all_columns() if c.kind == "strings"}):
+        raise DataError(f"{', '.join(map(str, paths))}: there is no column {name!r} of strings to be classes")
+    vocabularies: dict[str, Vocabulary] = {}
+    closed: dict[str, tuple[str, ...]] = {}
+
+    def array(column: _Column) -> NDArray[Any]:
+        if column.kind != "strings":
+            return np.array(column.values, np.int32 if column.kind == "integers" else np.float32)
+        numbers = np.full(len(column.values), -1, np.int32)
+        there = np.array([x is not None for x in column.values])
+        strings = [x for x in column.values if x is not None]
+        if column.name in wanted:
+            where = [source for source, x in zip(column.sources(), column.values, strict=True) if x is not None]
+            numbers[there], closed[column.name] = classes_of(strings, where, column.name, like)
+        else:
+            vocabularies[column.name] = words_of([strings], column.name, min_count, like)
+            numbers[there] = [vocabularies[column.name][x] for x in strings]
+        return numbers
+
+    columns = {name: array(column) for name, column in found.columns.items()}
+    graph_columns = {name: array(column) for name, column in found.graph_columns.items()}
+    kinds, kind = _kinds(found, like)
+    if like is not None:
+        lists = like.arity is None
+    arity = like.arity if like is not None and like.arity is not None else max(1, int(counts.max()))
+    return GraphSet(
+        sizes,
+        (np.concatenate([[0], counts.cumsum()]), children)
+        if lists
+        else table_of(counts, children, arity, found.sources, sizes),
+        kind=kind, kinds=kinds, columns=columns, graph_columns=graph_columns,
+        vocabularies=vocabularies, classes=closed, sources=found.sources,
+    )  # fmt: skip
+
+
+def _kinds(found: _Graphs, like: GraphSet | None) -> tuple[tuple[str, ...], NDArray[np.int8] | None]:
+    if not found.kind:
+        return ("vertex",), None
+    names = like.kinds if like is not None else tuple(dict.fromkeys(found.kind))
+    numbers = {name: number for number, name in enumerate(names)}
+    kind = np.array([numbers.get(name, -1) for name in found.kind])
+    if kind.min() < 0:
+        vertex = int((kind < 0).argmax())
+        graph = int(np.searchsorted(np.cumsum(found.sizes), vertex, side="right"))
+        raise DataError(
+            f"{found.sources[graph]}: unknown kind {found.kind[vertex]!r}: the known ones are {', '.join(names)}"
+        )
+    return names, kind
+
+
+@dataclass(slots=True)
+class _Column:
+    """The values of all lines so far; `kind` is integers, numbers, strings, or "rows of 3 numbers"."""
+
+    name: str
+    kind: str
+    first: str
+    """The line that decided it."""
+    values: list[Any] = field(default_factory=list)
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    """Every line and how many values it had."""
+
+    def sources(self) -> Iterator[str]:
+        return (source for source, count in self.lines for _ in range(count))
+
+
+class _Graphs:
+    """The lists while files are read."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.sizes: list[int] = []
+        self.counts: list[int] = []  # of children, per vertex
+        self.children: list[int] = []
+        self.kind: list[str] = []
+        self.columns: dict[str, _Column] = {}
+        self.graph_columns: dict[str, _Column] = {}
+
+    def all_columns(self) -> list[_Column]:
+        return [*self.columns.values(), *self.graph_columns.values()]
+
+
+class _Line:
+    """The reader of one line, which adds it to the others."""
+
+    def __init__(self, source: str, graphs: _Graphs) -> None:
+        self.source, self.graphs = source, graphs
+
+    def fail(self, message: str) -> NoReturn:
+        raise DataError(f"{self.source}: {message}")
+
+    def read(self, text: str) -> None:
+        """Raises DataError."""
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            self.fail(f"expected a graph as a JSON object on one line: {error}")
+        if not isinstance(line, dict):
+            self.fail("expected a graph as a JSON object, with children or edges")
+        unknown = sorted(line.keys() - set(_FIELDS))
+        if unknown:
+            self.fail(f"unknown field {unknown[0]!r}: the fields of a graph are {', '.join(_FIELDS)}")
+        columns, graph = line.get("columns", {}), line.get("graph", {})
+        if not isinstance(columns, dict) or not isinstance(graph, dict):
+            self.fail('expected columns by name in "columns" and "graph"')
+        n = self.size(line, columns)
+        children = self.children(line, n)
+        g = self.graphs
+        kind = line.get("kind", [])
+        if bool(g.kind) != bool(kind) and g.sizes:
+            self.fail("either all graphs have kinds or none has")
+        if not all(isinstance(name, str) for name in kind):
+            self.fail("kinds are names")
+        self.columns(g.columns, columns, "columns")
+        self.columns(g.graph_columns, {name: [value] for name, value in graph.items()}, "graph")
+        g.sources.append(self.source)
+        g.sizes.append(n)
+        g.kind += kind
+        g.counts += map(len, children)
+        g.children += [child for some in children for child in some]
+
+    def size(self, line: Mapping[str, Any], columns: Mapping[str, Any]) -> int:
+        """The number of vertices, which all that tell it must agree on."""
+        told: dict[str, int] = {}
+        for name, values in (*((f, line[f]) for f in ("children", "kind") if f in line), *columns.items()):
+            if not isinstance(values, list):
+                self.fail(f"expected a list with a value per vertex as {name!r}")
+            told[name] = len(values)
+        if "vertices" in line:
+            told["vertices"] = line["vertices"]
+        sizes = list(told.items())
+        if not sizes:
+            self.fail('expected "vertices": how many there are, where neither children nor columns tell it')
+        name, n = sizes[0]
+        for other, m in sizes[1:]:
+            if m != n:
+                self.fail(f"{name!r} has {n} vertices and {other!r} {m}")
+        if not _is_int(n) or n < 1:
+            self.fail(f"a graph needs at least 1 vertex, not {n!r}")
+        return n
+
+    def children(self, line: Mapping[str, Any], n: int) -> list[list[int]]:
+        """The children of every vertex."""
+        if ("children" in line) == ("edges" in line):
+            self.fail('expected either "children" or "edges"')
+        if "children" in line:
+            if not all(isinstance(some, list) for some in line["children"]):
+                self.fail("expected a list of children for every vertex")
+            found = [[-1 if child is None else child for child in some] for some in line["children"]]
+        else:
+            found = [[] for _ in range(n)]
+            edges = line["edges"]
+            if not isinstance(edges, list):
+                self.fail("expected a list of pairs [parent, child] as edges")
+            for edge in edges:
+                if not isinstance(edge, list) or len(edge) != 2 or not all(map(_is_int, edge)):
+                    self.fail(f"expected an edge as a pair [parent, child], found {json.dumps(edge)}")
+                if not 0 <= edge[0] < n:
+                    self.fail(f"edge {edge}: there is no vertex {edge[0]}: there are {n} (0 to {n - 1})")
+                found[edge[0]].append(edge[1])
+        for vertex, some in enumerate(found):
+            for child in some:
+                if not _is_int(child) or not -1 <= child < n:
+                    self.fail(f"vertex {vertex}: there is no child {child!r}: there are {n} vertices (0 to {n - 1})")
+        return found
+
+    def columns(self, known: dict[str, _Column], given: Mapping[str, list[Any]], where: str) -> None:
+        """Adds the values of this line to the columns."""
+        if self.graphs.sizes and known.keys() != given.keys():
+            name = min(known.keys() ^ given.keys())
+            here, there = ("lacks", "has") if name in known else ("has", "lacks")
+            self.fail(f"{where} {here} {name!r}, which {self.graphs.sources[0]} {there}")
+        for name, values in given.items():
+            kind = self.type_of(name, values)
+            column = known.setdefault(name, _Column(name, kind, self.source))
+            if {kind, column.kind} == {"integers", "numbers"}:
+                kind = column.kind = "numbers"
+            if kind != column.kind:
+                self.fail(f"{name!r} holds {kind}, in {column.first} {column.kind}")
+            column.values += [-1 if x is None else x for x in values] if kind == "integers" else values
+            column.lines.append((self.source, len(values)))
+
+    def type_of(self, name: str, values: list[Any]) -> str:
+        """What a line has in a column."""
+        types = {type(x) for x in values}
+        if types <= {str, type(None)} and str in types:
+            return "strings"
+        if types <= {int, bool, type(None)}:
+            beyond = next((x for x in values if x is not None and not _INT32.min <= x <= _INT32.max), None)
+            if beyond is not None:
+                self.fail(f"{name!r} holds {beyond}, which does not fit int32")
+            return "integers"
+        if types <= {int, float, bool}:
+            return "numbers"
+        widths = {len(x) for x in values} if types == {list} else set()
+        if len(widths) == 1 and {type(x) for row in values for x in row} <= {int, float}:
+            return f"rows of {widths.pop()} numbers"
+        return self.fail(f"{name!r} must hold integers, numbers, strings, or lists of as many numbers each")
+
+
+def _is_int(x: object) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)

@@ -1,0 +1,140 @@
+"""Character-word lattices (Zhang & Yang 2018) as ED-Batch's Weibo files have them.
+
+    113                      the number of sentences
+                             a sentence, perhaps after a blank line:
+    14                       its number of positions n, the first of them a mark of the beginning
+    0 7 9 7 ...              n tags
+    0                        n lines, one a position: k, then k pairs of a position and a number; first 0 pairs
+    1 0 62                   from the position before: the character and its number
+    2 1 480 0 3395           from a position further back: the word that ends here, and its number
+
+The mark of the beginning becomes no vertex: what reads it has -1 as its child, that is, zeros. For every other position
+there is a vertex for each word that ends there, whose one child is the character before the word, and then one for the
+character, whose children are the character before it and those words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from vpps.data.graphset import GraphSet
+from vpps.data.lines import read_lines
+from vpps.data.readers.names import Source, some_graphs
+from vpps.errors import DataError
+
+KINDS = ("character", "word")
+
+
+def read_lattices(*paths: Source) -> GraphSet:
+    """Lattices as lists of children: kinds `character` and `word`, columns `character`, `word` and `tag`.
+
+    A column is -1 where it does not apply: `word` at characters, `character` and `tag` at words. Characters and words
+    are numbered apart. The first child of a character is the one before it, -1 at the beginning.
+
+    Raises:
+        DataError: a file cannot be read or is malformed; with file and line.
+    """
+    lattice = _Lattices()
+    for path in paths:
+        lattice.read(path)
+    some_graphs(paths, len(lattice.sizes), "a number of sentences")
+    return GraphSet(
+        lattice.sizes,
+        (lattice.offsets, lattice.children),
+        kind=lattice.kind,
+        kinds=KINDS,
+        columns={"character": lattice.character, "word": lattice.word, "tag": lattice.tag},
+        sources=lattice.sources,
+    )
+
+
+class _Lattices:
+    """The arrays while files are read."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.offsets = [0]
+        self.children: list[int] = []
+        self.kind: list[int] = []
+        self.character: list[int] = []
+        self.word: list[int] = []
+        self.tag: list[int] = []
+        self.sources: list[str] = []
+
+    def read(self, path: Source) -> None:
+        """A file. Raises DataError."""
+        lines = _Numbers(path)
+        (count,) = lines.take("the number of sentences", length=1)
+        for sentence in range(count):
+            (n,) = lines.take(f"the number of positions of sentence {sentence + 1} of {count}", length=1)
+            if n < 2:
+                lines.fail("at least 2 positions, the beginning and a character")
+            self.sources.append(f"{path}:{lines.number}")
+            tags = lines.take(f"{n} tags", length=n)
+            begin = len(self.kind)
+            of_position = [-1]  # the vertex of every position so far
+            for place, tag in enumerate(tags):
+                arcs = lines.take("a number of arcs, then a position and a number for each")
+                pairs = list(zip(arcs[1::2], arcs[2::2], strict=False))
+                if len(arcs) != 1 + 2 * arcs[0]:
+                    lines.fail(f"{2 * arcs[0]} numbers after {arcs[0]}, the number of arcs")
+                if place:
+                    self._position(lines, place, pairs, tag, begin, of_position)
+                elif pairs:
+                    lines.fail("0 arcs at the beginning")
+            self.sizes.append(len(self.kind) - begin)
+        if lines.more():
+            lines.fail(f"the end after {count} sentences")
+
+    def _position(
+        self, lines: _Numbers, place: int, pairs: list[tuple[int, int]], tag: int, begin: int, of_position: list[int]
+    ) -> None:
+        characters = [number for source, number in pairs if source == place - 1]
+        if len(characters) != 1 or any(source >= place for source, _ in pairs):
+            lines.fail(f"one arc from position {place - 1}, the character, and all others from before it")
+        readable = [of_position[-1]]
+        for source, number in pairs:
+            if source < place - 1:
+                readable.append(len(self.kind) - begin)
+                self._vertex([of_position[source]], kind=1, character=-1, word=number, tag=-1)
+        of_position.append(len(self.kind) - begin)
+        self._vertex(readable, kind=0, character=characters[0], word=-1, tag=tag)
+
+    def _vertex(self, children: list[int], *, kind: int, character: int, word: int, tag: int) -> None:
+        self.children += children
+        self.offsets.append(len(self.children))
+        self.kind.append(kind)
+        self.character.append(character)
+        self.word.append(word)
+        self.tag.append(tag)
+
+
+class _Numbers:
+    """The lines of a file that are not blank, as non-negative integers."""
+
+    def __init__(self, path: Source) -> None:
+        self.path = path
+        self.number = 0
+        self.text = ""
+        self._lines: Iterator[tuple[int, str]] = ((n, text) for n, text in read_lines(path) if text.strip())
+
+    def more(self) -> bool:
+        """Whether there is another line, which becomes the one that `fail` shows."""
+        found = next(self._lines, None)
+        if found is not None:
+            self.number, self.text = found
+        return found is not None
+
+    def take(self, what: str, length: int | None = None) -> list[int]:
+        """The next line. Raises DataError where it is not `what`."""
+        if not self.more():
+            raise DataError(f"{self.path}:{self.number + 1}: expected {what}, found the end of the file")
+        tokens = self.text.split()
+        if not all(token.isascii() and token.isdigit() for token in tokens) or length not in (None, len(tokens)):
+            self.fail(what)
+        return list(map(int, tokens))
+
+    def fail(self, expected: str) -> NoReturn:
+        found = self.text if len(self.text) <= 60 else self.text[:57] + "..."
+        raise DataError(f"{self.path}:{self.number}: expected {expected}, found {found!r}")

@@ -1,0 +1,128 @@
+"""Sentences as chains: each word reads the one before it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.data.graphset import GraphSet
+from vpps.data.lines import read_lines
+from vpps.data.readers.names import Source, classes_of, some_graphs, words_of
+from vpps.errors import DataError
+
+BOUNDARY = "</s>"
+"""The word before the first of a sentence and after the last, as in Mikolov's language models."""
+
+
+def read_tagged(*paths: Source, min_count: int = 2, like: GraphSet | None = None) -> GraphSet:
+    """Sentences of `word|TAG` separated by blanks, one a line: columns `word` and `tag`. Blank lines are skipped.
+
+    The last `|` of a token separates, so a word may have one.
+
+    Args:
+        min_count: words that occur less often become unknown.
+        like: take vocabulary and tags from this set.
+
+    Raises:
+        DataError: a file cannot be read, holds no sentence, or a token has no tag or an unknown one; with file and
+            line.
+    """
+    sources, where, tags = [], [], []
+    sentences: list[list[str]] = []
+    for path in paths:
+        for number, text in read_lines(path):
+            tokens = text.split()
+            if not tokens:
+                continue
+            sources.append(f"{path}:{number}")
+            sentences.append([])
+            for place, token in enumerate(tokens, start=1):
+                word, bar, tag = token.rpartition("|")
+                if not (word and bar and tag):
+                    raise DataError(f"{path}:{number}: expected word|TAG as token {place}, found {token!r}")
+                sentences[-1].append(word)
+                tags.append(tag)
+            where += [sources[-1]] * len(tokens)
+    some_graphs(paths, len(sentences), "one sentence of word|TAG a line")
+    vocabulary = words_of(sentences, "word", min_count, like)
+    numbers, classes = classes_of(tags, where, "tag", like)
+    words = np.array([vocabulary[word] for sentence in sentences for word in sentence], np.int32)
+    sizes = np.array([len(sentence) for sentence in sentences], np.int64)
+    return GraphSet(
+        sizes, _chains(sizes), columns={"word": words, "tag": numbers}, kinds=("word",),
+        vocabularies={"word": vocabulary}, classes={"tag": classes}, sources=sources,
+    )  # fmt: skip
+
+
+def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: GraphSet | None = None) -> GraphSet:
+    """Sentences of words separated by blanks, one a line; blank lines are skipped.
+
+    A sentence of k words has k + 1 vertices: column `word` is `BOUNDARY` and the words, column `next` the words and
+    `BOUNDARY`, which is what a language model predicts from it.
+
+    Args:
+        min_count: words that occur less often become unknown, which `<unk>` in the text is already.
+        targets: False leaves out `next` and the boundary: k vertices, for an encoder.
+        like: take the vocabulary from this set.
+
+    Raises:
+        DataError: a file cannot be read or holds no sentence.
+    """
+    sources: list[str] = []
+    sentences: list[list[str]] = []
+    for path in paths:
+        for number, text in read_lines(path):
+            if words := text.split():
+                sources.append(f"{path}:{number}")
+                sentences.append(words)
+    some_graphs(paths, len(sentences), "one sentence a line")
+    return _text(sentences, sources, min_count, targets, like)
+
+
+def read_parallel(
+    source: Source, target: Source, *, min_count: int = 2, like: tuple[GraphSet, GraphSet] | None = None
+) -> tuple[GraphSet, GraphSet]:
+    """Two texts whose lines translate each other: graph k of one set belongs to graph k of the other.
+
+    The first is for an encoder (`targets=False` of `read_text`), the second for a decoder. Pairs with a blank line are
+    left out.
+
+        for batch in target.batches(32):
+            sentences = source[batch.indices]
+
+    Raises:
+        DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
+    """
+    texts = [list(read_lines(path)) for path in (source, target)]
+    if len(texts[0]) != len(texts[1]):
+        raise DataError(f"{source} has {len(texts[0])} lines and {target} {len(texts[1])}: parallel text has as many")
+    pairs = [(n, a.split(), b.split()) for (n, a), (_, b) in zip(*texts, strict=True) if a.strip() and b.strip()]
+    some_graphs([source, target], len(pairs), "one sentence a line")
+    sides = ((source, [a for _, a, _ in pairs], False), (target, [b for _, _, b in pairs], True))
+    first, second = (
+        _text(words, [f"{path}:{n}" for n, _, _ in pairs], min_count, targets, like and like[k])
+        for k, (path, words, targets) in enumerate(sides)
+    )
+    return first, second
+
+
+def _text(
+    sentences: list[list[str]], sources: list[str], min_count: int, targets: bool, like: GraphSet | None
+) -> GraphSet:
+    if targets:
+        sentences = [[BOUNDARY, *words] for words in sentences]
+    vocabulary = words_of(sentences, "word", min_count, like)
+    sizes = np.array([len(words) for words in sentences], np.int64)
+    words = np.array([vocabulary[word] for sentence in sentences for word in sentence], np.int32)
+    columns, vocabularies = {"word": words}, {"word": vocabulary}
+    if targets:
+        following = np.roll(words, -1)
+        following[sizes.cumsum() - 1] = vocabulary[BOUNDARY]
+        columns["next"], vocabularies["next"] = following, vocabulary
+    return GraphSet(sizes, _chains(sizes), columns=columns, kinds=("word",), vocabularies=vocabularies, sources=sources)
+
+
+def _chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N, 1) the child of every vertex is the one before it; -1 at the beginning."""
+    places = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
+    return (places - 1)[:, None]
