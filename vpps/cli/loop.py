@@ -113,13 +113,13 @@ def _optimizer(options: TrainOptions) -> Optimizer:
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
+def exit_codes(program: str = "vpps-train") -> Iterator[None]:
     """Turns a VppsError into one sentence and exit code 1, Ctrl-C into one and exit code 130 (128 + SIGINT)."""
     try:
         yield
     except VppsError as error:
-        print(f"vpps-train: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt as interrupt:
-        print(f"vpps-train: interrupted {interrupt}".rstrip(), file=sys.stderr)
+        print(f"{program}: interrupted {interrupt}".rstrip(), file=sys.stderr)
         raise typer.Exit(130) from None

@@ -42,6 +42,10 @@ class GraphArrays:
     graph_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Per graph: (G,) or (G, width)."""
 
+    def all_columns(self) -> dict[str, NDArray[Any]]:
+        """Both kinds of columns by name."""
+        return {**self.columns, **self.graph_columns}
+
 
 class GraphSet:
     """Graphs to train on. Indexing takes some of them, as what `graph.map` takes:
@@ -188,7 +192,7 @@ class GraphSet:
     @property
     def n_vertices(self) -> int:
         """The number of vertices."""
-        return int(self.sizes.sum())
+        return int(self._ends[-1] - self._starts[0])
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -389,7 +393,7 @@ class GraphSet:
         both = self.vocabularies.keys() & self.classes.keys()
         if both:
             raise DataError(f"column {min(both)!r} has a vocabulary and classes: give one of them")
-        columns = {**self.arrays.columns, **self.arrays.graph_columns}
+        columns = self.arrays.all_columns()
         for name, length in lengths.items():
             if name not in columns or columns[name].dtype != np.int32:
                 raise DataError(f"there are names for {name!r}, but no integer column of that name")

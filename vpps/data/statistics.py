@@ -21,6 +21,16 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Column:
+    """What a column holds: `per` a vertex or a graph, of `type` `int32` or `float32[50]`, from `min` to `max`."""
+
+    per: str
+    type: str
+    min: float
+    max: float
+
+
+@dataclass(frozen=True)
 class GraphStatistics:
     """The figures of `vpps-data stat`.
 
@@ -30,7 +40,7 @@ class GraphStatistics:
         arity: room for children of every vertex, or None where they are lists.
         max_readers: the most vertices that read one: 1 in trees and chains.
         kinds: vertices by the name of their kind.
-        columns, graph_columns: type and width of each: `int32`, `float32[50]`.
+        columns: type and range of each.
         vocabularies, classes: the number of names that integers of a column stand for.
         bytes: of all arrays.
     """
@@ -44,8 +54,7 @@ class GraphStatistics:
     arity: int | None
     max_readers: int
     kinds: dict[str, int]
-    columns: dict[str, str]
-    graph_columns: dict[str, str]
+    columns: dict[str, Column]
     vocabularies: dict[str, int]
     classes: dict[str, int]
     bytes: int
@@ -60,9 +69,8 @@ class GraphStatistics:
         arrays = graphs.arrays
         shared = (everything.kind, everything.levels, None if arrays.order is None else arrays.order[:n])
         edges = everything.children if isinstance(everything.children, tuple) else (everything.children,)
-        columns = {name: everything[name] for name in arrays.columns}
-        graph_columns = {name: everything[name] for name in arrays.graph_columns}
-        held = [everything.offsets, *edges, *shared, *columns.values(), *graph_columns.values()]
+        columns = {name: _column("vertex", everything[name]) for name in arrays.columns}
+        held = [everything.offsets, *edges, *shared, *(everything[name] for name in arrays.all_columns())]
         return cls(
             graphs=len(graphs),
             vertices=n,
@@ -73,8 +81,7 @@ class GraphStatistics:
             arity=graphs.arity,
             max_readers=int(np.bincount(children, minlength=n).max()),
             kinds=dict(zip(graphs.kinds, counts, strict=True)),
-            columns={name: _type(x) for name, x in columns.items()},
-            graph_columns={name: _type(x) for name, x in graph_columns.items()},
+            columns=columns | {name: _column("graph", everything[name]) for name in arrays.graph_columns},
             vocabularies={name: len(words) for name, words in graphs.vocabularies.items()},
             classes={name: len(names) for name, names in graphs.classes.items()},
             bytes=sum(x.nbytes for x in held if x is not None),
@@ -85,5 +92,8 @@ def _spread(counts: np.typing.NDArray[np.generic]) -> Spread:
     return Spread(int(counts.min()), round(float(counts.mean()), 3), int(counts.max()))
 
 
-def _type(column: np.typing.NDArray[np.generic]) -> str:
-    return str(column.dtype) + (f"[{column.shape[1]}]" if column.ndim == 2 else "")
+def _column(per: str, column: np.typing.NDArray[np.generic]) -> Column:
+    width = f"[{column.shape[1]}]" if column.ndim == 2 else ""
+    if not column.size:
+        return Column(per, f"{column.dtype}{width}", 0, 0)
+    return Column(per, f"{column.dtype}{width}", column.min().item(), column.max().item())

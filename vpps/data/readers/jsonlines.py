@@ -21,7 +21,8 @@ All lines have the same columns, and a column is of one type in all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -36,6 +37,7 @@ from vpps.errors import DataError
 
 _FIELDS = ("children", "edges", "vertices", "kind", "columns", "graph")
 _INT32 = np.iinfo(np.int32)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def read_jsonl(
@@ -69,7 +71,7 @@ def read_jsonl(
 
     def array(column: _Column) -> NDArray[Any]:
         if column.kind != "strings":
-            return np.array(column.values, np.int32 if column.kind == "integers" else np.float32)
+            return np.array(column.values, np.int32 if column.kind == "integers" else np.float64)
         numbers = np.full(len(column.values), -1, np.int32)
         there = np.array([x is not None for x in column.values])
         strings = [x for x in column.values if x is not None]
@@ -157,7 +159,7 @@ class _Line:
         """Raises DataError."""
         try:
             line = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.fail(f"expected a graph as a JSON object on one line: {error}")
         if not isinstance(line, dict):
             self.fail("expected a graph as a JSON object, with children or edges")
@@ -199,8 +201,8 @@ class _Line:
         for other, m in sizes[1:]:
             if m != n:
                 self.fail(f"{name!r} has {n} vertices and {other!r} {m}")
-        if not _is_int(n) or n < 1:
-            self.fail(f"a graph needs at least 1 vertex, not {n!r}")
+        if not _is_int(n) or not 1 <= n <= _INT32.max:
+            self.fail(f"a graph has between 1 and {_INT32.max} vertices, not {n!r}")
         return n
 
     def children(self, line: Mapping[str, Any], n: int) -> list[list[int]]:
@@ -255,11 +257,18 @@ class _Line:
                 self.fail(f"{name!r} holds {beyond}, which does not fit int32")
             return "integers"
         if types <= {int, float, bool}:
+            self.check_range(name, values)
             return "numbers"
         widths = {len(x) for x in values} if types == {list} else set()
         if len(widths) == 1 and {type(x) for row in values for x in row} <= {int, float}:
+            self.check_range(name, (x for row in values for x in row))
             return f"rows of {widths.pop()} numbers"
         return self.fail(f"{name!r} must hold integers, numbers, strings, or lists of as many numbers each")
+
+    def check_range(self, name: str, values: Iterable[float]) -> None:
+        beyond = next((x for x in values if _FLOAT32_MAX < abs(x) < math.inf), None)
+        if beyond is not None:
+            self.fail(f"{name!r} holds {str(beyond)[:20]}, which does not fit float32")
 
 
 def _is_int(x: object) -> bool:

@@ -1,0 +1,241 @@
+"""`vpps-data`: input graphs from the files that data sets come in, and what is in such graphs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from vpps.cli.loop import exit_codes
+from vpps.data import (
+    GraphSet,
+    GraphStatistics,
+    read_jsonl,
+    read_lattices,
+    read_parallel,
+    read_tagged,
+    read_text,
+    read_treebank,
+)
+from vpps.data.statistics import Spread
+from vpps.errors import DataError
+
+app = typer.Typer(
+    name="vpps-data", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)  # fmt: skip
+
+
+class Format(StrEnum):
+    TREES = "trees"
+    TAGGED = "tagged"
+    TEXT = "text"
+    PARALLEL = "parallel"
+    LATTICE = "lattice"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A format: which options it knows, and its reader, which takes files and those options by keyword."""
+
+    read: Callable[..., GraphSet | tuple[GraphSet, GraphSet]]
+    options: frozenset[str]
+
+
+_READERS = {
+    Format.TREES: _Reader(read_treebank, frozenset({"min_count", "lists", "like"})),
+    Format.TAGGED: _Reader(read_tagged, frozenset({"min_count", "like"})),
+    Format.TEXT: _Reader(read_text, frozenset({"min_count", "targets", "like"})),
+    Format.PARALLEL: _Reader(read_parallel, frozenset({"min_count", "like", "target_output", "target_like"})),
+    Format.LATTICE: _Reader(read_lattices, frozenset()),
+    Format.JSONL: _Reader(read_jsonl, frozenset({"min_count", "lists", "classes", "like"})),
+}
+
+_EXAMPLES = """
+[bold]Formats[/bold]
+
+trees: Penn trees, `(3 (2 The) (4 ...))`, one a line\n
+tagged: sentences of `word|TAG`, one a line\n
+text: sentences, one a line, to predict the next word\n
+parallel: two texts, source and target, whose lines translate each other\n
+lattice: character-word lattices, as in ED-Batch's Weibo files\n
+jsonl: any directed acyclic graphs, one JSON object a line: `{"children": [[], [], [0, 1]], "columns": {"word":
+["good", "film", null]}}`; `python -c "help('vpps.data.readers.jsonlines')"` says all
+
+[bold]Examples[/bold]
+
+vpps-data convert trees train.txt train.graphs\n
+vpps-data convert trees dev.txt dev.graphs --like train.graphs\n
+vpps-data convert parallel train.en.gz train.vi.gz en.graphs --target-output vi.graphs\n
+vpps-data convert jsonl molecules.jsonl molecules.graphs --classes toxicity\n
+vpps-data stat train.graphs
+"""
+
+File = Annotated[Path, typer.Argument(help="A file that `vpps-data convert` or `GraphSet.save` wrote.")]
+Inputs = Annotated[
+    list[Path], typer.Argument(metavar="INPUT...", help="Text files, plain or .gz; several make one set.")
+]
+Output = Annotated[Path, typer.Argument(help="The file to write; graphs that it holds already are replaced.")]
+MinCount = Annotated[
+    int | None,
+    typer.Option(min=1, show_default="2, for jsonl 1", help="Words that occur less often become unknown (number 0)."),
+]
+Lists = Annotated[
+    bool | None,
+    typer.Option(
+        "--lists/--fixed", show_default="lists for jsonl, else fixed",
+        help="Children as lists of any length, or a table with room for the most that a vertex has.",
+    ),
+]  # fmt: skip
+Like = Annotated[
+    Path | None,
+    typer.Option(help="Take vocabularies, classes, kinds and arity from this converted file: for development data."),
+]
+Targets = Annotated[
+    bool | None, typer.Option("--targets/--no-targets", show_default="targets", help="Columns of the next words.")
+]
+Classes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="A column of strings that are labels, not words; may be repeated."),
+]
+TargetOutput = Annotated[Path | None, typer.Option(help="Where the second text of parallel ones goes.")]
+TargetLike = Annotated[Path | None, typer.Option(help="As --like, for the second text.")]
+
+
+@app.callback()
+def about() -> None:
+    """Convert data sets to graphs that vpps maps into memory, and look at them."""
+
+
+@app.command(epilog=_EXAMPLES)
+def convert(
+    format: Annotated[Format, typer.Argument(help="What the inputs are; see below.", show_choices=True)],
+    inputs: Inputs,
+    output: Output,
+    min_count: MinCount = None,
+    lists: Lists = None,
+    like: Like = None,
+    targets: Targets = None,
+    classes: Classes = None,
+    target_output: TargetOutput = None,
+    target_like: TargetLike = None,
+) -> None:
+    """Convert text files to one file of graphs, levels computed."""
+    given = {
+        "min_count": min_count, "lists": lists, "like": like, "targets": targets, "classes": classes,
+        "target_output": target_output, "target_like": target_like,
+    }  # fmt: skip
+    options: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, [])}
+    reader = _READERS[format]
+    for name in options.keys() - reader.options:
+        raise typer.BadParameter(f"means nothing for {format}", param_hint=f"--{name.replace('_', '-')}")
+    if format == Format.PARALLEL:
+        if target_output is None:
+            raise typer.BadParameter("parallel text needs a file for the second one", param_hint="--target-output")
+        if len(inputs) != 2:
+            raise typer.BadParameter("parallel text has two inputs, source and target", param_hint="INPUT...")
+        if target_output == output:
+            raise typer.BadParameter("is OUTPUT too", param_hint="--target-output")
+        if (like is None) != (target_like is None):
+            raise typer.BadParameter("parallel text needs both --like and --target-like", param_hint="--like")
+    with exit_codes("vpps-data"):
+        outputs = [output] if target_output is None else [output, target_output]
+        for path in outputs:
+            _check_output(path)
+        if like is not None:
+            options["like"] = GraphSet.load(like)
+        if target_like is not None:
+            options["like"] = (options["like"], GraphSet.load(target_like))
+        start = time.perf_counter()
+        arguments = {name: x for name, x in options.items() if name not in ("target_output", "target_like")}
+        found = reader.read(*inputs, **arguments)
+        for graphs, path in zip(found if isinstance(found, tuple) else (found,), outputs, strict=True):
+            graphs.save(path)
+            size, seconds = _bytes(path.stat().st_size), time.perf_counter() - start
+            print(f"{path}: {len(graphs)} graphs, {graphs.n_vertices} vertices, {size}, {seconds:.1f} s")
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\nvpps-data stat train.graphs\n\nvpps-data stat train.graphs --json --verify"
+)
+def stat(
+    file: File,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the checksums of the file first.")] = False,
+) -> None:
+    """Say what a file of graphs holds: sizes, levels, children, kinds, columns, vocabularies."""
+    with exit_codes("vpps-data"):
+        found = GraphSet.load(file, verify=verify).stat()
+        if as_json:
+            print(json.dumps(asdict(found), ensure_ascii=False))
+            return
+        table = Table(box=None, show_header=False, title=str(file), title_justify="left", title_style="bold")
+        for name, value in _rows(found):
+            table.add_row(name, value)
+        # No colours in a file or a pipe, as in vpps-train, and a line is a line there.
+        width, terminal = (None, None) if sys.stdout.isatty() else (1000, False)
+        Console(force_terminal=terminal, width=width, highlight=False).print(table)
+
+
+def _rows(found: GraphStatistics) -> Iterator[tuple[str, str]]:
+    yield "graphs", f"{found.graphs}"
+    yield "vertices", f"{found.vertices}, {_spread(found.vertices_per_graph)} per graph"
+    yield "edges", f"{found.edges}"
+    yield "levels", f"{_spread(found.levels_per_graph)} per graph"
+    room = "lists" if found.arity is None else f"room for {found.arity}"
+    yield "children", f"{room}, {_spread(found.fan_in)} per vertex"
+    yield "readers", f"at most {found.max_readers} per vertex"
+    yield "kinds", _items(found.kinds)
+    for name, column in found.columns.items():
+        line = f"{column.type} per {column.per}, {column.min:.6g} to {column.max:.6g}"
+        if name in found.vocabularies:
+            line += f", {found.vocabularies[name]} words"
+        if name in found.classes:
+            line += f", {found.classes[name]} classes"
+        yield f"column {name}", line
+    yield "bytes", _bytes(found.bytes)
+
+
+def _spread(counts: Spread) -> str:
+    return f"{counts.min} to {counts.max}, mean {counts.mean:.1f}"
+
+
+def _items(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _bytes(count: float) -> str:
+    units = iter(("B", "KB", "MB", "GB"))
+    unit = next(units)
+    while count >= 1000 and unit != "GB":
+        count, unit = count / 1000, next(units)
+    return f"{count:.3g} {unit}"
+
+
+def _check_output(path: Path) -> None:
+    """Raises DataError where writing would fail, or replace a file of another kind: a forgotten OUTPUT is an INPUT."""
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: there is no folder {path.parent}")
+    if not path.exists():
+        return
+    try:
+        GraphSet.load(path)
+    except DataError:
+        raise DataError(
+            f"{path}: exists and holds no graphs, so it is not replaced: is the last file of the command the output?"
+        ) from None
+
+
+def main() -> None:
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
+    app()
