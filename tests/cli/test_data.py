@@ -1,0 +1,204 @@
+"""`vpps-data`, run as a user would, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vpps.data import GraphSet, read_treebank
+
+pytestmark = pytest.mark.host
+
+MAIN = [sys.executable, "-c", "from vpps.cli.data import main; main()"]
+ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+
+
+@pytest.fixture
+def vpps_data(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command in a folder with a few text files."""
+    for name, text in {
+        "train.txt": "(3 (2 good) (4 (3 good) (2 film)))\n(1 (2 good) (2 film))\n",
+        "dev.txt": "(1 film)\n(0 bad)\n",
+        "tagged.txt": "a|X b|Y\n",
+        "en.txt": "a b\n\nc\n",
+        "vi.txt": "x\ny\nz z\n",
+        "weibo.txt": "1\n2\n0 5\n0\n1 0 8\n",
+        "dags.jsonl": '{"children": [[], [0]], "columns": {"op": ["in", "out"]}}\n',
+        "wrong.txt": "(3 (2 a) b)\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*MAIN, *arguments], capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=120,
+            cwd=tmp_path,
+        )  # fmt: skip
+
+    return run
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class TestConvert:
+    @pytest.mark.parametrize(
+        "arguments, graphs, vertices",
+        [
+            (["trees", "train.txt"], 2, 8),
+            (["trees", "train.txt", "dev.txt"], 4, 10),
+            (["trees", "train.txt", "--lists", "--min-count", "1"], 2, 8),
+            (["tagged", "tagged.txt"], 1, 2),
+            (["text", "en.txt"], 2, 5),
+            (["text", "en.txt", "--no-targets"], 2, 3),
+            (["lattice", "weibo.txt"], 1, 1),
+            (["jsonl", "dags.jsonl", "--fixed", "--classes", "op"], 1, 2),
+        ],
+        ids=lambda x: " ".join(x) if isinstance(x, list) else None,
+    )
+    def test_writes_what_the_reader_returns(
+        self, arguments: list[str], graphs: int, vertices: int, vpps_data: Run, tmp_path: Path
+    ) -> None:
+        options = [
+            x for k, x in enumerate(arguments) if x.startswith("--") or arguments[k - 1] in ("--min-count", "--classes")
+        ]
+        files = [x for x in arguments if x not in options]
+        result = vpps_data("convert", *files, "out.graphs", *options)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.startswith(f"out.graphs: {graphs} graphs, {vertices} vertices, ")
+        found = GraphSet.load(tmp_path / "out.graphs", verify=True)
+        assert (len(found), found.n_vertices) == (graphs, vertices)
+
+    def test_file_equals_the_set_of_the_reader(self, vpps_data: Run, tmp_path: Path) -> None:
+        vpps_data("convert", "trees", "train.txt", "out.graphs")
+        loaded, read = GraphSet.load(tmp_path / "out.graphs"), read_treebank(tmp_path / "train.txt")
+        assert loaded.stat() == read.stat()
+        assert loaded[:]["word"].tolist() == read[:]["word"].tolist()
+        assert loaded.vocabularies["word"].words == read.vocabularies["word"].words == ("<unk>", "good", "film")
+
+    def test_development_data_is_like_training(self, vpps_data: Run, tmp_path: Path) -> None:
+        vpps_data("convert", "trees", "train.txt", "train.graphs")
+        assert vpps_data("convert", "trees", "dev.txt", "dev.graphs", "--like", "train.graphs").returncode == 0
+        assert GraphSet.load(tmp_path / "dev.graphs")[:]["word"].tolist() == [2, 0]
+
+    def test_parallel_text_becomes_two_files(self, vpps_data: Run, tmp_path: Path) -> None:
+        result = vpps_data("convert", "parallel", "en.txt", "vi.txt", "en.graphs", "--target-output", "vi.graphs")
+        assert result.returncode == 0, result.stderr
+        assert len(result.stdout.splitlines()) == 2
+        assert GraphSet.load(tmp_path / "en.graphs").sizes.tolist() == [2, 1]
+        assert GraphSet.load(tmp_path / "vi.graphs").sizes.tolist() == [2, 3]
+        again = vpps_data(
+            "convert", "parallel", "en.txt", "vi.txt", "en2.graphs", "--target-output", "vi2.graphs",
+            "--like", "en.graphs", "--target-like", "vi.graphs",
+        )  # fmt: skip
+        assert again.returncode == 0, again.stderr
+
+    def test_graphs_are_replaced_and_other_files_are_not(self, vpps_data: Run, tmp_path: Path) -> None:
+        for _ in range(2):
+            assert vpps_data("convert", "trees", "train.txt", "out.graphs").returncode == 0
+        result = vpps_data("convert", "trees", "train.txt", "dev.txt")  # a forgotten output
+        assert result.returncode == 1
+        assert result.stderr.startswith("vpps-data: dev.txt: exists and holds no graphs, so it is not replaced")
+        assert (tmp_path / "dev.txt").read_text() == "(1 film)\n(0 bad)\n"
+
+    @pytest.mark.parametrize(
+        "arguments, complaint",
+        [
+            (["trees", "none.txt", "out"], "none.txt: cannot be read: No such file or directory"),
+            (["trees", "wrong.txt", "out"], "wrong.txt:1:10: expected ')' or '(' after a child, found 'b'"),
+            (["tagged", "en.txt", "out"], "en.txt:1: expected word|TAG as token 1, found 'a'"),
+            (["trees", "dev.txt", "out", "--like", "train.txt"], "train.txt: no file of graphs, or a truncated one"),
+            (["trees", "dev.txt", "none/out"], "none/out: there is no folder none"),
+        ],
+    )
+    def test_wrong_input_is_one_sentence_and_exit_code_1(
+        self, arguments: list[str], complaint: str, vpps_data: Run, tmp_path: Path
+    ) -> None:
+        result = vpps_data("convert", *arguments)
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"vpps-data: {complaint}")
+        assert len(result.stderr.splitlines()) == 1
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        "arguments, complaint",
+        [
+            (["trees", "dev.txt"], "Missing argument"),
+            (["penn", "dev.txt", "out"], "'penn' is not one of"),
+            (["lattice", "weibo.txt", "out", "--min-count", "2"], "--min-count: means nothing for lattice"),
+            (["trees", "dev.txt", "out", "--min-count", "0"], "--min-count"),
+            (["text", "en.txt", "out", "--fixed"], "--lists: means nothing for text"),
+            (["parallel", "en.txt", "vi.txt", "out"], "--target-output: parallel text needs a file for the second"),
+            (["parallel", "en.txt", "out", "--target-output", "x"], "parallel text has two inputs"),
+            (["parallel", "en.txt", "vi.txt", "out", "--target-output", "out"], "is OUTPUT too"),
+            (["parallel", "en.txt", "vi.txt", "out", "--target-output", "x", "--like", "y"], "needs both --like and"),
+        ],
+    )
+    def test_wrong_usage_exits_with_2(self, arguments: list[str], complaint: str, vpps_data: Run) -> None:
+        result = vpps_data("convert", *arguments)
+        assert result.returncode == 2
+        assert complaint in result.stderr
+
+
+class TestStat:
+    @pytest.fixture
+    def file(self, vpps_data: Run) -> str:
+        vpps_data("convert", "trees", "train.txt", "out.graphs")
+        return "out.graphs"
+
+    def test_says_what_the_file_holds(self, file: str, vpps_data: Run) -> None:
+        result = vpps_data("stat", file, FORCE_COLOR="1")
+        assert result.returncode == 0, result.stderr
+        assert "\x1b" not in result.stdout
+        lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+        assert lines == [
+            "out.graphs",
+            "graphs 2",
+            "vertices 8, 3 to 5, mean 4.0 per graph",
+            "edges 6",
+            "levels 2 to 3, mean 2.5 per graph",
+            "children room for 2, 0 to 2, mean 0.8 per vertex",
+            "readers at most 1 per vertex",
+            "kinds 5 leaf, 3 inner",
+            "column word int32 per vertex, -1 to 2, 3 words",
+            "column label int32 per vertex, 1 to 4",
+            "bytes 192 B",
+        ]
+
+    def test_says_it_as_json(self, file: str, vpps_data: Run) -> None:
+        found = json.loads(vpps_data("stat", file, "--json", "--verify").stdout)
+        assert (found["graphs"], found["vertices"], found["arity"]) == (2, 8, 2)
+        assert found["levels_per_graph"] == {"min": 2, "mean": 2.5, "max": 3}
+        assert found["columns"]["word"] == {"per": "vertex", "type": "int32", "min": -1, "max": 2}
+
+    def test_damage_is_found_by_verifying(self, file: str, vpps_data: Run, tmp_path: Path) -> None:
+        content = bytearray((tmp_path / file).read_bytes())
+        content[-1] ^= 1
+        (tmp_path / file).write_bytes(content)
+        result = vpps_data("stat", file, "--verify")
+        assert result.returncode == 1
+        assert result.stderr.startswith("vpps-data: out.graphs: damaged: the checksum of ")
+
+    def test_text_file_is_one_sentence_and_exit_code_1(self, vpps_data: Run) -> None:
+        result = vpps_data("stat", "train.txt")
+        assert result.returncode == 1
+        assert result.stderr.startswith("vpps-data: train.txt: no file of graphs")
+        assert len(result.stderr.splitlines()) == 1
+
+
+class TestHelp:
+    def test_lists_the_commands(self, vpps_data: Run) -> None:
+        result = vpps_data("--help")
+        assert result.returncode == 0
+        assert "convert" in result.stdout
+        assert "stat" in result.stdout
+
+    def test_of_convert_has_formats_and_examples(self, vpps_data: Run) -> None:
+        text = vpps_data("convert", "--help").stdout
+        for part in ("jsonl:", "--like", "vpps-data convert trees train.txt train.graphs"):
+            assert part in text

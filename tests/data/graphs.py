@@ -1,0 +1,100 @@
+"""Random graphs for tests, as plain Python, and what vpps.data should make of them, by definition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from vpps.data import GraphBatch, GraphSet
+
+
+@dataclass
+class PlainGraph:
+    """One graph: children by vertex (-1 is none), and a value per vertex and for all of it."""
+
+    children: list[list[int]]
+    kind: list[int]
+    word: list[int]
+    position: list[list[float]]
+    rating: float
+
+    def level(self, vertex: int) -> int:
+        return max((1 + self.level(child) for child in self.children[vertex] if child >= 0), default=0)
+
+    def roots(self) -> list[int]:
+        return sorted(set(range(len(self.children))) - {child for some in self.children for child in some})
+
+
+@st.composite
+def plain_graphs(draw: st.DrawFn, arity: int | None) -> PlainGraph:
+    """A graph of 1 to 8 vertices in any order of numbers; every vertex has `arity` entries, or any number."""
+    n = draw(st.integers(1, 8))
+    number = draw(st.permutations(range(n)))  # of the vertex at each place of a topological order
+    children: list[list[int]] = [[] for _ in range(n)]
+    for place in range(n):
+        below = st.sampled_from([-1, *number[:place]])
+        size = (0, 4) if arity is None else (arity, arity)
+        children[number[place]] = draw(st.lists(below, min_size=size[0], max_size=size[1]))
+    word = draw(st.lists(st.integers(-1, 5), min_size=n, max_size=n))
+    kind = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    return PlainGraph(children, kind, word, [[w / 2, -w] for w in word], float(sum(word)))
+
+
+def set_of(graphs: list[PlainGraph], arity: int | None) -> GraphSet:
+    """The graphs as a set, in a table or in lists."""
+    children: Any = [some for g in graphs for some in g.children]
+    if arity is None:
+        children = np.cumsum([0, *map(len, children)]), [child for some in children for child in some]
+    return GraphSet(
+        [len(g.children) for g in graphs],
+        children,
+        kind=[k for g in graphs for k in g.kind],
+        kinds=("a", "b", "c"),
+        columns={"word": [w for g in graphs for w in g.word], "position": [p for g in graphs for p in g.position]},
+        graph_columns={"rating": [g.rating for g in graphs]},
+    )
+
+
+def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None) -> None:
+    """The batch is these graphs side by side, made the slow way."""
+    first, children = 0, []
+    offsets, levels, roots = [0], [], []
+    for g in graphs:
+        children += [[child + first if child >= 0 else -1 for child in some] for some in g.children]
+        levels += [g.level(v) for v in range(len(g.children))]
+        roots += [v + first for v in g.roots()]
+        first += len(g.children)
+        offsets.append(first)
+    assert len(batch) == len(graphs)
+    assert batch.n_vertices == first
+    assert batch.offsets.tolist() == offsets
+    if arity is None:
+        ends, indices = batch.children
+        assert [indices[a:b].tolist() for a, b in pairwise(ends.tolist())] == children
+        assert ends.dtype == indices.dtype == np.int32
+    else:
+        assert isinstance(batch.children, np.ndarray)
+        assert batch.children.tolist() == children
+        assert batch.children.shape == (first, arity)
+        assert batch.children.dtype == np.int32
+    assert batch.kind is not None
+    assert batch.kind.tolist() == [k for g in graphs for k in g.kind]
+    assert batch.kind.dtype == np.int8
+    assert batch.levels.tolist() == levels
+    assert batch.levels.dtype == np.int32
+    assert batch["word"].tolist() == [w for g in graphs for w in g.word]
+    assert batch["word"].dtype == np.int32
+    assert batch["position"].tolist() == [p for g in graphs for p in g.position]
+    assert batch["position"].dtype == np.float32
+    assert batch["rating"].tolist() == [g.rating for g in graphs]
+    assert batch.roots.tolist() == roots
+    assert batch.graph_of_vertex.tolist() == [k for k, g in enumerate(graphs) for _ in g.children]
+    place = np.argsort(batch.order)
+    for vertex, some in enumerate(children):
+        assert all(place[child] < place[vertex] for child in some if child >= 0)
+    assert sorted(batch.order.tolist()) == list(range(first))
+    assert (np.diff(batch.graph_of_vertex[batch.order]) >= 0).all()

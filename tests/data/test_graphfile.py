@@ -1,0 +1,220 @@
+"""Files of graphs: what is saved is loaded, lazily, and what is no such file is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from tests.data.graphs import assert_holds, plain_graphs, set_of
+from vpps.data import GraphSet, Vocabulary
+from vpps.errors import DataError
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture
+def graphs() -> GraphSet:
+    """Two trees with everything that a set can have; the second is not numbered children first."""
+    return GraphSet(
+        [3, 2],
+        [[-1, -1], [-1, -1], [0, 1], [1, -1], [-1, -1]],
+        kind=[0, 0, 1, 1, 0],
+        kinds=("leaf", "inner"),
+        columns={"word": [1, 2, -1, -1, 0], "tag": [0, 1, 1, 1, 0], "x": np.arange(10).reshape(5, 2) / 4},
+        graph_columns={"y": [1.5, -2]},
+        vocabularies={"word": Vocabulary(["<unk>", "naïve", "tab\tand\nline"])},
+        classes={"tag": ("B", "O")},
+    )
+
+
+@pytest.fixture
+def file(graphs: GraphSet, tmp_path: Path) -> Path:
+    graphs.save(tmp_path / "trees.graphs")
+    return tmp_path / "trees.graphs"
+
+
+@pytest.mark.parametrize("arity", [2, None], ids=["table", "lists"])
+@given(data=st.data())
+def test_any_graphs_are_loaded_as_they_were_saved(
+    arity: int | None, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plain = data.draw(st.lists(plain_graphs(arity), min_size=1, max_size=4))
+    path = tmp_path_factory.getbasetemp() / "any.graphs"
+    set_of(plain, arity).save(path)
+    loaded = GraphSet.load(path, verify=True)
+    assert_holds(loaded[:], plain, arity)
+    assert_holds(loaded[[-1, 0]], [plain[-1], plain[0]], arity)
+
+
+def test_names_come_back(graphs: GraphSet, file: Path) -> None:
+    loaded = GraphSet.load(file)
+    assert loaded.kinds == graphs.kinds
+    assert loaded.classes == graphs.classes
+    assert loaded.vocabularies["word"].words == graphs.vocabularies["word"].words
+    assert list(loaded.arrays.columns) == ["word", "tag", "x"]
+    assert loaded.path == file
+    assert loaded.stat() == graphs.stat()
+
+
+def test_any_program_reads_it_as_safetensors(graphs: GraphSet, file: Path) -> None:
+    arrays = load_file(file)
+    assert arrays["children"].tolist() == graphs.arrays.children.tolist()  # type: ignore[union-attr]
+    assert arrays["column/x"].tolist() == graphs.arrays.columns["x"].tolist()
+
+
+def test_part_is_saved_alone(graphs: GraphSet, tmp_path: Path) -> None:
+    part = graphs.subset(slice(1, 2))
+    part.save(tmp_path / "part")
+    loaded = GraphSet.load(tmp_path / "part")
+    assert (len(loaded), loaded.arrays.levels.tolist()) == (1, [1, 0])
+    assert loaded[0]["x"].tolist() == graphs[1]["x"].tolist()
+    assert loaded[0].order.tolist() == [1, 0]
+
+
+def resident_megabytes() -> float:
+    """Physical memory of this process, mapped files included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc/self/statm of Linux")
+def test_loading_reads_nothing_but_what_is_used(tmp_path: Path) -> None:
+    n = 500_000
+    children = np.full((n, 1), -1, np.int32)
+    GraphSet([10] * (n // 10), children, columns={"x": np.ones((n, 20))}).save(tmp_path / "large")  # 40 MB of floats
+    before = resident_megabytes()
+    loaded = GraphSet.load(tmp_path / "large")
+    assert loaded[[7, 40_000]]["x"].sum() == 400
+    assert resident_megabytes() - before < 8  # the kernel maps some pages around each
+    assert loaded.arrays.columns["x"].sum() == n * 20
+    assert resident_megabytes() - before > 30  # so this is how reading it would show
+
+
+def test_forked_child_uses_the_parents_set(file: Path) -> None:
+    """Data loaders fork; the child of a process that has a mapping has it too."""
+    loaded = GraphSet.load(file)
+    expected = loaded[[1, 0]]["word"].tolist()
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if loaded[[1, 0]]["word"].tolist() == expected and len(list(loaded.batches(1))) == 2 else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert loaded[[1, 0]]["word"].tolist() == expected
+
+
+def test_file_in_use_may_be_replaced(graphs: GraphSet, file: Path) -> None:
+    loaded = GraphSet.load(file)
+    graphs.subset([0]).save(file)
+    assert loaded[1]["x"].tolist() == graphs[1]["x"].tolist()
+    assert len(GraphSet.load(file)) == 1
+
+
+def test_failed_write_leaves_the_old_file(graphs: GraphSet, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = file.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(DataError, match=r"trees\.graphs: cannot be written .*No space left"):
+        graphs.subset([0]).save(file)
+    assert file.read_bytes() == content
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_missing_folder_is_named(graphs: GraphSet, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none/x: cannot be written"):
+        graphs.save(tmp_path / "none" / "x")
+
+
+class TestNoSuchFile:
+    def test_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"none: cannot be read: No such file"):
+            GraphSet.load(tmp_path / "none")
+
+    def test_file_cut_anywhere(self, file: Path) -> None:
+        content = file.read_bytes()
+        for end in (0, 5, 8, 100, len(content) // 2, len(content) - 1):
+            file.write_bytes(content[:end])
+            with pytest.raises(DataError, match=r"trees\.graphs: no file of graphs, or a truncated one"):
+                GraphSet.load(file)
+
+    def test_file_with_something_behind(self, file: Path) -> None:
+        file.write_bytes(file.read_bytes() + b"\n")
+        with pytest.raises(DataError, match=r"should have \d+ bytes and has \d+"):
+            GraphSet.load(file)
+
+    @pytest.mark.parametrize("content", [b"(3 (2 a) (4 b))\n" * 9, b"\2\0\0\0\0\0\0\0[]", b"\1\0\0\0\0\0\0\0{"])
+    def test_foreign_file(self, file: Path, content: bytes) -> None:
+        file.write_bytes(content)
+        with pytest.raises(DataError, match="does not begin with the header of a safetensors file"):
+            GraphSet.load(file)
+
+    def test_checkpoint_is_no_file_of_graphs(self, file: Path) -> None:
+        save_file({"weight/U": np.ones((2, 2))}, file, {"vpps": "{}"})
+        with pytest.raises(DataError, match=r"holds no graphs: .* GraphSet\.save did not write"):
+            GraphSet.load(file)
+
+    def rewrite(self, file: Path, **changes: object) -> None:
+        """The same file with another description."""
+        content = file.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + length])
+        description = {**json.loads(header["__metadata__"]["vpps.graphs"]), **changes}
+        save_file(load_file(file), file, {"vpps.graphs": json.dumps(description)})
+
+    def test_other_version_is_named(self, file: Path) -> None:
+        self.rewrite(file, format=2)
+        with pytest.raises(DataError, match=r"another version of vpps \(format 2, not 1\): convert the data again"):
+            GraphSet.load(file)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"columns": ["none"]}, {"vocabularies": ["none"]}, {"classes": 3}, {"kinds": None}, {"crc32": {"none": 1}}],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_wrong_description_is_damage(self, file: Path, change: dict[str, object]) -> None:
+        self.rewrite(file, **change)
+        with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
+            GraphSet.load(file, verify=True)
+
+    @pytest.mark.parametrize("name", ["levels", "vertex_offsets", "column/word", "vocabulary/word/text"])
+    def test_missing_array_is_damage(self, file: Path, name: str) -> None:
+        content = file.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+        save_file({k: x for k, x in load_file(file).items() if k != name}, file, metadata)
+        with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
+            GraphSet.load(file)
+
+    @pytest.mark.parametrize(
+        "name, array",
+        [
+            ("levels", np.zeros(4, np.int32)),
+            ("children", np.zeros((5, 2), np.int64)),
+            ("order", np.zeros((5, 1), "i4")),
+        ],
+    )
+    def test_array_of_another_shape_or_type_is_damage(self, file: Path, name: str, array: np.ndarray) -> None:
+        content = file.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+        save_file({**load_file(file), name: array}, file, metadata)
+        with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
+            GraphSet.load(file)
+
+    def test_flipped_bit_is_found_by_verifying(self, file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 4
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=r"damaged: the checksum of .* differs"):
+            GraphSet.load(file, verify=True)
