@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import CheckpointError
+from vpps.files import replacing
 from vpps.model import Model
 from vpps.optim import OptimizerState
 from vpps.state import AccumulatedGradients, Averages
@@ -74,16 +73,8 @@ def save(model: Model, path: Path) -> None:
     metadata = {_DESCRIPTION: json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
     data = serialise(tensors, sealed(tensors, metadata))
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as scratch:
-            try:
-                scratch.write(data)
-                scratch.flush()
-                os.fsync(scratch.fileno())
-                os.chmod(scratch.name, 0o666 & ~_umask())
-                os.replace(scratch.name, path)
-            except BaseException:
-                os.unlink(scratch.name)
-                raise
+        with replacing(path) as scratch:
+            scratch.write_bytes(data)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
@@ -96,12 +87,6 @@ def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
         checksum = zlib.crc32(f"{name} {tensor.dtype.str} {tensor.shape}".encode(), checksum)
         checksum = zlib.crc32(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data, checksum)
     return kept | {_CHECKSUM: f"{checksum:08x}"}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @dataclass(frozen=True, slots=True)

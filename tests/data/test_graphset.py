@@ -154,7 +154,7 @@ class TestBatches:
     @pytest.mark.parametrize("arguments", [{"size": 0}, {"size": 3, "bucket": 0}])
     def test_sizes_are_positive(self, arguments: dict[str, int]) -> None:
         with pytest.raises(DataError, match="at least 1"):
-            next(chains(2).batches(**arguments))
+            chains(2).batches(**arguments)
 
 
 class TestSplit:

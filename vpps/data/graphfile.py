@@ -12,7 +12,6 @@ import json
 import math
 import mmap
 import os
-import tempfile
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +24,7 @@ from vpps.data.graphset import GraphArrays, GraphSet
 from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
+from vpps.files import replacing
 
 FORMAT = 1
 _KEY = "vpps.graphs"
@@ -59,17 +59,8 @@ def save(graphs: GraphSet, path: Path) -> None:
         "crc32": {name: _checksum(x) for name, x in arrays.items()},
     }
     try:
-        descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(descriptor)
-        try:
+        with replacing(path) as scratch:
             save_file(arrays, scratch, {_KEY: json.dumps(description)})
-            with open(scratch, "rb+") as file:
-                os.fsync(file.fileno())
-            os.chmod(scratch, 0o666 & ~_umask())
-            os.replace(scratch, path)
-        except BaseException:
-            os.unlink(scratch)
-            raise
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error})") from error
 
@@ -183,9 +174,3 @@ def _is_whole(graphs: GraphSet) -> bool:
 
 def _checksum(array: NDArray[Any]) -> int:
     return zlib.crc32(array.reshape(-1).view(np.uint8).data)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -255,6 +255,9 @@ class GraphSet:
             bucket: sort the graphs of so many batches by size before dividing them, so that graphs of one size meet;
                 the batches themselves are shuffled too.
             drop_last: leave out a last batch with fewer graphs.
+
+        Raises:
+            DataError: size or bucket is below 1.
         """
         if size < 1 or (bucket is not None and bucket < 1):
             raise DataError(f"batches of {size} graphs, sorted {bucket} at a time: both need at least 1")
@@ -269,8 +272,7 @@ class GraphSet:
             del chunks[-1]
         if bucket is not None and shuffle:
             chunks = [chunks[k] for k in random.permutation(len(chunks)).tolist()]
-        for chunk in chunks:
-            yield self[chunk]
+        return (self[chunk] for chunk in chunks)
 
     def split(self, fraction: float, *, seed: int | None = None) -> tuple[GraphSet, GraphSet]:
         """Two sets: `fraction` of the graphs, and the rest.

@@ -1,13 +1,20 @@
-"""Text files line by line: UTF-8, plain or compressed by gzip, with errors that give file, line and column."""
+"""Text files line by line: UTF-8, plain or compressed by gzip, with errors that give file, line and column.
+
+Only blanks and tabs separate words: a no-break space belongs to its word.
+"""
 
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from os import PathLike, fspath
 
 from vpps.errors import DataError
+
+words_in = re.compile(r"[^ \t]+").findall
+"""The words of a line."""
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:

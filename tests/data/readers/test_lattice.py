@@ -67,6 +67,7 @@ def test_words_stand_between_characters(file: Path) -> None:
         ("2 1 480 0 3395", "1 0 3395", "6: expected one arc from position 1, the character"),
         ("2 1 480 0 3395", "2 1 480 2 3395", "6: expected one arc from position 1, the character, and all others fr"),
         ("2 1 480 0 3395", "2 1 480 0 -1", "6: expected a number of arcs, then a position and a number for each"),
+        ("2 1 480 0 3395", "2 1 480 0 3333333395", "6: expected a number of arcs, then a position and a number"),
         ("2\n0 5", "1\n0", "9: expected at least 2 positions"),
     ],
 )

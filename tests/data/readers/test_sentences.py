@@ -83,6 +83,10 @@ class TestText:
     def test_unknown_words_of_the_text_are_unknown(self, tmp_path: Path) -> None:
         assert read_text(write(tmp_path / "text", "<unk> a a"))[0]["word"].tolist()[1] == 0
 
+    def test_no_break_space_belongs_to_its_word(self, tmp_path: Path) -> None:
+        graphs = read_text(write(tmp_path / "text", "8\N{NO-BREAK SPACE}%\tof\n"), min_count=1, targets=False)
+        assert words(graphs[0], graphs.vocabularies["word"]) == ["8\N{NO-BREAK SPACE}%", "of"]
+
     def test_reversed_chain_reads_from_the_right(self, tmp_path: Path) -> None:
         backward = read_text(write(tmp_path / "text", "a b c\nd"), targets=False).reversed()
         batch = backward[:]

@@ -131,7 +131,8 @@ class _Numbers:
         if not self.more():
             raise DataError(f"{self.path}:{self.number + 1}: expected {what}, found the end of the file")
         tokens = self.text.split()
-        if not all(token.isascii() and token.isdigit() for token in tokens) or length not in (None, len(tokens)):
+        numbers = all(token.isascii() and token.isdigit() and len(token) < 10 for token in tokens)  # they fit int32
+        if not numbers or length not in (None, len(tokens)):
             self.fail(what)
         return list(map(int, tokens))
 

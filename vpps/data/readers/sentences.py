@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
-from vpps.data.lines import read_lines
+from vpps.data.lines import read_lines, words_in
 from vpps.data.readers.names import Source, classes_of, some_graphs, words_of
 from vpps.errors import DataError
 
@@ -31,7 +31,7 @@ def read_tagged(*paths: Source, min_count: int = 2, like: GraphSet | None = None
     sentences: list[list[str]] = []
     for path in paths:
         for number, text in read_lines(path):
-            tokens = text.split()
+            tokens = words_in(text)
             if not tokens:
                 continue
             sources.append(f"{path}:{number}")
@@ -72,7 +72,7 @@ def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: Gr
     sentences: list[list[str]] = []
     for path in paths:
         for number, text in read_lines(path):
-            if words := text.split():
+            if words := words_in(text):
                 sources.append(f"{path}:{number}")
                 sentences.append(words)
     some_graphs(paths, len(sentences), "one sentence a line")
@@ -93,10 +93,10 @@ def read_parallel(
     Raises:
         DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
     """
-    texts = [list(read_lines(path)) for path in (source, target)]
+    texts = [[(n, words_in(text)) for n, text in read_lines(path)] for path in (source, target)]
     if len(texts[0]) != len(texts[1]):
         raise DataError(f"{source} has {len(texts[0])} lines and {target} {len(texts[1])}: parallel text has as many")
-    pairs = [(n, a.split(), b.split()) for (n, a), (_, b) in zip(*texts, strict=True) if a.strip() and b.strip()]
+    pairs = [(n, a, b) for (n, a), (_, b) in zip(*texts, strict=True) if a and b]
     some_graphs([source, target], len(pairs), "one sentence a line")
     sides = ((source, [a for _, a, _ in pairs], False), (target, [b for _, _, b in pairs], True))
     first, second = (
