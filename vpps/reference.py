@@ -1,7 +1,8 @@
 """The living definition of what a graph computes: NumPy, float64, no scripts. Slow but plain; every target is tested
 against it, and it serves as the oracle when a model misbehaves.
 
-It shares nothing with plan/, script/ and kernel/ but the op table's reference functions and the traced cells.
+It shares nothing with plan/, script/ and kernel/ but the op table's reference functions, the traced cells and the
+arrays of what was recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.graph.graph import Block, Graph
+from vpps.graph.arrays import BlockArrays
+from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.trace import Int, List, Vector
 from vpps.model import Model, Parameter
@@ -29,7 +31,7 @@ Array = NDArray[Any]
 class _Batch:
     """Some vertices of one block, all of one level, and what the cell's nodes computed for them."""
 
-    block: Block
+    block: BlockArrays
     rows: Array
     args: list[Array]  # per vector argument, value ids
     ints: list[Array]
@@ -57,38 +59,32 @@ class Reference:
         self.key = key
         self.weights = {k: np.asarray(v, np.float64) for k, v in weights.items()}
         self.gradients = {k: np.zeros_like(v) for k, v in self.weights.items()}
-        self._slot = np.zeros(len(graph.value_levels), np.int64)
+        self._blocks = [BlockArrays(block) for block in graph.blocks.values()]
+        self._slot = np.zeros(graph.n_values, np.int64)
         counts: dict[Shape, int] = {}
-        for block in graph.blocks.values():
-            for k, shape in enumerate(self._output_shapes(block)):
+        for block in self._blocks:
+            for k, o in enumerate(block.cell.outputs):
+                shape = block.cell.nodes[o].shape
                 start = counts.get(shape, 0)
-                self._slot[np.array(block.first) + k] = np.arange(start, start + len(block))
-                counts[shape] = start + len(block)
+                self._slot[block.values[k]] = np.arange(start, start + len(block.calls))
+                counts[shape] = start + len(block.calls)
         self._values = {s: np.zeros((n, *s)) for s, n in counts.items()}
         self._d_values = {s: np.zeros((n, *s)) for s, n in counts.items()}
         self._batches = self._schedule()
         for batch in self._batches:
             self._forward(batch)
 
-    @staticmethod
-    def _output_shapes(block: Block) -> list[Shape]:
-        return [block.cell.nodes[o].shape for o in block.cell.outputs]
-
     def _schedule(self) -> list[_Batch]:
         batches: list[tuple[int, int, _Batch]] = []
-        for b, block in enumerate(self.graph.blocks.values()):
-            levels = np.array(block.levels)
-            args = np.array(block.args, np.int64).reshape(len(block), block.n_args)
-            ints = np.array(block.ints, np.int64).reshape(len(block), block.n_ints)
-            ends = [np.concatenate([[0], np.cumsum(n)]) for n in block.lengths]
-            for level in np.unique(levels):
-                rows = np.flatnonzero(levels == level)
+        for b, block in enumerate(self._blocks):
+            for level in np.unique(block.levels):
+                rows = np.flatnonzero(block.levels == level)
                 lists = []
-                for k, end in enumerate(ends):
-                    lengths = np.array(block.lengths[k])[rows]
-                    take = [block.elements[k][i] for r in rows for i in range(end[r], end[r + 1])]
-                    lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.array(take, np.int64)))
-                batch = _Batch(block, rows, list(args[rows].T), list(ints[rows].T), lists)
+                for xs in block.lists:
+                    lengths = np.diff(xs.ends)[rows]
+                    take = [xs.elements[xs.ends[r] : xs.ends[r + 1]] for r in rows]
+                    lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(take)))
+                batch = _Batch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
                 batches.append((int(level), b, batch))
         return [batch for _, _, batch in sorted(batches, key=lambda t: t[:2])]
 
@@ -115,14 +111,14 @@ class Reference:
                 weight = self.weights[node.parameter.name]
                 value = np.broadcast_to(weight, (len(batch.rows), *weight.shape))
             elif node.op.form is Form.INPUT:
-                value = np.array([batch.block.data[r] for r in batch.rows], np.float64).reshape(-1, *node.shape)
+                value = np.array([batch.block.block.data[r] for r in batch.rows], np.float64).reshape(-1, *node.shape)
             elif node.op.form is Form.ZEROS:
                 value = np.zeros((len(batch.rows), *node.shape))
             else:
                 value = node.op.forward(node.attrs, *self._operands(batch, i))
             batch.nodes.append(value)
         for k, o in enumerate(cell.outputs):
-            ids = np.array(batch.block.first)[batch.rows] + k
+            ids = batch.block.values[k][batch.rows]
             self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
 
     def _operands(self, batch: _Batch, i: int) -> list[Array]:
@@ -138,7 +134,7 @@ class Reference:
         if node.op.form in (Form.LIST_REDUCE, Form.LIST_MAP):
             xs.append(batch.offsets(nodes[node.inputs[0]].domain))
         elif node.op.form is Form.DROPOUT:
-            calls, positions = np.array(batch.block.calls)[batch.rows], np.zeros(len(batch.rows), np.int64)
+            calls, positions = batch.block.calls[batch.rows], np.zeros(len(batch.rows), np.int64)
             if node.domain:
                 lengths = np.diff(batch.offsets(node.domain))
                 calls = np.repeat(calls, lengths)
@@ -168,31 +164,30 @@ class Reference:
         useful = np.zeros(len(self._slot), bool)
         useful[loss.ref] = True
         for batch in reversed(self._batches):
-            first = np.array(batch.block.first)[batch.rows]
+            values = [ids[batch.rows] for ids in batch.block.values]
             used = np.zeros(len(batch.rows), bool)
-            for k in range(len(batch.block.cell.outputs)):
-                used |= useful[first + k]
+            for ids in values:
+                used |= useful[ids]
             for ids in batch.args:
                 useful[ids[used]] = True
             for offsets, ids in batch.lists:
                 useful[ids[np.repeat(used, np.diff(offsets))]] = True
-            for k in range(len(batch.block.cell.outputs)):
-                useful[first[used] + k] = True
+            for ids in values:
+                useful[ids[used]] = True
         return useful
 
     def _backward(self, batch: _Batch) -> None:
         cell = batch.block.cell
-        first = np.array(batch.block.first)[batch.rows]
-        used = self._useful[first]
+        used = self._useful[batch.block.values[0][batch.rows]]
         if not used.all():
             batch = self._subset(batch, used)
-            first = first[used]
-            if not len(first):
+            if not len(batch.rows):
                 return
         d: list[Array | None] = [None] * len(cell.nodes)
         for k, o in enumerate(cell.outputs):
-            add = self._d_values[cell.nodes[o].shape][self._slot[first + k]]
-            d[o] = add if d[o] is None else d[o] + add
+            add: Array = self._d_values[cell.nodes[o].shape][self._slot[batch.block.values[k][batch.rows]]]
+            before = d[o]
+            d[o] = add if before is None else before + add
         for i in reversed(range(len(cell.nodes))):
             node, dy = cell.nodes[i], d[i]
             if dy is None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vpps
+from vpps.graph.arrays import BlockArrays
 
 pytestmark = pytest.mark.host
 
@@ -88,7 +89,7 @@ def test_ints_of_other_types_are_taken() -> None:
     for row in (3, np.int64(4), np.uint8(5)):
         graph.lookup(table, row)  # type: ignore[arg-type]
     (block,) = graph.blocks.values()
-    assert block.ints == [3, 4, 5]
+    assert BlockArrays(block).ints.tolist() == [[3], [4], [5]]
     with pytest.raises(vpps.DtypeError):
         graph.lookup(table, 1.0)  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ import pytest
 
 import vpps
 from tests.classifier import new, same_bits
+from vpps.graph.arrays import BlockArrays
 from vpps.plan.build import Plan
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
@@ -152,7 +153,7 @@ def test_disassembly_names_the_call_of_every_vertex() -> None:
     graph, loss = net.batch(seed=5)
     with vpps.Handle(net.model, vps=3, schedule="paper") as handle:
         text = handle.disassemble(graph, loss)
-    calls = [int(c) for c in np.array(list(graph.blocks.values())[1].calls)]
+    calls = BlockArrays(list(graph.blocks.values())[1]).calls.tolist()
     tanhs = [line for line in text.splitlines() if "op 'tanh'" in line and "forward" in line]
     assert sorted(int(line.rpartition(" ")[2]) for line in tanhs) == sorted(calls)
 

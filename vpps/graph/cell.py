@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, Generic, TypeVar, overload
 
 from vpps.errors import TraceError
-from vpps.graph.operand import Expression, Operand, common_owner, running
+from vpps.graph.operand import Operand, common_owner, in_progress, running
 from vpps.graph.trace import ArgKind, Int, List, Trace, TracedCell, Vector, trace
 from vpps.ops import Shape
 
@@ -77,13 +77,17 @@ class Cell(Generic[R]):
         return bound
 
     def __call__(self, *args: Any, **statics: Any) -> R:
-        if args and not statics and args[0].__class__ is Expression and running.current is None:
-            owner = args[0].owner
-            block = owner.cell_blocks.get(self)
-            if block is not None:
-                result: R | None = block.try_record(owner, args)
-                if result is not None:
-                    return result
+        if not statics:
+            try:
+                owner = args[0].owner
+                record = owner.recorders[self]
+            except (IndexError, AttributeError, KeyError):
+                pass  # no expression comes first, or nothing like this call was before it
+            else:
+                if not in_progress or running.current in (None, owner):
+                    result: R | None = record(owner, args)
+                    if result is not None:
+                        return result
         owner = common_owner(args, self.description)
         if isinstance(owner, Trace):
             return self._bound(*args, **statics)

@@ -7,7 +7,7 @@ from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.cell import Cell
-from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, record
+from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
 from vpps.graph.trace import Trace
 from vpps.model import Lookup, Parameter
 from vpps.values import as_index, as_number
@@ -337,6 +337,13 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
     items = list(x)
     if not items:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
+    if type(items[0]) is Expression and not in_progress:
+        # As often as not these are thousands of losses: go over them once, where a sum like it was recorded before.
+        recorder = items[0].owner
+        again = recorder.recorders.get(LIST_CELLS[op])
+        result = None if again is None else again(recorder, (items,))
+        if result is not None:
+            return cast(Expression, result)
     owner = common_owner(items, op)
     if not isinstance(owner, Trace):
         terms = [owner.apply("copy", [x], {}) if isinstance(x, Parameter) else x for x in items]

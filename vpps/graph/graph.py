@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from vpps.graph.cell import Cell
-from vpps.graph.operand import Expression, result_shape, shown, tracing
+from vpps.graph.operand import Expression, interned, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.graph.vertices import Block, Tape
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
-from vpps.values import Float32, as_float32, as_index, float_word
+from vpps.values import as_float32, as_index, float_word
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -28,115 +29,6 @@ _numbers = itertools.count(1)
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
 
 
-_new_expression = object.__new__  # with the attributes set one by one, half the time of Expression(...)
-
-
-class Block:
-    """All vertices of one cell in a graph, in the user's order. Flat lists: no object per vertex.
-
-    Attributes:
-        cell: the program.
-        calls: recording index of each vertex (design: policy, layout and schedule do not change it).
-        first: value id of each vertex's first output; the others follow it.
-        args: value ids of the vector arguments, `n_args` per vertex.
-        ints: int arguments, `n_ints` per vertex.
-        lengths: per list argument, the length at each vertex.
-        elements: per list argument, the value ids of all vertices' elements, end to end.
-        levels: longest distance of each vertex from a leaf.
-        data: for graph inputs, the flat array of each vertex.
-    """
-
-    __slots__ = (
-        "args",
-        "calls",
-        "cell",
-        "data",
-        "elements",
-        "expected",
-        "first",
-        "ints",
-        "lengths",
-        "levels",
-        "n_args",
-        "n_ints",
-        "results",
-    )
-
-    def __init__(self, cell: TracedCell) -> None:
-        self.cell = cell
-        self.calls: list[int] = []
-        self.first: list[int] = []
-        self.args: list[int] = []
-        self.ints: list[int] = []
-        self.lengths: list[list[int]] = [[] for _ in cell.lists]
-        self.elements: list[list[int]] = [[] for _ in cell.lists]
-        self.levels: list[int] = []
-        self.data: list[Float32] = []
-        self.n_args = sum(isinstance(k, Vector) for k in cell.kinds)
-        self.n_ints = len(cell.int_limits)
-        self.results = tuple(cell.nodes[o].shape for o in cell.outputs)
-        # What `try_record` expects of each argument: a shape, or the bound of an int. Lists it leaves to others.
-        limits = iter(cell.int_limits)
-        self.expected: tuple[Any, ...] | None = None
-        if not cell.lists:
-            self.expected = tuple(
-                k.shape if isinstance(k, Vector) else (next(limits) or (2**31, ""))[0] for k in cell.kinds
-            )
-
-    def __len__(self) -> int:
-        return len(self.calls)
-
-    def try_record(self, graph: Graph, args: tuple[Any, ...]) -> Any:
-        """Append a vertex for a call like the others: expressions of this graph, shaped as theirs, and ints in range.
-        Returns its results, or None where anything is different; then nothing was appended.
-
-        Nearly every call comes this way, so this is what recording costs.
-        """
-        expected = self.expected
-        if expected is None or len(args) != len(expected):
-            return None
-        levels = graph.value_levels
-        level = -1
-        refs = []
-        ints = []
-        for x, wanted in zip(args, expected):  # noqa: B905 (of equal length; strict= would cost)
-            if x.__class__ is Expression:
-                shape = x.shape
-                if x.owner is not graph or (shape is not wanted and shape != wanted):
-                    return None
-                ref = x.ref
-                refs.append(ref)
-                if levels[ref] > level:
-                    level = levels[ref]
-            elif x.__class__ is int and wanted.__class__ is int and 0 <= x < wanted:
-                ints.append(x)
-            else:
-                return None
-        self.args += refs
-        self.ints += ints
-        return self.append(graph, level + 1)
-
-    def append(self, graph: Graph, level: int) -> Any:
-        """Append a vertex of a level, whose arguments are there already; returns its expression, or a tuple of them."""
-        levels = graph.value_levels
-        ref = len(levels)
-        self.calls.append(graph.n_calls)
-        graph.n_calls += 1
-        self.first.append(ref)
-        self.levels.append(level)
-        graph.last_block = self
-        found = []
-        for shape in self.results:
-            expression = _new_expression(Expression)
-            expression.owner = graph
-            expression.ref = ref
-            expression.shape = shape
-            ref += 1
-            levels.append(level)
-            found.append(expression)
-        return found[0] if self.cell.single else tuple(found)
-
-
 class Graph:
     """The computation graph of one mini-batch: build it anew, or let it grow, for every batch.
 
@@ -146,12 +38,10 @@ class Graph:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.blocks: dict[TracedCell, Block] = {}
-        self.n_calls = 0
-        self.value_levels: list[int] = []  # by value id
-        self.cell_blocks: dict[
-            Any, Block
-        ] = {}  # by Cell or table: the block of the latest call with no keyword argument
-        self.last_block: Block  # where the latest vertex went
+        # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
+        self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
+        self._tape = Tape()
+        self.last_block: Block  # where the latest vertex went that was not recorded the quick way
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[int, int] = {}
         self._constants: dict[int, int] = {}
@@ -162,6 +52,16 @@ class Graph:
     def describe(self) -> str:
         """Number and size: batches have graphs of their own, and mixing them up is a common mistake."""
         return f"graph {self.number} of {self.n_calls} vertices"
+
+    @property
+    def n_calls(self) -> int:
+        """Number of vertices."""
+        return self._tape.n_calls
+
+    @property
+    def n_values(self) -> int:
+        """Number of value ids: results of all vertices."""
+        return len(self._tape.levels)
 
     def foreign(self, what: str, x: Any) -> GraphError:
         return GraphError(
@@ -176,12 +76,12 @@ class Graph:
 
     def lookup(self, table: Lookup, row: int) -> Expression:
         """Row `row` of an embedding table. Raises IndexRangeError, DtypeError."""
-        block = self.cell_blocks.get(table) if type(table) is Lookup else None
-        result: Expression | None = None if block is None else block.try_record(self, (row,))
+        record = self.recorders.get(table) if type(table) is Lookup else None
+        result: Expression | None = None if record is None else record(self, (row,))
         if result is None:
             check_table(table, self._where("lookup"))
             result = self.apply("lookup", [table, row], {})
-            self.cell_blocks[table] = self.last_block
+            self.recorders[table] = self.last_block.record
         return result
 
     def input(self, array: ArrayLike, grad: bool = False) -> Expression:
@@ -210,10 +110,16 @@ class Graph:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")
         if width not in self._zeros:
             self._zeros[width] = self.apply("zeros", [], {"shape": (width,)}).ref
-        return Expression(self, self._zeros[width], (width,))
+        return Expression(self, self._zeros[width], interned((width,)))
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
+        if not statics and type(f) is Cell:
+            record = self.recorders.get(f)
+            if record is not None:
+                result = record(self, args)
+                if result is not None:
+                    return result
         with tracing(self):
             return f(*args, **statics)
 
@@ -234,13 +140,13 @@ class Graph:
             else:
                 place.append(x if kind is Parameter else kind)
         key = tuple(place)
-        block = self.cell_blocks.get(key)
-        result: Expression | None = None if block is None else block.try_record(self, tuple(args))
+        record = self.recorders.get(key)
+        result: Expression | None = None if record is None else record(self, tuple(args))
         if result is None:
             recorder_of(operands, op)  # raises for an expression of another graph
             result = self.apply(op, operands, {})
             if len(args) + sum(isinstance(x, Parameter) for x in operands) == len(operands):
-                self.cell_blocks[key] = self.last_block
+                self.recorders[key] = self.last_block.record
         return result
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
@@ -319,7 +225,7 @@ class Graph:
                     ints.append(value)
         result = self._record(cell.program(tuple(signature), statics), refs, ints, lists)
         if not statics:
-            self.cell_blocks[cell] = self.last_block
+            self.recorders[cell] = self.last_block.record
         return result
 
     def _element_shape(self, cell: Cell[Any], items: Sequence[Any]) -> Shape | None:
@@ -365,21 +271,9 @@ class Graph:
                     )
         block = self.blocks.get(cell)
         if block is None:
-            block = self.blocks[cell] = Block(cell)
-        levels = self.value_levels
-        level = -1
-        for r in refs:
-            if levels[r] > level:
-                level = levels[r]
-        for k, items in enumerate(lists):
-            block.lengths[k].append(len(items))
-            block.elements[k].extend(items)
-            for r in items:
-                if levels[r] > level:
-                    level = levels[r]
-        block.args += refs
-        block.ints += ints
-        return block.append(self, level + 1)
+            block = self.blocks[cell] = Block(cell, self._tape)
+        self.last_block = block
+        return block.append(self, refs, ints, lists)
 
     # ---- inspection
 

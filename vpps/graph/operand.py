@@ -20,10 +20,10 @@ class Recorder(Protocol):
     """Takes down ops: a Graph or a Trace.
 
     Attributes:
-        cell_blocks: where calls of a cell like its latest one go; empty for a Trace, which inlines cells.
+        recorders: what records calls of a cell like its latest one; empty for a Trace, which inlines cells.
     """
 
-    cell_blocks: dict[Any, Any]
+    recorders: dict[Any, Any]
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record `op` and return its result; operands are Expressions, Parameters and indices."""
@@ -245,15 +245,19 @@ class _Tracing(threading.local):
 
 
 running = _Tracing()
+# One entry per use of `tracing` on any thread. Where it is empty, `running.current` is None: the quicker question.
+in_progress: list[Recorder] = []
 
 
 @contextmanager
 def tracing(trace: Recorder) -> Iterator[None]:
     """Make `trace` the recorder in use."""
     before, running.current = running.current, trace
+    in_progress.append(trace)
     try:
         yield
     finally:
+        in_progress.pop()
         running.current = before
 
 
@@ -299,6 +303,14 @@ def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
 
 
 LARGEST = (1 << 29) - 1  # floats between two rows of an operand: what an instruction has bits for
+
+
+_shapes: dict[Shape, Shape] = {}
+
+
+def interned(shape: Shape) -> Shape:
+    """The one tuple that stands for a shape in all graphs, so that most comparisons of shapes are of identity."""
+    return _shapes.setdefault(shape, shape)
 
 
 def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where: str) -> Shape:

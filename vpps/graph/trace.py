@@ -113,7 +113,7 @@ class Trace:
 
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
         self.cell = TracedCell(name, kinds)
-        self.cell_blocks: dict[Any, Any] = {}  # (Recorder)
+        self.recorders: dict[Any, Any] = {}  # (Recorder)
         self._unknown: dict[
             int, int
         ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of

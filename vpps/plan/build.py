@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import GraphError, ModelError
+from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, shown
 from vpps.graph.trace import TracedCell
@@ -27,7 +28,7 @@ from vpps.plan.phases import PartTemplates, Piece, encode_parts, pieces
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, Schedule
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import BlockArrays, Ints, Topology, known_policy
+from vpps.plan.topology import Topology, known_policy
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
 from vpps.script.products import Sequel

@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.trace import List, TracedCell, Vector
 from vpps.ops import size
 from vpps.plan.instr import Instr
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import BlockArrays, Ints, Topology
+from vpps.plan.topology import Topology
 
 Bools = NDArray[np.bool_]
 

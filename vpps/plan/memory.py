@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vpps.graph.arrays import Ints
 from vpps.plan.distribution import ALIGN, aligned
-from vpps.plan.topology import Ints, ragged
+from vpps.plan.topology import ragged
 
 if TYPE_CHECKING:
     from vpps.plan.lower import LoweredCell

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.trace import TracedCell
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import BlockArrays, Ints, Topology
+from vpps.plan.topology import Topology
 
 STAGES = 3  # of a split cell, for each stage of the whole
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.graph.arrays import BlockArrays
+from vpps.graph.arrays import Ints as IntArray
 from vpps.ops import size
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
@@ -23,8 +25,7 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import BlockArrays, ragged
-from vpps.plan.topology import Ints as IntArray
+from vpps.plan.topology import ragged
 
 
 class BlockPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,54 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import GraphError
-from vpps.graph.graph import Block, Graph
-from vpps.graph.trace import List, TracedCell, Vector
+from vpps.graph.arrays import BlockArrays, Ints
+from vpps.graph.graph import Graph
 from vpps.plan.recurrence import Recurrence
-
-Ints = NDArray[np.int64]
-
-
-class Lists:
-    """One list argument of a block: CSR over the block's vertices."""
-
-    __slots__ = ("elements", "ends")
-
-    def __init__(self, lengths: list[int], elements: list[int]) -> None:
-        self.ends: Ints = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=self.ends[1:])
-        self.elements: Ints = np.array(elements, np.int64)
-
-
-class BlockArrays:
-    """The vertices of one cell as arrays (user's order)."""
-
-    __slots__ = ("args", "block", "calls", "cell", "ints", "levels", "lists", "values")
-
-    def __init__(self, block: Block) -> None:
-        n = len(block)
-        self.block = block
-        self.cell: TracedCell = block.cell
-        self.calls: Ints = np.array(block.calls, np.int64)
-        first = np.array(block.first, np.int64)
-        self.values: list[Ints] = [first + k for k in range(len(block.cell.outputs))]  # ids of each output
-        self.levels: Ints = np.array(block.levels, np.int64)
-        self.args: Ints = np.array(block.args, np.int64).reshape(n, block.n_args)
-        self.ints: Ints = np.array(block.ints, np.int64).reshape(n, block.n_ints)
-        self.lists = [Lists(n, e) for n, e in zip(block.lengths, block.elements, strict=True)]
-
-    @property
-    def positions(self) -> list[int]:
-        """Position among the arguments of the cell of each operand, in the order of `operands`."""
-        kinds = list(enumerate(self.cell.kinds))
-        return [p for kind in (Vector, List) for p, k in kinds if isinstance(k, kind)]
-
-    def operands(self) -> Iterable[tuple[Ints, Ints]]:
-        """(vertex row, value id) of everything the vertices read, argument by argument."""
-        rows = np.arange(len(self.calls))
-        for k in range(self.args.shape[1]):
-            yield rows, self.args[:, k]
-        for xs in self.lists:
-            yield np.repeat(rows, np.diff(xs.ends)), xs.elements
 
 
 class Topology:
@@ -73,7 +28,7 @@ class Topology:
     def __init__(self, graph: Graph) -> None:
         self.blocks = [BlockArrays(b) for b in graph.blocks.values()]
         self.n_calls = graph.n_calls
-        n_values = len(graph.value_levels)
+        n_values = graph.n_values
         self.n_values = n_values
         self.outputs: list[tuple[int, int]] = []
         self.value_output: Ints = np.zeros(n_values, np.int64)
