@@ -126,3 +126,36 @@ def test_parameters_on_either_side_are_told_apart() -> None:
     for _ in range(2):
         _ = [x - p, p - x, x - q, q - x, x - x]
     assert sorted(len(b) for b in graph.blocks.values() if b.cell.name.startswith("sub")) == [2, 2, 2, 2, 2]
+
+
+def test_ops_whose_operands_change_kind_are_told_apart() -> None:
+    """An op is recorded the quick way where its operands are like the latest ones; these never are."""
+    model, table, graph = new()
+    p = model.parameter("p", (4,))
+    x = graph.lookup(table, 1)
+    for _ in range(2):
+        parts = [
+            vpps.concat([x, x]),
+            vpps.concat([x, p]),
+            vpps.concat([p, x]),
+            vpps.concat([x, p, x]),
+            vpps.concat([x]),
+        ]
+        assert [e.shape for e in parts] == [(8,), (8,), (8,), (12,), (4,)]
+        assert [(x * 2).shape, (x + np.float32(1)).shape, vpps.pick(x, 1).shape] == [(4,), (4,), ()]
+        vpps.pick(x, np.int64(2))  # type: ignore[arg-type]
+    names = sorted((b.cell.name, len(b)) for b in graph.blocks.values() if b.cell.name.startswith("concat"))
+    assert [n for _, n in names] == [2, 2, 2, 2, 2]
+    (picked,) = (b for b in graph.blocks.values() if b.cell.name == "pick")
+    assert BlockArrays(picked).ints.tolist() == [[1], [2], [1], [2]]
+
+
+def test_inputs_of_a_shape_share_a_block() -> None:
+    graph = vpps.Graph()
+    for k in range(3):
+        graph.input(np.full(2, k))
+        graph.input(np.full(2, k), grad=True)
+        graph.input(float(k))
+    data = [np.concatenate(b.data).tolist() for b in graph.blocks.values()]
+    assert data == [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2], [0, 1, 2]]
+    assert [BlockArrays(b).calls.tolist() for b in graph.blocks.values()] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]

@@ -43,6 +43,7 @@ class Cell(Generic[R]):
             own = getattr(instance, "name", None)
             self.name = f"{own if isinstance(own, str) else type(instance).__name__}.{self.name}"
         self.description = f"cell {self.name!r}"
+        self._key = f"_cell_{self.name}_{id(self):x}"  # of its bound cells in their instances
         functools.update_wrapper(self, function)
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
@@ -69,7 +70,7 @@ class Cell(Generic[R]):
                 f"cell {self.name!r}: instances of {type(instance).__name__} have __slots__ and no __dict__ to keep "
                 "the bound cell in; add '__dict__' to the slots"
             ) from None
-        key = f"_cell_{self.name}_{id(self):x}"
+        key = self._key
         bound = own.get(key)
         if bound is None or bound._instance() is not instance:
             new = Cell(self._function, instance, self._elements)

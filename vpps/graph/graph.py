@@ -44,6 +44,7 @@ class Graph:
         self.last_block: Block  # where the latest vertex went that was not recorded the quick way
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[int, int] = {}
+        self._inputs: dict[tuple[Shape, bool], Block] = {}
         self._constants: dict[int, int] = {}
 
     def __repr__(self) -> str:
@@ -99,18 +100,26 @@ class Graph:
             raise ShapeError(
                 f"{self._where('input')}: expected a scalar, vector or matrix with elements, got shape {data.shape}"
             )
-        result = self.apply("input", [], {"shape": data.shape, "grad": bool(grad)})
-        self.last_block.data.append(data.reshape(-1))
+        kind = (data.shape, bool(grad))
+        block = self._inputs.get(kind)
+        if block is None:
+            result = self.apply("input", [], {"shape": data.shape, "grad": bool(grad)})
+            block = self._inputs[kind] = self.last_block
+        else:
+            self.last_block = block
+            result = block.append(self, [], [], [])
+        block.data.append(data.reshape(-1))
         return result
 
     def zeros(self, n: int) -> Expression:
         """A vector of n zeros, the same one for every call with that n; it has no gradient."""
-        width = as_index(n)
+        width = n if type(n) is int else as_index(n)
         if width is None or width < 1:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")
-        if width not in self._zeros:
-            self._zeros[width] = self.apply("zeros", [], {"shape": (width,)}).ref
-        return Expression(self, self._zeros[width], interned((width,)))
+        ref = self._zeros.get(width)
+        if ref is None:
+            ref = self._zeros[width] = self.apply("zeros", [], {"shape": (width,)}).ref
+        return Expression(self, ref, interned((width,)))
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
@@ -130,22 +139,13 @@ class Graph:
 
     def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
         """Record a bare op; quick where its operands are like those of an earlier one, but for values (Recorder)."""
-        place: list[Any] = [op]
-        args = []
-        for x in operands:
-            kind = type(x)
-            if kind is Expression or kind is int:
-                args.append(x)
-                place.append(None)
-            else:
-                place.append(x if kind is Parameter else kind)
-        key = tuple(place)
+        key, args = _kind_of_op(op, operands)
         record = self.recorders.get(key)
-        result: Expression | None = None if record is None else record(self, tuple(args))
+        result: Expression | None = None if record is None else record(self, args)
         if result is None:
             recorder_of(operands, op)  # raises for an expression of another graph
             result = self.apply(op, operands, {})
-            if len(args) + sum(isinstance(x, Parameter) for x in operands) == len(operands):
+            if key is not None:
                 self.recorders[key] = self.last_block.record
         return result
 
@@ -287,3 +287,24 @@ class Graph:
                 "is it left over from an earlier batch?"
             )
         return expression
+
+
+def _kind_of_op(op: str, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """What a bare op has in common with those that go the same way, None where that is hard to tell; and its arguments,
+    the operands that differ from vertex to vertex. Quick for expressions and for one parameter beside them."""
+    for x in operands:
+        kind = type(x)
+        if kind is not Expression and kind is not int:
+            break
+    else:
+        return op, operands
+    if len(operands) == 2:
+        a, b = operands
+        if type(a) is Parameter and type(b) is Expression:
+            return (op, a), (b,)
+        if type(b) is Parameter and type(a) is Expression:
+            return (op, None, b), (a,)
+    if any(type(x) not in (Expression, int, Parameter) for x in operands):
+        return None, ()
+    key = (op, *(x if type(x) is Parameter else None for x in operands))
+    return key, [x for x in operands if type(x) is not Parameter]

@@ -295,7 +295,7 @@ def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Record
 
 def record(op: str, operands: Sequence[Any], **attrs: Any) -> Expression:
     """Record one op on the recorder of its operands and return the result."""
-    if not attrs and running.current is None:
+    if not attrs and (not in_progress or running.current is None):
         for x in operands:
             if type(x) is Expression:
                 return x.owner.apply_again(op, operands)

@@ -1,0 +1,197 @@
+"""What recording costs the host: microseconds per call, for calls of cells and for bare ops.
+
+    python bench/recording.py [--trees train.txt] [--batch 64] [--rounds 30] >> recording.jsonl
+    PYTHONPATH=other/checkout python bench/recording.py    # the same figures of another version of vpps
+
+Graphs are recorded, never planned nor run. The cases:
+
+    cells    a Tree-LSTM whose leaf and inner cells take word and label and return (c, h, loss); then vpps.sum(losses)
+    lists    a child-sum Tree-LSTM: the same with lists of children
+    ops      bare ops on vectors, with operators and functions, with and without parameters
+    lookups  graph.lookup and graph.zeros
+    sum      vpps.sum of the losses alone, per loss
+
+Each line also has `ms`, of the whole batch, and `arrays_ms`: what turning it into arrays takes, the planner's first
+step. The time of the user's loop is part of the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import harness
+from datasets import name_of, trees_file
+from models import Node, VppsTreeLstm
+from trees import read_trees
+
+import vpps
+from vpps.plan.topology import Topology
+
+BENCH = "recording"
+HIDDEN = 8  # of no consequence: nothing is computed
+CLASSES = 5
+
+Batch = Sequence[list[Node]]
+Recorded = tuple[vpps.Graph, int]  # with the number of calls
+
+
+def cells_of_trees(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
+    """Records trees of two cells, as a user would."""
+    words = model.lookup("words", (n_words, HIDDEN))
+    W, U, Wo = (model.parameter(n, s) for n, s in (("W", (24, HIDDEN)), ("U", (40, 16)), ("Wo", (CLASSES, HIDDEN))))
+
+    @vpps.cell
+    def leaf(word, label):
+        i, o, u = vpps.split(W @ vpps.lookup(words, word), 3)
+        c = vpps.sigmoid(i) * vpps.tanh(u)
+        h = vpps.sigmoid(o) * vpps.tanh(c)
+        return c, h, vpps.cross_entropy(Wo @ h, label)
+
+    @vpps.cell
+    def inner(c1, h1, c2, h2, label):
+        i, f1, f2, o, u = vpps.split(U @ vpps.concat([h1, h2]), 5)
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f1) * c1 + vpps.sigmoid(f2) * c2
+        h = vpps.sigmoid(o) * vpps.tanh(c)
+        return c, h, vpps.cross_entropy(Wo @ h, label)
+
+    def record(batch: Batch) -> Recorded:
+        graph = vpps.Graph()
+        losses = []
+        for tree in batch:
+            states: list[Any] = []
+            for word, left, right, label in tree:
+                if left < 0:
+                    c, h, loss = graph.call(leaf, word, label)
+                else:
+                    c, h, loss = inner(*states[left], *states[right], label)
+                states.append((c, h))
+                losses.append(loss)
+        vpps.sum(losses)
+        return graph, len(losses)
+
+    return record
+
+
+def cells_with_lists(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
+    """Records trees of one cell that takes its children as lists."""
+    words = model.lookup("child words", (n_words, HIDDEN))
+    V, Uf = model.parameter("V", (24, HIDDEN)), model.parameter("Uf", (HIDDEN, HIDDEN))
+
+    @vpps.cell
+    def node(x, hs, cs):
+        i, o, u = vpps.split(V @ (x + vpps.sum(hs)), 3)
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sum(vpps.each(lambda h, c: vpps.sigmoid(Uf @ h) * c, hs, cs))
+        return vpps.sigmoid(o) * vpps.tanh(c), c
+
+    def record(batch: Batch) -> Recorded:
+        graph = vpps.Graph()
+        n = 0
+        for tree in batch:
+            hs: list[Any] = []
+            cs: list[Any] = []
+            for word, left, right, _ in tree:
+                below = () if left < 0 else (left, right)
+                h, c = node(graph.lookup(words, word % n_words), [hs[k] for k in below], [cs[k] for k in below])
+                hs.append(h)
+                cs.append(c)
+            n += len(tree)
+        return graph, n
+
+    return record
+
+
+def bare_ops(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
+    """Records a recurrence of twelve bare ops a step."""
+    p, M = model.parameter("p", (HIDDEN,)), model.parameter("M", (HIDDEN, HIDDEN))
+
+    def record(batch: Batch) -> Recorded:
+        graph = vpps.Graph()
+        x = h = graph.zeros(HIDDEN)
+        for _ in range(sum(map(len, batch)) // 12):
+            i = vpps.sigmoid(M @ h + p)
+            u = vpps.tanh(M @ (h * i) - x)
+            h = i * h + u * 0.5
+            h = vpps.concat([h, u])[0:HIDDEN]
+        return graph, len(graph)
+
+    return record
+
+
+def lookups(model: vpps.Model, n_words: int) -> Callable[[Batch], Recorded]:
+    """Records leaves alone; half of the calls are for zeros, which are one vertex."""
+    words = model.lookup("looked up", (n_words, HIDDEN))
+
+    def record(batch: Batch) -> Recorded:
+        graph = vpps.Graph()
+        n = 0
+        for tree in batch:
+            for node in tree:
+                graph.lookup(words, node.label)
+                graph.zeros(HIDDEN)
+            n += 2 * len(tree)
+        return graph, n
+
+    return record
+
+
+CASES = {"cells": cells_of_trees, "lists": cells_with_lists, "ops": bare_ops, "lookups": lookups}
+
+
+def run(name: str, batch: Batch, n_words: int, options: argparse.Namespace, data: str) -> None:
+    """Measure one case."""
+    model = vpps.Model(seed=1)
+    record = CASES[name](model, n_words)
+    record(batch)  # traces
+    graph, n = record(batch)
+    seconds = harness.interleave(
+        {"recording": lambda: record(batch), "arrays": lambda: Topology(graph)}, options.rounds
+    )
+    milliseconds = {k: round(statistics.median(v) * 1e3, 3) for k, v in seconds.items()}
+    harness.report(
+        BENCH, f"{name} batch={len(batch)}", [s / n * 1e6 for s in seconds["recording"]], "us/call",
+        higher_is_better=False, calls=n, ms=milliseconds["recording"], arrays_ms=milliseconds["arrays"],
+        best=round(min(seconds["recording"]) / n * 1e6, 3), data=data,
+    )  # fmt: skip
+
+
+def run_sum(batch: Batch, options: argparse.Namespace, data: str) -> None:
+    """Measure `vpps.sum` of one loss per node."""
+    graph = vpps.Graph()
+    logits = graph.zeros(CLASSES)
+    losses = [vpps.cross_entropy(logits, node.label) for tree in batch for node in tree]
+    vpps.sum(losses)
+    seconds = []
+    for _ in range(options.rounds):
+        start = time.perf_counter()
+        vpps.sum(losses)
+        seconds.append(time.perf_counter() - start)
+    harness.report(
+        BENCH, f"sum batch={len(batch)}", [s / len(losses) * 1e6 for s in seconds], "us/loss",
+        higher_is_better=False, calls=len(losses), ms=round(statistics.median(seconds) * 1e3, 3),
+        best=round(min(seconds) / len(losses) * 1e6, 3), data=data,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Run every case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser.add_argument("--batch", type=int, default=64, help="trees")
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    harness.confine(1)
+    path = trees_file(options.trees)
+    trees, n_words = read_trees(path, options.batch)
+    batch = [VppsTreeLstm.prepare(tree) for tree in trees]
+    for name in CASES:
+        run(name, batch, n_words, options, name_of(path))
+    run_sum(batch, options, name_of(path))
+
+
+if __name__ == "__main__":
+    main()
