@@ -36,6 +36,11 @@ PASSES = Variable(
 )
 SIMT_SEED = Variable("VPPS_SIMT_SEED", "0", "simt target: seed of the order in which threads run; 0 runs them in order")
 SIMT_RACES = Variable("VPPS_SIMT_RACES", "1", "simt target: 0 does not look for races, which makes it faster")
+RECORDER = Variable(
+    "VPPS_RECORDER",
+    "auto",
+    "what records calls of cells: python, compiled (an error where it cannot be), or compiled where it can be",
+)
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, else clang++")
 
 

@@ -22,6 +22,7 @@ from vpps.config import TARGET, VERIFY
 from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError, SpillError
 from vpps.explanation import KernelFacts, explain
 from vpps.graph.graph import Graph
+from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
 from vpps.graph.trace import TracedCell
 from vpps.kernel.spec import KernelSpec
@@ -194,6 +195,7 @@ class Handle:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
         self._onchip = ChipOptions() if onchip is None else onchip
         self._passes = Passes.from_environment() if passes is None else passes
+        recorder.prepare()
         try:
             self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
         except HandleError as error:

@@ -119,7 +119,8 @@ def test_compile_prints_a_line_per_program() -> None:
 
 def test_recording_measures_every_case(trees_file: Path) -> None:
     lines = lines_of("recording.py", "--trees", str(trees_file), "--batch", "5", "--rounds", "3")
-    assert [line["case"].split()[0] for line in lines] == ["cells", "lists", "ops", "lookups", "sum"]
+    assert [line["case"].split()[0] for line in lines] == 2 * ["cells", "lists", "ops", "lookups", "sum"]
+    assert [line["recorder"] for line in lines[:5]] == 5 * ["python"]
     for line in lines:
         assert 0 < line["best"] <= line["value"] < 1000
         assert line["ms"] == pytest.approx(line["value"] * line["calls"] / 1e3, rel=0.05, abs=1e-3)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vpps
+from vpps.graph import vertices
 from vpps.graph.arrays import BlockArrays
 
 pytestmark = pytest.mark.host
@@ -49,7 +50,7 @@ def record_tree(graph: vpps.Graph) -> E:
 def test_quick_and_careful_recording_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = vpps.Graph()
     record_tree(quick)
-    monkeypatch.setattr("vpps.graph.vertices.quick_record", lambda *_, **__: lambda graph, args: None)
+    monkeypatch.setattr(vertices.Block, "_recorder", lambda _: lambda graph, args: None)
     careful = vpps.Graph()
     record_tree(careful)
     assert everything_recorded(quick) == everything_recorded(careful)

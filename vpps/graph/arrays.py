@@ -13,6 +13,12 @@ from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
 Ints = NDArray[np.int64]
 
 
+def _array(ints: list[int]) -> Ints:
+    """A copy of a list, or of what the compiled recorder has in place of one."""
+    # For a list fromiter is quicker than array; the other kind is copied as the array that it is.
+    return np.fromiter(ints, np.int64, len(ints)) if type(ints) is list else np.array(ints, np.int64)
+
+
 class Lists:
     """One list argument of a block: CSR over the block's vertices."""
 
@@ -20,8 +26,8 @@ class Lists:
 
     def __init__(self, lengths: list[int], elements: list[int]) -> None:
         self.ends: Ints = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=self.ends[1:])
-        self.elements: Ints = np.fromiter(elements, np.int64, len(elements))
+        np.cumsum(_array(lengths), out=self.ends[1:])
+        self.elements = _array(elements)
 
 
 class BlockArrays:
@@ -41,8 +47,7 @@ class BlockArrays:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.cell: TracedCell = block.cell
-        # fromiter is quicker than array for a list of ints. Columns are copied so that each lies in one piece.
-        rows = np.fromiter(block.rows, np.int64, len(block.rows)).reshape(-1, block.width)
+        rows = _array(block.rows).reshape(-1, block.width)  # its columns are copied so that each lies in one piece
         self.calls: Ints = rows[:, CALL].copy()
         self.values: list[Ints] = [rows[:, FIRST] + k for k in range(len(block.cell.outputs))]
         self.levels: Ints = rows[:, LEVEL].copy()

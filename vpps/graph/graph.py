@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from vpps.graph import vertices
 from vpps.graph.cell import Cell
 from vpps.graph.operand import Expression, interned, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table, trace
-from vpps.graph.vertices import Block, Tape
+from vpps.graph.vertices import Block
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.values import as_float32, as_index, float_word
@@ -40,7 +41,7 @@ class Graph:
         self.blocks: dict[TracedCell, Block] = {}
         # By Cell, table or kind of op: `Block.record` of the latest call without keyword arguments.
         self.recorders: dict[Any, Callable[[Graph, Sequence[Any]], Any]] = {}
-        self._tape = Tape()
+        self._tape = vertices.new_tape()
         self.last_block: Block  # where the latest vertex went that was not recorded the quick way
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
         self._zeros: dict[int, int] = {}

@@ -12,36 +12,31 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from vpps.graph.operand import Expression, interned
-from vpps.graph.trace import Int, List
+from vpps.graph.operand import Expression
+from vpps.ops import Shape
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
-    from vpps.graph.vertices import Block, Tape
+    from vpps.graph.vertices import Tape
 
-_UNBOUNDED = 2**31  # of an int that nothing uses: what the word of a script holds
+Argument = tuple[str, Shape] | tuple[str, int] | tuple[str, Shape, int, list[int], list[int]]
+"""What an argument must be: ("vector", its shape), ("int", its bound), or a list of expressions: ("list", their shape,
+the number of the list's domain, where its length goes, where the value ids of its elements go)."""
 
 
-def quick_record(block: Block, tape: Tape, takes_empty: bool) -> Callable[[Graph, Sequence[Any]], Any]:
-    """The function for one block of a graph.
-
-    Args:
-        tape: of the graph.
-        takes_empty: whether calls belong to the block whose list arguments are empty.
-    """
-    limits, domains = iter(block.cell.int_limits), iter(block.cell.lists)
-    kinds: list[str] = []
-    expected: list[Any] = []  # by argument: a shape, or the bound of an int
-    for kind in block.cell.kinds:
-        if isinstance(kind, Int):
-            kinds.append("int")
-            expected.append((next(limits) or (_UNBOUNDED, ""))[0])
-        else:
-            kinds.append(f"list {next(domains)}" if isinstance(kind, List) else "vector")
-            assert kind.shape is not None
-            expected.append(interned(kind.shape))
-    factory = _factory(tuple(kinds), len(block.results), block.cell.single, takes_empty)
-    record: Callable[[Graph, Sequence[Any]], Any] = factory(block, tape, expected)
+def quick_record(
+    tape: Tape,
+    rows: list[int],
+    arguments: Sequence[Argument],
+    results: tuple[Shape, ...],
+    single: bool,
+    takes_empty: bool,
+) -> Callable[[Graph, Sequence[Any]], Any]:
+    """The function for one block of a graph; see `Tape.recorder`."""
+    kinds = tuple(f"list {a[2]}" if len(a) > 2 else a[0] for a in arguments)
+    factory = _factory(kinds, len(results), single, takes_empty)
+    lists = [a[3:] for a in arguments if len(a) > 2]
+    record: Callable[[Graph, Sequence[Any]], Any] = factory(tape, rows, [a[1] for a in arguments], results, lists)
     return record
 
 
@@ -54,18 +49,17 @@ def _factory(kinds: tuple[str, ...], n_results: int, single: bool, takes_empty: 
 
 
 def _source(kinds: Sequence[str], n_results: int, single: bool, takes_empty: bool) -> list[str]:
-    """The lines of a factory; the record function that it makes must not hold the block, which holds it."""
+    """The lines of a factory."""
     arguments, results = range(len(kinds)), range(n_results)
     vectors = [k for k in arguments if kinds[k] == "vector"]
     ints = [k for k in arguments if kinds[k] == "int"]
     lists = [k for k in arguments if kinds[k].startswith("list")]
     return [
-        "def make(block, tape, expected):",
+        "def make(tape, rows, expected, results, lists):",
         f"    {_names('want', arguments)} = expected",
-        f"    {_names('shape', results)} = block.results",
-        "    levels, grow, rows = tape.levels, tape.levels.extend, block.rows.extend",
-        *(f"    lengths{k} = block.lengths[{i}].append" for i, k in enumerate(lists)),
-        *(f"    elements{k} = block.elements[{i}].extend" for i, k in enumerate(lists)),
+        f"    {_names('shape', results)} = results",
+        "    levels, grow, rows = tape.levels, tape.levels.extend, rows.extend",
+        *(f"    lengths{k}, elements{k} = lists[{i}][0].append, lists[{i}][1].extend" for i, k in enumerate(lists)),
         "    def record(graph, args):",
         "        try:",
         f"            {_names('a', arguments)} = args",

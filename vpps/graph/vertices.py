@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vpps.graph.operand import Expression, interned
-from vpps.graph.quick import quick_record
-from vpps.graph.trace import TracedCell, Vector
+from vpps.graph.quick import Argument, quick_record
+from vpps.graph.trace import Int, List, TracedCell, Vector
+from vpps.ops import Shape
 from vpps.values import Float32
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
 CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; the vector arguments follow, then the ints
 
 
+Record = Callable[["Graph", Sequence[Any]], Any]
+
+
 class Tape:
     """What the blocks of a graph share. They must not hold the graph: in a reference cycle it would outlive its batch.
+
+    The compiled recorder has a class like it, with lists of its own kind.
 
     Attributes:
         n_calls: vertices recorded so far.
@@ -29,6 +35,31 @@ class Tape:
     def __init__(self) -> None:
         self.n_calls = 0
         self.levels: list[int] = []
+
+    def recorder(
+        self,
+        rows: list[int],
+        arguments: tuple[Argument, ...],
+        results: tuple[Shape, ...],
+        single: bool,
+        takes_empty: bool,
+    ) -> Record:
+        """What records calls into one block, see `vpps.graph.quick`.
+
+        Args:
+            rows: of the block.
+            arguments: what a call's arguments must be, and where list arguments go.
+            results: shapes.
+            single: the one result is returned without a tuple around it.
+            takes_empty: whether calls belong to the block whose list arguments are empty.
+        """
+        return quick_record(self, rows, arguments, results, single, takes_empty)
+
+
+new_tape: Callable[[], Tape] = Tape
+"""Makes the tape of a new graph; `vpps.graph.native` replaces it."""
+
+_UNBOUNDED = 2**31  # of an int that nothing uses: what the word of a script holds
 
 
 class Block:
@@ -66,14 +97,31 @@ class Block:
         self.n_args = sum(isinstance(k, Vector) for k in cell.kinds)
         self.n_ints = len(cell.int_limits)
         self.width = ARGS + self.n_args + self.n_ints
-        self.rows: list[int] = []
-        self.lengths: list[list[int]] = [[] for _ in cell.lists]
-        self.elements: list[list[int]] = [[] for _ in cell.lists]
+        new_ints = type(tape.levels)
+        self.rows = new_ints()
+        self.lengths = [new_ints() for _ in cell.lists]
+        self.elements = [new_ints() for _ in cell.lists]
         self.data: list[Float32] = []
         self.results = tuple(interned(cell.nodes[o].shape) for o in cell.outputs)
         self._tape = tape
         self._takes_empty = False
-        self.record: Callable[[Graph, Sequence[Any]], Any] = quick_record(self, tape, takes_empty=False)
+        self.record: Record = self._recorder()
+
+    def _recorder(self) -> Record:
+        limits, lists = iter(self.cell.int_limits), zip(self.cell.lists, self.lengths, self.elements, strict=True)
+        arguments: list[Argument] = []
+        for kind in self.cell.kinds:
+            if isinstance(kind, Int):
+                limit = next(limits)
+                arguments.append(("int", _UNBOUNDED if limit is None else limit[0]))
+                continue
+            assert kind.shape is not None
+            if isinstance(kind, List):
+                domain, lengths, elements = next(lists)
+                arguments.append(("list", interned(kind.shape), domain - 1, lengths, elements))
+            else:
+                arguments.append(("vector", interned(kind.shape)))
+        return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
 
     def __len__(self) -> int:
         return len(self.rows) // self.width
@@ -98,6 +146,6 @@ class Block:
         if lists and not any(lists) and not self._takes_empty:
             # Empty lists tell nothing of their elements' shapes, but now it is known that such calls belong here.
             self._takes_empty = True
-            self.record = quick_record(self, tape, takes_empty=True)
+            self.record = self._recorder()
         results = tuple(Expression(graph, first + k, shape) for k, shape in enumerate(self.results))
         return results[0] if self.cell.single else results

@@ -1,0 +1,104 @@
+// Ints: what a list of ints is to Python, and to NumPy an array.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace {
+
+using i64 = std::int64_t;
+
+template <class T> PyObject* object(T* x) { return reinterpret_cast<PyObject*>(x); }
+template <class T> T* as(PyObject* x) { return reinterpret_cast<T*>(x); }
+
+struct Ints {
+    PyObject_HEAD
+    i64* data;
+    Py_ssize_t size, capacity;
+    Py_ssize_t exports;  // views of others on the data, which must stay where it is while there are any
+
+    bool reserve(Py_ssize_t more)
+    {
+        const Py_ssize_t needed = size + more;
+        if (needed <= capacity) return true;
+        if (exports) {
+            PyErr_SetString(PyExc_BufferError, "a graph cannot grow while its arrays are looked at");
+            return false;
+        }
+        const Py_ssize_t larger = needed + needed / 2 + 64;
+        void* moved = PyMem_Realloc(data, static_cast<std::size_t>(larger) * sizeof(i64));
+        if (!moved) {
+            PyErr_NoMemory();
+            return false;
+        }
+        data = static_cast<i64*>(moved);
+        capacity = larger;
+        return true;
+    }
+};
+
+PyTypeObject ints_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+void ints_free(PyObject* self)
+{
+    PyMem_Free(as<Ints>(self)->data);
+    Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* ints_extend(PyObject* self, PyObject* items)
+{
+    Ints* x = as<Ints>(self);
+    PyObject* sequence = PySequence_Fast(items, "extend: expected a sequence of ints");
+    if (!sequence) return nullptr;
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(sequence);
+    bool ok = x->reserve(n);
+    for (Py_ssize_t k = 0; ok && k < n; k++) {
+        x->data[x->size + k] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(sequence, k));
+        ok = !PyErr_Occurred();
+    }
+    Py_DECREF(sequence);
+    if (!ok) return nullptr;
+    x->size += n;
+    Py_RETURN_NONE;
+}
+
+PyObject* ints_append(PyObject* self, PyObject* item)
+{
+    Ints* x = as<Ints>(self);
+    const i64 value = PyLong_AsLongLong(item);
+    if ((value == -1 && PyErr_Occurred()) || !x->reserve(1)) return nullptr;
+    x->data[x->size++] = value;
+    Py_RETURN_NONE;
+}
+
+Py_ssize_t ints_length(PyObject* self) { return as<Ints>(self)->size; }
+
+PyObject* ints_item(PyObject* self, Py_ssize_t k)
+{
+    const Ints* x = as<Ints>(self);
+    if (k >= 0 && k < x->size) return PyLong_FromLongLong(x->data[k]);
+    PyErr_SetString(PyExc_IndexError, "index out of range");
+    return nullptr;
+}
+
+int ints_view(PyObject* self, Py_buffer* view, int flags)
+{
+    Ints* x = as<Ints>(self);
+    // NumPy asks a view without elements for its address too.
+    static Py_ssize_t stride = sizeof(i64);
+    if (!x->reserve(1) || PyBuffer_FillInfo(view, self, x->data, x->size * stride, 1, flags)) return -1;
+    static char format[] = "q";
+    view->itemsize = stride;
+    if (flags & PyBUF_FORMAT) view->format = format;
+    if (flags & PyBUF_ND) view->shape = &x->size;
+    if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) view->strides = &stride;
+    x->exports++;
+    return 0;
+}
+
+void ints_release(PyObject* self, Py_buffer*) { as<Ints>(self)->exports--; }
+
+}  // namespace

@@ -1,0 +1,134 @@
+"""Compiles the recorder, once per machine and Python, and puts it in use.
+
+It is optional: without a C++ compiler, Python's headers, or Python's global lock, graphs are recorded in Python.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import platform
+import shlex
+import subprocess
+import sys
+import sysconfig
+import threading
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from vpps.config import RECORDER
+from vpps.errors import CompileError, HandleError
+from vpps.graph import vertices
+from vpps.graph.cell import Cell
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression, in_progress
+from vpps.kernel.cache import cached, key_of
+from vpps.kernel.host_compiler import compiler, compiler_version
+from vpps.model import Lookup
+
+_log = logging.getLogger(__name__)
+
+NAME = "vpps_recorder"
+FILES = ("ints.h", "recorder.h", "module.cpp")  # each includes those before it
+FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+# Tables of types, which Python's headers begin, are filled in by name; macOS looks up Python's symbols when loading.
+MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
+
+_lock = threading.Lock()
+_tried = False
+
+
+def source() -> str:
+    """The recorder's source in one piece."""
+    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in FILES]
+    return "".join(
+        line
+        for text in texts
+        for line in text.splitlines(keepends=True)
+        if not line.startswith(('#include "', "#pragma"))
+    )
+
+
+def check_python() -> str:
+    """The folder of this Python's headers. Raises CompileError where it cannot use the compiled recorder."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise CompileError("the compiled recorder needs CPython with its global lock")
+    headers = sysconfig.get_path("include")
+    if not Path(headers, "Python.h").is_file():
+        raise CompileError(
+            f"the compiled recorder needs Python's headers, and {headers}/Python.h is not there: install them "
+            "(Debian/Ubuntu: apt-get install python3-dev; Fedora: dnf install python3-devel)"
+        )
+    return headers
+
+
+def build() -> Path:
+    """The compiled recorder for this Python, from the cache if it is there.
+
+    Raises:
+        CompileError: this Python cannot use it, there is no compiler or no header, or the source is rejected.
+    """
+    headers = check_python()
+    command = (*compiler(), *FLAGS, *MORE_FLAGS, f"-I{headers}")
+    key = key_of(
+        source(), shlex.join(command), compiler_version(tuple(compiler())), platform.machine(), sys.version,
+        str(sysconfig.get_config_var("SOABI")),
+    )  # fmt: skip
+
+    def compile_it(text: Path, binary: Path) -> None:
+        run = subprocess.run([*command, str(text), "-o", str(binary)], capture_output=True, text=True, check=False)
+        if run.returncode or not binary.is_file():
+            raise CompileError(f"{shlex.join(command)} rejected the recorder's source:\n{run.stderr[:2000]}")
+
+    return cached(key, ".so", source(), compile_it)
+
+
+def load() -> ModuleType:
+    """The compiled recorder. Raises CompileError."""
+    path = build()
+    loader = ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        path.unlink(missing_ok=True)
+        raise CompileError(
+            f"the compiled recorder cannot be loaded and was removed from the cache ({error}); try again, and if that "
+            "does not help set CXX to another compiler"
+        ) from error
+    return module
+
+
+def use(module: ModuleType) -> None:
+    """Let it record the graphs that are made from now on. Those that are there go on as they began."""
+    module.bind(Expression, in_progress)
+    for owner, name, argument in ((Cell, "__call__", ()), (Graph, "call", (Cell,)), (Graph, "lookup", (Lookup,))):
+        setattr(owner, name, module.Method(getattr(owner, name), *argument))
+    vertices.new_tape = module.Tape
+
+
+def prepare() -> None:
+    """Put the compiled recorder in use, once per process, unless VPPS_RECORDER says otherwise.
+
+    Raises:
+        HandleError: VPPS_RECORDER is none of its values.
+        CompileError: it is required and cannot be had.
+    """
+    global _tried
+    chosen = RECORDER.get()
+    if chosen not in ("auto", "python", "compiled"):
+        raise HandleError(f"{RECORDER.name}={chosen}: expected auto, python or compiled")
+    with _lock:
+        in_use = vertices.new_tape is not vertices.Tape
+        if chosen == "python" or in_use or (_tried and chosen == "auto"):
+            return
+        _tried = True
+        try:
+            use(load())
+        except CompileError as error:
+            if chosen == "compiled":
+                raise
+            _log.info("graphs are recorded in Python, which takes four times as long: %s", error)
