@@ -68,6 +68,8 @@ from vpps.graph.functions import (
 from vpps.graph.graph import Graph
 from vpps.graph.matrices import bilinear, outer, reshape, transpose
 from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows
+from vpps.graph.vertex import gather, pull, push, scatter
 from vpps.handle import Handle
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
@@ -117,6 +119,7 @@ __all__ = [
     "Parameter",
     "Passes",
     "RMSprop",
+    "Rows",
     "ScriptError",
     "ShapeError",
     "Specialized",
@@ -138,6 +141,7 @@ __all__ = [
     "each",
     "elu",
     "exp",
+    "gather",
     "gelu",
     "hinge",
     "init",
@@ -156,8 +160,11 @@ __all__ = [
     "mse",
     "outer",
     "pick",
+    "pull",
+    "push",
     "relu",
     "reshape",
+    "scatter",
     "sigmoid",
     "softmax",
     "softplus",

@@ -16,6 +16,7 @@ from vpps.explanation import KernelFacts, explain
 from vpps.graph import functions
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Lookup, Model
@@ -177,7 +178,7 @@ def check_example(example: object) -> Example:
 def check_loss(graph: Graph, loss: Expression) -> None:
     """Raise GraphError unless the loss is a scalar of the graph."""
     graph.check_owns(loss, "loss")
-    if loss.shape != ():
+    if loss.shape != () or isinstance(loss, Rows):
         raise GraphError(
             f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), "
             "or pick an element x[i]"

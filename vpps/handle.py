@@ -24,6 +24,7 @@ from vpps.explanation import KernelFacts, explain
 from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import TracedCell
 from vpps.kernel.spec import KernelSpec
 from vpps.memory import MemoryUse, memory_use
@@ -451,8 +452,8 @@ class Handle:
     # ---- evaluation
 
     @_serialised
-    def forward(self, graph: Graph, wanted: Sequence[Expression]) -> list[NDArray[np.float32]]:
-        """Values of expressions with the current weights: inference, no gradients are stored.
+    def forward(self, graph: Graph, wanted: Sequence[Expression | Rows]) -> list[NDArray[np.float32]]:
+        """Values of expressions with the current weights: inference, no gradients are stored; of rows, (n, ...).
 
         The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
         other values are gone when nothing more is to be computed from them.
@@ -462,11 +463,11 @@ class Handle:
             CapacityError, HandleError: as `fb`.
         """
         self._prepare(graph, "forward", training=False)
-        if isinstance(wanted, Expression):
+        if isinstance(wanted, Expression | Rows):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
         wanted = [graph.check_owns(e, "forward") for e in wanted]
-        if not wanted:
-            return []
+        if not any(isinstance(e, Expression) or len(e) for e in wanted):
+            return [np.zeros((0, *e.shape), np.float32) for e in wanted]
         plan = self._kernel_for(lambda p: p.plan_forward(graph, wanted, self._residency.held_in_pool))
         self._wait()
         self._launch(plan)
@@ -474,15 +475,18 @@ class Handle:
         return [self.value(e) for e in wanted]
 
     @_serialised
-    def value(self, expression: Expression) -> NDArray[np.float32]:
-        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy.
+    def value(self, expression: Expression | Rows) -> NDArray[np.float32]:
+        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy. (n, ...) of
+        rows.
 
         After `forward` there are only the values that it was asked for.
 
         Raises:
             GraphError: an expression of another graph, or one that was not computed or not kept.
         """
-        return self._read(self._address(expression, "value"), expression.shape)
+        if isinstance(expression, Rows):
+            return self._read_rows(self._addresses(expression, "value"), expression.shape)
+        return self._read(int(self._addresses(expression, "value")[0]), expression.shape)
 
     @_serialised
     def device_value(self, expression: Expression) -> Any:
@@ -499,17 +503,21 @@ class Handle:
             GraphError: as `value`.
             HandleError: another target, whose memory is the host's.
         """
-        address = self._address(expression, "device_value")
+        if isinstance(expression, Rows):
+            raise GraphError(f"device_value: {expression!r} may lie anywhere; use value, or device_value of one row")
+        address = int(self._addresses(expression, "device_value")[0])
         pool = self._machine.pool
         if not isinstance(pool, DevicePool):
             raise HandleError(f"device_value: target {self._machine.target!r} has its memory on the host; use value")
         return pool.view(address, expression.shape)
 
-    def _address(self, expression: Expression, what: str) -> int:
-        """Of its value in the pool."""
+    def _addresses(self, expression: Expression | Rows, what: str) -> NDArray[np.int64]:
+        """Of its value, or values, in the pool."""
         plan = self._latest_plan(expression, what)
-        address = int(plan.addresses[expression.ref]) if expression.ref < len(plan.addresses) else -1
-        if address < 0:
+        ids = np.atleast_1d(value_ids(expression))
+        late = len(ids) and int(ids.max()) >= len(plan.addresses)
+        addresses = np.full(1, -1) if late else plan.addresses[ids]
+        if len(addresses) and int(addresses.min()) < 0:
             if plan.loss_slot < 0:
                 raise GraphError(
                     f"{what}: {expression!r} was not computed by the latest call, forward, or not kept: "
@@ -519,11 +527,12 @@ class Handle:
                 f"{what}: {expression!r} was not computed by the latest call: it was recorded later; call fb or "
                 "forward again"
             )
-        return address
+        return addresses
 
     @_serialised
-    def input_gradient(self, expression: Expression) -> NDArray[np.float32]:
-        """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`.
+    def input_gradient(self, expression: Expression | Rows) -> NDArray[np.float32]:
+        """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`, or (n, ...)
+        with respect to rows of `graph.rows(array, grad=True)`.
 
         Raises:
             GraphError: any other expression, or the latest call was `forward`.
@@ -531,22 +540,43 @@ class Handle:
         plan = self._latest_plan(expression, "input_gradient")
         if plan.loss_slot < 0:
             raise GraphError("input_gradient: the latest call was forward, which computes no gradients")
+        ids = np.atleast_1d(value_ids(expression))
+        found = np.zeros((len(ids), *expression.shape), np.float32)
+        known = np.zeros(len(ids), bool)
         for block in plan.blocks:
             view = block.cell.lowered.input_gradient
-            row = np.flatnonzero(block.arrays.values[0][block.order] == expression.ref)
-            if view is None or not len(row):
+            if view is None:
                 continue
-            if row[0] >= block.n_needed:
-                return np.zeros(expression.shape, np.float32)
+            row_of = np.full(len(plan.addresses), -1)
+            row_of[block.arrays.values[0][block.order]] = np.arange(len(block.order))
+            rows = np.where(ids < len(row_of), row_of[np.minimum(ids, len(row_of) - 1)], -1)
+            known |= rows >= 0
+            learns = (rows >= 0) & (rows < block.n_needed)  # nothing flows into the others
             stride = block.cell.lowered.slabs[view.slab].width
-            return self._read(int(block.bases[0, view.slab] + row[0] * stride + view.offset), expression.shape)
-        raise GraphError(f"input_gradient: {expression!r} is no graph.input(array, grad=True)")
+            addresses = block.bases[0, view.slab] + rows[learns] * stride + view.offset
+            found[learns] = self._read_rows(addresses, expression.shape)
+        if not known.all():
+            raise GraphError(
+                f"input_gradient: {expression!r} is no graph.input(array, grad=True) or graph.rows(array, grad=True)"
+            )
+        return found if isinstance(expression, Rows) else found[0]
 
     def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
         n = int(np.prod(shape, dtype=np.int64))
         return self._machine.pool[address : address + n].reshape(shape).copy()
 
-    def _latest_plan(self, expression: Expression, what: str) -> Plan:
+    def _read_rows(self, addresses: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Values that begin at some addresses, (n, ...)."""
+        width = int(np.prod(shape, dtype=np.int64))
+        if not len(addresses):
+            return np.zeros((0, *shape), np.float32)
+        # In one piece, where it is: on a GPU every read is a copy to the host.
+        first, last = int(addresses.min()), int(addresses.max())
+        floats: NDArray[np.float32] = self._machine.pool[first : last + width]
+        found: NDArray[np.float32] = floats[(addresses - first)[:, None] + np.arange(width)]
+        return found.reshape(-1, *shape)
+
+    def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:
         self._check_usable()
         self._wait()
         if self._plan is None:

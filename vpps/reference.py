@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vpps.graph.arrays import BlockArrays
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import Int, List, Vector
 from vpps.model import Model, Parameter
 from vpps.ops import Form, Shape
@@ -111,7 +112,7 @@ class Reference:
                 weight = self.weights[node.parameter.name]
                 value = np.broadcast_to(weight, (len(batch.rows), *weight.shape))
             elif node.op.form is Form.INPUT:
-                value = np.array([batch.block.block.data[r] for r in batch.rows], np.float64).reshape(-1, *node.shape)
+                value = batch.block.data[batch.rows].astype(np.float64).reshape(-1, *node.shape)
             elif node.op.form is Form.ZEROS:
                 value = np.zeros((len(batch.rows), *node.shape))
             else:
@@ -142,13 +143,13 @@ class Reference:
             xs.append(factors(self.key, node.attrs, node.shape, calls, positions))
         return xs
 
-    def value(self, expression: Expression) -> Array:
-        """What the expression evaluates to."""
-        return self._values[expression.shape][self._slot[expression.ref]]  # type: ignore[no-any-return]
+    def value(self, expression: Expression | Rows) -> Array:
+        """What the expression evaluates to; (n, ...) of rows."""
+        return self._values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
-    def gradient(self, expression: Expression) -> Array:
-        """After `backward`: the loss's gradient with respect to the expression."""
-        return self._d_values[expression.shape][self._slot[expression.ref]]  # type: ignore[no-any-return]
+    def gradient(self, expression: Expression | Rows) -> Array:
+        """After `backward`: the loss's gradient with respect to the expression; (n, ...) of rows."""
+        return self._d_values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
     def backward(self, loss: Expression) -> dict[str, Array]:
         """Fill `gradients` with those of a scalar loss and return them."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpps.graph.chunks import NO_DATA, Chunk, Ints, Lists, merged
 from vpps.graph.trace import List, TracedCell, Vector
 from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
 
-Ints = NDArray[np.int64]
+__all__ = ["BlockArrays", "Ints", "Lists"]
 
 
 def _array(ints: list[int]) -> Ints:
@@ -19,15 +19,25 @@ def _array(ints: list[int]) -> Ints:
     return np.fromiter(ints, np.int64, len(ints)) if type(ints) is list else np.array(ints, np.int64)
 
 
-class Lists:
-    """One list argument of a block: CSR over the block's vertices."""
+def _lists(lengths: list[int], elements: list[int]) -> Lists:
+    """A list argument of vertices recorded one by one."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(_array(lengths), out=ends[1:])
+    return Lists(ends, _array(elements))
 
-    __slots__ = ("elements", "ends")
 
-    def __init__(self, lengths: list[int], elements: list[int]) -> None:
-        self.ends: Ints = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(_array(lengths), out=self.ends[1:])
-        self.elements = _array(elements)
+def _one_by_one(block: Block) -> Chunk:
+    """The vertices of a block that were recorded one by one."""
+    rows = _array(block.rows).reshape(-1, block.width)  # its columns are copied so that each lies in one piece
+    return Chunk(
+        rows[:, CALL].copy(),
+        rows[:, FIRST].copy(),
+        rows[:, LEVEL].copy(),
+        rows[:, ARGS : ARGS + block.n_args].copy(),
+        rows[:, ARGS + block.n_args :].copy(),
+        [_lists(n, e) for n, e in zip(block.lengths, block.elements, strict=True)],
+        np.concatenate(block.data).reshape(len(rows), -1) if block.data else NO_DATA,
+    )
 
 
 class BlockArrays:
@@ -40,20 +50,28 @@ class BlockArrays:
         args: value ids of the vector arguments, a row per vertex.
         ints: the int arguments, a row per vertex.
         lists: the list arguments.
+        data: the floats of graph inputs, a row per vertex.
     """
 
-    __slots__ = ("args", "block", "calls", "cell", "ints", "levels", "lists", "values")
+    __slots__ = ("args", "block", "calls", "cell", "data", "ints", "levels", "lists", "values")
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.cell: TracedCell = block.cell
-        rows = _array(block.rows).reshape(-1, block.width)  # its columns are copied so that each lies in one piece
-        self.calls: Ints = rows[:, CALL].copy()
-        self.values: list[Ints] = [rows[:, FIRST] + k for k in range(len(block.cell.outputs))]
-        self.levels: Ints = rows[:, LEVEL].copy()
-        self.args: Ints = rows[:, ARGS : ARGS + block.n_args].copy()
-        self.ints: Ints = rows[:, ARGS + block.n_args :].copy()
-        self.lists = [Lists(n, e) for n, e in zip(block.lengths, block.elements, strict=True)]
+        if len(block.bulk) == 1 and not len(block.rows):
+            vertices = block.bulk[0][1]
+        else:
+            vertices = _one_by_one(block)
+            if block.bulk:
+                vertices = merged(vertices, block.bulk)
+        first = vertices.first
+        self.calls = vertices.calls
+        self.values: list[Ints] = [first + k if k else first for k in range(len(block.cell.outputs))]
+        self.levels = vertices.levels
+        self.args = vertices.args
+        self.ints = vertices.ints
+        self.lists = vertices.lists
+        self.data = vertices.data
 
     @property
     def positions(self) -> list[int]:

@@ -35,7 +35,8 @@ class Cell(Generic[R]):
     ) -> None:
         self._function = function
         self._elements = dict(elements or {})
-        self._bound = function if instance is None else functools.partial(function, instance)
+        self.bound = function if instance is None else functools.partial(function, instance)
+        self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
         self._programs: dict[Any, TracedCell] = {}
         self.name = getattr(function, "__name__", "cell")
@@ -91,8 +92,13 @@ class Cell(Generic[R]):
                         return result
         owner = common_owner(args, self.description)
         if isinstance(owner, Trace):
-            return self._bound(*args, **statics)
+            return self.bound(*args, **statics)
         return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """Of the function, without `self`."""
+        return inspect.signature(self.bound)
 
     def program(self, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
         """The traced program for one signature, from the cache or traced now.
@@ -118,7 +124,7 @@ class Cell(Generic[R]):
                     f"cell {self.name!r}: {name}={value!r}: keyword arguments are static; pass it by position"
                 )
         try:
-            bound = inspect.signature(self._bound).bind(*signature, **statics)
+            bound = inspect.signature(self.bound).bind(*signature, **statics)
         except TypeError as error:
             raise TraceError(f"cell {self.name!r}: {error}") from None
         names = [name for name in bound.arguments if name not in statics]
@@ -127,7 +133,7 @@ class Cell(Generic[R]):
             for name, s in zip_longest(names[: len(signature)], signature)
         )
         try:
-            program = trace(self.name, self._bound, tuple(map(_kind, signature)), statics)
+            program = trace(self.name, self.bound, tuple(map(_kind, signature)), statics)
         except TraceError:
             # An empty list that tells nothing of its elements: any program that fits otherwise will do.
             fits = [p for p in self._programs.values() if _fits(p.kinds, signature)] if not statics else []

@@ -8,11 +8,14 @@ from typing import Any, cast, overload
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.cell import Cell
 from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
+from vpps.graph.rows import Rows
+from vpps.graph.rowwise import reduce_rows
 from vpps.graph.trace import Trace
 from vpps.model import Lookup, Parameter
 from vpps.values import as_index, as_number
 
-Value = Expression | Parameter
+Value = Expression | Parameter | Rows
+"""What functions take; of rows, they give rows."""
 
 
 def tanh(x: Value) -> Expression:
@@ -82,7 +85,7 @@ def clamp(x: Value, low: float | None = None, high: float | None = None) -> Expr
         y = record("at_least", [y], value=_constant(low, "clamp"))
     if high is not None:
         y = record("at_most", [y], value=_constant(high, "clamp"))
-    return y if isinstance(y, Expression) else record("copy", [y])
+    return record("copy", [y]) if isinstance(y, Parameter) else y  # type: ignore[return-value]
 
 
 def maximum(a: Value, b: Value) -> Expression:
@@ -117,8 +120,8 @@ def dropout(x: Value, rate: float) -> Expression:
     if number is None or not 0 <= number < 1:
         where = x.owner.describe() + ": " if isinstance(x, Expression) else ""
         raise DtypeError(f"{where}dropout({x!r}, {rate!r}): expected a rate in [0, 1), a Python number")
-    if number == 0 and isinstance(x, Expression):
-        return x
+    if number == 0 and isinstance(x, Expression | Rows):
+        return x  # type: ignore[return-value]
     return record("dropout", [x], rate=number) if number else record("copy", [x])
 
 
@@ -168,6 +171,8 @@ def _extremum(
 ) -> Expression:
     if isinstance(x, ListExpression):
         return record(f"list_{name}", [x])
+    if isinstance(x, Rows):
+        return reduce_rows(LIST_CELLS[name], x)
     if isinstance(x, Operand):
         return record("max", [x]) if name == "max" else -record("max", [-x])
     items = list(x)
@@ -332,6 +337,8 @@ def mean(x: Value | ListExpression | Sequence[Value]) -> Expression:
 def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
     if isinstance(x, ListExpression):
         return record(f"list_{op}", [x])
+    if isinstance(x, Rows):
+        return reduce_rows(LIST_CELLS[op], x)
     if isinstance(x, Operand):
         return record(op, [x])
     items = list(x)
@@ -356,7 +363,12 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
     return total if op == "sum" else total * (1.0 / len(items))
 
 
-LIST_CELLS: dict[str, Cell[Any]] = {"sum": Cell(lambda xs: sum(xs)), "mean": Cell(lambda xs: mean(xs))}
+LIST_CELLS: dict[str, Cell[Any]] = {
+    "sum": Cell(lambda xs: sum(xs)),
+    "mean": Cell(lambda xs: mean(xs)),
+    "max": Cell(lambda xs: max(xs)),
+    "min": Cell(lambda xs: min(xs)),
+}
 for _name, _cell in LIST_CELLS.items():
     _cell.name = _name
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from vpps.graph import vertices
+from vpps.graph.bulk import record_map
 from vpps.graph.cell import Cell
+from vpps.graph.chunks import Chunk
 from vpps.graph.operand import Expression, interned, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
+from vpps.graph.rows import Rows
+from vpps.graph.rowwise import apply_to_rows, call_on_rows, lookup_rows, record_inputs
 from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table, trace
-from vpps.graph.vertices import Block
+from vpps.graph.vertices import Block, extend
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.values import as_float32, as_index, float_word
@@ -44,7 +48,7 @@ class Graph:
         self._tape = vertices.new_tape()
         self.last_block: Block  # where the latest vertex went that was not recorded the quick way
         # Value ids, not expressions: those would hold the graph, and it would live until a garbage collection.
-        self._zeros: dict[int, int] = {}
+        self._zeros: dict[Shape, int] = {}
         self._inputs: dict[tuple[Shape, bool], Block] = {}
         self._constants: dict[int, int] = {}
 
@@ -76,12 +80,14 @@ class Graph:
 
     # ---- leaves
 
-    def lookup(self, table: Lookup, row: int) -> Expression:
-        """Row `row` of an embedding table. Raises IndexRangeError, DtypeError."""
+    def lookup(self, table: Lookup, row: Any) -> Any:
+        """Row `row` of an embedding table; `Rows` for an array of ints. Raises IndexRangeError, DtypeError."""
         record = self.recorders.get(table) if type(table) is Lookup else None
         result: Expression | None = None if record is None else record(self, (row,))
         if result is None:
             check_table(table, self._where("lookup"))
+            if isinstance(row, np.ndarray) and row.ndim:
+                return lookup_rows(self, table, row)
             result = self.apply("lookup", [table, row], {})
             self.recorders[table] = self.last_block.record
         return result
@@ -117,10 +123,74 @@ class Graph:
         width = n if type(n) is int else as_index(n)
         if width is None or width < 1:
             raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")
-        ref = self._zeros.get(width)
+        return self.zeros_of((width,))
+
+    def zeros_of(self, shape: Shape) -> Expression:
+        """Zeros of any shape, the same ones for every call with that shape."""
+        ref = self._zeros.get(shape)
         if ref is None:
-            ref = self._zeros[width] = self.apply("zeros", [], {"shape": (width,)}).ref
-        return Expression(self, ref, interned((width,)))
+            ref = self._zeros[shape] = self.apply("zeros", [], {"shape": shape}).ref
+        return Expression(self, ref, interned(shape))
+
+    def rows(self, array: ArrayLike, grad: bool = False) -> Rows:
+        """Data as leaves, one per row: what `input` makes of each row, in one call.
+
+        Args:
+            array: (n,) scalars, (n, width) vectors or (n, rows, columns) matrices; copied now.
+            grad: whether `handle.input_gradient(rows)` can read the gradients back, (n, ...).
+
+        Raises:
+            DtypeError, ShapeError: as `input`.
+        """
+        return record_inputs(self, array, bool(grad), self._where("rows"))
+
+    def map(
+        self,
+        cells: Any,
+        kind: ArrayLike | None = None,
+        children: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        state: Any = None,
+        levels: NDArray[np.integer[Any]] | None = None,
+    ) -> Any:
+        """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
+
+        What is computed, and to the bit how, is what calls of the cells one by one would compute, in the rows' order.
+
+            c, h = graph.map([leaf, inner], kind=kind, children=children, inputs={"word": words})
+            loss = vpps.sum(vpps.cross_entropy(Wo @ h + bo, labels))
+
+        A cell gets its arguments by name and by place. A parameter named in `inputs` is that input. The others are the
+        children's results: with `children` of shape (n, arity) those of child 0 in the order in which a cell returns
+        them, then those of child 1, as in `inner(c_left, h_left, c_right, h_right)`; a cell may leave out the last
+        children, and a leaf takes none. With CSR children each is a list, one per result: `node(x, cs, hs)`.
+        Or the cell uses Cavs's own calls: `vpps.gather`, `vpps.pull`, `vpps.scatter`, `vpps.push`.
+
+        Args:
+            cells: a cell (or plain function), or a sequence of them that `kind` chooses from. Define them once:
+                functions made anew for every batch are traced anew.
+            kind: (n,) ints; which of `cells` each vertex is.
+            children: (n, arity) ints, or (n,) for one child each, or CSR: offsets (n + 1,) and indices. Rows of this
+                map in any order; -1 reads zeros and gets no gradient.
+            inputs: by name, a row per vertex: ints (n,); floats (n, width) or (n, rows, columns), which become
+                `graph.rows`; `Rows`, or a list of n expressions; a list of its own for every vertex, as
+                `(offsets (n + 1,), Rows)`. One int or expression is shared by all vertices. Vertices of a kind that
+                does not use an input may have anything there.
+            state: shapes (or lengths) of what children give, one per result; needed where nothing in the cells tells.
+            levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
+                keeps. Whoever gives them vouches for them and for `children`, which are then not checked.
+
+        Returns:
+            `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.
+
+        Raises:
+            GraphError: a cycle; inputs that no cell has, arguments that nothing gives; rows of another graph.
+            IndexRangeError: a child, kind or input out of range.
+            DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
+            TraceError: as for cells.
+        """
+        return record_map(self, cells, kind, children, inputs, state, levels)
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
@@ -169,18 +239,26 @@ class Graph:
             elif type(x) is Expression:
                 refs.append(x.ref)
                 key.append(x.shape)
+            elif type(x) is Rows:
+                return apply_to_rows(self, op, operands, attrs)  # type: ignore[no-any-return]
             else:
                 if i or op not in ("affine", "lookup"):  # these begin with a matrix or a table
                     check_operand(x, op, self._where(op))
                 key.append(x)
                 model = x.model
-        programs = _bare_programs if model is None else model.bare_programs
-        full_key = tuple(key)
-        program = programs.get(full_key)
-        if program is None:  # setdefault: another thread may be faster
-            program = programs.setdefault(full_key, self._bare_program(op, operands[:n_floats], attrs))
+        program = self.bare_program(tuple(key), model, op, operands[:n_floats], attrs)
         result: Expression = self._record(program, refs, ints, [])
         return result
+
+    def bare_program(
+        self, key: tuple[Any, ...], model: Any, op: str, floats: Sequence[Any], attrs: dict[str, Any]
+    ) -> TracedCell:
+        """The program of a bare op, by the op, its attributes and what its operands are; traced where it is new."""
+        programs: dict[Any, TracedCell] = _bare_programs if model is None else model.bare_programs
+        program = programs.get(key)
+        if program is None:  # setdefault: another thread may be faster
+            program = programs.setdefault(key, self._bare_program(op, floats, attrs))
+        return program
 
     def _constant(self, value: float) -> Expression:
         key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
@@ -206,6 +284,8 @@ class Graph:
 
     def call_cell(self, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
         """Record a call of a cell as one vertex; called by `Cell.__call__`."""
+        if any(type(x) is Rows for x in args):
+            return call_on_rows(self, cell, args, statics)
         signature: list[Any] = []
         refs: list[int] = []
         ints: list[int] = []
@@ -270,17 +350,48 @@ class Graph:
                         f"cell {cell.name!r}, call {self.n_calls}: lists that the cell maps together have lengths "
                         f"{lengths[domain]} and {len(items)}"
                     )
-        block = self.blocks.get(cell)
-        if block is None:
-            block = self.blocks[cell] = Block(cell, self._tape)
+        block = self.block_of(cell)
         self.last_block = block
         return block.append(self, refs, ints, lists)
 
+    def block_of(self, cell: TracedCell) -> Block:
+        """Where vertices of a program go."""
+        block = self.blocks.get(cell)
+        if block is None:
+            block = self.blocks[cell] = Block(cell, self._tape)
+        return block
+
+    def record_values(self, levels: NDArray[np.int64]) -> int:
+        """Make values whose vertices have these levels; returns the id of the first one. Vertices are recorded by
+        `record_chunk`."""
+        first = len(self._tape.levels)
+        extend(self._tape.levels, levels)
+        return first
+
+    def record_chunk(self, cell: TracedCell, chunk: Chunk) -> None:
+        """Append vertices in bulk, whose recording indices follow each other with those of other chunks."""
+        block = self.block_of(cell)
+        block.bulk.append((len(block.rows) // block.width, chunk))
+        self._tape.n_calls += len(chunk)
+
+    def level_of(self, value: int) -> int:
+        """Level of the vertex that produces a value."""
+        return self._tape.levels[value]
+
+    def levels_of(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Levels of the vertices that produce some values."""
+        levels: Any = self._tape.levels
+        if type(levels) is list:
+            return np.array([levels[value] for value in values.tolist()], np.int64)
+        # No view of the growing array may outlive this call: while there is one, it cannot grow.
+        found: NDArray[np.int64] = np.frombuffer(levels, np.int64)[values]
+        return found
+
     # ---- inspection
 
-    def check_owns(self, expression: Any, what: str, given: str = "the one given") -> Expression:
-        """The expression, if it belongs to this graph; else a GraphError."""
-        if not isinstance(expression, Expression):
+    def check_owns(self, expression: Any, what: str, given: str = "the one given") -> Any:
+        """The expression, or rows, if of this graph; else a GraphError."""
+        if not isinstance(expression, Expression | Rows):
             raise GraphError(f"{what}: expected an expression, got {expression!r}")
         if expression.owner is not self:
             raise GraphError(

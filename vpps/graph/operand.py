@@ -235,7 +235,7 @@ class ListExpression:
     T = property(_refuse)
 
 
-_RECORDED = frozenset((Expression, Index, ListExpression))
+RECORDED: set[type] = {Expression, Index, ListExpression}  # have an owner; rows.py adds Rows
 
 
 class _Tracing(threading.local):
@@ -283,7 +283,7 @@ def shown(op: str) -> str:
 def _owner(owner: Recorder | None, operands: Iterable[Any], what: str) -> Recorder | None:
     for x in operands:
         kind = type(x)
-        if kind in _RECORDED:
+        if kind in RECORDED:
             if x.owner is not owner:
                 if owner is not None:
                     raise owner.foreign(what, x)

@@ -117,7 +117,8 @@ class Trace:
         self._unknown: dict[
             int, int
         ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
-        self._incomplete: dict[int, tuple[int, int]] = {}  # concatenation with such a node -> (argument, other floats)
+        # Concatenation with such nodes -> (argument, other floats, how many of its elements).
+        self._incomplete: dict[int, tuple[int, int, int]] = {}
         self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
         self._parameter_nodes: dict[Parameter, int] = {}
         self._mapped: list[int] = []  # lists that `each` is mapping now
@@ -259,10 +260,11 @@ class Trace:
         first = next(n for n in nodes if self._is_unknown(n))
         position = self._unknown[first] if first in self._unknown else self._incomplete[first][0]
         known = [s for n, s in zip(nodes, shapes, strict=True) if not self._is_unknown(n) and s != ()]
-        if OPS[op].form is Form.CONCAT and sum(n in self._unknown for n in nodes) == 1:
+        if OPS[op].form is Form.CONCAT and {self._unknown.get(n) for n in nodes if self._is_unknown(n)} == {position}:
             # A product with the concatenation will tell: its matrix has that many columns.
             result = self._result(op, nodes, UNKNOWN, None, attrs)
-            self._incomplete[result.ref] = (position, sum(map(size, known)) + sum(s == () for s in shapes))
+            others = sum(map(size, known)) + sum(s == () for s in shapes)
+            self._incomplete[result.ref] = (position, others, sum(n in self._unknown for n in nodes))
             return result
         if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
             raise TraceError(
@@ -270,14 +272,20 @@ class Trace:
                 "the shape of its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
             )
         if known:
-            rest = self._incomplete[first][1] if first in self._incomplete else 0
-            raise ElementShapeFound(position, (max(size(known[0]) - rest, 0),) if rest else known[0])
+            if first in self._incomplete:
+                raise ElementShapeFound(position, (self._missing(first, size(known[0])),))
+            raise ElementShapeFound(position, known[0])
         result = self._result(op, nodes, UNKNOWN, None, attrs)
         if first in self._incomplete:
             self._incomplete[result.ref] = self._incomplete[first]
         else:
             self._unknown[result.ref] = position
         return result
+
+    def _missing(self, concatenation: int, floats: int) -> int:
+        """Floats of each unknown part of a concatenation that must have so many."""
+        _, others, parts = self._incomplete[concatenation]
+        return max(floats - others, 0) // parts
 
     def _affine(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         matrix, x = operands
@@ -286,8 +294,7 @@ class Trace:
             raise ShapeError(f"{self.describe()}: @ expects a matrix on its left, got {matrix!r}")
         node = self.node_of(x, "@")
         if node in self._incomplete and len(matrix.shape) == 2:
-            position, rest = self._incomplete[node]
-            raise ElementShapeFound(position, (max(matrix.shape[1] - rest, 0),))
+            raise ElementShapeFound(self._incomplete[node][0], (self._missing(node, matrix.shape[1]),))
         if node in self._unknown and len(matrix.shape) == 2:
             raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
         shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())

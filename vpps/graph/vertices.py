@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.graph.chunks import Chunk
 from vpps.graph.operand import Expression, interned
 from vpps.graph.quick import Argument, quick_record
 from vpps.graph.trace import Int, List, TracedCell, Vector
@@ -62,6 +66,11 @@ new_tape: Callable[[], Tape] = Tape
 _UNBOUNDED = 2**31  # of an int that nothing uses: what the word of a script holds
 
 
+def extend(ints: list[int], more: NDArray[np.int64]) -> None:
+    """Append an array to a list of ints, or to what the compiled recorder has in place of one."""
+    ints.extend(more.tolist() if type(ints) is list else more)
+
+
 class Block:
     """All vertices of one cell in a graph, in the user's order. Flat lists: no object per vertex.
 
@@ -74,12 +83,14 @@ class Block:
         lengths: per list argument, the length at each vertex.
         elements: per list argument, the value ids of all vertices' elements, end to end.
         data: for graph inputs, the flat array of each vertex.
+        bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
         record: `record(graph, args)` appends a vertex for a call like the others (`vpps.graph.quick`).
     """
 
     __slots__ = (
         "_takes_empty",
         "_tape",
+        "bulk",
         "cell",
         "data",
         "elements",
@@ -102,6 +113,7 @@ class Block:
         self.lengths = [new_ints() for _ in cell.lists]
         self.elements = [new_ints() for _ in cell.lists]
         self.data: list[Float32] = []
+        self.bulk: list[tuple[int, Chunk]] = []
         self.results = tuple(interned(cell.nodes[o].shape) for o in cell.outputs)
         self._tape = tape
         self._takes_empty = False
@@ -124,7 +136,7 @@ class Block:
         return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
 
     def __len__(self) -> int:
-        return len(self.rows) // self.width
+        return len(self.rows) // self.width + sum(len(chunk) for _, chunk in self.bulk)
 
     def append(self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
         """Append a vertex whose arguments are known to fit; returns its expression, or a tuple of them."""

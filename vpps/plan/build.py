@@ -14,6 +14,7 @@ from vpps.errors import GraphError, ModelError
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, shown
+from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import TracedCell
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey
@@ -178,10 +179,10 @@ class Planner:
             known = self._of_parts[parts] = encode_parts(parts, self._encode)
         return known
 
-    def plan_forward(self, graph: Graph, wanted: Sequence[Expression], held: Held = NOTHING_HELD) -> Plan:
+    def plan_forward(self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD) -> Plan:
         """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay."""
         topology = Topology(graph)
-        values = np.array([e.ref for e in wanted], np.int64)
+        values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
         needed = topology.reaching(values)
         return _Build(self, graph, topology, needed, skip_rest=True, held=held).forward_only(values)
 

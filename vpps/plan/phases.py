@@ -150,4 +150,5 @@ def _part_arrays(
     arrays.args = np.column_stack([whole.args[:, list(part.vectors)], *crossing])
     arrays.ints = whole.ints[:, list(part.ints)]
     arrays.lists = [whole.lists[k] for k in part.lists]
+    arrays.data = whole.data
     return arrays, next_value

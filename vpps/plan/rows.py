@@ -205,5 +205,4 @@ class BlockPlan:
 
     def data(self) -> NDArray[np.float32]:
         """Floats of graph inputs, row after row."""
-        rows = self.arrays.block.data
-        return np.concatenate([rows[r] for r in self.order.tolist()]) if len(self.order) else np.zeros(0, np.float32)
+        return self.arrays.data[self.order].reshape(-1)

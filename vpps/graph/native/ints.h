@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace {
 
@@ -48,9 +49,26 @@ void ints_free(PyObject* self)
     Py_TYPE(self)->tp_free(self);
 }
 
+// An array of NumPy: its elements are copied as they are.
+PyObject* extend_by_array(Ints* x, PyObject* array)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return nullptr;
+    const bool fits = view.itemsize == sizeof(i64) && view.format && std::strchr("lq", view.format[0]);
+    const Py_ssize_t n = fits ? view.len / view.itemsize : 0;
+    const bool ok = fits && x->reserve(n);
+    if (ok && n) std::memcpy(x->data + x->size, view.buf, static_cast<std::size_t>(view.len));
+    PyBuffer_Release(&view);
+    if (!fits) return PyErr_Format(PyExc_TypeError, "extend: expected an array of int64");
+    if (!ok) return nullptr;
+    x->size += n;
+    Py_RETURN_NONE;
+}
+
 PyObject* ints_extend(PyObject* self, PyObject* items)
 {
     Ints* x = as<Ints>(self);
+    if (!PyList_Check(items) && !PyTuple_Check(items) && PyObject_CheckBuffer(items)) return extend_by_array(x, items);
     PyObject* sequence = PySequence_Fast(items, "extend: expected a sequence of ints");
     if (!sequence) return nullptr;
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(sequence);

@@ -1,0 +1,502 @@
+"""Six models, each recorded in bulk and call by call on the same data, and written once for vpps and for PyTorch.
+
+Cells are functions of a namespace `f` (vpps, or `TorchFunctions`) and of parameters by name, so that the same lines are
+a cell, and what autograd differentiates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+
+H = 20  # hidden units
+X = 12  # of an input
+WORDS, CLASSES = 30, 5
+
+Cells = Mapping[str, Callable[..., Any]]
+Array = NDArray[Any]
+
+
+class Recorded(NamedTuple):
+    """What a model's data became.
+
+    Attributes:
+        loss: a scalar.
+        values: of the vertices: rows, or a list of expressions or tensors.
+        inputs: those whose gradients are wanted, likewise; or None.
+    """
+
+    loss: Any
+    values: list[Any]
+    inputs: Any = None
+
+
+class Network(NamedTuple):
+    """A model in two forms.
+
+    Attributes:
+        parameters: shapes by name; the first one of words is a table.
+        cells: makes the cells, by name, from a namespace of functions and the parameters.
+        data: random, by seed and number of graphs.
+        bulk: records the data in bulk.
+        calls: does so call by call, in the same order.
+    """
+
+    parameters: Mapping[str, tuple[int, ...]]
+    cells: Callable[[Any, Any], Cells]
+    data: Callable[[np.random.Generator, int], Any]
+    bulk: Callable[[vpps.Graph, Cells, Any, Any], Recorded]
+    calls: Callable[[Any, Cells, Any, Any], Recorded]
+
+    def make(self) -> tuple[vpps.Model, Cells, Any]:
+        """A model with these parameters; its cells; the parameters."""
+        model = vpps.Model(seed=3)
+        p = SimpleNamespace()
+        for name, shape in self.parameters.items():
+            if name == "words":
+                made: Any = model.lookup(name, shape, init="normal")
+            else:
+                made = model.parameter(name, shape, init="normal" if len(shape) == 1 else "glorot_uniform")
+            setattr(p, name, made)
+        return model, {name: vpps.cell(f) for name, f in self.cells(vpps, p).items()}, p
+
+
+class OneByOne:
+    """Records a model on a graph call by call."""
+
+    def __init__(self, graph: vpps.Graph) -> None:
+        self.graph = graph
+        self.zeros, self.lookup = graph.zeros, graph.lookup
+
+    def call(self, cell: Any, *args: Any) -> Any:
+        """Of a cell."""
+        return self.graph.call(cell, *args)
+
+    def input(self, array: Array) -> Any:
+        """A leaf with a gradient."""
+        return self.graph.input(array, grad=True)
+
+    def total(self, losses: Sequence[Any]) -> Any:
+        """Their sum."""
+        return vpps.sum(losses)
+
+
+class TorchFunctions:
+    """The functions that the cells use, on tensors of PyTorch; also in place of `OneByOne`."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.tanh, self.sigmoid, self.relu, self.concat, self.dot = (
+            torch.tanh, torch.sigmoid, torch.relu, torch.cat, torch.dot
+        )  # fmt: skip
+
+    def split(self, x: Any, n: int) -> Any:
+        return x.chunk(n)
+
+    def lookup(self, table: Any, row: int) -> Any:
+        return table[row]
+
+    def cross_entropy(self, logits: Any, label: int) -> Any:
+        return self.torch.logsumexp(logits, 0) - logits[label]
+
+    def each(self, function: Callable[..., Any], *lists: Any) -> Any:
+        return [function(*items) for items in zip(*lists, strict=True)]
+
+    def sum(self, xs: Sequence[Any]) -> Any:
+        return sum(xs[1:], xs[0]) if xs else self.zeros(H)
+
+    def softmax(self, xs: Sequence[Any]) -> Any:
+        return list(self.torch.softmax(self.torch.stack(xs), 0)) if xs else []
+
+    def zeros(self, n: int) -> Any:
+        return self.torch.zeros(n, dtype=self.torch.float64)
+
+    def call(self, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    def input(self, array: Array) -> Any:
+        return self.torch.tensor(array, dtype=self.torch.float64, requires_grad=True)
+
+    total = sum
+
+
+def forest(rng: np.random.Generator, n: int) -> Array:
+    """Children (vertices, 2) of n random binary trees, in post-order, -1 at leaves."""
+    children: list[tuple[int, int]] = []
+    for leaves in rng.integers(1, 8, n).tolist():
+        roots: list[int] = []
+        for _ in range(leaves):
+            roots.append(len(children))
+            children.append((-1, -1))
+            while len(roots) > 1 and rng.random() < 0.5:
+                right, left = roots.pop(), roots.pop()
+                roots.append(len(children))
+                children.append((left, right))
+        while len(roots) > 1:
+            right, left = roots.pop(), roots.pop()
+            roots.append(len(children))
+            children.append((left, right))
+    return np.array(children, np.int32)
+
+
+# ---- leaf and inner cells of two kinds
+
+
+def _memorise(f: Any, i: Any, o: Any, u: Any, kept: Any = None) -> tuple[Any, Any]:
+    c = f.sigmoid(i) * f.tanh(u)
+    if kept is not None:
+        c = c + kept
+    return c, f.sigmoid(o) * f.tanh(c)
+
+
+def _two_kinds_cells(f: Any, p: Any) -> Cells:
+    def leaf(word: Any) -> Any:
+        return _memorise(f, *f.split(p.W @ f.lookup(p.words, word) + p.b, 3))
+
+    def inner(c_left: Any, h_left: Any, c_right: Any, h_right: Any) -> Any:
+        i, o, u, fl, fr = f.split(p.U @ f.concat([h_left, h_right]) + p.bU, 5)
+        return _memorise(f, i, o, u, f.sigmoid(fl) * c_left + f.sigmoid(fr) * c_right)
+
+    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(f, p)}
+
+
+def _node_loss(f: Any, p: Any) -> Callable[[Any, Any], Any]:
+    def node_loss(h: Any, label: Any) -> Any:
+        return f.cross_entropy(p.Wo @ h + p.bo, label)
+
+    return node_loss
+
+
+def _two_kinds_data(rng: np.random.Generator, n: int) -> Any:
+    children = forest(rng, n)
+    kind = (children[:, 0] >= 0).astype(np.int8)
+    words = np.where(kind == 0, rng.integers(0, WORDS, len(kind)), -1)
+    return SimpleNamespace(children=children, kind=kind, words=words, labels=rng.integers(0, CLASSES, len(kind)))
+
+
+def _two_kinds_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    kinds = [cells["leaf"], cells["inner"]]
+    c, h = graph.map(kinds, kind=d.kind, children=d.children, inputs={"word": d.words})
+    return Recorded(vpps.sum(cells["node_loss"](h, d.labels)), [c, h])
+
+
+def _two_kinds_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+    states: list[Any] = []
+    for kind, (left, right), word in zip(d.kind, d.children, d.words.tolist(), strict=True):
+        states.append(g.call(cells["inner"], *states[left], *states[right]) if kind else g.call(cells["leaf"], word))
+    losses = [g.call(cells["node_loss"], h, y) for (_, h), y in zip(states, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [[c for c, _ in states], [h for _, h in states]])
+
+
+OUT = {"Wo": (CLASSES, H), "bo": (CLASSES,)}
+two_kinds = Network(
+    {"words": (WORDS, X), "W": (3 * H, X), "b": (3 * H,), "U": (5 * H, 2 * H), "bU": (5 * H,), **OUT},
+    _two_kinds_cells, _two_kinds_data, _two_kinds_bulk, _two_kinds_calls,
+)  # fmt: skip
+
+# ---- one cell for all nodes of a tree: missing children read zeros
+
+
+def _tree_lstm_cells(f: Any, p: Any) -> Cells:
+    def node(x: Any, c_left: Any, h_left: Any, c_right: Any, h_right: Any) -> Any:
+        i, o, u, fl, fr = f.split(p.U @ f.concat([x, h_left, h_right]) + p.b, 5)
+        return _memorise(f, i, o, u, f.sigmoid(fl) * c_left + f.sigmoid(fr) * c_right)
+
+    return {"node": node, "node_loss": _node_loss(f, p)}
+
+
+def _tree_lstm_data(rng: np.random.Generator, n: int) -> Any:
+    children = forest(rng, n)
+    x = rng.normal(size=(len(children), X)).astype(np.float32)
+    return SimpleNamespace(children=children, x=x, labels=rng.integers(0, CLASSES, len(children)))
+
+
+def _tree_lstm_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    x = graph.rows(d.x, grad=True)
+    c, h = graph.map(cells["node"], children=d.children, inputs={"x": x})
+    return Recorded(vpps.sum(vpps.cross_entropy(p.Wo @ h + p.bo, d.labels)), [c, h], x)
+
+
+def _tree_lstm_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+    x = [g.input(row) for row in d.x]
+    states: list[Any] = []
+    zeros = (g.zeros(H), g.zeros(H))
+    for own, (left, right) in zip(x, d.children, strict=True):
+        lower = [*(zeros if left < 0 else states[left]), *(zeros if right < 0 else states[right])]
+        states.append(g.call(cells["node"], own, *lower))
+    if isinstance(g, OneByOne):  # bare ops
+        logits = [p.Wo @ h for _, h in states]
+        logits = [y + p.bo for y in logits]
+        losses = [vpps.cross_entropy(y, label) for y, label in zip(logits, d.labels.tolist(), strict=True)]
+    else:
+        losses = [g.call(cells["node_loss"], h, y) for (_, h), y in zip(states, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [[c for c, _ in states], [h for _, h in states]], x)
+
+
+tree_lstm = Network(
+    {"U": (5 * H, X + 2 * H), "b": (5 * H,), **OUT},
+    _tree_lstm_cells, _tree_lstm_data, _tree_lstm_bulk, _tree_lstm_calls,
+)  # fmt: skip
+
+# ---- child-sum: any number of children
+
+
+def _child_sum_cells(f: Any, p: Any) -> Cells:
+    def node(hs: Any, cs: Any, x: Any) -> Any:
+        wi, wo, wu, wf = f.split(p.W @ x + p.b, 4)
+        ui, uo, uu = f.split(p.U @ f.sum(hs), 3)
+        kept = f.sum(f.each(lambda h, c: f.sigmoid(wf + p.Uf @ h) * c, hs, cs))
+        c, h = _memorise(f, wi + ui, wo + uo, wu + uu, kept)
+        return h, c
+
+    return {"node": node, "node_loss": _node_loss(f, p)}
+
+
+def ragged_forest(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    """Children of n vertices that are trees with any number of children, children first: CSR."""
+    offsets, indices = [0], []
+    roots: list[int] = []
+    for v in range(n):
+        take = min(int(rng.integers(0, 4)), len(roots))
+        indices += [roots.pop() for _ in range(take)][::-1]
+        roots.append(v)
+        offsets.append(len(indices))
+    return np.array(offsets), np.array(indices, np.int32)
+
+
+def _child_sum_data(rng: np.random.Generator, n: int) -> Any:
+    offsets, indices = ragged_forest(rng, 8 * n)
+    words = rng.integers(0, WORDS, 8 * n)
+    return SimpleNamespace(children=(offsets, indices), words=words, labels=rng.integers(0, CLASSES, 8 * n))
+
+
+def _child_sum_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    x = graph.lookup(p.words, d.words)
+    h, c = graph.map(cells["node"], children=d.children, inputs={"x": x})
+    return Recorded(vpps.sum(cells["node_loss"](h, d.labels)), [h, c])
+
+
+def _child_sum_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+    offsets, indices = d.children
+    x = [g.lookup(p.words, word) for word in d.words.tolist()]
+    states: list[Any] = []
+    for v, own in enumerate(x):
+        lower = [states[k] for k in indices[offsets[v] : offsets[v + 1]]]
+        states.append(g.call(cells["node"], [h for h, _ in lower], [c for _, c in lower], own))
+    losses = [g.call(cells["node_loss"], h, y) for (h, _), y in zip(states, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [[h for h, _ in states], [c for _, c in states]])
+
+
+child_sum = Network(
+    {"words": (WORDS, X), "W": (4 * H, X), "b": (4 * H,), "U": (3 * H, H), "Uf": (H, H), **OUT},
+    _child_sum_cells, _child_sum_data, _child_sum_bulk, _child_sum_calls,
+)  # fmt: skip
+
+# ---- encoder, decoder with attention: three maps and what connects them
+
+
+def _seq2seq_cells(f: Any, p: Any) -> Cells:
+    def encode(c: Any, h: Any, word: Any) -> Any:
+        i, o, u, keep = f.split(p.We @ f.concat([f.lookup(p.words, word), h]) + p.be, 4)
+        return _memorise(f, i, o, u, f.sigmoid(keep) * c)
+
+    def decode(c: Any, h: Any, word: Any, memory: Any) -> Any:
+        weights = f.softmax(f.each(lambda m: f.dot(m, h), memory))
+        context = f.sum(f.each(lambda w, m: w * m, weights, memory))
+        i, o, u, keep = f.split(p.Wd @ f.concat([f.lookup(p.words, word), h, context]) + p.bd, 4)
+        return _memorise(f, i, o, u, f.sigmoid(keep) * c)
+
+    def begin(word: Any, memory: Any, c0: Any, h0: Any) -> Any:
+        return decode(f.tanh(c0), h0, word, memory)
+
+    return {"encode": encode, "decode": decode, "begin": begin, "node_loss": _node_loss(f, p)}
+
+
+def _seq2seq_data(rng: np.random.Generator, n: int) -> Any:
+    source, target = rng.integers(1, 6, n), rng.integers(1, 5, n)
+    ends, target_ends = np.cumsum(source), np.cumsum(target)
+    before = np.arange(-1, source.sum() - 1)
+    before[ends - source] = -1
+    decoded = np.arange(-1, target.sum() - 1)
+    decoded[target_ends - target] = -1
+    sentence = np.repeat(np.arange(n), target)
+    return SimpleNamespace(
+        before=before,
+        words=rng.integers(0, WORDS, len(before)),
+        decoded=decoded,
+        kind=(decoded >= 0).astype(np.int8),
+        target=rng.integers(0, WORDS, len(decoded)),
+        labels=rng.integers(0, CLASSES, len(decoded)),
+        last=ends[sentence] - 1,  # of the sentence of each target word
+        first=(ends - source)[sentence],
+    )
+
+
+def _seq2seq_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    c, h = graph.map(cells["encode"], children=d.before, inputs={"word": d.words})
+    lengths = d.last + 1 - d.first
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    memory = h[np.concatenate([np.arange(a, b + 1) for a, b in zip(d.first, d.last, strict=True)])]
+    inputs = {"word": d.target, "memory": (offsets, memory), "c0": c[d.last], "h0": h[d.last]}
+    dc, dh = graph.map([cells["begin"], cells["decode"]], kind=d.kind, children=d.decoded, inputs=inputs)
+    return Recorded(vpps.sum(cells["node_loss"](dh, d.labels)), [c, h, dc, dh])
+
+
+def _seq2seq_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+    zeros = (g.zeros(H), g.zeros(H))
+    states: list[Any] = []
+    for before, word in zip(d.before, d.words.tolist(), strict=True):
+        states.append(g.call(cells["encode"], *(zeros if before < 0 else states[before]), word))
+    decoded: list[Any] = []
+    for v, (before, word) in enumerate(zip(d.decoded, d.target.tolist(), strict=True)):
+        memory = [h for _, h in states[d.first[v] : d.last[v] + 1]]
+        if before < 0:
+            decoded.append(g.call(cells["begin"], word, memory, *states[d.last[v]]))
+        else:
+            decoded.append(g.call(cells["decode"], *decoded[before], word, memory))
+    losses = [g.call(cells["node_loss"], h, y) for (_, h), y in zip(decoded, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [[s[k] for s in run] for run in (states, decoded) for k in (0, 1)])
+
+
+seq2seq = Network(
+    {"words": (WORDS, X), "We": (4 * H, X + H), "be": (4 * H,), "Wd": (4 * H, X + 2 * H), "bd": (4 * H,), **OUT},
+    _seq2seq_cells, _seq2seq_data, _seq2seq_bulk, _seq2seq_calls,
+)  # fmt: skip
+
+# ---- Tree-FC (Looks et al. 2017): complete binary trees; the vertex function makes Cavs's calls
+
+
+def _tree_fc_cells(f: Any, p: Any) -> Cells:
+    def leaf(x: Any) -> Any:
+        return f.tanh(p.We @ x)
+
+    def inner(left: Any, right: Any) -> Any:
+        return f.relu(p.W @ f.concat([left, right]) + p.b)
+
+    return {"leaf": leaf, "inner": inner, "node_loss": _node_loss(f, p)}
+
+
+def _tree_fc_data(rng: np.random.Generator, n: int) -> Any:
+    width, children = 8, [np.full((8, 2), -1)]  # of a level, and those of all levels so far
+    while width > 1:
+        first = np.arange(0, width, 2) + sum(map(len, children)) - width
+        children.append(np.stack([first, first + 1], axis=1))
+        width //= 2
+    one = np.concatenate(children)
+    size = len(one)
+    trees = np.concatenate([np.where(one < 0, -1, one + k * size) for k in range(n)])
+    kind = (trees[:, 0] >= 0).astype(np.int64)
+    roots = np.arange(n) * size + size - 1
+    x = rng.normal(size=(len(trees), X))
+    return SimpleNamespace(children=trees, kind=kind, x=x, roots=roots, labels=rng.integers(0, CLASSES, n))
+
+
+def _tree_fc_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    def leaf() -> None:
+        vpps.scatter(cells["leaf"](vpps.pull("x")))
+
+    def inner() -> None:
+        h = cells["inner"](vpps.gather(0), vpps.gather(1))
+        vpps.scatter(h)
+        vpps.push(h)
+
+    h = graph.map([leaf, inner], kind=d.kind, children=d.children, inputs={"x": d.x})
+    return Recorded(vpps.sum(cells["node_loss"](h[d.roots], d.labels)), [h])
+
+
+def _tree_fc_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+    x = {v: g.input(d.x[v]) for v in np.flatnonzero(d.kind == 0).tolist()}
+    hs: list[Any] = []
+    for v, (left, right) in enumerate(d.children):
+        hs.append(g.call(cells["inner"], hs[left], hs[right]) if d.kind[v] else g.call(cells["leaf"], x[v]))
+    losses = [g.call(cells["node_loss"], hs[r], y) for r, y in zip(d.roots, d.labels.tolist(), strict=True)]
+    return Recorded(g.total(losses), [hs])
+
+
+tree_fc = Network(
+    {"We": (H, X), "W": (H, 2 * H), "b": (H,), **OUT}, _tree_fc_cells, _tree_fc_data, _tree_fc_bulk, _tree_fc_calls
+)
+
+# ---- a lattice: words join the characters where they begin and end (Zhang & Yang 2018); vertices in any order
+
+
+def _lattice_cells(f: Any, p: Any) -> Cells:
+    def character(cs: Any, hs: Any, symbol: Any) -> Any:
+        e = f.lookup(p.words, symbol)
+        gates = f.each(lambda h: f.dot(p.v, f.tanh(p.Ua @ h)), hs)
+        weights = f.softmax(gates)
+        c = f.sum(f.each(lambda w, c: w * c, weights, cs))
+        h = f.sum(f.each(lambda w, h: w * h, weights, hs))
+        i, o, u, keep = f.split(p.W @ f.concat([e, h]) + p.b, 4)
+        return _memorise(f, i, o, u, f.sigmoid(keep) * c)
+
+    def word(cs: Any, hs: Any, symbol: Any) -> Any:
+        i, u, keep = f.split(p.Ww @ f.concat([f.lookup(p.words, symbol), f.sum(hs)]), 3)
+        c = f.sigmoid(keep) * f.sum(cs) + f.sigmoid(i) * f.tanh(u)
+        return c, f.tanh(c)
+
+    return {"character": character, "word": word, "node_loss": _node_loss(f, p)}
+
+
+def _lattice_data(rng: np.random.Generator, n: int) -> Any:
+    children: list[list[int]] = []
+    kind: list[int] = []
+    for _ in range(n):
+        before = -1
+        characters: list[int] = []
+        ending: dict[int, list[int]] = {}
+        for position in range(int(rng.integers(3, 7))):
+            lower = ([before] if before >= 0 else []) + ending.pop(position, [])
+            before = len(children)
+            children.append(lower)
+            kind.append(0)
+            characters.append(before)
+            if rng.random() < 0.6:  # a word that begins here
+                ending.setdefault(position + int(rng.integers(1, 4)), []).append(len(children))
+                children.append([before])
+                kind.append(1)
+    offsets = np.cumsum([0, *map(len, children)])
+    symbols = rng.integers(0, WORDS, len(kind))
+    indices = np.array([k for lower in children for k in lower], np.int64)
+    labels = rng.integers(0, CLASSES, len(kind))
+    return SimpleNamespace(children=(offsets, indices), kind=np.array(kind, np.int8), symbols=symbols, labels=labels)
+
+
+def _lattice_bulk(graph: vpps.Graph, cells: Cells, p: Any, d: Any) -> Recorded:
+    kinds = [cells["character"], cells["word"]]
+    c, h = graph.map(kinds, kind=d.kind, children=d.children, inputs={"symbol": d.symbols}, state=(H, H))
+    tagged = np.flatnonzero(d.kind == 0)
+    return Recorded(vpps.sum(cells["node_loss"](h[tagged], d.labels[tagged])), [c, h])
+
+
+def _lattice_calls(g: Any, cells: Cells, p: Any, d: Any) -> Recorded:
+    offsets, indices = d.children
+    states: list[Any] = []
+    for v, symbol in enumerate(d.symbols.tolist()):
+        lower = [states[k] for k in indices[offsets[v] : offsets[v + 1]]]
+        cell = cells["word" if d.kind[v] else "character"]
+        states.append(g.call(cell, [c for c, _ in lower], [h for _, h in lower], symbol))
+    tagged = np.flatnonzero(d.kind == 0).tolist()
+    losses = [g.call(cells["node_loss"], states[v][1], int(d.labels[v])) for v in tagged]
+    return Recorded(g.total(losses), [[c for c, _ in states], [h for _, h in states]])
+
+
+lattice = Network(
+    {"words": (WORDS, X), "W": (4 * H, X + H), "b": (4 * H,), "Ww": (3 * H, X + H), "Ua": (H, H), "v": (H,), **OUT},
+    _lattice_cells, _lattice_data, _lattice_bulk, _lattice_calls,
+)  # fmt: skip
+
+NETWORKS = {
+    "two kinds": two_kinds,
+    "tree-lstm": tree_lstm,
+    "child-sum": child_sum,
+    "seq2seq": seq2seq,
+    "tree-fc": tree_fc,
+    "lattice": lattice,
+}

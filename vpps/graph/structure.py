@@ -1,0 +1,132 @@
+"""The structure of a `graph.map`: which vertex is of which kind, and who its children are. Checked before anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from vpps.graph.chunks import Ints
+from vpps.graph.levels import find_cycle, find_levels
+from vpps.graph.rowwise import checked_offsets
+from vpps.graph.vertex import CSR
+
+SHOWN = 8
+"""Chunk of a cycle that an error names."""
+
+
+@dataclass(slots=True)
+class Children:
+    """Children of n vertices.
+
+    Attributes:
+        arity: columns of `table`, or CSR.
+        table: (n, arity), -1 for none; CSR: (edges,).
+        ends: of CSR, where each vertex's children begin, and the end.
+    """
+
+    arity: int
+    table: NDArray[Any]
+    ends: Ints | None = None
+
+    def edges(self) -> tuple[Ints, Ints]:
+        """Parent and child of every edge, by rising parent."""
+        if self.ends is None:
+            parents = np.arange(len(self.table)).repeat(self.arity)
+        else:
+            parents = np.arange(len(self.ends) - 1).repeat(np.diff(self.ends))
+        children = self.table.reshape(-1).astype(np.int64)
+        present = children >= 0
+        return (parents, children) if present.all() else (parents[present], children[present])
+
+
+def read_children(given: Any, trusted: bool) -> Children | None:
+    """The children as the user gave them; `trusted` ones are what they should be."""
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise ShapeError(
+                f"graph.map: children is a tuple of {len(given)}; expected (offsets, indices), or an array of shape "
+                "(n, arity)"
+            )
+        offsets, indices = (np.asarray(x) for x in given)
+        if not trusted:
+            indices = _of_ints(indices, "the indices of children")
+            if indices.ndim != 1 or offsets.ndim != 1 or not len(offsets):
+                raise ShapeError(
+                    f"graph.map: children=(offsets, indices) are of shapes (n + 1,) and (edges,), not {offsets.shape} "
+                    f"and {indices.shape}"
+                )
+            checked_offsets(offsets, len(offsets) - 1, len(indices), "graph.map: children")
+        return Children(CSR, indices, offsets.astype(np.int64))
+    table = np.asarray(given)
+    if not trusted:
+        table = _of_ints(table, "children")
+        if table.ndim not in (1, 2) or (table.ndim == 2 and not table.shape[1]):
+            raise ShapeError(
+                f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) where the "
+                "number of children varies; leave it out where nobody has any"
+            )
+    if table.ndim == 1:
+        table = table[:, None]
+    return Children(table.shape[1], table)
+
+
+def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
+    if array.size == 0 and array.dtype.kind == "f":  # an empty list
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise DtypeError(f"graph.map: {what} are ints, -1 for none, not of dtype {array.dtype}; convert them to int32")
+    return array
+
+
+def check_children(children: Children, n: int) -> Ints:
+    """Raise unless children are vertices of the map and nobody its own descendant; returns the levels."""
+    count = len(children.table) if children.ends is None else len(children.ends) - 1
+    if count != n:
+        raise ShapeError(f"graph.map: children of {count} vertices, but there are {n}")
+    flat = children.table.reshape(-1)
+    if flat.size and not (int(flat.min()) >= -1 and int(flat.max()) < n):
+        wrong = int(np.argmax((flat < -1) | (flat >= n)))
+        ends = children.ends
+        vertex = wrong // children.arity if ends is None else int(np.searchsorted(ends, wrong, "right")) - 1
+        raise IndexRangeError(
+            f"graph.map: vertex {vertex} has child {int(flat[wrong])}; children are vertices of the map, "
+            f"0 to {n - 1}, or -1 for none"
+        )
+    parents, below = children.edges()
+    levels = find_levels(n, parents, below)
+    if n and int(levels.min()) < 0:
+        cycle = find_cycle(levels, parents, below)
+        shown = ", ".join(map(str, cycle[:SHOWN])) + (", ..." if len(cycle) > SHOWN else "")
+        raise GraphError(
+            f"graph.map: the children form a cycle of {len(cycle)} vertices, each the parent of the next: {shown}; "
+            "take an edge out of it, or unroll it in time"
+        )
+    return levels
+
+
+def read_kinds(kind: Any, n_cells: int) -> tuple[NDArray[Any] | None, int]:
+    """The kind of every vertex, None where there is one cell, and how many vertices that tells (-1: none)."""
+    if kind is None:
+        if n_cells > 1:
+            raise GraphError(f"graph.map: {n_cells} cells and no kind=: say which of them each vertex is, (n,) ints")
+        return None, -1
+    kinds = np.asarray(kind)
+    if kinds.size == 0 and kinds.dtype.kind == "f":
+        kinds = kinds.astype(np.int8)
+    if kinds.dtype.kind not in "iu":
+        raise DtypeError(f"graph.map: kind is of ints, not of dtype {kinds.dtype}; convert it to int8")
+    if kinds.ndim != 1:
+        raise ShapeError(f"graph.map: kind of shape {kinds.shape}; expected (n,), an int per vertex")
+    if len(kinds) and (int(kinds.min()) < 0 or int(kinds.max()) >= n_cells):
+        vertex = int(np.argmax((kinds < 0) | (kinds >= n_cells)))
+        raise IndexRangeError(
+            f"graph.map: vertex {vertex} is of kind {int(kinds[vertex])}, but there are {n_cells} cells, "
+            f"0 to {n_cells - 1}"
+        )
+    return (kinds if n_cells > 1 else None), len(kinds)

@@ -1,0 +1,472 @@
+"""What a cell of a `graph.map` gets and gives: its arguments by name and place, or Cavs's gather, pull, scatter, push.
+
+A vertex function becomes an ordinary program whose arguments are what it gathers and pulls and whose results are what
+it scatters and pushes, so nothing below the graph knows of maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vpps.errors import GraphError, ShapeError, TraceError, VppsError
+from vpps.graph.cell import Cell
+from vpps.graph.operand import Expression, running, tracing
+from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector
+from vpps.model import Parameter
+from vpps.ops import Shape
+
+CSR = -1
+"""In place of an arity: every vertex has a list of children."""
+
+MOST_STATES = 4
+"""As many results of children as are tried where nothing but the cell itself tells how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An argument that is a result of a child, or the list of those of all children (`number` is CSR)."""
+
+    number: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An argument that is an input of the map."""
+
+    name: str
+
+
+Source = Child | Input
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """The program of one kind of vertices.
+
+    Attributes:
+        name: of the cell.
+        program: an ordinary one; where the cell is called with its arguments alone, the very one of such calls.
+        sources: what each of its arguments is.
+        state: the shapes of what parents gather: its first outputs.
+        pushed: the outputs that the map returns.
+        single: it returns one rather than a tuple.
+    """
+
+    name: str
+    program: TracedCell
+    sources: tuple[Source, ...]
+    state: tuple[Shape, ...]
+    pushed: tuple[int, ...]
+    single: bool
+
+    @property
+    def results(self) -> tuple[Shape, ...]:
+        """The shapes of what the map returns."""
+        return tuple(self.program.nodes[self.program.outputs[o]].shape for o in self.pushed)
+
+
+class StateNeeded(Exception):
+    """A cell gathers, and it is not known yet what."""
+
+
+class VertexTrace(Trace):
+    """Trace of a vertex function; its arguments come into being as it asks for them.
+
+    Args:
+        inputs: kinds of the inputs, by name.
+        arity: children of a vertex, or CSR.
+        state: shapes of what children give, None where not known; None where not even the number is known.
+    """
+
+    def __init__(
+        self, name: str, inputs: Mapping[str, ArgKind], arity: int, state: Sequence[Shape | None] | None
+    ) -> None:
+        super().__init__(name, ())
+        self._inputs = inputs
+        self._arity = arity
+        self._state = state
+        self._symbols: dict[Source, Any] = {}
+        self._stands_for: dict[int, int] = {}  # result of a child whose shape is unknown -> the first such argument
+        self.kinds: list[ArgKind] = []
+        self.sources: list[Source] = []
+        self.uses_calls = False
+        self.scattered: list[Expression] = []
+        self.pushed: list[Expression] = []
+
+    def _symbol(self, source: Source, kind: ArgKind) -> Any:
+        if source not in self._symbols:
+            position = len(self.kinds)
+            self.kinds.append(kind)
+            self.sources.append(source)
+            symbol = self.argument(position, kind)
+            if isinstance(source, Child) and symbol.shape == UNKNOWN:
+                # Where the shape shows at one child, it shows for all.
+                self._unknown[symbol.ref] = self._stands_for.setdefault(source.output, position)
+            self._symbols[source] = symbol
+        return self._symbols[source]
+
+    def input(self, name: str) -> Any:
+        """An input of the map."""
+        return self._symbol(Input(name), self._inputs[name])
+
+    def child(self, number: int, output: int) -> Any:
+        """A result of a child; of all children where `number` is CSR."""
+        assert self._state is not None
+        shape = self._state[output]
+        if number == CSR:
+            return self._symbol(Child(CSR, output), List(shape))
+        return self._symbol(Child(number, output), Vector(UNKNOWN if shape is None else shape))
+
+    # ---- Cavs's calls
+
+    def gather(self, k: int | None) -> Any:
+        """See `vpps.gather`."""
+        self.uses_calls = True
+        asked = "gather()" if k is None else f"gather({k!r})"
+        if not self._arity:
+            raise GraphError(f"{self.describe()}: {asked}: the map has no children; give graph.map children=")
+        if self._arity == CSR:
+            if k is not None:
+                raise GraphError(
+                    f"{self.describe()}: {asked}: vertices have any number of children (CSR); gather() gives what all "
+                    "of them scattered, as a list for each, sum and their like"
+                )
+            return self._results_of(CSR)
+        if k is None:
+            return [self._results_of(i) for i in range(self._arity)]
+        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < self._arity:
+            raise GraphError(f"{self.describe()}: {asked}: children has {self._arity} columns, 0 to {self._arity - 1}")
+        return self._results_of(k)
+
+    def _results_of(self, number: int) -> Any:
+        if self._state is None:
+            raise StateNeeded
+        if not self._state:
+            raise GraphError(f"{self.describe()} gathers, but no cell of the map scatters anything")
+        results = tuple(self.child(number, o) for o in range(len(self._state)))
+        return results[0] if len(results) == 1 else results
+
+    def pull(self, name: str | None) -> Any:
+        """See `vpps.pull`."""
+        self.uses_calls = True
+        if name is None and len(self._inputs) == 1:
+            (name,) = self._inputs
+        if name is None or name not in self._inputs:
+            known = ", ".join(map(repr, self._inputs)) or "none"
+            asked = "pull()" if name is None else f"pull({name!r})"
+            raise GraphError(f"{self.describe()}: {asked}: the inputs of the map are {known}")
+        return self.input(name)
+
+    def give(self, what: str, values: Sequence[Any], to: list[Expression]) -> None:
+        """See `vpps.scatter` and `vpps.push`."""
+        self.uses_calls = True
+        for value in values:
+            if isinstance(value, Parameter):
+                value = Expression(self, self.node_of(value, what), value.shape)
+            if not isinstance(value, Expression) or value.owner is not self:
+                raise TraceError(f"{self.describe()}: {what}({value!r}): expected an expression computed by the cell")
+            if self.domain(value.ref):
+                raise TraceError(
+                    f"{self.describe()}: {what}({value!r}): one value per child; reduce it with vpps.sum or its like"
+                )
+            to.append(value)
+
+    def finish(self, result: Any) -> TracedCell:
+        """Close the trace; results are what was scattered, then what was pushed besides, or what was returned."""
+        if self.scattered or self.pushed:
+            if result is not None:
+                raise TraceError(
+                    f"{self.describe()} returns {result!r} besides calling scatter or push; what they are given is all "
+                    "that leaves it"
+                )
+            outputs = {value.ref: value for value in self.pushed if value.ref not in {s.ref for s in self.scattered}}
+            result = (*self.scattered, *outputs.values())
+        return super().finish(result)
+
+
+def _running(call: str) -> VertexTrace:
+    trace = running.current
+    if not isinstance(trace, VertexTrace):
+        where = "outside of a cell" if trace is None else f"in {trace.describe()}, called as an ordinary cell"
+        raise TraceError(
+            f"{call} {where}: a vertex has children, inputs and parents only where graph.map calls its cell; pass "
+            "ordinary cells their arguments, and let them return their results"
+        )
+    return trace
+
+
+def gather(k: int | None = None) -> Any:
+    """In a cell of `graph.map`: what child k scattered, or zeros where it is -1 (Xu et al. 2018, section 3.1).
+
+    Args:
+        k: column of `children`; without it, a list of what each child scattered, for CSR children a list of any length
+            for `vpps.each`, `vpps.sum` and their like.
+
+    Returns:
+        An expression, or a tuple of them where cells scatter (or return) several.
+
+    Raises:
+        GraphError: there are no children, or not so many.
+        TraceError: the cell was not called by `graph.map`.
+    """
+    return _running("gather").gather(k)
+
+
+def pull(name: str | None = None) -> Any:
+    """In a cell of `graph.map`: an input of the vertex, by its name in `inputs`; without one, the only input.
+
+    Returns:
+        An expression, an int as positional int arguments are, or a list.
+
+    Raises:
+        GraphError: there is no such input.
+        TraceError: the cell was not called by `graph.map`.
+    """
+    return _running("pull").pull(name)
+
+
+def scatter(*values: Expression) -> None:
+    """In a cell of `graph.map`: set what parents gather from this vertex.
+
+    Raises:
+        TraceError: no expression of the cell; the cell was not called by `graph.map`.
+    """
+    trace = _running("scatter")
+    trace.give("scatter", values, trace.scattered)
+
+
+def push(*values: Expression) -> None:
+    """In a cell of `graph.map`: hand values to the outside, as `Rows` that the map returns.
+
+    A cell that scatters and pushes nothing hands out what it scatters.
+
+    Raises:
+        TraceError: no expression of the cell; the cell was not called by `graph.map`.
+    """
+    trace = _running("push")
+    trace.give("push", values, trace.pushed)
+
+
+# ---- from cells to programs
+
+
+def trace_cells(
+    cells: Sequence[Cell[Any]],
+    inputs: Mapping[str, ArgKind],
+    arity: int,
+    declared: Sequence[Shape] | None,
+) -> tuple[Vertex, ...]:
+    """The programs of a map's cells, which agree in what children give and in what the map returns.
+
+    Args:
+        inputs: kinds of the inputs, by name.
+        arity: children of a vertex, or CSR.
+        declared: shapes of what children give, where the user says so.
+
+    Raises:
+        GraphError, ShapeError, TraceError: see `Graph.map`.
+    """
+    found: list[Vertex | None] = [None] * len(cells)
+    state = declared
+    if state is None:  # what leaves return, inner vertices gather
+        for i, cell in enumerate(cells):
+            try:
+                found[i] = _trace_cell(cell, inputs, arity, None)
+            except StateNeeded:
+                continue
+            state = state if state is not None else found[i].state  # type: ignore[union-attr]
+    for i, cell in enumerate(cells):
+        vertex = found[i]
+        if vertex is None:
+            vertex = _infer_state(cell, inputs, arity) if state is None else _trace_cell(cell, inputs, arity, state)
+            found[i], state = vertex, vertex.state if state is None else state
+    vertices = tuple(v for v in found if v is not None)
+    _check_agreement(vertices, declared)
+    _check_use(vertices, inputs, arity)
+    return vertices
+
+
+def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> Vertex:
+    """Trace a cell that gathers its own results, whose number and shapes nothing else tells."""
+    free = len(_parameters(cell, inputs)[1])
+    tries: Sequence[int]
+    if not free:  # the cell gathers by calls
+        tries = range(1, MOST_STATES + 1)
+    elif arity == CSR:
+        tries = [free]
+    else:
+        tries = [free // used for used in range(arity, 0, -1) if free % used == 0]
+    first: VppsError | None = None
+    for n in tries:
+        try:
+            vertex = _trace_cell(cell, inputs, arity, [None] * n)
+            if len(vertex.state) == n:
+                return vertex
+        except VppsError as error:
+            first = first or error
+    if first is not None and len(tries) == 1:
+        raise first
+    raise TraceError(
+        f"cell {cell.name!r}: what children give does not follow from the cell"
+        + (f" ({first})" if first is not None else "")
+        + "; declare it: graph.map(..., state=(64, 64)) for two vectors of 64 each"
+    )
+
+
+def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:
+    """Names of the positional parameters to be bound, of those among them that are no inputs, and whether `*args` take
+    any number of results of children."""
+    bound: list[str] = []
+    skipped = ""
+    takes_all = False
+    for p in cell.signature.parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            takes_all = True
+        elif p.kind is p.KEYWORD_ONLY:
+            if p.default is p.empty:
+                raise TraceError(
+                    f"cell {cell.name!r}: graph.map cannot give the static argument {p.name}; wrap the call in a cell "
+                    f"that does, or give {p.name} a default"
+                )
+            if p.name in inputs:
+                raise TraceError(
+                    f"cell {cell.name!r}: {p.name} is keyword-only, so static, but an input of the map; make it "
+                    "positional"
+                )
+        elif p.name in inputs or p.default is p.empty:
+            if skipped:
+                raise TraceError(
+                    f"cell {cell.name!r}: {skipped} has a default and is no input of the map, but {p.name} after it "
+                    f"is; make {skipped} keyword-only"
+                )
+            bound.append(p.name)
+        else:
+            skipped = p.name
+    return bound, [name for name in bound if name not in inputs], takes_all
+
+
+def _trace_cell(
+    cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int, state: Sequence[Shape | None] | None
+) -> Vertex:
+    """Trace a cell; raises StateNeeded where it gathers and `state` is None."""
+    bound, free, takes_all = _parameters(cell, inputs)
+    if free and not arity:
+        raise GraphError(
+            f"cell {cell.name!r}: nothing gives {', '.join(free)}: no input of the map has that name"
+            f"{' (they are ' + ', '.join(inputs) + ')' if inputs else ''}, and it has no children="
+        )
+    if state is None and (free or (takes_all and arity)):
+        raise StateNeeded
+    children = _children_of(cell, free, takes_all, arity, state)
+    shapes = None if state is None else list(state)
+    while True:
+        trace = VertexTrace(cell.name, inputs, arity, shapes)
+        given = iter(children)
+        try:
+            with tracing(trace):
+                arguments = [trace.input(name) if name in inputs else trace.child(*next(given)) for name in bound]
+                arguments += [trace.child(*c) for c in given]
+                result = cell.bound(*arguments)
+                scattered, pushed = list(trace.scattered), list(trace.pushed)
+                program = trace.finish(result)
+        except ElementShapeFound as found:
+            source = trace.sources[found.position]
+            assert isinstance(source, Child)
+            assert shapes is not None
+            shapes[source.output] = found.shape
+            continue
+        program.kinds = tuple(trace.kinds)
+        vertex = _vertex(cell, trace, program, scattered, pushed)
+        if shapes is not None and None in shapes and len(vertex.state) == len(shapes):
+            # What nothing showed the shape of is what the cell returns in its place.
+            shapes = [known or own for known, own in zip(shapes, vertex.state, strict=True)]
+            continue
+        return vertex
+
+
+def _children_of(
+    cell: Cell[Any], free: Sequence[str], takes_all: bool, arity: int, state: Sequence[Shape | None] | None
+) -> list[tuple[int, int]]:
+    """(child, result) of the parameters that are no inputs, one after the other."""
+    if state is None or not (free or takes_all):
+        return []
+    n = len(state)
+    if arity == CSR:
+        if takes_all or len(free) == n:
+            return [(CSR, o) for o in range(n)]
+        raise GraphError(
+            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are lists of what children give, "
+            f"which is {n} results; take {n} such arguments"
+        )
+    used, rest = (arity, 0) if takes_all else divmod(len(free), n) if n else (0, 1)
+    if rest or used > arity:
+        raise GraphError(
+            f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are what children give: {n} "
+            f"results of each of up to {arity} children, child after child, and not {len(free)} arguments"
+        )
+    return [(k, o) for k in range(used) for o in range(n)]
+
+
+def _vertex(
+    cell: Cell[Any], trace: VertexTrace, program: TracedCell, scattered: list[Expression], pushed: list[Expression]
+) -> Vertex:
+    outputs = {o: k for k, o in reversed(list(enumerate(program.outputs)))}
+    if scattered or pushed:
+        n_state = len(scattered)
+        out = [outputs[v.ref] for v in pushed or scattered]
+        single = len(out) == 1
+    else:
+        n_state, single = len(program.outputs), program.single
+        out = list(range(n_state))
+        if not trace.uses_calls:  # the program of its ordinary calls
+            program = cell.program(tuple(map(_signature_of, trace.kinds)), {})
+    state = tuple(program.nodes[o].shape for o in program.outputs[:n_state])
+    return Vertex(cell.name, program, tuple(trace.sources), state, tuple(out), single)
+
+
+def _signature_of(kind: ArgKind) -> Any:
+    if isinstance(kind, Int):
+        return int
+    return (list, kind.shape) if isinstance(kind, List) else kind.shape
+
+
+def _check_agreement(vertices: Sequence[Vertex], declared: Sequence[Shape] | None) -> None:
+    """What parents gather and what the map returns is the same for all kinds."""
+    gathering = [v for v in vertices if any(isinstance(s, Child) for s in v.sources)]
+    if gathering:
+        expected = tuple(declared) if declared is not None else vertices[0].state
+        whose = "state=" if declared is not None else f"cell {vertices[0].name!r}"
+        for v in vertices:
+            if v.state != expected:
+                raise ShapeError(
+                    f"graph.map: cell {v.name!r} gives its parents {_shapes(v.state)}, {whose} {_shapes(expected)}; "
+                    "parents gather the same from children of every kind"
+                )
+    for v in vertices[1:]:
+        if v.results != vertices[0].results:
+            raise ShapeError(
+                f"graph.map: cell {v.name!r} returns {_shapes(v.results)}, cell {vertices[0].name!r} "
+                f"{_shapes(vertices[0].results)}; all cells of a map return the same"
+            )
+
+
+def _shapes(shapes: Sequence[Shape]) -> str:
+    return " and ".join(map(str, shapes)) or "nothing"
+
+
+def _check_use(vertices: Sequence[Vertex], inputs: Mapping[str, ArgKind], arity: int) -> None:
+    """Somebody uses every input, and the children."""
+    used = {s.name for v in vertices for s in v.sources if isinstance(s, Input)}
+    for name in inputs:
+        if name not in used:
+            raise GraphError(
+                f"graph.map: no cell has a parameter {name!r} or pulls it; leave the input out, or name it as the "
+                "cell does"
+            )
+    if arity and not any(isinstance(s, Child) for v in vertices for s in v.sources):
+        raise GraphError(
+            "graph.map: no cell takes anything of its children; leave children= out, or give a cell arguments for them"
+        )
