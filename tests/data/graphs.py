@@ -7,9 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from vpps.data import GraphBatch, GraphSet
+
+examples = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass
@@ -86,6 +89,9 @@ def assert_holds(batch: GraphBatch, graphs: list[PlainGraph], arity: int | None)
     assert batch.kind.dtype == np.int8
     assert batch.levels.tolist() == levels
     assert batch.levels.dtype == np.int32
+    structure = batch.structure
+    assert structure.keys() == {"kind", "children", "levels"}
+    assert all(structure[name] is getattr(batch, name) for name in structure)
     assert batch["word"].tolist() == [w for g in graphs for w in g.word]
     assert batch["word"].dtype == np.int32
     assert batch["position"].tolist() == [p for g in graphs for p in g.position]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from tests.data.graphs import assert_holds, plain_graphs, set_of
+from tests.data.graphs import assert_holds, examples, plain_graphs, set_of
 from vpps.data import GraphSet, Vocabulary
 from vpps.errors import DataError
 
@@ -42,6 +42,7 @@ def file(graphs: GraphSet, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("arity", [2, None], ids=["table", "lists"])
+@examples
 @given(data=st.data())
 def test_any_graphs_are_loaded_as_they_were_saved(
     arity: int | None, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.graphs import PlainGraph, assert_holds, plain_graphs, set_of
+from tests.data.graphs import PlainGraph, assert_holds, examples, plain_graphs, set_of
 from vpps.data import GraphSet, Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
 
@@ -28,6 +28,7 @@ def chains(*sizes: int) -> GraphSet:
 
 @ARITIES
 class TestBatch:
+    @examples
     @given(data=st.data())
     def test_of_any_graphs_equals_them_side_by_side(self, arity: int | None, data: st.DataObject) -> None:
         graphs = data.draw(st.lists(plain_graphs(arity), min_size=1, max_size=5))
@@ -36,6 +37,7 @@ class TestBatch:
         assert_holds(found[indices], [graphs[k] for k in indices], arity)
         assert_holds(found[np.array(indices, np.int64)], [graphs[k] for k in indices], arity)
 
+    @examples
     @given(data=st.data())
     def test_of_a_slice_a_mask_or_one_equals_them_side_by_side(self, arity: int | None, data: st.DataObject) -> None:
         graphs = data.draw(st.lists(plain_graphs(arity), min_size=1, max_size=5))
@@ -47,6 +49,7 @@ class TestBatch:
         one = data.draw(st.integers(-len(graphs), len(graphs) - 1))
         assert_holds(found[one], [graphs[one]], arity)
 
+    @examples
     @given(data=st.data())
     def test_of_a_subset_equals_them_side_by_side(self, arity: int | None, data: st.DataObject) -> None:
         graphs = data.draw(st.lists(plain_graphs(arity), min_size=2, max_size=6))
@@ -60,6 +63,7 @@ class TestBatch:
         assert_holds(again[:], [graphs[begin]] * 2, arity)
         assert_holds(part.subset(slice(None, None, 2))[:], graphs[begin:end:2], arity)
 
+    @examples
     @given(data=st.data())
     def test_of_reversed_graphs_has_readers_as_children(self, arity: int | None, data: st.DataObject) -> None:
         graphs = data.draw(st.lists(plain_graphs(arity), min_size=1, max_size=4))

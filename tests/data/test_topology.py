@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.graphs import PlainGraph, plain_graphs
+from tests.data.graphs import PlainGraph, examples, plain_graphs
 from vpps.data import GraphSet, topology
 from vpps.data.topology import find_cycle, find_levels
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.host
 
 
 @pytest.mark.parametrize("narrow", [1, 3, 10**9], ids=["wide", "mixed", "loop"])
+@examples
 @given(graphs=st.lists(plain_graphs(None), min_size=1, max_size=12))
 def test_level_is_the_longest_way_down(narrow: int, graphs: list[PlainGraph]) -> None:
     edges = []

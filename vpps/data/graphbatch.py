@@ -45,8 +45,8 @@ class GraphBatch:
     """Graphs one after the other, their vertices numbered through: n vertices in all.
 
         batch = trees[[5, 2, 9]]
-        rows = graph.map([leaf, inner], kind=batch.kind, children=batch.children,
-                         inputs={"word": batch["word"]}, levels=batch.levels)
+        c, h = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
+        loss = vpps.sum(vpps.cross_entropy(Wo @ h[batch.roots], batch["label"][batch.roots]))
 
     Arrays are gathered when they are first asked for, a few microseconds each, and kept. They may share memory with
     the set or its file, so treat them as read-only.
@@ -84,6 +84,11 @@ class GraphBatch:
     def n_vertices(self) -> int:
         """The number of vertices."""
         return int(self.offsets[-1])
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """`kind`, `children` and `levels`: arguments of `graph.map`."""
+        return {"kind": self.kind, "children": self.children, "levels": self.levels}
 
     @_once
     def children(self) -> Children:

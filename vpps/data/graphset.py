@@ -52,7 +52,7 @@ class GraphSet:
 
         trees = GraphSet.load("train.graphs")          # maps the file: reads what is used
         for batch in trees.batches(64, seed=1, epoch=0):
-            batch.children, batch.kind, batch.levels, batch["word"]
+            c, h = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
 
     No object stands for a vertex. A set may be used by forked processes and by several threads; its arrays are
     read-only.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.graphs import PlainGraph, assert_holds, plain_graphs
+from tests.data.graphs import PlainGraph, assert_holds, examples, plain_graphs
 from vpps.data import GraphSet, read_jsonl
 from vpps.errors import DataError, VppsError
 
@@ -48,6 +48,7 @@ def test_example_of_the_documentation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_edges", [False, True])
+@examples
 @given(data=st.data())
 def test_any_graphs(as_edges: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     plain: list[PlainGraph] = data.draw(st.lists(plain_graphs(None), min_size=1, max_size=4))
@@ -188,6 +189,7 @@ _VALUES = st.recursive(
 _FIELD = st.one_of(_VALUES, st.dictionaries(st.sampled_from(["x", "y"]), _VALUES, max_size=2))
 
 
+@examples
 @given(
     lines=st.lists(
         st.dictionaries(st.sampled_from(["children", "edges", "vertices", "kind", "columns", "graph"]), _FIELD),
