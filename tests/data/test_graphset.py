@@ -242,6 +242,7 @@ class TestWrongGraphs:
             (lambda: GraphSet([2], ([0, 1], [0])), r"\(offsets, indices\) of shapes \(3,\)"),
             (lambda: GraphSet([2], ([0, 0, 2], [0])), "rise from 0 to 1"),
             (lambda: GraphSet([2], ([0, 2, 1], [0])), "rise from 0 to 1"),
+            (lambda: GraphSet([2], [[-1], [0]], sources=["a", "b"]), "2 sources of 1 graphs"),
             (lambda: GraphSet([2], [[-1], [0]], kind=[0]), r"kind must have shape \(2,\)"),
             (lambda: GraphSet([2], [[-1], [0]], kind=[0, 0], kinds=[f"k{i}" for i in range(129)]), "may be 128"),
             (lambda: GraphSet([2], [[-1], [0]], columns={"x": [1]}), "column 'x' must have a row for each of the 2 v"),

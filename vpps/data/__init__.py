@@ -1,7 +1,8 @@
 """Readers and generators of data sets, and graphs as data. Nothing here needs a model, a graph or a compiler."""
 
+from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch
-from vpps.data.graphset import GraphArrays, GraphSet
+from vpps.data.graphset import GraphSet
 from vpps.data.readers import (
     graphs_of_trees,
     read_jsonl,

@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.data.graphset import GraphArrays, GraphSet
+from vpps.data.grapharrays import GraphArrays
+from vpps.data.graphset import GraphSet
 from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError

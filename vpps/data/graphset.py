@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.statistics import GraphStatistics
-from vpps.data.topology import find_cycle, find_levels, level_order, ragged, running_sum
+from vpps.data.topology import ragged, running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
-
-MAX_KINDS = 128  # they are int8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphArrays:
-    """What a set holds. N vertices in all, G graphs; vertices are numbered from 0 within their graph."""
-
-    vertex_offsets: NDArray[np.int64]
-    """(G + 1,) the vertices of graph g are rows `vertex_offsets[g]:vertex_offsets[g + 1]`; may begin above 0."""
-    children: NDArray[np.int32] | None
-    """(N, arity) or None; -1 is no child."""
-    child_offsets: NDArray[np.int64] | None
-    """(N + 1,) where the children of every vertex begin in `child_indices`; None where the arity is fixed."""
-    child_indices: NDArray[np.int32] | None
-    """(edges,) or None."""
-    kind: NDArray[np.int8] | None
-    """(N,) or None where all are of kind 0."""
-    levels: NDArray[np.int32]
-    """(N,) longest distance from a vertex without children."""
-    order: NDArray[np.int32] | None
-    """(N,) the vertices of each graph, children before parents; None where they are numbered so."""
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Per vertex: (N,) or (N, width), int32 or float32."""
-    graph_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Per graph: (G,) or (G, width)."""
-
-    def all_columns(self) -> dict[str, NDArray[Any]]:
-        """Both kinds of columns by name."""
-        return {**self.columns, **self.graph_columns}
 
 
 class GraphSet:
@@ -103,42 +74,12 @@ class GraphSet:
                 names graph and vertex.
             DtypeError: an array is not of numbers, or its values do not fit int32 or float32.
         """
-        counts = _integers(sizes, "sizes", np.int64)
-        if counts.ndim != 1 or not len(counts):
-            raise DataError(f"sizes are one number per graph, at least one graph, not of shape {counts.shape}")
-        if counts.min() < 1:
-            raise DataError(f"graph {int(counts.argmin())} has {int(counts.min())} vertices: it needs at least 1")
-        vertex_offsets = running_sum(counts)
-        n = int(vertex_offsets[-1])
-        names = _Names(vertex_offsets, sources)
         self.kinds = tuple(kinds)
-        self.path = None
         self.vocabularies = dict(vocabularies or {})
         self.classes = {name: tuple(names) for name, names in (classes or {}).items()}
-
-        table = child_offsets = indices = None
-        if isinstance(children, tuple):
-            child_offsets, indices = _lists(children[0], children[1], n)
-        else:
-            table = _integers(children, "children", np.int32)
-            if table.ndim != 2 or len(table) != n or not table.shape[1]:
-                raise DataError(f"children must have shape ({n}, arity), a row per vertex, not {table.shape}")
-        levels, order = _sort(names, table, child_offsets, indices)
-        self.arrays = GraphArrays(
-            vertex_offsets=_frozen(vertex_offsets),
-            children=table,
-            child_offsets=child_offsets,
-            child_indices=indices,
-            kind=None if kind is None else _kind(kind, self.kinds, names),
-            levels=_frozen(levels),
-            order=order,
-            columns={name: _column(name, x, n, "vertices") for name, x in (columns or {}).items()},
-            graph_columns={name: _column(name, x, len(counts), "graphs") for name, x in (graph_columns or {}).items()},
-        )
-        twice = self.arrays.columns.keys() & self.arrays.graph_columns.keys()
-        if twice:
-            raise DataError(f"the name {min(twice)!r} is that of a column of vertices and of one of graphs")
-        self._check_names()
+        self.path = None
+        self.arrays = make_arrays(sizes, children, kind, self.kinds, columns or {}, graph_columns or {}, sources)
+        check_names(self.arrays, self.vocabularies, self.classes)
         self._index()
 
     @classmethod
@@ -320,18 +261,18 @@ class GraphSet:
             assert a.child_indices is not None
             counts = a.child_offsets[rows + 1] - a.child_offsets[rows]
             child_offsets = running_sum(counts)
-            child_indices = _frozen(a.child_indices[ragged(a.child_offsets[rows], counts, child_offsets)])
-            child_offsets = _frozen(child_offsets)
+            child_indices = frozen(a.child_indices[ragged(a.child_offsets[rows], counts, child_offsets)])
+            child_offsets = frozen(child_offsets)
         taken = GraphArrays(
-            vertex_offsets=_frozen(offsets),
-            children=None if a.children is None else _frozen(a.children[rows]),
+            vertex_offsets=frozen(offsets),
+            children=None if a.children is None else frozen(a.children[rows]),
             child_offsets=child_offsets,
             child_indices=child_indices,
-            kind=None if a.kind is None else _frozen(a.kind[rows]),
-            levels=_frozen(a.levels[rows]),
-            order=None if a.order is None else _frozen(a.order[rows]),
-            columns={name: _frozen(x[rows]) for name, x in a.columns.items()},
-            graph_columns={name: _frozen(x) for name, x in graph_columns.items()},
+            kind=None if a.kind is None else frozen(a.kind[rows]),
+            levels=frozen(a.levels[rows]),
+            order=None if a.order is None else frozen(a.order[rows]),
+            columns={name: frozen(x[rows]) for name, x in a.columns.items()},
+            graph_columns={name: frozen(x) for name, x in graph_columns.items()},
         )
         return self._with(taken, None)
 
@@ -363,7 +304,7 @@ class GraphSet:
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(offsets of graphs, parents, children): every edge, vertices numbered through from 0, parents in order."""
         batch = self[:]
-        parents, children = _edges(batch.n_vertices, batch.children)
+        parents, children = edges_of(batch.n_vertices, batch.children)
         return batch.offsets, parents, children
 
     def stat(self) -> GraphStatistics:
@@ -388,165 +329,3 @@ class GraphSet:
                 f"{indices.dtype} of shape {indices.shape}"
             )
         return indices.astype(np.int64)
-
-    def _check_names(self) -> None:
-        """Every vocabulary belongs to an integer column whose numbers it knows. Raises DataError."""
-        lengths = {**{k: len(v) for k, v in self.vocabularies.items()}, **{k: len(v) for k, v in self.classes.items()}}
-        both = self.vocabularies.keys() & self.classes.keys()
-        if both:
-            raise DataError(f"column {min(both)!r} has a vocabulary and classes: give one of them")
-        columns = self.arrays.all_columns()
-        for name, length in lengths.items():
-            if name not in columns or columns[name].dtype != np.int32:
-                raise DataError(f"there are names for {name!r}, but no integer column of that name")
-            if columns[name].size and columns[name].max() >= length:
-                raise DataError(
-                    f"column {name!r} holds {int(columns[name].max())}, but there are {length} names for it"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """How messages call graphs and vertices."""
-
-    vertex_offsets: NDArray[np.int64]
-    sources: Sequence[str] | None
-
-    def graph_of(self, vertex: int) -> int:
-        return int(np.searchsorted(self.vertex_offsets, vertex, side="right")) - 1
-
-    def graph(self, graph: int) -> str:
-        return f"graph {graph}" if self.sources is None else self.sources[graph]
-
-    def vertex(self, vertex: int) -> str:
-        graph = self.graph_of(vertex)
-        return f"{self.graph(graph)}: vertex {vertex - int(self.vertex_offsets[graph])}"
-
-    def no_child(self, vertex: int, child: int) -> DataError:
-        graph = self.graph_of(vertex)
-        size = int(self.vertex_offsets[graph + 1] - self.vertex_offsets[graph])
-        return DataError(
-            f"{self.vertex(vertex)}: there is no child {child}: the graph has {size} vertices (0 to {size - 1}), "
-            "numbered from 0 in every graph, and -1 stands for no child"
-        )
-
-
-def _sort(
-    names: _Names,
-    table: NDArray[np.int32] | None,
-    child_offsets: NDArray[np.int64] | None,
-    indices: NDArray[np.int32] | None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-    """Levels, and the order where vertices are not numbered children first. Raises DataError."""
-    n, sizes = int(names.vertex_offsets[-1]), np.diff(names.vertex_offsets)
-    if table is not None:
-        everyone, given = np.arange(n).repeat(table.shape[1]), table.reshape(-1)
-    else:
-        assert child_offsets is not None
-        assert indices is not None
-        everyone, given = np.arange(n).repeat(np.diff(child_offsets)), indices
-    graph_of_vertex = np.arange(len(sizes)).repeat(sizes)
-    wrong = (given < -1) | (given >= sizes[graph_of_vertex[everyone]])
-    if wrong.any():
-        place = int(wrong.argmax())
-        raise names.no_child(int(everyone[place]), int(given[place]))
-    there = given >= 0
-    parents = everyone[there]
-    children = given[there] + names.vertex_offsets[graph_of_vertex[parents]]
-    levels = find_levels(n, parents, children)
-    if levels.min() < 0:
-        cycle = find_cycle(levels, parents, children)
-        graph = int(graph_of_vertex[cycle[0]])
-        shown = [*cycle, cycle[0]] if len(cycle) < 12 else cycle[:12]
-        walk = " -> ".join(str(v - int(names.vertex_offsets[graph])) for v in shown)
-        raise DataError(
-            f"{names.graph(graph)}: vertices {walk}{' -> ...' if len(cycle) >= 12 else ''} form a cycle, each a child "
-            "of the one before: remove one of these edges"
-        )
-    if (children < parents).all():
-        return levels, None
-    order = level_order(levels, graph_of_vertex) - names.vertex_offsets[:-1].repeat(sizes)
-    return levels, _frozen(order.astype(np.int32))
-
-
-def _kind(kind: ArrayLike, kinds: Sequence[str], names: _Names) -> NDArray[np.int8]:
-    n = int(names.vertex_offsets[-1])
-    found = _integers(kind, "kind", np.int64)
-    if found.shape != (n,):
-        raise DataError(f"kind must have shape ({n},), one number per vertex, not {found.shape}")
-    if len(kinds) > MAX_KINDS:
-        raise DataError(f"{len(kinds)} kinds of vertices: there may be {MAX_KINDS}")
-    wrong = (found < 0) | (found >= len(kinds))
-    if wrong.any():
-        vertex = int(wrong.argmax())
-        raise DataError(
-            f"{names.vertex(vertex)}: there is no kind {int(found[vertex])}: there are {len(kinds)} "
-            f"({', '.join(kinds)}), numbered from 0"
-        )
-    return _frozen(found.astype(np.int8))
-
-
-def _edges(n: int, children: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(parents, children): every edge in the order of parents, entries below 0 left out."""
-    if isinstance(children, tuple):
-        parents = np.arange(n).repeat(np.diff(children[0]))
-        flat = children[1]
-    else:
-        parents = np.arange(n).repeat(children.shape[1])
-        flat = children.reshape(-1)
-    there = flat >= 0
-    return parents[there], flat[there].astype(np.int64)
-
-
-def _lists(offsets: ArrayLike, indices: ArrayLike, n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Lists of children, checked."""
-    begins = _integers(offsets, "offsets of children", np.int64)
-    flat = _integers(indices, "indices of children", np.int32)
-    if begins.shape != (n + 1,) or flat.ndim != 1:
-        raise DataError(
-            f"children in lists are (offsets, indices) of shapes ({n + 1},) and (edges,), not {begins.shape} and "
-            f"{flat.shape}"
-        )
-    if begins[0] != 0 or begins[-1] != len(flat) or (np.diff(begins) < 0).any():
-        raise DataError(f"offsets of children must rise from 0 to {len(flat)}, the number of indices")
-    return begins, flat
-
-
-def _integers(array: ArrayLike, what: str, kind: type[Any]) -> NDArray[Any]:
-    """A read-only array of the integer type `kind`."""
-    found = np.asarray(array)
-    if found.size == 0 and found.dtype.kind == "f":
-        found = found.astype(np.int64)  # an empty list
-    if found.dtype.kind not in "iub":
-        raise DtypeError(f"{what} must be integers, not {found.dtype}")
-    return _frozen(_narrowed(found, what, kind))
-
-
-def _narrowed(array: NDArray[Any], what: str, kind: type[Any]) -> NDArray[Any]:
-    limits = np.iinfo(kind)
-    if array.dtype != kind and array.size and (array.min() < limits.min or array.max() > limits.max):
-        raise DtypeError(f"{what} hold {array.min()} to {array.max()}, which does not fit {np.dtype(kind)}")
-    return array.astype(kind, copy=False)
-
-
-def _column(name: str, array: ArrayLike, n: int, what: str) -> NDArray[Any]:
-    """A read-only column of int32 or float32."""
-    found = np.asarray(array)
-    if found.ndim not in (1, 2) or len(found) != n:
-        raise DataError(f"column {name!r} must have a row for each of the {n} {what}, not shape {found.shape}")
-    if found.dtype.kind in "iub":
-        return _frozen(_narrowed(found, f"column {name!r}", np.int32))
-    if found.dtype.kind != "f":
-        raise DtypeError(f"column {name!r} must be of numbers, not {found.dtype}")
-    with np.errstate(over="ignore"):
-        narrow = found.astype(np.float32, copy=False)
-    if (np.isinf(narrow) & np.isfinite(found)).any():
-        raise DtypeError(f"column {name!r} holds numbers beyond the range of float32")
-    return _frozen(narrow)
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory, contiguous and read-only; whoever made the array may still write to it."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
