@@ -83,6 +83,16 @@ def report(
     print(json.dumps(line), flush=True)
 
 
+def median(values: Sequence[float]) -> float:
+    """Their median, as lines print it."""
+    return _rounded(statistics.median(values))
+
+
+def median_ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """Median of the rounds' ratios of two contenders."""
+    return median([value / other for value, other in zip(values, others, strict=True)])
+
+
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from trees import Tree
 
 import vpps
+from vpps.data import GraphSet
 
 
 class Node(NamedTuple):
@@ -22,7 +24,7 @@ class Node(NamedTuple):
 
 
 class VppsTreeLstm:
-    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`."""
+    """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`, recording a call of a cell per node."""
 
     def __init__(
         self,
@@ -32,8 +34,9 @@ class VppsTreeLstm:
         threads: int,
         target: str = "cpu",
         timeline: bool = False,
+        passes: vpps.Passes | None = None,
     ) -> None:
-        """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors; timeline: see vpps.Handle."""
+        """Copy the weights. optimizer: "sgd" or "adam"; threads: virtual processors; the rest: see vpps.Handle."""
         model = vpps.Model(seed=1)
         self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
         W, b, U, bU, Wo, bo = (
@@ -58,7 +61,7 @@ class VppsTreeLstm:
 
         self.leaf, self.inner, self.node_loss = leaf, inner, node_loss
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)
-        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline)
+        self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline, passes=passes)
 
     @staticmethod
     def prepare(tree: Tree) -> list[Node]:
@@ -67,7 +70,17 @@ class VppsTreeLstm:
 
     def step(self, batch: Sequence[list[Node]]) -> None:
         """Train on one mini-batch; returns while the kernel runs."""
-        self.handle.fb(*self.graph(batch))
+        self.run(self.graph(batch))
+
+    def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
+        """The rest of a step."""
+        self.handle.fb(*graph)
+
+    def planned(self) -> int:
+        """When the latest script was complete (`time.perf_counter_ns`): what follows is the kernel's."""
+        plan = self.handle._plan
+        assert plan is not None
+        return plan.encoded[1]
 
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
         """Record a mini-batch; returns it with its loss."""
@@ -91,3 +104,69 @@ class VppsTreeLstm:
     def close(self) -> None:
         """Stop the virtual processors."""
         self.handle.close()
+
+
+class VppsBulkTreeLstm(VppsTreeLstm):
+    """The same with graphs that are data: the trees are arrays from the start, and one call records a mini-batch."""
+
+    def __init__(self, *settings: Any, **options: Any) -> None:
+        """As VppsTreeLstm."""
+        super().__init__(*settings, **options)
+        table, leaf = self.words, self.leaf
+
+        @vpps.cell
+        def word_leaf(word):
+            return leaf(vpps.lookup(table, word))
+
+        self.cells = [word_leaf, self.inner]
+        self.trees = TreesAsData()
+
+    def prepare(self, tree: Tree) -> int:  # type: ignore[override]
+        """Number of the tree in the set that holds all."""
+        return self.trees.add(tree)
+
+    def graph(self, batch: Sequence[int]) -> tuple[vpps.Graph, vpps.Expression]:  # type: ignore[override]
+        """Join the trees of a mini-batch; returns their graph with its loss."""
+        trees = self.trees.set[batch]
+        graph = vpps.Graph()
+        _, h = graph.map(
+            self.cells, kind=trees.kind, children=trees.children, inputs={"word": trees["word"]}, levels=trees.levels
+        )
+        return graph, vpps.sum(self.node_loss(h, trees["label"])) * (1.0 / len(trees))
+
+
+class TreesAsData:
+    """Trees are added one by one, then kept as a vpps.data.GraphSet, as if it had been loaded from a file."""
+
+    def __init__(self) -> None:
+        self._added: list[Tree] = []
+
+    def add(self, tree: Tree) -> int:
+        """Before the set is first used. Returns the tree's number."""
+        self._added.append(tree)
+        return len(self._added) - 1
+
+    @cached_property
+    def set(self) -> GraphSet:
+        """All trees. Columns: word and label of the vertices, root_label of the graphs."""
+        trees = self._added
+
+        def column(name: str) -> NDArray[np.int64]:
+            return np.concatenate([getattr(tree, name) for tree in trees])
+
+        left = column("left")
+        return GraphSet(
+            [len(tree.labels) for tree in trees],
+            np.stack([left, column("right")], axis=1),
+            kind=left >= 0,
+            kinds=("leaf", "inner"),
+            columns={"word": column("words"), "label": column("labels")},
+            graph_columns={"root_label": [tree.labels[-1] for tree in trees]},
+        )
+
+
+PROGRAMS: dict[str, Callable[..., VppsTreeLstm]] = {
+    "vpps-bulk": VppsBulkTreeLstm,
+    "vpps": VppsTreeLstm,
+    "vpps-recompute": partial(VppsBulkTreeLstm, passes=vpps.Passes(recompute=True)),
+}

@@ -27,7 +27,7 @@ BENCH = "treelstm"
 CLASSES = 5
 CHECKED_BATCHES = 5  # each after an update, so that wrong gradients show too
 TOLERANCE = 1e-4  # relative
-CONTENDERS = ("vpps", "autograd", "manual", "dynet")
+CONTENDERS = ("vpps-bulk", "vpps", "autograd", "manual", "dynet")
 WARM_UP = 64  # sentences
 LEARNING_RATE = {"sgd": 0.05, "adam": 0.001}
 
@@ -65,10 +65,10 @@ def initial_weights(words: int, embedding: int, hidden: int, seed: int = 1) -> d
 def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Contender:
     """The program of that name, starting from a copy of the weights. Imports what it needs and nothing else."""
     lr = options.lr or LEARNING_RATE[options.optimizer]
-    if name == "vpps":
-        from models import VppsTreeLstm
+    if name.startswith("vpps"):
+        from models import PROGRAMS
 
-        return VppsTreeLstm(weights, options.optimizer, lr, options.threads)
+        return PROGRAMS[name](weights, options.optimizer, lr, options.threads)
     if name == "dynet":
         from peers.dynet_treelstm import DynetTreeLstm, Pools, import_dynet
 
@@ -128,20 +128,23 @@ def run(batch_size: int, options: argparse.Namespace) -> None:
         contender.close()
 
     rates = {name: [len(trees) / s for s in times] for name, times in seconds.items()}
+    per_tree = {name: harness.median([1e6 / rate for rate in values]) for name, values in rates.items()}
     case = (
         f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} optimizer={options.optimizer} "
         f"cores={options.cores} threads={options.threads}"
     )
     emit = partial(harness.report, BENCH, case, unit="sentences/s")
-    if "vpps" not in rates:
-        for name, values in rates.items():
-            emit(values=values, program=peer_name(name, options), loss=last_loss[name])
-        return
-    for name in [name for name in rates if name != "vpps"]:
-        peer = peer_name(name, options), rates[name]
-        emit(values=rates["vpps"], peer=peer, loss=last_loss["vpps"], peer_loss=last_loss[name])
-    if len(rates) == 1:
-        emit(values=rates["vpps"], loss=last_loss["vpps"])
+    programs = [name for name in rates if name.startswith("vpps")]
+    peers = [name for name in rates if name not in programs]
+    for name in programs or peers:
+        own = {"program": name if programs else peer_name(name, options), "us_per_tree": per_tree[name]}
+        for peer in peers if programs else []:
+            emit(
+                values=rates[name], peer=(peer_name(peer, options), rates[peer]), **own, loss=last_loss[name],
+                peer_us_per_tree=per_tree[peer], peer_loss=last_loss[peer],
+            )  # fmt: skip
+        if not programs or not peers:
+            emit(values=rates[name], **own, loss=last_loss[name])
 
 
 def peer_name(contender: str, options: argparse.Namespace) -> str:
@@ -159,7 +162,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
     parser.add_argument("--batch-sizes", type=_numbers, default=[1, 8, 64], metavar="N,N,...")
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--embedding", type=int, default=256)
+    parser.add_argument("--embedding", type=int, help="default: as --hidden")
     parser.add_argument("--threads", type=int, default=1, help="of every contender: vps= and torch.set_num_threads")
     parser.add_argument("--optimizer", choices=list(LEARNING_RATE), default="sgd")
     parser.add_argument("--lr", type=float, help=f"default: {LEARNING_RATE}")
@@ -179,6 +182,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
     options = parser.parse_args()
     options.cores = options.cores or options.threads
+    options.embedding = options.embedding or options.hidden
     options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
     return options
 

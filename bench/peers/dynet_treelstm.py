@@ -54,14 +54,18 @@ class Pools(NamedTuple):
         return cls(*(math.ceil(size / MEGABYTE) + 8 for size in sizes))
 
 
-def import_dynet(pools: Pools, autobatch: int) -> Any:
-    """DyNet, started with these settings, which hold for the process. Raises ImportError where it is not installed."""
+def import_dynet(pools: Pools, autobatch: int, profiling: int = 0) -> Any:
+    """DyNet, started with these settings, which hold for the process; `profiling=1` times every batch of operations.
+
+    Raises ImportError where it is not installed.
+    """
     arguments, sys.argv = sys.argv, sys.argv[:1]  # it would look for options of its own
     try:
         import dynet_config
 
         if dynet_config.get() is None:
-            dynet_config.set(mem=",".join(map(str, pools)), random_seed=1, autobatch=autobatch)
+            memory = ",".join(map(str, pools))
+            dynet_config.set(mem=memory, random_seed=1, autobatch=autobatch, profiling=profiling)
         import dynet
     finally:
         sys.argv = arguments
@@ -114,13 +118,16 @@ class DynetTreeLstm:
 
     def step(self, batch: Sequence[list[tuple[int, int, int, int]]]) -> None:
         """Train on one mini-batch."""
-        loss = self.graph(batch)
+        self.run(self.graph(batch))
+
+    def run(self, loss: Any) -> None:
+        """The rest of a step, DyNet's batching included."""
         self._loss = loss.scalar_value()
         loss.backward()
         self.trainer.update()
 
     def graph(self, batch: Sequence[list[tuple[int, int, int, int]]]) -> Any:
-        """The expression of the loss."""
+        """The expression of the loss: what DyNet calls constructing the graph."""
         dynet = self.dynet
         affine, logistic, tanh, product, total = (
             dynet.affine_transform, dynet.logistic, dynet.tanh, dynet.cmult, dynet.esum,

@@ -104,7 +104,15 @@ class TorchTreeLstm:
 
     def step(self, batch: Sequence[PreparedTree]) -> None:
         """Train on one mini-batch."""
-        schedule = Schedule.of(batch)
+        self.run(self.graph(batch))
+
+    @staticmethod
+    def graph(batch: Sequence[PreparedTree]) -> Schedule:
+        """What the host does for a mini-batch before anything is computed."""
+        return Schedule.of(batch)
+
+    def run(self, schedule: Schedule) -> None:
+        """The rest of a step."""
         if self.mode == "autograd":
             self._autograd_step(schedule)
         else:

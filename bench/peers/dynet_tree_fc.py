@@ -1,0 +1,86 @@
+"""Peer: Tree-FC in DyNet, batched by itself; equations and weights are in `tree_fc.py`.
+
+The matrix is split by child, so that no vectors are concatenated; the losses of all roots are one product. Pools have
+room for the largest mini-batch from the start, as in `dynet_treelstm.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from trees import Tree
+
+from peers.dynet_treelstm import MEGABYTE, Pools
+
+
+def pools_for(nodes: int, weights: Mapping[str, NDArray[np.float32]], models: int) -> Pools:
+    """Enough for mini-batches of up to `nodes` nodes; `models` are trained in this process, one after the other."""
+    # In rows of `hidden` floats per node: half a row of embeddings, half each of products and of h, and as much for
+    # copies that bring the two children of many nodes together; the same backward.
+    row = nodes * weights["Wo"].shape[1] * 4
+    graph_weights = sum(array.nbytes for name, array in weights.items() if name != "words")
+    stored = models * 2 * sum(array.nbytes for array in weights.values())
+    sizes = 4 * row + 2 * graph_weights, 4 * row + 2 * graph_weights, stored, 16 * MEGABYTE
+    return Pools(*(math.ceil(size / MEGABYTE) + 8 for size in sizes))
+
+
+class DynetTreeFc:
+    """Trains Tree-FC by SGD."""
+
+    def __init__(self, dynet: Any, weights: Mapping[str, NDArray[np.float32]], lr: float) -> None:
+        """Copy the weights. dynet: from `peers.dynet_treelstm.import_dynet`."""
+        self.dynet = dynet
+        self.model = dynet.ParameterCollection()
+        self.words = self.model.lookup_parameters_from_numpy(weights["words"])
+        hidden = weights["Wo"].shape[1]
+        W = weights["W"]
+        self.b, self.L, self.R, self.bo, self.Wo = (
+            self.model.parameters_from_numpy(np.ascontiguousarray(array))
+            for array in (weights["b"], W[:, :hidden], W[:, hidden:], weights["bo"], weights["Wo"])
+        )
+        self.trainer = dynet.SimpleSGDTrainer(self.model, lr)
+        self.trainer.set_clip_threshold(0)
+        self._loss = math.nan
+
+    @staticmethod
+    def prepare(tree: Tree) -> tuple[list[tuple[int, int, int]], int]:
+        """Nodes and the root's label as the loop below wants them, outside the timing."""
+        return list(zip(tree.words, tree.left, tree.right, strict=True)), tree.labels[-1]
+
+    def step(self, batch: Sequence[tuple[list[tuple[int, int, int]], int]]) -> None:
+        """Train on one mini-batch."""
+        self.run(self.graph(batch))
+
+    def graph(self, batch: Sequence[tuple[list[tuple[int, int, int]], int]]) -> Any:
+        """The expression of the loss: what DyNet calls constructing the graph."""
+        dynet = self.dynet
+        affine, tanh, words = dynet.affine_transform, dynet.tanh, self.words
+        b, L, R = self.b, self.L, self.R
+        dynet.renew_cg()
+        roots, labels = [], []
+        for nodes, label in batch:
+            h = []
+            for word, left, right in nodes:
+                h.append(words[word] if left < 0 else tanh(affine([b, L, h[left], R, h[right]])))
+            roots.append(h[-1])
+            labels.append(label)
+        logits = affine([self.bo, self.Wo, dynet.concatenate_to_batch(roots)])
+        return dynet.sum_batches(dynet.pickneglogsoftmax_batch(logits, labels)) * (1.0 / len(batch))
+
+    def run(self, loss: Any) -> None:
+        """The rest of a step, DyNet's batching included."""
+        self._loss = loss.scalar_value()
+        loss.backward()
+        self.trainer.update()
+
+    def loss(self) -> float:
+        """Loss of the latest step, before its update."""
+        return self._loss
+
+    def close(self) -> None:
+        """Release the graph."""
+        self.dynet.renew_cg()

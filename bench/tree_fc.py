@@ -1,0 +1,186 @@
+"""Tree-FC, the benchmark of TensorFlow Fold and Cavs: vpps beside PyTorch and DyNet, host and computation taken apart.
+
+    leaf:   h = embedding of its word
+    inner:  h = tanh(W concat(hl, hr) + b)
+    loss:   sum over the trees of cross_entropy(Wo h + bo, label) at the root / batch size
+
+    python bench/tree_fc.py --threads 1 --mkl-avx512 >> tree_fc.jsonl                      figure 9a, table 1 left
+    python bench/tree_fc.py --trees train.txt --threads 1 --mkl-avx512 >> tree_fc.jsonl    figure 9b, table 1 right
+
+Complete binary trees of 32 to 1024 leaves; with --trees, the Tree-LSTM of treelstm.py on those trees instead, by
+batch size. What counts as the host's work stands in host_share.py. Exit status 1 when the contenders' losses differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import harness
+import host_share
+import numpy as np
+import treelstm
+from numpy.typing import NDArray
+from trees import Tree, read_trees
+
+BENCH = "tree_fc"
+CLASSES = treelstm.CLASSES
+WORDS = 1000
+CONTENDERS = treelstm.CONTENDERS
+LEARNING_RATE = 0.05
+CHECKED_BATCHES = 2  # different ones, the second after an update
+
+
+def initial_weights(hidden: int, seed: int = 1) -> dict[str, NDArray[np.float32]]:
+    """Glorot-uniform matrices; embeddings in (-1, 1), so that tanh is not linear; small random biases."""
+    random = np.random.default_rng(seed)
+
+    def uniform(bound: float, *shape: int) -> NDArray[np.float32]:
+        return random.uniform(-bound, bound, shape).astype(np.float32)
+
+    return {
+        "words": uniform(1.0, WORDS, hidden),
+        "W": uniform((6.0 / (3 * hidden)) ** 0.5, hidden, 2 * hidden),
+        "b": uniform(0.1, hidden),
+        "Wo": uniform((6.0 / (CLASSES + hidden)) ** 0.5, CLASSES, hidden),
+        "bo": uniform(0.1, CLASSES),
+    }
+
+
+def complete_trees(leaves: int, number: int, seed: int = 1) -> list[Tree]:
+    """Complete binary trees in post-order with random words and labels; `leaves` is a power of two."""
+    random = np.random.default_rng(seed)
+    left: list[int] = []
+    right: list[int] = []
+    open_subtrees: list[tuple[int, int]] = []  # (height, root), heights falling: as a binary counter adds
+    for _ in range(leaves):
+        height = 0
+        left.append(-1)
+        right.append(-1)
+        while open_subtrees and open_subtrees[-1][0] == height:
+            left.append(open_subtrees.pop()[1])
+            right.append(len(left) - 2)
+            height += 1
+        open_subtrees.append((height, len(left) - 1))
+    is_leaf = np.array(left) < 0
+    trees = []
+    for _ in range(number):
+        words = np.where(is_leaf, random.integers(0, WORDS, len(left)), -1)
+        trees.append(Tree(random.integers(0, CLASSES, len(left)).tolist(), words.tolist(), left, right))
+    return trees
+
+
+def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: argparse.Namespace) -> Any:
+    """The program of that name, starting from a copy of the weights. Imports what it needs and nothing else."""
+    if name.startswith("vpps"):
+        from tree_fc_models import PROGRAMS
+
+        return PROGRAMS[name](weights, LEARNING_RATE, options.threads)
+    if name == "dynet":
+        from peers.dynet_tree_fc import DynetTreeFc, pools_for
+        from peers.dynet_treelstm import import_dynet
+
+        pools = pools_for(options.nodes, weights, models=len(options.leaves))
+        return DynetTreeFc(import_dynet(pools, options.dynet_autobatch), weights, LEARNING_RATE)
+    from peers.torch_tree_fc import TorchTreeFc
+
+    return TorchTreeFc(weights, name, LEARNING_RATE, options.threads)
+
+
+def tree_fc(leaves: int, options: argparse.Namespace) -> None:
+    """Check, warm up, time and report one size of trees."""
+    trees = complete_trees(leaves, CHECKED_BATCHES * options.batch_size)
+    options.nodes = options.batch_size * (2 * max(options.leaves) - 1)
+    weights = initial_weights(options.hidden)
+    contenders = {name: make_contender(name, weights, options) for name in options.contenders}
+    batches = {
+        name: treelstm.in_batches([c.prepare(tree) for tree in trees], options.batch_size)
+        for name, c in contenders.items()
+    }
+    case = f"tree-fc leaves={leaves} batch={options.batch_size} hidden={options.hidden}"
+    compare(case, contenders, batches, options)
+
+
+def tree_lstm(batch_size: int, options: argparse.Namespace) -> None:
+    """The same of the Tree-LSTM on the trees of a file, one batch size."""
+    trees, words = read_trees(options.trees, options.limit)
+    options.batch_size, options.nodes = batch_size, treelstm.most_nodes(trees, max(options.batch_sizes))
+    weights = treelstm.initial_weights(words, options.hidden, options.hidden)
+    contenders = {name: treelstm.make_contender(name, weights, options) for name in options.contenders}
+    batches = {
+        name: treelstm.in_batches([c.prepare(tree) for tree in trees], batch_size)[: options.batches]
+        for name, c in contenders.items()
+    }
+    compare(f"tree-lstm batch={batch_size} hidden={options.hidden}", contenders, batches, options)
+
+
+def compare(case: str, contenders: dict[str, Any], batches: dict[str, list[Any]], options: argparse.Namespace) -> None:
+    """Check that all contenders compute the same, time them, print the lines."""
+    treelstm.check_losses(contenders, batches)
+    measured = host_share.measure(contenders, batches, options.passes)
+    losses = {name: contender.loss() for name, contender in contenders.items()}
+    for contender in contenders.values():
+        contender.close()
+    case = f"{case} cores={options.cores} threads={options.threads}"
+    host_share.report(BENCH, case, measured, lambda name: treelstm.peer_name(name, options), losses)
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--leaves", type=_numbers, default=[32, 64, 128, 256, 512, 1024], metavar="N,N,...")
+    parser.add_argument("--batch-size", type=int, default=64, help="of Tree-FC")
+    parser.add_argument("--hidden", type=int, help="default: 512 for Tree-FC, 256 for the Tree-LSTM")
+    parser.add_argument(
+        "--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line: Tree-LSTM instead"
+    )
+    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 16, 32, 64, 128, 256], metavar="N,N,...")
+    parser.add_argument("--limit", type=int, default=512, help="trees of the file in a pass, at most")
+    parser.add_argument("--batches", type=int, default=64, help="mini-batches of them in a pass, at most")
+    parser.add_argument("--threads", type=int, default=1, help="of every contender: vps= and torch.set_num_threads")
+    parser.add_argument("--cores", type=int, help="that the process is kept on (default: as many as --threads)")
+    parser.add_argument("--passes", type=int, default=3, help="timed passes of every contender, interleaved")
+    parser.add_argument(
+        "--contenders", metavar="NAME,...", help=f"of {', '.join(CONTENDERS)} (default: all, dynet if installed)"
+    )
+    parser.add_argument("--dynet-autobatch", type=int, choices=[1, 2], default=1, help="1: agenda, 2: depth")
+    parser.add_argument("--mkl-avx512", action="store_true", help="make torch's MKL use AVX-512 on a non-Intel CPU")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a check that all of it runs")
+    options = parser.parse_args()
+    if bad := [n for n in options.leaves if n < 2 or n & (n - 1)]:
+        sys.exit(f"--leaves {','.join(map(str, bad))}: complete trees have 2, 4, 8 ... leaves")
+    if options.quick:
+        options.leaves, options.batch_size, options.hidden = [4, 16], 4, options.hidden or 32
+        options.batch_sizes, options.limit, options.passes = [1, 8], 32, 2
+    options.hidden = options.hidden or (256 if options.trees else 512)
+    options.cores = options.cores or options.threads
+    options.optimizer, options.lr = "sgd", None
+    options.contenders = harness.choose_contenders(options.contenders, CONTENDERS)
+    return options
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Run every size."""
+    options = parse_options()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in treelstm.py
+    if options.mkl_avx512:
+        harness.mkl_avx512()
+    harness.confine(options.cores)
+    harness.keep_freed_memory()
+    if options.trees:
+        for batch_size in options.batch_sizes:
+            tree_lstm(batch_size, options)
+    else:
+        for leaves in options.leaves:
+            tree_fc(leaves, options)
+
+
+if __name__ == "__main__":
+    main()
