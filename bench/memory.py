@@ -1,11 +1,12 @@
 """Peak memory of training a Tree-LSTM: vpps beside PyTorch and DyNet, each alone in a process of its own.
 
-    python bench/memory.py --trees train.txt [--batch-size 128] [--batches 4] [--contenders vpps,autograd,manual,dynet]
+    python bench/memory.py --trees train.txt [--batch-size 128] [--batches 4] [--contenders vpps-bulk,manual]
 
 Model, weights and mini-batches are those of treelstm.py. The value is the peak resident set size of the process
 (`ru_maxrss`), interpreter and libraries included, because that is what a machine must have. `imported` is the peak
-before the first mini-batch, with libraries, data and model loaded. DyNet's pools, which count as imported, are no
-larger than its largest mini-batch needs.
+before the first mini-batch, with libraries, data and model loaded. `vpps-bulk` has the trees as arrays,
+`vpps-recompute` computes cheap values again in backward instead of keeping them, `vpps` records a call per node.
+DyNet's pools, which count as imported, are no larger than its largest mini-batch needs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import harness  # and nothing larger: on Linux a child's peak begins with that of the process that starts it
 
 BENCH = "memory"
-CONTENDERS = ("vpps", "autograd", "manual", "dynet")
+CONTENDERS = ("vpps-bulk", "vpps-recompute", "vpps", "autograd", "manual", "dynet")
 TOLERANCE = 1e-3  # of the last loss, relative
 
 
@@ -94,14 +95,16 @@ def compare(options: argparse.Namespace) -> None:
         f"batch={options.batch_size} hidden={options.hidden} embedding={options.embedding} "
         f"optimizer={options.optimizer} threads={options.threads} batches={options.batches}"
     )
-    for name, runs in found.items():
-        extra = {"imported": round(runs[0]["imported"], 1), "loss": runs[0]["loss"]}
-        if name == "vpps" or "vpps" not in peaks:
-            harness.report(BENCH, case, peaks[name], "MB", program=name, **extra)
-            continue
-        mine = {"imported": round(found["vpps"][0]["imported"], 1), "loss": found["vpps"][0]["loss"]}
-        peer = {f"peer_{key}": value for key, value in extra.items()}
-        harness.report(BENCH, case, peaks["vpps"], "MB", (name, peaks[name]), higher_is_better=False, **mine, **peer)
+    extra = {name: {"imported": round(runs[0]["imported"], 1), "loss": runs[0]["loss"]} for name, runs in found.items()}
+    programs = [name for name in found if name.startswith("vpps")]
+    for name in found:
+        harness.report(BENCH, case, peaks[name], "MB", program=name, **extra[name])
+        for program in programs if name not in programs else []:
+            peer = {f"peer_{key}": value for key, value in extra[name].items()}
+            harness.report(
+                BENCH, case, peaks[program], "MB", (name, peaks[name]), higher_is_better=False, program=program,
+                **extra[program], **peer,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
