@@ -2,8 +2,8 @@
 
     python bench/plot.py results/cpu/2026-11-20-breakdown.jsonl [--out FILE.svg]
 
-The figure follows from the `bench` of the lines: `breakdown` (stacked bars) or `weight_bytes` (lines). Of several lines
-of one case the last counts. Default output: the same name with .svg.
+The figure follows from the `bench` of the lines: `breakdown` and `ablation` (bars), `weight_bytes` and `tree_fc`
+(curves). Of several lines of one case the last counts. Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Line = dict[str, Any]
 
@@ -33,15 +33,20 @@ COLOURS = {
 }
 
 
+def setting(line: Line, name: str) -> str:
+    """A setting of a case, such as that of "batch"; "" where it has none."""
+    settings = dict(word.split("=") for word in line["case"].split() if "=" in word)
+    return settings.get(name, "")
+
+
 def batch_of(line: Line) -> int:
     """The batch size of a case."""
-    settings = dict(word.split("=") for word in line["case"].split() if "=" in word)
-    return int(settings["batch"])
+    return int(setting(line, "batch"))
 
 
-def rest_of(line: Line) -> str:
-    """The other settings, with the machine."""
-    case = " ".join(word for word in line["case"].split() if not word.startswith("batch="))
+def rest_of(line: Line, varied: tuple[str, ...] = ("batch",)) -> str:
+    """The settings that a figure does not show, with the machine."""
+    case = " ".join(word for word in line["case"].split() if word.partition("=")[0] not in varied)
     return f"{case}\n{line['machine']['cpu']}, commit {(line['commit']['id'] or 'unknown')[:9]}"
 
 
@@ -83,7 +88,83 @@ def weight_bytes(axes: Any, lines: list[Line]) -> None:
     axes.legend(fontsize=8)
 
 
-FIGURES: dict[str, Callable[[Any, list[Line]], None]] = {"breakdown": breakdown, "weight_bytes": weight_bytes}
+def ablation(axes: Any, lines: list[Line]) -> None:
+    """A panel per model and schedule, a bar per pass and hidden size: how many times as fast a launch is."""
+    from matplotlib.patches import Patch
+
+    panels = sorted({(setting(line, "model"), setting(line, "schedule")) for line in lines}, reverse=True)
+    names = list(dict.fromkeys(setting(line, "passes") for line in lines if "computation_ratio" in line))
+    sizes = sorted({int(setting(line, "hidden")) for line in lines})
+    colours = list(COLOURS.values())
+    axes.set_axis_off()
+    for column, (model, schedule) in enumerate(panels):
+        inner = axes.inset_axes((column / len(panels) + 0.03, 0, 1 / len(panels) - 0.05, 1))
+        for line in lines:
+            if (setting(line, "model"), setting(line, "schedule")) == (model, schedule) and "computation_ratio" in line:
+                place = names.index(setting(line, "passes"))
+                x = sizes.index(int(setting(line, "hidden"))) + (place - len(names) / 2 + 0.5) * 0.8 / len(names)
+                inner.bar(x, line["computation_ratio"], 0.8 / len(names), color=colours[place])
+        inner.axhline(1, color="black", linewidth=0.6)
+        inner.set_xticks(range(len(sizes)), [str(size) for size in sizes], fontsize=7)
+        inner.tick_params(axis="y", labelsize=7)
+        inner.set_title(f"{model}, {schedule}", fontsize=8)
+        inner.set_xlabel("hidden size", fontsize=8)
+        if column == 0:
+            inner.set_ylabel("times as fast as with none (launch alone)", fontsize=8)
+    shown = rest_of(lines[0], ("model", "hidden", "schedule", "passes"))
+    axes.set_title("What each pass of the cell compiler brings\n" + shown, fontsize=9, pad=18)
+    handles = [Patch(color=colours[place], label=name) for place, name in enumerate(names)]
+    axes.legend(handles=handles, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def host_share(axes: Any, lines: list[Line]) -> None:
+    """A curve per contender: milliseconds of the host per step (full) and its share of a step (dashed, right axis)."""
+    x = "leaves" if setting(lines[0], "leaves") else "batch"
+    curves: dict[str, dict[int, tuple[float, float]]] = {}
+    for line in lines:
+        at = int(setting(line, x))
+        curves.setdefault(line["program"], {})[at] = line["host"], line["host_share"]
+        if "peer" in line:
+            curves.setdefault(line["peer"], {})[at] = line["peer_host"], line["peer_host_share"]
+    right = axes.twinx()
+    colours = [colour for part, colour in COLOURS.items() if part not in ("between", "planning")]
+    for colour, (name, curve) in zip(colours, sorted(curves.items()), strict=False):
+        places = sorted(curve)
+        axes.plot(places, [1e3 * curve[p][0] for p in places], "o-", color=colour, label=name, markersize=3)
+        right.plot(places, [100 * curve[p][1] for p in places], "x--", color=colour, markersize=4, linewidth=0.8)
+    places = sorted({p for curve in curves.values() for p in curve})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(places, [str(p) for p in places])
+    axes.set_yscale("log")
+    axes.set_ylabel("milliseconds of the host per step (full)")
+    right.set_yscale("log")
+    right.set_ylabel("% of the step (dashed)")
+    axes.set_title("What preparing a mini-batch takes\n" + rest_of(lines[0], (x,)), fontsize=9)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.12, 1))
+
+
+class Figure(NamedTuple):
+    """How to draw the lines of a bench.
+
+    Attributes:
+        draw: onto axes.
+        x: the setting along the axis; of several names the first one that all lines have.
+        label: of that axis; "" for the setting's name.
+        panels: settings in which the lines may differ, too.
+    """
+
+    draw: Callable[[Any, list[Line]], None]
+    x: tuple[str, ...] = ("batch",)
+    label: str = "batch size"
+    panels: tuple[str, ...] = ()
+
+
+FIGURES = {
+    "breakdown": Figure(breakdown),
+    "weight_bytes": Figure(weight_bytes),
+    "ablation": Figure(ablation, ("hidden",), "", ("model", "schedule", "passes")),
+    "tree_fc": Figure(host_share, ("leaves", "batch"), ""),
+}
 
 
 def main() -> None:
@@ -100,19 +181,21 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "vpps"  # the same lines give the same file
     import matplotlib.pyplot as plt
 
-    latest: dict[tuple[str, str | None], Line] = {}
+    latest: dict[tuple[str, str | None, str | None], Line] = {}
     for text in options.lines.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
-        latest[line["case"], line.get("peer")] = line
-    lines = sorted(latest.values(), key=batch_of)
-    benches = {line["bench"] for line in lines}
+        latest[line["case"], line.get("program"), line.get("peer")] = line
+    benches = {line["bench"] for line in latest.values()}
     if len(benches) != 1 or not benches <= FIGURES.keys():
         sys.exit(f"{options.lines}: expected lines of one bench of {', '.join(FIGURES)}, found {sorted(benches)}")
-    if len({rest_of(line) for line in lines}) > 1:
+    kind = FIGURES[benches.pop()]
+    x = next(name for name in kind.x if all(setting(line, name) for line in latest.values()))
+    lines = sorted(latest.values(), key=lambda line: int(setting(line, x)))
+    if len({rest_of(line, (x, *kind.panels)) for line in lines}) > 1:
         sys.exit(f"{options.lines}: its lines have different settings, machines or commits; keep those of one run")
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    FIGURES[benches.pop()](axes, lines)
-    axes.set_xlabel("batch size")
+    kind.draw(axes, lines)
+    axes.set_xlabel(kind.label or x)
     out = options.out or options.lines.with_suffix(".svg")
     figure.savefig(out, metadata={"Date": None})
     print(out)
