@@ -152,3 +152,21 @@ def test_graphs_with_lists_are_freed_with_their_last_expression() -> None:
         assert alive() is None, "a reference cycle keeps the graph until a garbage collection"
     finally:
         gc.enable()
+
+
+def test_the_first_sum_of_a_graph_is_quick_where_another_graph_had_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most graphs have but one, of thousands of losses."""
+    x = vpps.Graph().zeros(3)
+    vpps.sum([x, x])
+    graph = vpps.Graph()
+    x = graph.zeros(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(vpps.Graph, "call_cell", None)
+        assert vpps.sum([x, x]).shape == (3,)
+    graph = vpps.Graph()
+    x, y = graph.zeros(3), graph.zeros(2)
+    with pytest.raises(vpps.ShapeError, match=r"sum.*elements of a list argument have shapes \(3,\) and \(2,\)"):
+        vpps.sum([x, y])
+    assert len(graph.blocks) == 2, "a block without vertices was left behind"
+    with pytest.raises(vpps.GraphError, match="two graphs"):
+        vpps.sum([x, vpps.Graph().zeros(3)])

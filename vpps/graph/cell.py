@@ -100,6 +100,10 @@ class Cell(Generic[R]):
         """Of the function, without `self`."""
         return inspect.signature(self.bound)
 
+    def traced(self, signature: tuple[Any, ...]) -> TracedCell | None:
+        """`program` without static arguments, if it was traced before."""
+        return self._programs.get(signature)
+
     def program(self, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
         """The traced program for one signature, from the cache or traced now.
 

@@ -345,12 +345,11 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
     if not items:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
     if type(items[0]) is Expression and not in_progress:
-        # As often as not these are thousands of losses: go over them once, where a sum like it was recorded before.
         recorder = items[0].owner
-        again = recorder.recorders.get(LIST_CELLS[op])
-        result = None if again is None else again(recorder, (items,))
-        if result is not None:
-            return cast(Expression, result)
+        if not isinstance(recorder, Trace):
+            result: Expression | None = recorder.reduce(LIST_CELLS[op], items)  # type: ignore[attr-defined]
+            if result is not None:
+                return result
     owner = common_owner(items, op)
     if not isinstance(owner, Trace):
         terms = [owner.apply("copy", [x], {}) if isinstance(x, Parameter) else x for x in items]

@@ -309,6 +309,26 @@ class Graph:
             self.recorders[cell] = self.last_block.record
         return result
 
+    def reduce(self, cell: Cell[Any], items: list[Any]) -> Expression | None:
+        """Record a call of a cell on one list of expressions, all like the first; None where they are not, or where no
+        such call was ever traced. Goes over the list once: as often as not these are the losses of all vertices."""
+        result: Expression | None
+        record = self.recorders.get(cell)
+        if record is not None:
+            result = record(self, (items,))
+            return result
+        program = cell.traced(((list, items[0].shape),))
+        if program is None:
+            return None
+        block = self.blocks.get(program)
+        if block is None:
+            block = Block(program, self._tape)
+        result = block.record(self, (items,))
+        if result is not None:
+            self.blocks[program] = block
+            self.recorders[cell] = block.record
+        return result
+
     def _element_shape(self, cell: Cell[Any], items: Sequence[Any]) -> Shape | None:
         where = self._where(f"cell {cell.name!r}")
         for e in items:
