@@ -138,6 +138,11 @@ class TestFile:
             read_trees(path, n_classes=5)
         assert len(read_trees(path)) == 1
 
+    def test_label_of_thousands_of_digits_is_an_error(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path / "trees.txt", b"(" + b"1" * 5000 + b" a)\n")
+        with pytest.raises(DataError, match=r"trees\.txt:1:2: expected a label smaller than"):
+            read_trees(path)
+
     def test_file_without_trees_is_an_error(self, tmp_path: Path) -> None:
         path = self.write(tmp_path / "trees.txt", b"\n")
         with pytest.raises(DataError, match=r"trees\.txt: expected one bracketed tree a line, found none"):

@@ -26,6 +26,8 @@ from vpps.errors import DataError
 
 _TOKEN = re.compile(r"[()]|[^() \t]+")
 
+_LABEL_DIGITS = 100  # Python's int refuses thousands of them with an error of its own
+
 # The states of the reader, each written as what it expects next: the text of its error message.
 _OPEN = "'(' at the start of a tree"
 _LABEL = "an integer label after '('"
@@ -167,7 +169,7 @@ def parse_tree(text: str, n_classes: int | None = None, *, source: str = "<strin
         elif token not in "()" and state == _LABEL:
             if not (token.isascii() and token.isdigit()):
                 fail(_LABEL, match.start(), repr(token))
-            if int(token) >= n_labels:
+            if len(token) > _LABEL_DIGITS or int(token) >= n_labels:
                 fail(f"a label smaller than {n_labels}", match.start(), token)
             open_nodes.append((int(token), []))
             state = _BODY
