@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.graphs import PlainGraph, examples, plain_graphs
-from vpps.data import GraphSet, topology
-from vpps.data.topology import find_cycle, find_levels
+from vpps.data import GraphSet
+from vpps.graph import levels as topology
+from vpps.graph.levels import find_cycle, find_levels
 
 pytestmark = pytest.mark.host
 

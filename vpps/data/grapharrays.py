@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpps.data.topology import find_cycle, find_levels, level_order, running_sum
+from vpps.data.topology import level_order, running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError
+from vpps.graph.levels import find_cycle, find_levels
 
 MAX_KINDS = 128  # they are int8
 
@@ -153,7 +154,7 @@ def _sort(
     there = given >= 0
     parents = everyone[there]
     children = given[there] + names.vertex_offsets[graph_of_vertex[parents]]
-    levels = find_levels(n, parents, children)
+    levels = find_levels(n, parents, children).astype(np.int32)
     if levels.min() < 0:
         cycle = find_cycle(levels, parents, children)
         graph = int(graph_of_vertex[cycle[0]])
