@@ -8,7 +8,7 @@ every sum and end of launch are the same, so both give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -65,15 +65,15 @@ class VectorSchedule:
     ) -> None:
         """Write stages that the virtual processors of a stream run, with a barrier after each unless the next may
         follow freely: then every virtual processor goes on with what it has computed itself."""
-        since: list[tuple[int, int]] = []  # the last barrier: (block number, group)
+        since: set[tuple[int, int]] = set()  # the last barrier: (block number, group)
         for k, (stage, members) in enumerate(stages):
             after = stages[k + 1][1] if k + 1 < len(stages) else ()
             self.writer.begin_period(period(stage))
             last = self.stage(blocks, filled, members, backward, stage, stream)
-            since = since + last if last and last[0][1] == 0 else last
+            since = since | last if any(group == 0 for _, group in last) else last
             if training and after and _free(blocks, since, members, after, backward):
                 continue
-            since = []
+            since = set()
             self.writer.barrier_of_group(_why(backward, stage), stream.group)
 
     def filled(self, blocks: Sequence[BlockPlan], backward: bool) -> list[list[list[Words]]]:
@@ -94,7 +94,7 @@ class VectorSchedule:
         backward: bool,
         stage: int,
         stream: Stream,
-    ) -> list[tuple[int, int]]:
+    ) -> set[tuple[int, int]]:
         """Write some steps of one stage. Returns what comes after its last barrier inside: (block number, group)."""
         phase = "backward" if backward else "forward"
         n_groups = max(len(filled[number]) for number, _ in members)
@@ -107,7 +107,7 @@ class VectorSchedule:
                     row = int(block.first[step, 0])
                     for group, words in zip(groups_of(block, backward)[k], filled[number][k], strict=True):
                         self.writer.section(words[step], block, group, row, phase, (stream,))
-        return [(number, n_groups - 1) for number, _ in members if len(filled[number]) == n_groups]
+        return {(number, n_groups - 1) for number, _ in members if len(filled[number]) == n_groups}
 
 
 def _why(backward: bool, stage: int) -> str:
@@ -115,7 +115,7 @@ def _why(backward: bool, stage: int) -> str:
 
 
 def _free(
-    blocks: Sequence[BlockPlan], since: Sequence[tuple[int, int]], members: Members, after: Members, backward: bool
+    blocks: Sequence[BlockPlan], since: Set[tuple[int, int]], members: Members, after: Members, backward: bool
 ) -> bool:
     """Whether a stage may follow another with no barrier between.
 
