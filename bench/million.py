@@ -9,7 +9,7 @@ seconds, from the first call of the graph to the end of the update; beside it
 
     building   recording the graph                  script, batch   bytes of the script and of the pool's slabs
     planning   order, memory, index lists           peak            resident set size of the process so far, MB
-    encoding   the script's instructions            vertices, levels, barriers of the graph and of its plan
+    encoding   the script's instructions            vertices of the graph, levels of its trees or steps, barriers
     kernel     the launch, waiting for it included
 
 With `--shares` every graph is also recorded at a half and a quarter of its size: `growth` is the exponent of the step's
@@ -171,7 +171,9 @@ def measure(
 ) -> tuple[list[float], Any]:
     """Seconds of each step, and everything else that is reported of it."""
     model = vpps.Model(seed=1)
-    record: Recorder = getattr(kind(model, size, options.hidden), form)
+    net = kind(model, size, options.hidden)
+    record: Recorder = getattr(net, form)
+    levels = 1 + int(net.set[:].levels.max())
     totals, rounds = [], []
     # Timed without recording of instructions: that would take as much memory again.
     with vpps.Handle(model, vpps.SGD(lr=0.01), target="cpu", vps=options.threads) as handle:
@@ -195,7 +197,7 @@ def measure(
             use = handle.memory
             about = {
                 "script": use.script, "batch": use.batch, "peak": round(peak_megabytes(), 1),
-                "barriers": plan.n_barriers, "vertices": len(graph), "levels": 1 + max(graph.value_levels),
+                "barriers": plan.n_barriers, "vertices": len(graph), "levels": levels,
                 "loss": value,
             }  # fmt: skip
             del graph, loss, plan
