@@ -1,4 +1,8 @@
-"""`graph.map`: n vertices recorded in a few calls of NumPy, to be planned as if they had been called one by one."""
+"""`graph.map`: n vertices recorded in a few calls of NumPy, to be planned as if they had been called one by one.
+
+For small graphs every call of NumPy counts, at up to a microsecond: `take` rather than brackets, `astype` rather than
+`dtype=`, and no look at an array that is known to be what it should be.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,9 @@ from vpps.graph.inputs import (
 from vpps.graph.levels import raise_levels
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows
-from vpps.graph.rowwise import check_lengths, check_limits, highest_of_lists, new_values, record_floats
+from vpps.graph.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats
 from vpps.graph.structure import Children, check_children, read_children, read_kinds
-from vpps.graph.trace import Int, List, Vector
-from vpps.graph.vertex import Child, Input, Vertex, trace_cells
+from vpps.graph.vertex import Child, Input, Source, Vertex, trace_cells
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -42,11 +45,12 @@ def record_map(
 ) -> Any:
     """See `Graph.map`."""
     made = cells_of(cells)
-    kinds, n = read_kinds(kind, len(made))
-    structure = read_children(children, trusted=levels is not None)
+    rows, n = read_kinds(kind, len(made))
+    trusted = levels is not None
+    structure = read_children(children, trusted)
     inputs = check_inputs(inputs)
     n = count_vertices(n, structure, inputs)
-    signature: list[tuple[str, Any]] = []
+    signature: list[Any] = []
     columns: dict[str, Column] = {}
     for name, value in inputs.items():
         what, columns[name] = read_input(graph, name, value, n)
@@ -58,17 +62,22 @@ def record_map(
     if vertices is None:
         vertices = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
         made[0].maps[key] = vertices
-    if levels is not None:
-        heights = np.asarray(levels)
+    if trusted:
+        heights = np.asarray(levels).astype(np.int64)
     elif structure is not None:
         heights = check_children(structure, n)
     else:
         heights = np.zeros(n, np.int64)
-    parts = _parts(vertices, kinds, n)
-    for part in parts:
-        if structure is not None:
-            part.take_children(structure, trusted=levels is not None)
-        part.check(columns)
+    parts = []
+    for vertex, own in zip(vertices, rows, strict=True):
+        part = _Part(vertex, own, n if own is None else len(own))
+        if part.n:
+            parts.append(part)
+            if structure is not None:
+                part.take_children(structure, trusted)
+            part.take_data(columns)
+    if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
+        parts.sort(key=_Part.first_vertex)
     return _record(graph, vertices, parts, structure, columns, heights, n)
 
 
@@ -80,7 +89,10 @@ class _Part:
         children: of each, as far as its cell uses them; CSR: of all, end to end.
         ends: of CSR, where those of each vertex begin, and the end.
         reads_zeros: whether a child is missing.
+        ints: the int arguments, a row per vertex.
     """
+
+    __slots__ = ("children", "ends", "ints", "n", "reads_zeros", "rows", "vertex")
 
     def __init__(self, vertex: Vertex, rows: Ints | None, n: int) -> None:
         self.vertex = vertex
@@ -89,37 +101,44 @@ class _Part:
         self.children: NDArray[Any] | None = None
         self.ends: Ints | None = None
         self.reads_zeros = False
+        self.ints: Ints
 
     def of(self, array: Any) -> Any:
         """What of an array over all vertices is theirs."""
-        return array if self.rows is None else array[self.rows]
+        return array if self.rows is None else array.take(self.rows, 0)
 
     def number(self, row: int) -> int:
         """Which of the map's vertices their row is."""
         return row if self.rows is None else int(self.rows[row])
 
+    def first_vertex(self) -> int:
+        """The number of the first one."""
+        return self.number(0)
+
     def take_children(self, structure: Children, trusted: bool) -> None:
         """Find what of the children is theirs. Raises GraphError where they have more than their cell gathers."""
-        used = 1 + max((s.number for s in self.vertex.sources if isinstance(s, Child)), default=-1)
-        gathers = any(isinstance(s, Child) for s in self.vertex.sources)
+        vertex = self.vertex
         if structure.ends is not None:
+            if trusted and not vertex.gathers:
+                return
             own = Lists(structure.ends, structure.table)
             if self.rows is not None:
                 own = own.of(self.rows)
-            if gathers:
+            if vertex.gathers:
                 self.ends, self.children = own.ends, own.elements
-            elif not trusted and own.elements.size and int(own.elements.max()) >= 0:
+            elif own.elements.size and int(own.elements.max()) >= 0:
                 place = int(np.argmax(own.elements >= 0))
                 self._refuse_child(int(np.searchsorted(own.ends, place, "right")) - 1, "none")
         else:
-            if not trusted and used < structure.arity:
-                beyond = self.of(structure.table)[:, used:]
+            if not trusted and vertex.used < structure.arity:
+                beyond = self.of(structure.table)[:, vertex.used :]
                 if int(beyond.max()) >= 0:
-                    self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))), str(used) if used else "none")
-            if gathers:
+                    takes = str(vertex.used) if vertex.used else "none"
+                    self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))), takes)
+            if vertex.gathers:
                 self.children = self.of(structure.table)
         if self.children is not None and self.children.size:
-            self.reads_zeros = int(self.children.min()) < 0
+            self.reads_zeros = bool(np.minimum.reduce(self.children, axis=None) < 0)
 
     def _refuse_child(self, row: int, takes: str) -> None:
         raise GraphError(
@@ -127,24 +146,22 @@ class _Part:
             f"is {takes}; make the vertex of another kind, or the child -1"
         )
 
-    def check(self, columns: Mapping[str, Column]) -> None:
-        """Raise unless ints are in range, and lists that are mapped together equally long."""
-        where = f"graph.map, cell {self.vertex.name!r}"
-        program = self.vertex.program
-        ints, lists = [], []
-        for kind, source in zip(program.kinds, self.vertex.sources, strict=True):
-            if isinstance(kind, Int):
-                assert isinstance(source, Input)
-                column = columns[source.name]
-                ints.append(np.array([column]) if isinstance(column, int) else self.of(column))
-            elif isinstance(kind, List):
-                lists.append(self.list_of(source, columns))
-        if ints:
-            check_limits(program, ints, where, self.number)
-        if len(lists) > 1:
-            check_lengths(program, lists, where, self.number)
+    def take_data(self, columns: Mapping[str, Column]) -> None:
+        """Find their ints. Raises where one is out of range, or lists that are mapped together differ in length."""
+        vertex = self.vertex
+        if vertex.ints:
+            own: list[Any] = []
+            for name in vertex.ints:
+                column = columns[name]
+                own.append(column if isinstance(column, int) else self.of(column))
+            self.ints = int_table(vertex.program, self.n, own, f"graph.map, cell {vertex.name!r}", self.number)
+        else:
+            self.ints = np.empty((self.n, 0), np.int64)
+        if len(vertex.lists) > 1:
+            lists = [self.list_of(source, columns) for source in vertex.lists]
+            check_lengths(vertex.program, lists, f"graph.map, cell {vertex.name!r}", self.number)
 
-    def list_of(self, source: Child | Input, columns: Mapping[str, Column]) -> Lists:
+    def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
         """A list of each vertex; of children, vertices rather than values."""
         if isinstance(source, Child):
             assert self.ends is not None
@@ -154,17 +171,35 @@ class _Part:
         assert isinstance(column, Lists)
         return column if self.rows is None else column.of(self.rows)
 
+    def arguments(self, columns: Mapping[str, Column], read: Any, zeros: Mapping[int, int]) -> tuple[Ints, list[Lists]]:
+        """Value ids of the vector arguments, a row per vertex, and the list arguments.
 
-def _parts(vertices: Sequence[Vertex], kinds: NDArray[Any] | None, n: int) -> list[_Part]:
-    """The vertices by kind, kinds in the order of their first vertices, as calls one by one would come to them."""
-    if kinds is None:
-        return [_Part(vertices[0], None, n)] if n else []
-    found = []
-    for k, vertex in enumerate(vertices):
-        rows = np.flatnonzero(kinds == k)
-        if len(rows):
-            found.append((int(rows[0]), _Part(vertex, rows, len(rows))))
-    return [part for _, part in sorted(found, key=lambda f: f[0])]
+        Args:
+            read: value ids of the children's first results.
+            zeros: by result of a child, what is read where it is missing.
+        """
+        missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
+        args = np.empty((self.n, len(self.vertex.vectors)), np.int64)
+        for column, source in enumerate(self.vertex.vectors):
+            if isinstance(source, Child):
+                k = source.number
+                if source.output:
+                    np.add(read[:, k], source.output, out=args[:, column])
+                else:
+                    args[:, column] = read[:, k]
+                if missing is not None:
+                    args[missing[:, k], column] = zeros[source.output]
+            else:
+                values = columns[source.name]
+                args[:, column] = self.of(values.ids) if isinstance(values, Rows) else values.ref  # type: ignore[union-attr]
+        lists = []
+        for source in self.vertex.lists:
+            xs = self.list_of(source, columns)
+            if isinstance(source, Child):
+                values = read + source.output if source.output else read
+                xs = Lists(xs.ends, values if missing is None else np.where(missing, zeros[source.output], values))
+            lists.append(xs)
+        return args, lists
 
 
 def _record(
@@ -173,7 +208,7 @@ def _record(
     parts: Sequence[_Part],
     structure: Children | None,
     columns: dict[str, Column],
-    heights: NDArray[Any],
+    heights: Ints,
     n: int,
 ) -> Any:
     """Record a map of which everything was checked."""
@@ -184,20 +219,36 @@ def _record(
             if isinstance(source, Child) and source.output not in zeros:
                 zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
     levels = _levels(graph, parts, structure, columns, heights)
-    widths = {len(v.program.outputs) for v in vertices}
-    if len(widths) == 1:
-        first = new_values(graph, n, widths.pop(), levels)
-    else:
-        first = _uneven_values(graph, parts, levels, n)
-    start = graph.n_calls
+    width = len(vertices[0].program.outputs)
+    even = all(len(v.program.outputs) == width for v in vertices)
+    first = new_values(graph, n, width, levels) if even else _uneven_values(graph, parts, levels, n)
+    base, start = int(first[0]) if n else 0, graph.n_calls
     for part in parts:
-        calls = np.arange(start, start + n) if part.rows is None else part.rows + start
-        args, ints, lists = _operands(part, columns, first, zeros)
-        made = Chunk(calls, part.of(first), part.of(levels), args, ints, lists, NO_DATA)
+        rows = part.rows
+        read: Any = None
+        if part.children is not None:
+            if even:  # arithmetic is quicker than looking up
+                read = part.children.astype(np.int64)
+                if width > 1:
+                    read *= width
+                read += base
+            else:
+                read = first[part.children]
+        args, lists = part.arguments(columns, read, zeros)
+        calls = np.arange(start, start + n) if rows is None else rows + start
+        made = Chunk(calls, part.of(first), part.of(levels), args, part.ints, lists, NO_DATA)
         graph.record_chunk(part.vertex.program, made)
+    pushed = vertices[0].pushed
+    alike = all(v.pushed == pushed for v in vertices)
     found = []
     for place, shape in enumerate(vertices[0].results):
-        found.append(Rows(graph, _output(parts, first, place), shape, levels))
+        if alike:
+            ids = first + pushed[place] if pushed[place] else first
+        else:
+            ids = first.copy()
+            for part in parts:
+                ids[part.rows] += part.vertex.pushed[place]
+        found.append(Rows(graph, ids, shape, levels))
     return found[0] if vertices[0].single else tuple(found)
 
 
@@ -225,131 +276,65 @@ def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -
     return np.cumsum(widths) - widths + graph.record_values(levels.repeat(widths))
 
 
-def _output(parts: Sequence[_Part], first: Ints, place: int) -> Ints:
-    """Value ids of one of the map's results."""
-    numbers = {part.vertex.pushed[place] for part in parts}
-    if len(numbers) <= 1:
-        number = numbers.pop() if numbers else 0
-        return first + number if number else first
-    values = first.copy()
-    for part in parts:
-        values[part.rows] += part.vertex.pushed[place]
-    return values
-
-
-def _operands(
-    part: _Part, columns: Mapping[str, Column], first: Ints, zeros: Mapping[int, int]
-) -> tuple[Ints, Ints, list[Lists]]:
-    """The arguments of a kind's vertices: value ids, ints, lists."""
-    program = part.vertex.program
-    vectors: list[Any] = []
-    ints: list[Any] = []
-    lists: list[Lists] = []
-    read = missing = None
-    if part.children is not None:
-        read = first[part.children]  # -1 is the last one: overwritten below
-        missing = part.children < 0 if part.reads_zeros else None
-
-    def gathered(source: Child, values: Ints, absent: NDArray[np.bool_] | None) -> Ints:
-        values = values + source.output if source.output else values
-        return values if absent is None else np.where(absent, zeros[source.output], values)
-
-    for kind, source in zip(program.kinds, part.vertex.sources, strict=True):
-        if isinstance(source, Child):
-            assert read is not None
-            if isinstance(kind, List):
-                assert part.ends is not None
-                lists.append(Lists(part.ends, gathered(source, read, missing)))
-            else:
-                k = source.number
-                vectors.append(gathered(source, read[:, k], None if missing is None else missing[:, k]))
-        elif isinstance(kind, List):
-            lists.append(part.list_of(source, columns))
-        else:
-            column = columns[source.name]
-            if isinstance(column, Rows):
-                vectors.append(part.of(column.ids))
-            elif isinstance(column, Expression):
-                vectors.append(column.ref)
-            else:
-                ints.append(column if isinstance(column, int) else part.of(column))
-    return _table(part.n, vectors), _table(part.n, ints), lists
-
-
-def _table(n: int, columns: Sequence[Any]) -> Ints:
-    table = np.empty((n, len(columns)), np.int64)
-    for k, column in enumerate(columns):
-        table[:, k] = column
-    return table
-
-
 # ---- levels
 
 
 def _levels(
-    graph: Graph,
-    parts: Sequence[_Part],
-    structure: Children | None,
-    columns: Mapping[str, Column],
-    heights: NDArray[Any],
+    graph: Graph, parts: Sequence[_Part], structure: Children | None, columns: Mapping[str, Column], heights: Ints
 ) -> Ints:
     """Levels of a map's vertices in the graph, given their heights: levels that count the map alone."""
     floors = [_floor(graph, part, columns) for part in parts]
     constant = _rise(parts, floors, heights)
     if constant is not None:
-        return heights.astype(np.int64) + constant
+        return heights + constant if constant else heights
     floor = np.empty(len(heights), np.int64)
     for part, lowest in zip(parts, floors, strict=True):
         floor[slice(None) if part.rows is None else part.rows] = lowest
-    if structure is None:
-        return floor
-    return raise_levels(heights.astype(np.int64), floor, *structure.edges())
+    return floor if structure is None else raise_levels(heights, floor, *structure.edges())
 
 
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
     """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
-    lowest: Ints | int = 0
-    for kind, source in zip(part.vertex.program.kinds, part.vertex.sources, strict=True):
-        if isinstance(source, Child):
-            continue
-        column = columns[source.name]
-        above: Ints | int
-        if isinstance(kind, Vector) and isinstance(column, Expression):
-            above = graph.level_of(column.ref) + 1
-        elif isinstance(kind, Vector):
+    # Zeros are of level 0. Whoever has other children is higher anyway.
+    lowest: Ints | int = 1 if part.reads_zeros else 0
+    found: list[Ints | int] = []
+    for name in part.vertex.values:
+        column = columns[name]
+        if isinstance(column, Expression):
+            found.append(graph.level_of(column.ref))
+        else:
             assert isinstance(column, Rows)
-            above = part.of(column.levels) + 1
-        elif isinstance(kind, List):
-            above = highest_of_lists(graph, part.list_of(source, columns)) + 1
-        else:
+            found.append(part.of(column.levels))
+    lists = [part.list_of(source, columns) for source in part.vertex.lists if isinstance(source, Input)]
+    found.extend(highest_of_lists(graph, xs) for xs in lists)
+    for level in found:
+        if isinstance(level, int):
+            lowest = max(lowest, level + 1) if isinstance(lowest, int) else np.maximum(lowest, level + 1)
             continue
-        if isinstance(above, np.ndarray):
-            low, high = int(above.min()), int(above.max())
-            above = high if low == high else above
-        if isinstance(above, int) and isinstance(lowest, int):
-            lowest = max(lowest, above)
+        low, high = int(level.min()), int(level.max())
+        if low == high and isinstance(lowest, int):
+            lowest = max(lowest, high + 1)
         else:
-            lowest = np.maximum(lowest, above)
-    if part.reads_zeros and (isinstance(lowest, int) and lowest < 1):
-        # Of level 0. Whoever has other children is higher anyway.
-        lowest = 1
+            lowest = np.maximum(lowest, level + 1)
     return lowest
 
 
-def _rise(parts: Sequence[_Part], floors: Sequence[Ints | int], heights: NDArray[Any]) -> int | None:
+def _rise(parts: Sequence[_Part], floors: Sequence[Ints | int], heights: Ints) -> int | None:
     """How much higher than its height every vertex is, where that is the same for all and easily seen."""
+    numbers = [floor for floor in floors if isinstance(floor, int)]
+    if len(numbers) < len(floors):
+        return None
+    if not numbers or min(numbers) == max(numbers):
+        return numbers[0] if numbers else 0
     rise: int | None = None
     lowest = []
-    for part, floor in zip(parts, floors, strict=True):
-        if not isinstance(floor, int):
-            return None
-        height = int(heights.min()) if part.rows is None else int(heights[part.rows].min())
+    for part, floor in zip(parts, numbers, strict=True):
+        height = int(part.of(heights).min())
         lowest.append(height)
         if height == 0:
             if rise is not None and rise != floor:
                 return None
             rise = floor
-    if rise is None:
-        return 0 if not parts else None
-    fits = all(floor <= rise + height for floor, height in zip(floors, lowest, strict=True))
-    return rise if fits else None
+    if rise is None or any(floor > rise + height for floor, height in zip(numbers, lowest, strict=True)):
+        return None
+    return rise

@@ -17,7 +17,7 @@ from vpps.graph.chunks import Chunk
 from vpps.graph.operand import Expression, interned, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.rows import Rows
-from vpps.graph.rowwise import apply_to_rows, call_on_rows, lookup_rows, record_inputs
+from vpps.graph.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_rows, record_inputs
 from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.graph.vertices import Block, extend
 from vpps.model import Lookup, Parameter
@@ -29,6 +29,8 @@ _bare_programs: dict[Any, TracedCell] = {}
 
 
 _numbers = itertools.count(1)
+
+_OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
 # Ops with a Python constant, and what they are with the constant as an operand.
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
@@ -284,8 +286,6 @@ class Graph:
 
     def call_cell(self, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
         """Record a call of a cell as one vertex; called by `Cell.__call__`."""
-        if any(type(x) is Rows for x in args):
-            return call_on_rows(self, cell, args, statics)
         signature: list[Any] = []
         refs: list[int] = []
         ints: list[int] = []
@@ -295,11 +295,16 @@ class Graph:
                 signature.append(x.shape)
                 refs.append(x.ref)
             elif isinstance(x, list | tuple):
-                signature.append((list, self._element_shape(cell, x)))
+                shape = self._element_shape(cell, x)
+                if shape is _OF_ROWS:
+                    return call_on_rows(self, cell, args, statics)
+                signature.append((list, shape))
                 lists.append([e.ref for e in x])
             else:
                 value = as_index(x)
                 if value is None:
+                    if has_rows(args):
+                        return call_on_rows(self, cell, args, statics)
                     self._refuse_argument(cell, x)
                 else:
                     signature.append(int)
@@ -332,6 +337,8 @@ class Graph:
     def _element_shape(self, cell: Cell[Any], items: Sequence[Any]) -> Shape | None:
         where = self._where(f"cell {cell.name!r}")
         for e in items:
+            if type(e) is Rows:
+                return _OF_ROWS
             if type(e) is not Expression:
                 raise DtypeError(
                     f"{where}: a list argument holds {e!r}; it may hold expressions only: data comes in by "

@@ -78,6 +78,8 @@ def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]
 def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column]:
     """What an input is - `int`, a shape, `(list, shape)` - and what of it every vertex gets."""
     where = f"graph.map: input {name!r}"
+    if type(value) is np.ndarray and value.dtype.kind in "iu" and value.shape == (n,):  # as most are
+        return int, value
     if type(value) is Rows or type(value) is Expression:
         if value.owner is not graph:
             raise graph.foreign(where, value)

@@ -12,7 +12,7 @@ from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.graph.chunks import NO_DATA, Chunk, Ints, Lists
 from vpps.graph.operand import Expression, shown
 from vpps.graph.rows import Rows
-from vpps.graph.trace import Int, List, TracedCell, Vector, check_operand
+from vpps.graph.trace import List, TracedCell, check_operand
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.values import Float32, as_float32, as_index
@@ -20,9 +20,6 @@ from vpps.values import Float32, as_float32, as_index
 if TYPE_CHECKING:
     from vpps.graph.cell import Cell
     from vpps.graph.graph import Graph
-
-Argument = Rows | Expression | Lists | NDArray[Any] | int
-"""What all vertices of a bulk call have at one place: a value (or int) each, one for all, or a list each."""
 
 
 def record_vertices(
@@ -49,50 +46,46 @@ def new_values(graph: Graph, n: int, outputs: int, levels: Ints) -> Ints:
     return np.arange(base, base + n * outputs, outputs)
 
 
-def outputs_of(graph: Graph, program: TracedCell, first: Ints, levels: Ints) -> Any:
-    """The rows that a bulk call of a program returns: one or a tuple."""
-    found = [
-        Rows(graph, first + k if k else first, program.nodes[o].shape, levels) for k, o in enumerate(program.outputs)
-    ]
-    return found[0] if program.single else tuple(found)
+def record_rowwise(
+    graph: Graph,
+    program: TracedCell,
+    n: int,
+    vectors: Sequence[Rows | Expression],
+    ints: Sequence[Any],
+    lists: Sequence[Lists],
+    where: str,
+) -> Any:
+    """Record n vertices of a program from its arguments of each kind, in their order; returns the rows of its outputs.
 
-
-def record_rowwise(graph: Graph, program: TracedCell, n: int, arguments: Sequence[Argument], where: str) -> Any:
-    """Record n vertices from their arguments, in the order of the program's; returns the rows of its outputs."""
-    vectors: list[Rows | Expression] = []
-    ints: list[Any] = []
-    lists: list[Lists] = []
-    for kind, x in zip(program.kinds, arguments, strict=True):
-        if isinstance(kind, Vector):
-            assert isinstance(x, Rows | Expression)
-            vectors.append(x)
-        elif isinstance(kind, Int):
-            ints.append(x)
-        else:
-            assert isinstance(x, Lists)
-            lists.append(x)
-    check_limits(program, ints, where)
-    check_lengths(program, lists, where)
+    Args:
+        vectors: n rows, or an expression that all vertices share.
+        ints: n ints, or one for all.
+    """
+    table = int_table(program, n, ints, where)
+    if len(lists) > 1:
+        check_lengths(program, lists, where)
     args = np.empty((n, len(vectors)), np.int64)
     shared = -1
-    level: Ints | None = None
+    highest: Ints | None = None
     for k, x in enumerate(vectors):
-        if isinstance(x, Rows):
+        if type(x) is Rows:
             args[:, k] = x.ids
-            level = x.levels if level is None else np.maximum(level, x.levels)
+            highest = x.levels if highest is None else np.maximum(highest, x.levels)
         else:
-            args[:, k] = x.ref
-            shared = max(shared, graph.level_of(x.ref))
+            args[:, k] = x.ref  # type: ignore[union-attr]
+            shared = max(shared, graph.level_of(x.ref))  # type: ignore[union-attr]
     for xs in lists:
         of_lists = highest_of_lists(graph, xs)
-        level = of_lists if level is None else np.maximum(level, of_lists)
-    level = np.full(n, shared) if level is None else level if shared < 0 else np.maximum(level, shared)
-    columns = np.empty((n, len(ints)), np.int64)
-    for k, column in enumerate(ints):
-        columns[:, k] = column
-    levels = level + 1
-    first = record_vertices(graph, program, n, args, columns, lists, levels)
-    return outputs_of(graph, program, first, levels)
+        highest = of_lists if highest is None else np.maximum(highest, of_lists)
+    if highest is None:
+        levels = np.full(n, shared + 1)
+    else:
+        levels = (highest if shared < 0 else np.maximum(highest, shared)) + 1
+    first = record_vertices(graph, program, n, args, table, lists, levels)
+    results = program.layout[2]
+    if program.single:
+        return Rows(graph, first, results[0], levels)
+    return tuple(Rows(graph, first + k, shape, levels) for k, shape in enumerate(results))
 
 
 def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
@@ -103,20 +96,33 @@ def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
     return highest
 
 
-def check_limits(program: TracedCell, columns: Sequence[Any], where: str, number: Callable[[int], int] = int) -> None:
-    """Raise IndexRangeError where an int of a vertex is out of the range that the program has for it."""
-    for column, limit in zip(columns, program.int_limits, strict=True):
-        bounds = (-(2**31), 2**31) if limit is None else (0, limit[0])
-        low, high = (int(column.min()), int(column.max())) if np.size(column) else (0, 0)
-        if not (bounds[0] <= low and high < bounds[1]) and np.size(column):
-            wrong = (column < bounds[0]) | (column >= bounds[1])
-            row = int(np.argmax(wrong))
-            value, row = int(np.ravel(column)[row]), number(row)
-            if limit is None:
-                raise IndexRangeError(f"{where}, row {row}: {value} is no 32-bit int")
-            raise IndexRangeError(
-                f"{where}, row {row}: index {value} is out of range; {limit[1]}: {limit[0]}, so 0 to {limit[0] - 1}"
-            )
+def int_table(
+    program: TracedCell, n: int, columns: Sequence[Any], where: str, number: Callable[[int], int] = int
+) -> Ints:
+    """The int arguments of n vertices, a row each, from columns of n ints or one int for all.
+
+    Args:
+        number: of a row, in the user's words.
+
+    Raises:
+        IndexRangeError: an int is out of the range that the program has for it.
+    """
+    table = np.empty((n, len(columns)), np.int64)
+    for k, (column, limit) in enumerate(zip(columns, program.int_limits, strict=True)):
+        low, high = (-(2**31), 2**31) if limit is None else (0, limit[0])
+        if not n:
+            continue
+        if isinstance(column, int):
+            fits = low <= column < high
+        else:
+            fits = bool(np.maximum.reduce(column) < high) and bool(np.minimum.reduce(column) >= low)
+        if not fits:
+            row = 0 if isinstance(column, int) else int(np.argmax((column < low) | (column >= high)))
+            value = column if isinstance(column, int) else int(column[row])
+            range_ = f"is out of range; {limit[1]}: {high}, so 0 to {high - 1}" if limit else "is no 32-bit int"
+            raise IndexRangeError(f"{where}, row {number(row)}: index {value} {range_}")
+        table[:, k] = column
+    return table
 
 
 def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, number: Callable[[int], int] = int) -> None:
@@ -133,33 +139,27 @@ def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, numbe
             )
 
 
-def common_length(operands: Sequence[Any], where: str) -> int:
-    """The n that all rows among the operands (and arrays beside them) have."""
-    n = -1
-    for x in operands:
-        if isinstance(x, list | tuple):
-            length = common_length(x, where) if any(isinstance(y, Rows) for y in x) else n
-        else:
-            length = len(x) if isinstance(x, Rows) or (isinstance(x, np.ndarray) and x.ndim) else n
-        if length != n and n >= 0 and length >= 0:
-            raise ShapeError(f"{where}: operands of {n} and of {length} rows")
-        n = max(n, length)
-    return n
+def common_length(n: int, x: Any, where: str) -> int:
+    """The number of rows, given that of the operands so far (-1 for none) and an operand that has len(x) rows."""
+    if n >= 0 and len(x) != n:
+        raise ShapeError(f"{where}: operands of {n} and of {len(x)} rows")
+    return len(x)
 
 
 def index_column(x: Any, n: int, where: str) -> Any:
     """Ints, one per row or one for all. Raises DtypeError for anything else."""
-    value = as_index(x)
-    if value is not None:
-        return np.full(n, value) if -(2**63) <= value < 2**63 else np.array([value], object)
-    if isinstance(x, np.ndarray | list) and not isinstance(x, Rows):
-        column = np.asarray(x)
-        if column.dtype.kind in "iu" and column.shape == (n,):
-            return column
-        if column.dtype.kind in "iu":
-            raise ShapeError(f"{where}: expected {n} ints, one per row, got an array of shape {column.shape}")
-        raise DtypeError(f"{where}: expected ints, one per row, got an array of dtype {column.dtype}")
-    raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
+    if type(x) is not np.ndarray:
+        value = as_index(x)
+        if value is not None:
+            return value
+        if not isinstance(x, np.ndarray | list | tuple):
+            raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
+        x = np.asarray(x)
+    if x.dtype.kind not in "iu":
+        raise DtypeError(f"{where}: expected ints, one per row, got an array of dtype {x.dtype}")
+    if x.shape != (n,):
+        raise ShapeError(f"{where}: expected {n} ints, one per row, got an array of shape {x.shape}")
+    return x
 
 
 def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -167,24 +167,26 @@ def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[st
     where = f"{shown(op)} of rows"
     n_floats = len(operands) - OPS[op].indices
     floats = operands[:n_floats]
-    n = common_length(floats, where)
     key: list[Any] = [op, *attrs.items()]
     model: Any = None
-    arguments: list[Argument] = []
+    vectors: list[Rows | Expression] = []
+    n = -1
     for i, x in enumerate(floats):
         if type(x) is Rows or type(x) is Expression:
+            if type(x) is Rows:
+                n = common_length(n, x, where)
             key.append(x.shape)
-            arguments.append(x)
+            vectors.append(x)
         else:
             if i or op != "affine" or not isinstance(x, Parameter) or isinstance(x, Lookup):
                 check_operand(x, op, where)
             key.append(x)
             model = x.model
-    arguments.extend(index_column(x, n, where) for x in operands[n_floats:])
+    ints = [index_column(x, n, where) for x in operands[n_floats:]]
     # Errors of shapes name expressions: to a program, a row is one.
     one = [Expression(graph, -1, x.shape) if type(x) is Rows else x for x in floats]
     program = graph.bare_program(tuple(key), model, op, one, attrs)
-    return record_rowwise(graph, program, n, arguments, where)
+    return record_rowwise(graph, program, n, vectors, ints, [], where)
 
 
 def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
@@ -193,31 +195,58 @@ def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
     if rows.ndim != 1:
         raise ShapeError(f"{where}: expected an int or a one-dimensional array of ints, got shape {rows.shape}")
     program = graph.bare_program(("lookup", table), table.model, "lookup", [table], {})
-    return record_rowwise(graph, program, len(rows), [index_column(rows, len(rows), where)], where)
+    return record_rowwise(graph, program, len(rows), [], [index_column(rows, len(rows), where)], [], where)
+
+
+def has_rows(args: Sequence[Any]) -> bool:
+    """Whether a call's arguments hold rows, so that it is one for each of them."""
+    for x in args:
+        if type(x) is Rows:
+            return True
+        if (type(x) is list or type(x) is tuple) and any(type(element) is Rows for element in x):
+            return True
+    return False
 
 
 def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
     """Record a call of a cell for every row; arguments are as of `graph.map`'s inputs, or lists of rows."""
     where = f"cell {cell.name!r} on rows"
-    n = common_length([x for x in args if not is_ragged(x)], where)
-    if n < 0:
-        n = next(len(x[0]) - 1 for x in args if is_ragged(x))
+    n = -1
+    for x in args:
+        if type(x) is Rows:
+            n = common_length(n, x, where)
+    if n < 0:  # lists of rows only
+        n = _length_of_lists(args, where)
     signature: list[Any] = []
-    arguments: list[Argument] = []
+    vectors: list[Rows | Expression] = []
+    ints: list[Any] = []
+    lists: list[Lists] = []
     for x in args:
         if type(x) is Rows or type(x) is Expression:
             signature.append(x.shape)
-            arguments.append(x)
+            vectors.append(x)
         elif isinstance(x, list | tuple):
             xs, shape = list_argument(graph, x, n, where)
             signature.append((list, shape))
-            arguments.append(xs)
+            lists.append(xs)
         elif isinstance(x, np.ndarray) and x.dtype.kind == "f":
             raise DtypeError(f"{where}: an array of floats; bring data into the graph with graph.rows(array)")
         else:
             signature.append(int)
-            arguments.append(index_column(x, n, where))
-    return record_rowwise(graph, cell.program(tuple(signature), statics), n, arguments, where)
+            ints.append(index_column(x, n, where))
+    return record_rowwise(graph, cell.program(tuple(signature), statics), n, vectors, ints, lists, where)
+
+
+def _length_of_lists(args: Sequence[Any], where: str) -> int:
+    """How many vertices a call has none of whose arguments are rows, but lists that hold some."""
+    n = -1
+    for x in args:
+        if is_ragged(x):
+            return len(x[0]) - 1
+        for element in x if isinstance(x, list | tuple) else ():
+            if type(element) is Rows:
+                n = common_length(n, element, where)
+    return n
 
 
 def is_ragged(x: Any) -> bool:
@@ -239,6 +268,8 @@ def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shap
             raise ShapeError(f"{where}: the elements of a list argument have shapes {x[0].shape} and {e.shape}")
     elements = np.empty((n, len(x)), np.int64)
     for k, e in enumerate(x):
+        if type(e) is Rows:
+            common_length(n, e, where)
         elements[:, k] = e.ids if type(e) is Rows else e.ref
     ends = np.arange(n + 1) * len(x)
     return Lists(ends, elements.reshape(-1)), x[0].shape if x else None

@@ -110,12 +110,12 @@ def check_children(children: Children, n: int) -> Ints:
     return levels
 
 
-def read_kinds(kind: Any, n_cells: int) -> tuple[NDArray[Any] | None, int]:
-    """The kind of every vertex, None where there is one cell, and how many vertices that tells (-1: none)."""
+def read_kinds(kind: Any, n_cells: int) -> tuple[list[Ints | None], int]:
+    """The vertices of each kind, None for all; and how many vertices that tells, -1 for not."""
     if kind is None:
         if n_cells > 1:
             raise GraphError(f"graph.map: {n_cells} cells and no kind=: say which of them each vertex is, (n,) ints")
-        return None, -1
+        return [None], -1
     kinds = np.asarray(kind)
     if kinds.size == 0 and kinds.dtype.kind == "f":
         kinds = kinds.astype(np.int8)
@@ -123,10 +123,11 @@ def read_kinds(kind: Any, n_cells: int) -> tuple[NDArray[Any] | None, int]:
         raise DtypeError(f"graph.map: kind is of ints, not of dtype {kinds.dtype}; convert it to int8")
     if kinds.ndim != 1:
         raise ShapeError(f"graph.map: kind of shape {kinds.shape}; expected (n,), an int per vertex")
-    if len(kinds) and (int(kinds.min()) < 0 or int(kinds.max()) >= n_cells):
+    rows: list[Ints | None] = [(kinds == k).nonzero()[0] for k in range(n_cells)]
+    if sum(map(len, rows)) < len(kinds):  # type: ignore[arg-type]
         vertex = int(np.argmax((kinds < 0) | (kinds >= n_cells)))
         raise IndexRangeError(
             f"graph.map: vertex {vertex} is of kind {int(kinds[vertex])}, but there are {n_cells} cells, "
             f"0 to {n_cells - 1}"
         )
-    return (kinds if n_cells > 1 else None), len(kinds)
+    return (rows if n_cells > 1 else [None]), len(kinds)

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
-from vpps.graph.operand import Expression, Index, ListExpression, common_owner, result_shape, shown, tracing
+from vpps.graph.operand import (
+    Expression,
+    Index,
+    ListExpression,
+    common_owner,
+    interned,
+    result_shape,
+    shown,
+    tracing,
+)
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Form, Op, Shape, size
 from vpps.values import as_index, as_number
@@ -89,6 +99,12 @@ class TracedCell:
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}: {len(self.nodes)} nodes>"
+
+    @cached_property
+    def layout(self) -> tuple[int, int, tuple[Shape, ...]]:
+        """Numbers of vector and of int arguments, shapes of the results; of a finished program."""
+        results = tuple(interned(self.nodes[o].shape) for o in self.outputs)
+        return sum(isinstance(k, Vector) for k in self.kinds), len(self.int_limits), results
 
     @property
     def parameters(self) -> list[Parameter]:

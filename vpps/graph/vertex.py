@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from vpps.errors import GraphError, ShapeError, TraceError, VppsError
@@ -42,7 +43,7 @@ class Input:
 Source = Child | Input
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vertex:
     """The program of one kind of vertices.
 
@@ -62,10 +63,43 @@ class Vertex:
     pushed: tuple[int, ...]
     single: bool
 
-    @property
+    @cached_property
     def results(self) -> tuple[Shape, ...]:
         """The shapes of what the map returns."""
         return tuple(self.program.nodes[self.program.outputs[o]].shape for o in self.pushed)
+
+    @cached_property
+    def vectors(self) -> tuple[Source, ...]:
+        """What its vector arguments are."""
+        return self._sources_of(Vector)
+
+    @cached_property
+    def ints(self) -> tuple[str, ...]:
+        """The inputs that its int arguments are."""
+        return tuple(s.name for s in self._sources_of(Int) if isinstance(s, Input))
+
+    @cached_property
+    def lists(self) -> tuple[Source, ...]:
+        """What its list arguments are."""
+        return self._sources_of(List)
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """The inputs that are values."""
+        return tuple(s.name for s in self.vectors if isinstance(s, Input))
+
+    @cached_property
+    def gathers(self) -> bool:
+        """Whether it reads children."""
+        return any(isinstance(s, Child) for s in self.sources)
+
+    @cached_property
+    def used(self) -> int:
+        """How many children it reads, of a fixed number of them."""
+        return 1 + max((s.number for s in self.sources if isinstance(s, Child)), default=-1)
+
+    def _sources_of(self, kind: type) -> tuple[Source, ...]:
+        return tuple(s for k, s in zip(self.program.kinds, self.sources, strict=True) if isinstance(k, kind))
 
 
 class StateNeeded(Exception):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpps.graph.chunks import Chunk
 from vpps.graph.operand import Expression, interned
 from vpps.graph.quick import Argument, quick_record
-from vpps.graph.trace import Int, List, TracedCell, Vector
+from vpps.graph.trace import Int, List, TracedCell
 from vpps.ops import Shape
 from vpps.values import Float32
 
@@ -84,10 +84,10 @@ class Block:
         elements: per list argument, the value ids of all vertices' elements, end to end.
         data: for graph inputs, the flat array of each vertex.
         bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
-        record: `record(graph, args)` appends a vertex for a call like the others (`vpps.graph.quick`).
     """
 
     __slots__ = (
+        "_record",
         "_takes_empty",
         "_tape",
         "bulk",
@@ -97,7 +97,6 @@ class Block:
         "lengths",
         "n_args",
         "n_ints",
-        "record",
         "results",
         "rows",
         "width",
@@ -105,8 +104,7 @@ class Block:
 
     def __init__(self, cell: TracedCell, tape: Tape) -> None:
         self.cell = cell
-        self.n_args = sum(isinstance(k, Vector) for k in cell.kinds)
-        self.n_ints = len(cell.int_limits)
+        self.n_args, self.n_ints, self.results = cell.layout
         self.width = ARGS + self.n_args + self.n_ints
         new_ints = type(tape.levels)
         self.rows = new_ints()
@@ -114,10 +112,16 @@ class Block:
         self.elements = [new_ints() for _ in cell.lists]
         self.data: list[Float32] = []
         self.bulk: list[tuple[int, Chunk]] = []
-        self.results = tuple(interned(cell.nodes[o].shape) for o in cell.outputs)
         self._tape = tape
         self._takes_empty = False
-        self.record: Record = self._recorder()
+        self._record: Record | None = None
+
+    @property
+    def record(self) -> Record:
+        """`record(graph, args)` appends a vertex for a call like the others (`vpps.graph.quick`)."""
+        if self._record is None:  # made when first needed: blocks of maps need none
+            self._record = self._recorder()
+        return self._record
 
     def _recorder(self) -> Record:
         limits, lists = iter(self.cell.int_limits), zip(self.cell.lists, self.lengths, self.elements, strict=True)
@@ -158,6 +162,6 @@ class Block:
         if lists and not any(lists) and not self._takes_empty:
             # Empty lists tell nothing of their elements' shapes, but now it is known that such calls belong here.
             self._takes_empty = True
-            self.record = self._recorder()
+            self._record = None
         results = tuple(Expression(graph, first + k, shape) for k, shape in enumerate(self.results))
         return results[0] if self.cell.single else results
