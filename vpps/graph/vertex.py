@@ -342,7 +342,8 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
         except VppsError as error:
             first = first or error
     if first is not None and len(tries) == 1:
-        raise first
+        taken = ", ".join(_parameters(cell, inputs)[1])
+        raise type(first)(f"{first} ({taken}: no inputs of the map, so taken for what children give)") from first
     raise TraceError(
         f"cell {cell.name!r}: what children give does not follow from the cell"
         + (f" ({first})" if first is not None else "")

@@ -1,0 +1,242 @@
+"""Rows mean what a Python list of their expressions means: to operators, functions, cells, reductions and handles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import assert_agrees_with_reference
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.host
+
+N, W = 5, 6
+FLOATS = np.random.default_rng(0).normal(size=(2, N, W)).astype(np.float32)
+LABELS = np.array([3, 0, 5, 5, 1])
+
+
+class World:
+    """A model, and a graph with rows and the same as a list of expressions."""
+
+    def __init__(self) -> None:
+        self.model = vpps.Model(seed=1)
+        self.M = self.model.parameter("M", (8, W))
+        self.p = self.model.parameter("p", (W,), init="normal")
+        self.q = self.model.parameter("q", (8,), init="normal")
+        self.E = self.model.lookup("E", (9, W), init="normal")
+        self.graph = vpps.Graph()
+        self.a, self.b = (self.graph.rows(x, grad=True) for x in FLOATS)
+        self.one = self.graph.input(FLOATS[0, 0])
+        self.matrices = self.graph.rows(FLOATS[0].reshape(N, 2, 3))
+        self.scalars = self.graph.rows(FLOATS[0, :, 0])
+
+
+ROW_WISE: dict[str, Callable[[World, Any, Any, Any], Any]] = {
+    "product": lambda w, a, b, k: w.M @ a + w.q,
+    "arithmetic": lambda w, a, b, k: (a + b) * a - b / (a * a + 1.0) + 2 - 3 * a,
+    "reversed": lambda w, a, b, k: 1.0 - a + 2.0 / (b * b + 1.0) - (-a) ** 2,
+    "with one for all": lambda w, a, b, k: a * w.one + w.one - a + w.p * a,
+    "functions": lambda w, a, b, k: vpps.tanh(a) + vpps.sigmoid(b) + vpps.relu(a) + vpps.softplus(vpps.abs(b)),
+    "constants": lambda w, a, b, k: vpps.clamp(vpps.leaky_relu(vpps.elu(a, 0.5), 0.1), -0.5, 0.5),
+    "unclamped": lambda w, a, b, k: vpps.clamp(a) + vpps.dropout(b, 0.0),
+    "pairs": lambda w, a, b, k: vpps.dot(a, b) + vpps.mse(a, w.p) + vpps.cosine(a, w.one),
+    "softmax": lambda w, a, b, k: vpps.softmax(a) * vpps.log_softmax(b) + vpps.layer_norm(a),
+    "scalars": lambda w, a, b, k: vpps.logsumexp(a) * b,
+    "concat": lambda w, a, b, k: vpps.concat([a, w.one, b, w.q]),
+    "split": lambda w, a, b, k: vpps.split(a, 3)[1] * vpps.split(b, 3)[2],
+    "matrices": lambda w, a, b, k: vpps.reshape(vpps.reshape(a, (2, 3)).T @ vpps.reshape(b, (2, 3)), 9),
+    "bilinear": lambda w, a, b, k: vpps.bilinear(w.M @ a, w.M, b),
+    "outer": lambda w, a, b, k: vpps.outer(a, w.p) @ b,
+    "labels": lambda w, a, b, k: vpps.cross_entropy(a, k) + vpps.hinge(b, k) + vpps.pick(a, k),
+    "one label": lambda w, a, b, k: vpps.cross_entropy(a, 2),
+    "maximum": lambda w, a, b, k: vpps.maximum(a, b) - vpps.minimum(a, w.p),
+}
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_operators_and_functions_act_row_by_row(name: str) -> None:
+    w = World()
+    function = ROW_WISE[name]
+    rows = function(w, w.a, w.b, LABELS)
+    singly = [function(w, a, b, int(k)) for a, b, k in zip(w.a, w.b, LABELS, strict=True)]
+    assert isinstance(rows, vpps.Rows)
+    assert len(rows) == N
+    assert rows.shape == singly[0].shape
+    blocks = len(w.graph.blocks)
+    reference = Reference(w.graph, weights_of(w.model))
+    assert np.array_equal(reference.value(rows), np.stack([reference.value(x) for x in singly]))
+    levels = [w.graph.level_of(x.ref) for x in singly]
+    assert rows.levels.tolist() == levels
+    function(w, w.a, w.b, LABELS)
+    assert len(w.graph.blocks) == blocks  # one program for both
+
+
+def test_matrices_and_scalars_are_rows_too() -> None:
+    w = World()
+    assert w.matrices.shape == (2, 3)
+    assert w.scalars.shape == ()
+    product = w.matrices @ w.matrices.T
+    scaled = w.scalars * w.a
+    last = w.matrices[:, 1]
+    reference = Reference(w.graph, weights_of(w.model))
+    m = FLOATS[0].reshape(N, 2, 3).astype(np.float64)
+    assert np.allclose(reference.value(product), m @ m.transpose(0, 2, 1))
+    assert np.allclose(reference.value(scaled), FLOATS[0, :, :1].astype(np.float64) * FLOATS[0])
+    assert np.array_equal(reference.value(last), m[:, 1])
+
+
+def test_reductions_are_those_of_a_list() -> None:
+    w = World()
+    for reduce in (vpps.sum, vpps.mean, vpps.max, vpps.min):
+        total = reduce(w.a)
+        assert isinstance(total, vpps.Expression)
+        listed = reduce(list(w.a))
+        reference = Reference(w.graph, {})
+        assert np.allclose(reference.value(total), reference.value(listed), rtol=1e-12)
+    one = vpps.sum(w.a[2:3])
+    assert np.array_equal(Reference(w.graph, {}).value(one), FLOATS[0, 2])
+
+
+def test_indexing_and_iteration() -> None:
+    w = World()
+    rows = w.a
+    assert isinstance(rows[3], vpps.Expression)
+    assert rows[-1].ref == rows[4].ref == rows[np.int32(4)].ref
+    assert [x.ref for x in rows] == rows.ids.tolist()
+    assert rows[1:4].ids.tolist() == rows.ids[1:4].tolist()
+    assert rows[::-1].ids.tolist() == rows.ids[::-1].tolist()
+    assert rows[[4, 4, 0]].ids.tolist() == rows.ids[[4, 4, 0]].tolist()
+    assert rows[LABELS > 2].ids.tolist() == rows.ids[[0, 2, 3]].tolist()
+    assert len(rows[[]]) == len(rows[5:]) == 0
+    assert rows[:, 1:3].shape == (2,)
+    assert rows[2, 0].shape == ()
+    assert (rows[[1, 1]] + rows[2:4]).shape == (W,)
+
+
+def test_rows_of_a_table() -> None:
+    w = World()
+    rows = w.graph.lookup(w.E, np.array([8, 0, 8]))
+    singly = w.graph.lookup(w.E, 8)
+    reference = Reference(w.graph, weights_of(w.model))
+    assert np.array_equal(reference.value(rows)[2], reference.value(singly))
+    with pytest.raises(vpps.IndexRangeError, match=r"row 1: index 9 is out of range; rows of 'E': 9, so 0 to 8"):
+        w.graph.lookup(w.E, np.array([0, 9]))
+
+
+def test_a_cell_on_rows_is_called_once_per_row() -> None:
+    w = World()
+
+    @vpps.cell
+    def cell(x: Any, k: int, y: Any, xs: Any) -> Any:
+        return vpps.tanh(w.M @ x) * vpps.cross_entropy(y, k), vpps.sum(vpps.each(lambda z: z * y, xs))
+
+    pairs = cell(w.a, LABELS, w.one, [w.b, w.one])
+    singly = [cell(a, int(k), w.one, [b, w.one]) for a, k, b in zip(w.a, LABELS, w.b, strict=True)]
+    offsets = np.array([0, 2, 2, 3, 4, 4])
+    ragged = cell(w.a, 2, w.b, (offsets, w.b[[0, 1, 2, 3]]))
+    listed = [
+        cell(a, 2, b, [w.b[i] for i in range(offsets[v], offsets[v + 1])])
+        for v, (a, b) in enumerate(zip(w.a, w.b, strict=True))
+    ]
+    labels_first = vpps.cell(lambda k, x: vpps.cross_entropy(x, k))
+    assert w.graph.call(labels_first, LABELS, w.a).shape == ()
+    reference = Reference(w.graph, weights_of(w.model))
+    for rows, one_by_one in ((pairs, singly), (ragged, listed)):
+        for k in (0, 1):
+            assert np.array_equal(reference.value(rows[k]), np.stack([reference.value(x[k]) for x in one_by_one]))
+
+
+def test_empty_rows_record_nothing() -> None:
+    w = World()
+    before = len(w.graph)
+    nothing = vpps.tanh(w.M @ w.a[:0])
+    assert (len(nothing), nothing.shape, len(w.graph)) == (0, (8,), before)
+    assert len(vpps.cross_entropy(nothing, LABELS[:0])) == 0
+    with pytest.raises(vpps.ShapeError, match="sum of no rows"):
+        vpps.sum(nothing)
+
+
+@pytest.mark.cpu
+def test_handles_read_rows() -> None:
+    w = World()
+    y = vpps.tanh(w.M @ w.a + w.q)
+    unused = w.graph.rows(FLOATS[1], grad=True)
+    loss = vpps.sum(vpps.cross_entropy(y, LABELS)) + vpps.dot(w.b[1], w.p)
+    assert_agrees_with_reference(w.model, w.graph, loss, list(y), vp_counts=(1, 2))
+    reference = Reference(w.graph, weights_of(w.model))
+    reference.backward(loss)
+    with vpps.Handle(w.model) as handle:
+        handle.fb(w.graph, loss)
+        assert np.allclose(handle.value(y), reference.value(y), rtol=1e-5)
+        assert handle.value(y).tobytes() == np.stack([handle.value(e) for e in y]).tobytes()
+        d_a = handle.input_gradient(w.a)
+        assert np.allclose(d_a, reference.gradient(w.a), rtol=1e-4, atol=1e-7)
+        assert d_a[3].tobytes() == handle.input_gradient(w.a[3]).tobytes()
+        assert not handle.input_gradient(w.b)[[0, 2, 3, 4]].any()
+        assert not handle.input_gradient(unused).any()
+        assert handle.input_gradient(w.a[[2, 2]]).shape == (2, W)
+        assert handle.value(y[:0]).shape == (0, 8)
+        with pytest.raises(vpps.GraphError, match=r"no graph.input\(array, grad=True\) or graph.rows"):
+            handle.input_gradient(y)
+        with pytest.raises(vpps.GraphError, match=r"device_value: .* use value"):
+            handle.device_value(y)
+        later = vpps.tanh(w.a)
+        with pytest.raises(vpps.GraphError, match="it was recorded later"):
+            handle.value(later)
+        first, empty = handle.forward(w.graph, [later, y[:0]])
+        assert np.allclose(first, np.tanh(FLOATS[0]), rtol=1e-5)
+        assert empty.shape == (0, 8)
+        with pytest.raises(vpps.GraphError, match="expected a list of expressions"):
+            handle.forward(w.graph, y)
+        with pytest.raises(vpps.GraphError, match="the loss must be a scalar"):
+            handle.fb(w.graph, vpps.cross_entropy(y, LABELS))
+
+
+MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
+    "lengths": (lambda w: w.a + w.b[:3], vpps.ShapeError, "add of rows: operands of 5 and of 3 rows"),
+    "shapes": (lambda w: w.a + w.q, vpps.ShapeError, r"add of rows: .*\(6,\), \(8,\)|add.*got \(6,\), \(8,\)"),
+    "array": (lambda w: w.a + FLOATS[0], vpps.DtypeError, "bring data into the graph"),
+    "table": (lambda w: w.a + w.E, vpps.ShapeError, "take a row of it"),
+    "float labels": (lambda w: vpps.cross_entropy(w.a, LABELS * 1.0), vpps.DtypeError, "expected ints.*float64"),
+    "few labels": (lambda w: vpps.cross_entropy(w.a, LABELS[:2]), vpps.ShapeError, r"expected 5 ints.*\(2,\)"),
+    "high label": (
+        lambda w: vpps.cross_entropy(w.a, LABELS + 2), vpps.IndexRangeError,
+        "cross_entropy of rows, row 2: index 7 is out of range; number of classes: 6, so 0 to 5",
+    ),
+    "low label": (lambda w: vpps.cross_entropy(w.a, LABELS - 1), vpps.IndexRangeError, "row 1: index -1"),
+    "other graph": (lambda w: w.a + World().a, vpps.GraphError, "belong to two graphs"),
+    "other graph's expression": (lambda w: w.a + World().one, vpps.GraphError, "belong to two graphs"),
+    "far row": (lambda w: w.a[5], vpps.IndexRangeError, "there are 5 rows"),
+    "far rows": (lambda w: w.a[[0, 7]], vpps.IndexRangeError, "out of bounds"),
+    "float row": (lambda w: w.a[[0.5]], vpps.DtypeError, "array of ints or booleans"),
+    "short mask": (lambda w: w.a[np.array([True])], vpps.IndexRangeError, "boolean index"),
+    "three keys": (lambda w: w.a[0, 1, 2], vpps.ShapeError, "expected rows"),
+    "branch": (lambda w: bool(w.a), vpps.TraceError, "no truth value"),
+    "as an array": (lambda w: np.asarray(w.a), vpps.DtypeError, "is no array"),
+    "closed over": (
+        lambda w: vpps.cell(lambda x: x + w.a)(w.one), vpps.TraceError, "closes over <5 rows of shape"
+    ),
+    "rank": (lambda w: w.graph.rows(np.ones((2, 2, 2, 2))), vpps.ShapeError, "a scalar, vector or matrix per row"),
+    "objects": (lambda w: w.graph.rows([["a"]]), vpps.DtypeError, "expected numbers"),
+    "cell's array": (
+        lambda w: vpps.cell(lambda x, y: x + y)(w.a, FLOATS[1]), vpps.DtypeError, r"graph.rows\(array\)"
+    ),
+    "cell's offsets": (
+        lambda w: vpps.cell(lambda x, ys: x + vpps.sum(ys))(w.a, (np.array([0, 9]), w.b)),
+        vpps.ShapeError, "5 vertices have 6 offsets",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_refused(name: str) -> None:
+    w = World()
+    mistake, error, words = MISTAKES[name]
+    before = len(w.graph)
+    with pytest.raises(error, match=words):
+        mistake(w)
+    assert len(w.graph) == before
