@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.plan.instr import Args, Elements, Expand, Instr, ListKey, Offsets, Uses, View
+from vpps.plan.instr import Args, BesideGradient, Elements, Expand, Instr, ListKey, Offsets, Uses, View
 from vpps.script.instructions import Role
 from vpps.script.slices import turn_owners, unit_owners
 
@@ -150,14 +150,14 @@ def _readers(instr: Instr, vps: tuple[int, int]) -> list[tuple[int, NDArray[np.i
         if view.slab >= 0 or view.rows is None or not _of_others(view.rows):
             continue
         by_units = role in (Role.READ, Role.WRITE) and view.width == instr.width and view.offset == 0
-        found.append((view.width, mine if by_units else None))
+        found.append((view.width, mine if by_units and not isinstance(view.rows, BesideGradient) else None))
     lists = [v for v in instr.values.values() if isinstance(v, Uses) or (isinstance(v, Offsets) and _of_others(v.of))]
     return found + [(instr.width, mine if instr.name == "gather_sum" else None) for _ in lists]
 
 
 def _of_others(key: ListKey) -> bool:
-    """Whether a list names rows that other vertices have written; other parts of a cell never run side by side."""
-    return isinstance(key.of if isinstance(key, Expand) else key, Args | Elements | Uses)
+    """Whether a list names rows that others have just written; values of other parts of a cell are always older."""
+    return isinstance(key.of if isinstance(key, Expand) else key, Args | Elements | Uses | BesideGradient)
 
 
 def _reuses_freely(

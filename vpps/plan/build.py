@@ -22,9 +22,9 @@ from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Distribution, 
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Beside, BesideGradient, Data, Elements, Instr, Offsets, RandomKey, Uses
-from vpps.plan.memory import SlabMemory
+from vpps.plan.memory import Life, SlabMemory
 from vpps.plan.passes import Passes, lazy_batching
-from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
 from vpps.plan.phases import PartTemplates, Piece, encode_parts, pieces
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, Schedule
@@ -179,6 +179,16 @@ class Planner:
             known = self._of_parts[parts] = encode_parts(parts, self._encode)
         return known
 
+    def streams(self, parts: tuple[Part, ...], training: bool) -> bool:
+        """Whether the eager part of a cell may run while virtual processors wait: it must not wait itself, nor use
+        memory that others get when its stage is over."""
+        if not self.passes.streaming or self.schedule.exclusive:
+            return False
+        cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
+        if len(cell.forward) != 1 or not (training or not cell.slab_groups(False).of_life[Life.SCRATCH]):
+            return False
+        return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
+
     def plan_forward(self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD) -> Plan:
         """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay."""
         topology = Topology(graph)
@@ -246,7 +256,8 @@ class _Build:
             self.grouping = group_vertices(topology, cells, of_vertex, self.distribution.groups, runs)
             of_vertex, groups = self.grouping.stages, self.grouping.groups
         split = planner.split if planner.passes.lazy_batching else None
-        planned, n_values, stretch = pieces(topology, of_vertex, groups, split, policy.at_once)
+        streams = partial(planner.streams, training=not skip_rest)
+        planned, n_values, stretch = pieces(topology, of_vertex, groups, split, policy.at_once, streams)
         if self.grouping is not None:
             self.grouping = self.grouping.stretched(stretch)
             self.schedule = GroupedSchedule(self.writer, self.grouping)
@@ -277,7 +288,9 @@ class _Build:
             part = planned[first + k]
             made[k] = BlockPlan(part.arrays, of_parts[k].cell, part.stage, part.group, *arguments, order)
             order = made[k].order
+        part_of = planned[first : first + len(of_parts)]
         for k, templates in enumerate(of_parts):
+            made[k].pause = STAGES if part_of[k].streams else 0
             made[k].beside = {key: (made[other], view) for key, (other, view) in templates.beside.items()}
             self.blocks.append(made[k])
 

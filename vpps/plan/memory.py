@@ -173,6 +173,9 @@ class BlockMemory:
         n = len(self.stages)
         counts = block.count.T.tolist()
         self._rows = [[block.n_rows(g.domain)] * n if g.life in WHOLE else counts[g.domain] for g in groups.groups]
+        # Rows that each slab has room for: of scratch memory as many as the largest step has, so that a slab is at one
+        # place in all steps, and steps may follow each other with no barrier between (plan/barriers.py).
+        self._room = [list(rows) for rows in self._rows]
         self._at = [[0] * n for _ in groups.groups]
         self._lives = [[NEVER] * n for _ in groups.groups]
 
@@ -186,17 +189,18 @@ class BlockMemory:
     def take_scratch(self, arena: Arena, periods: Sequence[int]) -> None:
         """Memory for the slabs of every step with a period. The first period is the present one, or the last one is."""
         for k in self.groups.of_life[Life.SCRATCH]:
-            floats = max(self._rows[k][: len(periods)]) * self.groups.groups[k].width
-            self._at[k] = [arena.take(floats, max(periods))] * len(self.stages)
+            rows = max(self._rows[k][: len(periods)])
+            self._room[k] = [rows] * len(self.stages)
+            self._at[k] = [arena.take(rows * self.groups.groups[k].width, max(periods))] * len(self.stages)
             self._lives[k][: len(periods)] = [(now, now) for now in periods]
 
     def take_scratch_of(self, arena: Arena, steps: Sequence[int], periods: Sequence[int]) -> None:
         """The same for some steps, all of one group, given their periods."""
         for k in self.groups.of_life[Life.SCRATCH]:
-            floats = max(self._rows[k][step] for step in steps) * self.groups.groups[k].width
-            at = arena.take(floats, max(periods))
+            rows = max(self._rows[k][step] for step in steps)
+            at = arena.take(rows * self.groups.groups[k].width, max(periods))
             for step, now in zip(steps, periods, strict=True):
-                self._at[k][step] = at
+                self._room[k][step], self._at[k][step] = rows, at
                 self._lives[k][step] = now, now
 
     def take_passed_on(self, arena: Arena, group: int, step: int, last: int) -> None:
@@ -208,12 +212,12 @@ class BlockMemory:
         """Set the block's bases: in each step that has it, row r of a slab lies at base + r * width."""
         block, groups = self.block, self.groups
         if len(self.stages) == 1:  # most blocks; then the step begins with row 0
-            at, rows = self._at, self._rows
+            at, rows = self._at, self._room
             block.bases[0, : len(groups.places)] = [at[k][0] + rows[k][0] * before for k, before in groups.places]
             return
         firsts = block.first.T.tolist()
         before_step = [[0] * len(self.stages) if g.life in WHOLE else firsts[g.domain] for g in groups.groups]
-        of_group = np.array([self._at, self._rows, before_step], np.int64)
+        of_group = np.array([self._at, self._room, before_step], np.int64)
         at, rows, first = of_group[:, groups.group_of]
         block.bases[:, : len(at)] = (at + rows * groups.before - first * groups.width).T
 
@@ -221,9 +225,11 @@ class BlockMemory:
         """(start, stop, first period, last period, group or -1 for all of them) of each array: a slab, or what one step
         has of it."""
         for k, g in enumerate(self.groups.groups):
-            at, rows, lives = (np.array(x, np.int64) for x in (self._at[k], self._rows[k], self._lives[k]))
+            at, rows, room, lives = (
+                np.array(x, np.int64) for x in (self._at[k], self._rows[k], self._room[k], self._lives[k])
+            )
             for i in g.slabs:
-                start = at + rows * self.groups.before[i, 0]
+                start = at + room * self.groups.before[i, 0]
                 group = np.full(len(rows), -1) if g.life in WHOLE else self.block.step_group
                 found = np.column_stack([start, start + rows * self.groups.width[i, 0], lives, group])
                 yield found[(rows > 0) & (lives[:, 0] <= lives[:, 1])]
@@ -262,7 +268,9 @@ class SlabMemory:
         for m in sorted(self.made, key=lambda m: min(m.stages)):
             first = min(m.stages)
             arena.begin(first)
-            m.take_whole(arena, Life.ACROSS, first, self.backward(m.stages[0]) if m.n_backward else max(m.stages))
+            m.take_whole(
+                arena, Life.ACROSS, first, self.backward(m.stages[0]) if m.n_backward else max(m.stages) + m.block.pause
+            )
         run_backward = [m for m in self.made if m.n_backward]
         for m in sorted(run_backward, key=lambda m: m.stages[m.n_backward - 1], reverse=True):
             periods = [self.backward(stage) for stage in m.stages[: m.n_backward]]  # the last step comes first
@@ -331,7 +339,7 @@ class SlabMemory:
         """The last stage that reads each value, or -1."""
         last = np.full(n_values, -1, np.int64)
         for b in self.blocks:
-            of_row = np.repeat(b.step_stage, b.count[:, 0])
+            of_row = np.repeat(b.step_stage + b.pause, b.count[:, 0])
             for args in b.arrays.args[b.order].T:
                 np.maximum.at(last, args, of_row)
             for xs in b.arrays.lists:

@@ -15,11 +15,10 @@ import numpy as np
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.trace import TracedCell
 from vpps.plan.instr import Beside, BesideGradient, View
-from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
+from vpps.plan.passes.streaming import BEFORE, pauses
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
-
-STAGES = 3  # of a split cell, for each stage of the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,7 @@ class Piece:
         stage, group: of each vertex; no group where there is one only.
         parts: of the block that it is of; none where it is whole.
         number: in `parts`.
+        streams: it is an eager part, of which steps may run in the pauses between levels.
     """
 
     arrays: BlockArrays
@@ -37,6 +37,7 @@ class Piece:
     group: Ints | None
     parts: tuple[Part, ...] = ()
     number: int = 0
+    streams: bool = False
 
 
 class PartTemplates(NamedTuple):
@@ -90,7 +91,12 @@ Splitter = Callable[[BlockArrays, frozenset[int], frozenset[int]], tuple[Part, .
 
 
 def pieces(
-    topology: Topology, stages: Sequence[Ints], groups: Sequence[Ints | None], split: Splitter | None, at_once: bool
+    topology: Topology,
+    stages: Sequence[Ints],
+    groups: Sequence[Ints | None],
+    split: Splitter | None,
+    at_once: bool,
+    streams: Callable[[tuple[Part, ...]], bool],
 ) -> tuple[list[Piece], int, int]:
     """What is planned of a graph.
 
@@ -100,6 +106,7 @@ def pieces(
             outputs; None to leave all cells whole.
         at_once: eager parts run in one stage before the first level, lazy ones in one after the last; else in stages of
             their own before and after each.
+        streams: whether the eager part may be dealt to the pauses between levels, too.
 
     Returns:
         The pieces, the number of values that they produce, and by what the numbers of stages were multiplied.
@@ -128,7 +135,12 @@ def pieces(
             own = stage
             if at_once and part.batching is not Batching.LEVEL:
                 own = np.full_like(stage, first if part.batching is Batching.EAGER else last)
-            result.append(Piece(made[part.batching], own * STAGES + part.batching, group, parts[number], k))
+            own = own * STAGES + part.batching
+            paused = at_once and part.batching is Batching.EAGER and streams(parts[number])
+            if paused:
+                pause = pauses(stage - first)
+                own = np.where(pause == BEFORE, own, (pause + first) * STAGES + Batching.LEVEL)
+            result.append(Piece(made[part.batching], own, group, parts[number], k, paused))
     return result, next_value, STAGES
 
 

@@ -45,6 +45,8 @@ class BlockPlan:
         step_stage: stage of each step; steps cover the rows one after the other.
         step_group: group of each step.
         first, count: `(steps, 1 + domains)`, rows of each step in each domain.
+        pause: of a block whose steps may run while virtual processors wait for each other: by how much the number of a
+            stage grows until all are sure to have done so; else 0.
         beside: what other parts of the cell have for each row: their rows, and the view of them.
         bases: `(steps, ...)`, of the slabs, then positions of the lists, then 0. A slab has row r at base + r * width;
             one whose steps lie apart has a base for each, which may be negative.
@@ -67,6 +69,7 @@ class BlockPlan:
         self._places = distribution.places
         self._addresses = addresses
         self.n_needed = int(np.count_nonzero(needed))
+        self.pause = 0
         self.beside: dict[Beside | BesideGradient, tuple[BlockPlan, View]] = {}
         starts, stops = self._arrange(stage, group, needed, skip_rest, order)
         self.n_needed_steps = int(starts.searchsorted(self.n_needed))

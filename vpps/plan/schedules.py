@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.barriers import owners_of
 from vpps.plan.instr import Instr
+from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.rows import BlockPlan
 from vpps.plan.templates import Group
 from vpps.plan.writer import ScriptWriter, Stream, Words
@@ -71,6 +72,8 @@ class VectorSchedule:
             self.writer.begin_period(period(stage))
             last = self.stage(blocks, filled, members, backward, stage, stream)
             since = since | last if any(group == 0 for _, group in last) else last
+            if stream.signalled:  # it fills the pause of a barrier that must come
+                after = ()
             if training and after and _free(blocks, since, members, after, backward):
                 continue
             since = set()
@@ -101,7 +104,11 @@ class VectorSchedule:
         for k in range(n_groups):
             if k:
                 self.writer.barrier_of_group(_why(backward, stage), stream.group)
-            for number, step in members:
+            last = not backward and k == n_groups - 1
+            fillers = [m for m in members if last and blocks[m[0]].pause and stage % STAGES == Batching.LEVEL]
+            for number, step in [*(m for m in members if m not in fillers), *fillers]:
+                if fillers and (number, step) == fillers[0]:
+                    self.writer.signal_early(stream)
                 if k < len(filled[number]):
                     block = blocks[number]
                     row = int(block.first[step, 0])

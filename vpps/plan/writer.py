@@ -94,9 +94,22 @@ class Stream:
         unmet: whether there are instructions after the latest signal to other groups.
         met: signals of all groups that it has waited for.
         barriers: of its group alone, so far.
+        signalled: for the next barrier, before what is executed until then; that is ordered by the one after it.
     """
 
-    __slots__ = ("awaited", "barriers", "busy", "chunks", "group", "met", "periods", "sections", "unmet", "words")
+    __slots__ = (
+        "awaited",
+        "barriers",
+        "busy",
+        "chunks",
+        "group",
+        "met",
+        "periods",
+        "sections",
+        "signalled",
+        "unmet",
+        "words",
+    )
 
     def __init__(self, group: int = 0) -> None:
         self.group = group
@@ -108,6 +121,7 @@ class Stream:
         self.sections: list[Section] = []
         self.periods: list[Span] = [(0, BEFORE)]
         self.busy = False
+        self.signalled = False
         self.awaited = 0
 
     def add(self, words: Words, origin: Origin) -> None:
@@ -259,6 +273,13 @@ class ScriptWriter:
                     stream.add(SIGNALS[0], (None, None, self.n_barriers, why, self.during))
                 stream.busy = False
 
+    def signal_early(self, stream: Stream) -> None:
+        """Let the virtual processors of a stream signal for the next barrier now, and go on meanwhile."""
+        if self.n_vps > 1:
+            self._join(stream)
+            stream.add(SIGNALS[stream.group], (None, None, self.n_barriers, self._why, self.during))
+            stream.signalled = True
+
     def barrier_of_group(self, why: str, group: int) -> None:
         """What a group executes from now on comes after all that it executed before."""
         if self.groups == 1:
@@ -286,7 +307,8 @@ class ScriptWriter:
         """Let a stream wait for the signals given so far, if it has not."""
         stream.busy = stream.unmet = True
         if stream.awaited < self._signals[stream.group]:
-            words = (WAITS if self.exclusive else BARRIERS)[stream.group].copy()
+            words = (WAITS if self.exclusive or stream.signalled else BARRIERS)[stream.group].copy()
+            stream.signalled = False
             words[-1] = stream.awaited = self._signals[stream.group]
             stream.add(words, (None, None, self.n_barriers, self._why, self.during))
         if stream.met < self._meetings:

@@ -45,6 +45,9 @@ class Access(Enum):
 
 READ, WRITE, ADD = Access.READ, Access.WRITE, Access.ADD
 
+BEFORE, NEVER = -1, -2  # periods of writes: before the launch, and not at all
+PERIODS_AT_ONCE = 8  # virtual processors are in a few different ones
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -100,10 +103,10 @@ class Verifier:
         self.n = layout.n_vps
         self.of_group = self.n // layout.groups  # virtual processors
         self.clock = np.eye(self.n, dtype=np.int64)  # clock[p][q]: what p knows of q's time
-        self.holds = np.ones(layout.pool_floats, bool)
+        self.written_in = np.full(layout.pool_floats, BEFORE)  # the period of each element's latest write
         for start, stop in layout.unwritten:
-            self.holds[start:stop] = False
-        self.periods = [-1] * layout.groups  # the latest that a virtual processor of each group has come to
+            self.written_in[start:stop] = NEVER
+        self.now = self.latest = BEFORE  # the periods of the instruction that is executed, and of any so far
         self.present: dict[int, Ints] = {}  # by period, the arrays that are there, sorted
         self.written_by = np.zeros(layout.pool_floats, np.int16)
         self.written_at = np.zeros(layout.pool_floats, np.int64)
@@ -186,19 +189,19 @@ class Verifier:
             touched.append((side, at.address + np.arange(product.n) * at.stride, width, True))
         for side, starts, width, read in touched:
             units = np.arange(width)
-            outside = self.outside(starts, units, max(self.periods))
+            self.now = self.latest
+            outside = self.outside(starts, units)
             if len(outside):
                 raise ScriptError(f"{where}: {width} elements of {side} from {outside[0]} on are no row of one array")
             cells = _grid(starts, units)
-            if read and not self.holds[cells].all():
-                missing = cells[~self.holds[cells]][0]
-                raise ScriptError(f"{where}: reads element {missing} of {side}, which nothing has written")
-        self.holds[gradient] = True
+            missing = cells[self.stale(cells)]
+            if read and len(missing):
+                raise ScriptError(f"{where}: reads element {missing[0]} of {side}, which nothing has written")
+        self.written_in[gradient] = self.now
 
     def step(self, p: int, d: Decoded) -> bool:
         """Execute one instruction of VP p; False if it must wait."""
         name = d.instruction.name
-        self.begin(p // self.of_group, self.period_of(d))
         if name == "signal":
             seen = self.counters.setdefault(self.word(d, "counter"), [])
             seen.append(np.maximum(seen[-1], self.clock[p]) if seen else self.clock[p].copy())
@@ -241,10 +244,11 @@ class Verifier:
         if access is WRITE:
             self.written_by[cells] = p
             self.written_at[cells] = now
-            self.holds[cells] = True
+            self.written_in[cells] = self.now
         else:
-            if not self.holds[cells].all():
-                self.fail(d, f"reads element {cells[~self.holds[cells]][0]}, which nothing has written")
+            stale = self.stale(cells)
+            if stale.any():
+                self.fail(d, f"reads element {cells[stale][0]}, which nothing has written")
             if access is ADD:
                 self.added_at.setdefault(p, np.zeros(self.layout.pool_floats, np.int64))[cells] = now
             else:
@@ -256,25 +260,22 @@ class Verifier:
         i = int(np.searchsorted(positions, d.position, side="right")) - 1
         return int(numbers[i]) if i >= 0 else -1
 
-    def begin(self, group: int, period: int) -> None:
-        """When the first virtual processor of a group comes to a period: what was in the place of the group's new
-        arrays is gone; and of those of all groups, if no group came to it before."""
-        if period <= self.periods[group]:
-            return
-        memory = self.layout.memory
-        for of_group, former in ((group, self.periods[group]), (-1, max(self.periods))):
-            born = (memory[:, 2] > former) & (memory[:, 2] <= period) & (memory[:, 4] == of_group)
-            for start, stop in memory[born, :2]:
-                self.holds[start:stop] = False
-        self.periods[group] = period
-
-    def arrays(self, period: int) -> Ints:
-        """The arrays that are there in a period, sorted."""
-        if period not in self.present:
+    def arrays(self) -> Ints:
+        """The arrays that are there now, sorted."""
+        if self.now not in self.present:
             memory = self.layout.memory
-            there = memory[(memory[:, 2] <= period) & (period <= memory[:, 3])]
-            self.present = {period: there[np.argsort(there[:, 0])]}
-        return self.present[period]
+            there = memory[(memory[:, 2] <= self.now) & (self.now <= memory[:, 3])]
+            if len(self.present) > PERIODS_AT_ONCE:
+                self.present.clear()
+            self.present[self.now] = there[np.argsort(there[:, 0])]
+        return self.present[self.now]
+
+    def stale(self, cells: Ints) -> NDArray[np.bool_]:
+        """Which elements hold nothing of the arrays that are in their places now."""
+        memory = self.arrays()
+        array = np.searchsorted(memory[:, 0], cells, side="right") - 1
+        found: NDArray[np.bool_] = self.written_in[cells] < memory[array, 2]
+        return found
 
     # ---- what an instruction touches
 
@@ -285,6 +286,8 @@ class Verifier:
 
     def touches(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         """(pool elements, what is done with them) for VP p; reads first."""
+        self.now = self.period_of(d)
+        self.latest = max(self.latest, self.now)
         if d.instruction.slices is Slices.UNITS:
             yield from self.sliced(p, d)
         elif d.instruction.slices is Slices.TILES:
@@ -481,17 +484,17 @@ class Verifier:
 
     def grid(self, d: Decoded, starts: Ints, units: Ints) -> Ints:
         """Elements of rows; each row must lie inside one array that the pool holds now."""
-        outside = self.outside(starts, units, self.period_of(d))
+        outside = self.outside(starts, units)
         if len(outside):
             first, last = outside[0] + units[0], outside[0] + units[-1]
             self.fail(d, f"elements {first} to {last} are no row of one array of the pool")
         return _grid(starts, units)
 
-    def outside(self, starts: Ints, units: Ints, period: int) -> Ints:
-        """Those of some rows that do not lie inside one array that the pool holds in a period."""
+    def outside(self, starts: Ints, units: Ints) -> Ints:
+        """Those of some rows that do not lie inside one array that the pool holds now."""
         if not len(units):
             return starts[:0]
-        memory = self.arrays(period)
+        memory = self.arrays()
         array = np.searchsorted(memory[:, 0], starts + units[0], side="right") - 1
         found: Ints = starts[(array < 0) | (starts + units[-1] >= memory[array, 1])]
         return found

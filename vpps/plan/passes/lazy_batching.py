@@ -32,6 +32,9 @@ class Batching(IntEnum):
     LAZY = 2
 
 
+STAGES = len(Batching)  # of a split cell, for each stage of the whole
+
+
 @dataclass(frozen=True, slots=True)
 class Crossing:
     """A value that one part computes and another reads.

@@ -1,0 +1,84 @@
+"""What is eager fills the pauses between levels: where, and with the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import assert_agrees_with_reference
+from vpps.nn import LSTM
+from vpps.plan.build import Plan
+from vpps.plan.passes import Passes, streaming
+from vpps.plan.passes.streaming import BEFORE, pauses
+from vpps.script.disassemble import entry_points, instructions
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", 6)
+
+
+def test_chunks_come_two_levels_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", 4)
+    level = np.repeat(np.arange(7), [2, 2, 3, 1, 1, 2, 2])
+    # Levels 0 and 1 before; 2 and 3 in the pause after level 0; 4 and 5 and what is too little for a chunk after 2.
+    expected = np.repeat([BEFORE, BEFORE, 0, 0, 2, 2, 2], [2, 2, 3, 1, 1, 2, 2])
+    assert pauses(level).tolist() == expected.tolist()
+
+
+def test_few_vertices_run_before() -> None:
+    assert (pauses(np.repeat(np.arange(20), 4)) == BEFORE).all()
+
+
+def tagger(lengths: tuple[int, ...] = (9, 7, 8, 3)) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    model = vpps.Model(seed=1)
+    layer = LSTM(model, 20, 64)
+    Wo = model.parameter("Wo", (5, 64))
+    rng = np.random.default_rng(0)
+    graph = vpps.Graph()
+    losses = []
+    for length in lengths:
+        xs = [graph.input(rng.normal(size=20).astype(np.float32), grad=True) for _ in range(length)]
+        losses += [vpps.cross_entropy(Wo @ h, 1) for h in layer.sequence(graph, xs)]
+    return model, graph, vpps.sum(losses)
+
+
+def planned(passes: Passes) -> tuple[Plan, dict[str, bytes]]:
+    model, graph, loss = tagger()
+    with vpps.Handle(model, vps=2, passes=passes) as handle:
+        _, gradients = handle.gradients(graph, loss)
+        assert handle._plan is not None
+        return handle._plan, {name: g.tobytes() for name, g in gradients.items()}
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_eager_products_stand_between_signal_and_wait() -> None:
+    plan, gradients = planned(Passes.from_environment())
+    assert plan.grouping is None
+    found = [d.instruction.name for d in instructions(plan.script, entry_points(plan.script)[0])]
+    pauses = [k for k in range(len(found) - 2) if found[k : k + 3] == ["signal", "matvec", "wait"]]
+    assert len(pauses) > 2
+    before, same = planned(Passes(streaming=False, fusion=False))
+    found = [d.instruction.name for d in instructions(before.script, entry_points(before.script)[0])]
+    assert all(found[k + 1] == "wait" for k, name in enumerate(found) if name == "signal")
+    assert same == gradients
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_streams_agree_with_the_reference() -> None:
+    model, graph, loss = tagger()
+    assert_agrees_with_reference(model, graph, loss, [loss])
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("groups", [1, 2])
+def test_streams_run_on_thread_blocks(groups: int) -> None:
+    model, graph, loss = tagger()
+    with vpps.Handle(model, target="simt", vps=2, onchip=vpps.ChipOptions(groups=groups)) as handle:
+        value, _ = handle.gradients(graph, loss)
+        assert handle.forward(graph, [loss])[0] == np.float32(value)
+    with vpps.Handle(model, vps=1) as handle:
+        assert handle.gradients(graph, loss)[0] == pytest.approx(value, rel=1e-5)
