@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
         lambda w: w.graph.map(lambda x, y: x + y, inputs={"x": w.x}), G, r"nothing gives y: .*\(they are x\)"
     ),
     "missing, with children": (
-        lambda w: w.map(inputs={}), D, r"cell 'leaf': lookup: .* \(word: no inputs of the map, so taken for what child"
+        lambda w: w.map(inputs={}), D, r"cell 'leaf': lookup: .* \(word: no inputs of the map, so taken"
     ),
     "unknown": (
         lambda w: w.map(inputs={"word": WORDS, "label": WORDS}), G, "no cell has a parameter 'label' or pulls it"

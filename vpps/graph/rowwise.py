@@ -14,7 +14,7 @@ from vpps.graph.operand import Expression, shown
 from vpps.graph.rows import Rows
 from vpps.graph.trace import List, TracedCell, check_operand
 from vpps.model import Lookup, Parameter
-from vpps.ops import OPS, Shape
+from vpps.ops import OPS, Shape, size
 from vpps.values import Float32, as_float32, as_index
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
     program = graph.bare_program(("input", *attrs.items()), None, "input", [], attrs)
     levels = np.zeros(n, np.int64)
     nothing = np.zeros((n, 0), np.int64)
-    first = record_vertices(graph, program, n, nothing, nothing, [], levels, data.reshape(n, -1))
+    first = record_vertices(graph, program, n, nothing, nothing, [], levels, data.reshape(n, size(shape)))
     return Rows(graph, first, shape, levels)
 
 

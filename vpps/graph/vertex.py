@@ -218,6 +218,7 @@ class VertexTrace(Trace):
                 )
             outputs = {value.ref: value for value in self.pushed if value.ref not in {s.ref for s in self.scattered}}
             result = (*self.scattered, *outputs.values())
+        self.cell.kinds = tuple(self.kinds)
         return super().finish(result)
 
 
@@ -413,7 +414,6 @@ def _trace_cell(
             assert shapes is not None
             shapes[source.output] = found.shape
             continue
-        program.kinds = tuple(trace.kinds)
         vertex = _vertex(cell, trace, program, scattered, pushed)
         if shapes is not None and None in shapes and len(vertex.state) == len(shapes):
             # What nothing showed the shape of is what the cell returns in its place.

@@ -1,0 +1,293 @@
+"""What the cells of a map get and give: arguments by name and place, and Cavs's gather, pull, scatter and push."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.nn import NaryTreeLSTM
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.host
+
+H = 4
+CHILDREN = np.array([[-1, -1], [-1, -1], [0, 1], [2, -1], [3, 2]])
+X = np.random.default_rng(0).normal(size=(5, H)).astype(np.float32)
+CSR = (np.array([0, 0, 0, 2, 4, 5]), np.array([0, 1, 2, 1, 3]))
+
+
+@pytest.fixture
+def model() -> vpps.Model:
+    model = vpps.Model(seed=1)
+    model.parameter("U", (H, 2 * H))
+    model.parameter("W", (2 * H, 3 * H))
+    model.parameter("b", (H,), init="normal")
+    model.lookup("words", (6, H), init="normal")
+    return model
+
+
+def same(value: Any, expected: Any) -> bool:
+    """But for the order of sums in the reference's products, which depends on the batch."""
+    return np.allclose(value, expected, rtol=1e-12, atol=1e-14)
+
+
+def values(model: vpps.Model, graph: vpps.Graph, *results: Any) -> list[Any]:
+    """Of rows, or of lists of expressions."""
+    reference = Reference(graph, weights_of(model))
+    return [
+        reference.value(r) if isinstance(r, vpps.Rows) else np.stack([reference.value(e) for e in r]) for r in results
+    ]
+
+
+def test_results_of_children_come_child_after_child(model: vpps.Model) -> None:
+    W, b = model["W"], model["b"]
+
+    @vpps.cell
+    def node(c_left: Any, h_left: Any, x: Any, c_right: Any, h_right: Any) -> Any:
+        i, o = vpps.split(W @ vpps.concat([h_left, h_right, x]), 2)
+        c = i + c_left - c_right * b
+        return c, vpps.tanh(o) * c
+
+    graph = vpps.Graph()
+    x = graph.rows(X)
+    c, h = graph.map(node, children=CHILDREN, inputs={"x": x})
+    zero = graph.zeros(H)
+    states: list[Any] = []
+    for own, (left, right) in zip(x, CHILDREN, strict=True):
+        l, r = (states[k] if k >= 0 else (zero, zero) for k in (left, right))
+        states.append(node(*l, own, *r))
+    got = values(model, graph, c, h, [s[0] for s in states], [s[1] for s in states])
+    assert same(got[0], got[2])
+    assert same(got[1], got[3])
+    assert len(graph.blocks) == 3  # inputs, zeros, nodes
+
+
+def test_a_cell_may_leave_out_the_last_children(model: vpps.Model) -> None:
+    U, b = model["U"], model["b"]
+    cells = [
+        vpps.cell(lambda x: vpps.tanh(x)),
+        vpps.cell(lambda only: vpps.tanh(only * b)),
+        vpps.cell(lambda left, right: vpps.tanh(U @ vpps.concat([left, right]))),
+    ]
+    graph = vpps.Graph()
+    x = graph.rows(X)
+    h = graph.map(cells, kind=[0, 0, 2, 1, 2], children=CHILDREN, inputs={"x": x})
+    hs = [cells[0](x[0]), cells[0](x[1])]
+    hs.append(cells[2](hs[0], hs[1]))
+    hs.append(cells[1](hs[2]))
+    hs.append(cells[2](hs[3], hs[2]))
+    got = values(model, graph, h, hs)
+    assert same(*got)
+    assert h.levels.tolist() == [1, 1, 2, 3, 4]
+
+
+def test_star_arguments_take_all_children_and_methods_are_cells(model: vpps.Model) -> None:
+    lstm = NaryTreeLSTM(model, H, H, arity=2)
+
+    class Network:
+        def inner(self, h1: Any, c1: Any, h2: Any, c2: Any) -> Any:
+            return lstm.inner(h1, h2, c1, c2)
+
+        def rest(self, *states: Any) -> Any:
+            h1, c1, h2, c2 = states
+            return lstm.inner(h1, h2, c1, c2)
+
+    network = Network()
+    found = []
+    for method in (network.inner, network.rest):
+        graph = vpps.Graph()
+        for _ in range(2):
+            h, _c = graph.map([lstm.leaf, method], kind=[0, 0, 1, 1, 1], children=CHILDREN, inputs={"x": graph.rows(X)})
+        assert len(graph.blocks) == 4  # made one cell, though a method is bound anew at every access
+        found += values(model, graph, h)
+    assert same(*found)
+
+
+def test_what_children_give_shows_in_the_cell(model: vpps.Model) -> None:
+    """A recurrent cell alone: the shapes come from products, operators, results; or are declared."""
+    U, W, b = model["U"], model["W"], model["b"]
+    children = CHILDREN
+
+    def shapes(cell: Any, **options: Any) -> Any:
+        graph = vpps.Graph()
+        options = {"children": children} | options
+        found = graph.map(cell, inputs={"x": graph.rows(X)}, **options)
+        return found.shape if isinstance(found, vpps.Rows) else [r.shape for r in found]
+
+    assert shapes(lambda a, b, x: U @ vpps.concat([a, b]) + x) == (H,)
+    assert shapes(lambda a, b, x: vpps.split(W @ vpps.concat([a, x, b]), 2)[0]) == (H,)
+    assert shapes(lambda a, b, x: vpps.tanh(a) * vpps.sigmoid(b) * x) == (H,)
+    assert shapes(lambda a, b, x: x) == (H,)  # unused: as the result
+    assert shapes(lambda c, h, d, g, x: (c + d + x, U @ vpps.concat([h, g]))) == [(H,), (H,)]
+    assert shapes(lambda a, b, x: vpps.reshape(a, (2, 2)) @ vpps.reshape(x, (2, 2)), state=[(2, 2)]) == (2, 2)
+    assert shapes(lambda x, *states: U @ vpps.concat(states) + x) == (H,)
+    assert shapes(lambda hs, x: vpps.tanh(vpps.sum(hs) + x), children=CSR) == (H,)
+    assert shapes(lambda cs, hs, x: (vpps.sum(cs) + x, vpps.sum(vpps.each(lambda h: h * b, hs))), children=CSR) == [
+        (H,),
+        (H,),
+    ]
+    chain = np.arange(-1, 4)
+    assert shapes(lambda h, x: vpps.split(W @ vpps.concat([h, x, x]), 2)[1], children=chain) == (H,)
+
+    def by_calls() -> None:
+        c, h = vpps.gather(0)
+        x = vpps.pull()
+        vpps.scatter(c + x, U @ vpps.concat([h, x]))
+
+    assert shapes(by_calls, children=chain) == [(H,), (H,)]
+    assert shapes(vpps.cell(elements={"hs": (H,)})(lambda hs, x: vpps.max(hs) * 1.0), children=CSR, state=H) == (H,)
+
+
+def test_gather_pull_scatter_push(model: vpps.Model) -> None:
+    """Cavs's own LSTM (figure 4 of the paper) is the cell that returns its results."""
+    W, words = model["W"], model["words"]
+
+    def cavs() -> None:
+        h, c = vpps.split(vpps.gather(0), 2)
+        i, o = vpps.split(W @ vpps.concat([h, vpps.pull("x"), vpps.lookup(words, vpps.pull("word"))]), 2)
+        c = c + vpps.tanh(i)
+        h = vpps.sigmoid(o) * c
+        vpps.scatter(vpps.concat([h, c]))
+        vpps.push(h)
+
+    def ordinary(state: Any, x: Any, word: Any) -> Any:
+        h, c = vpps.split(state, 2)
+        i, o = vpps.split(W @ vpps.concat([h, x, vpps.lookup(words, word)]), 2)
+        c = c + vpps.tanh(i)
+        return vpps.concat([vpps.sigmoid(o) * c, c])
+
+    inputs = {"x": X, "word": np.array([5, 0, 0, 2, 1], np.uint8)}
+    children = [-1, 0, 1, -1, 3]
+    graph = vpps.Graph()
+    h = graph.map(cavs, children=children, inputs=inputs, state=2 * H)
+    again = graph.map(cavs, children=children, inputs=inputs, state=2 * H)
+    states = graph.map(ordinary, children=children, inputs=inputs, state=2 * H)
+    assert h.shape == (H,)
+    got = values(model, graph, h, again, states[:, :H])
+    assert same(got[0], got[1])
+    assert same(got[0], got[2])
+
+
+def test_gather_of_all_children(model: vpps.Model) -> None:
+    b = model["b"]
+
+    def any_number() -> None:
+        vpps.scatter(vpps.tanh(vpps.sum(vpps.gather()) + vpps.pull()) * b)
+
+    def two() -> None:
+        left, right = vpps.gather()
+        vpps.scatter(vpps.tanh(left + right + vpps.pull()) * b)
+
+    graph = vpps.Graph()
+    x = graph.rows(X)
+    offsets = np.arange(0, 11, 2)
+    listed = graph.map(any_number, children=(offsets, CHILDREN.reshape(-1)), inputs={"x": x})  # -1 is a zero
+    h = graph.map(two, children=CHILDREN, inputs={"x": x})
+    got = values(model, graph, listed, h)
+    assert same(*got)
+
+
+def test_kinds_may_push_from_other_places_and_have_more_outputs(model: vpps.Model) -> None:
+    b = model["b"]
+
+    def first() -> None:
+        x = vpps.pull("x")
+        vpps.push(x * 2.0)
+        vpps.scatter(vpps.tanh(x))
+
+    def second() -> None:
+        h = vpps.tanh(vpps.gather(0) * b)
+        vpps.scatter(h)
+        vpps.push(h)
+
+    graph = vpps.Graph()
+    out = graph.map([first, second], kind=[1, 0, 1, 0, 1], children=[1, -1, 0, -1, -1], inputs={"x": X})
+    (got,) = values(model, graph, out)
+    w = weights_of(model)["b"]
+    x = X.astype(np.float64)
+    h0 = np.tanh(np.tanh(x[1]) * w)
+    assert np.allclose(got, [h0, 2 * x[1], np.tanh(h0 * w), 2 * x[3], np.zeros(H)], rtol=1e-6)
+    assert sum(len(block) for block in graph.blocks.values()) == len(graph)
+
+
+def test_inputs_of_every_sort(model: vpps.Model) -> None:
+    words, b = model["words"], model["b"]
+
+    @vpps.cell
+    def cell(word: Any, label: Any, x: Any, shared: Any, listed: Any, memory: Any, matrix: Any) -> Any:
+        e = vpps.lookup(words, word) * shared + x + listed
+        return vpps.cross_entropy(matrix @ e, label) * b + vpps.sum(memory)
+
+    graph = vpps.Graph()
+    rows = graph.rows(X)
+    shared = graph.input(np.ones(H))
+    listed = [rows[k] for k in (3, 1, 4, 1, 0)]
+    matrices = np.random.default_rng(1).normal(size=(5, 3, H))
+    inputs = {
+        "memory": (CSR[0], rows[CSR[1]]),
+        "label": [0, 1, 2, 2, 0],
+        "matrix": matrices,
+        "word": 3,
+        "x": X.tolist(),
+        "shared": shared,
+        "listed": listed,
+    }
+    out = graph.map(cell, inputs=inputs)
+    offsets, indices = CSR
+    singly = [
+        cell(3, label, graph.input(x), shared, e, [rows[k] for k in indices[a:z]], graph.input(m))
+        for label, x, e, m, a, z in zip(inputs["label"], X, listed, matrices, offsets[:-1], offsets[1:], strict=True)
+    ]
+    got = values(model, graph, out, singly)
+    assert same(*got)
+
+
+def test_only_what_is_read_becomes_an_input(model: vpps.Model) -> None:
+    cells = [lambda x: vpps.tanh(x), lambda a, b: a * b]
+    graph = vpps.Graph()
+    graph.map(cells, kind=[0, 0, 1, 1, 1], children=CHILDREN, inputs={"x": X})
+    assert len(graph) == 2 + 1 + 5  # inputs, zeros, vertices
+
+
+def test_structures_connect_and_levels_count_the_graph(model: vpps.Model) -> None:
+    U, b = model["U"], model["b"]
+    graph = vpps.Graph()
+    x = graph.rows(X)
+    up = graph.map(lambda l, r, x: U @ vpps.concat([l, r]) + x, children=CHILDREN, inputs={"x": vpps.tanh(x)})
+    assert up.levels.tolist() == [2, 2, 3, 4, 5]
+    chain = graph.map(lambda h, x: vpps.tanh(h * b) + x, children=np.arange(-1, 4), inputs={"x": up})
+    assert chain.levels.tolist() == [3, 4, 5, 6, 7]
+    back = graph.map(lambda h, x: vpps.tanh(h * b) + x, children=[1, 2, 3, 4, -1], inputs={"x": up[::-1]})
+    assert back.levels.tolist() == [7, 6, 5, 4, 3]
+    both = vpps.concat([chain, back])
+    assert both.levels.tolist() == [8, 7, 6, 7, 8]
+    top = vpps.tanh(chain[4] + back[0])
+    assert graph.level_of(top.ref) == 9
+
+
+def test_a_map_of_no_vertices(model: vpps.Model) -> None:
+    graph = vpps.Graph()
+    h = graph.map([lambda x: x * 2.0, lambda a, b: a + b], kind=[], children=CHILDREN[:0], inputs={"x": X[:0]})
+    assert (len(h), h.shape, len(graph)) == (0, (H,), 0)
+
+
+def test_an_ordinary_call_of_a_maps_cell_is_a_vertex_of_its_block(model: vpps.Model) -> None:
+    U = model["U"]
+
+    @vpps.cell
+    def inner(left: Any, right: Any) -> Any:
+        return vpps.tanh(U @ vpps.concat([left, right]))
+
+    leaf = vpps.cell(lambda x: vpps.tanh(x))
+    graph = vpps.Graph()
+    x = graph.rows(X)
+    before = inner(leaf(x[0]), leaf(x[1]))
+    h = graph.map([leaf, inner], kind=[0, 0, 1, 1, 1], children=CHILDREN, inputs={"x": x})
+    after = inner(before, h[4])
+    assert len(graph.blocks) == 4
+    got = values(model, graph, [before, h[2], after])[0]
+    assert same(got[0], got[1])
+    assert [len(block) for block in graph.blocks.values()] == [5, 4, 5, 1]
