@@ -133,3 +133,15 @@ def test_damage_is_found(damage: Damage, message: str) -> None:
     damage(plan, plan.script)
     with pytest.raises(ScriptError, match=message):
         check(plan)
+
+
+def test_the_gradient_of_a_parameter_that_only_empty_lists_use_is_written() -> None:
+    """It is the sum over no elements, zero, to which the next cell's is added."""
+    model = vpps.Model(seed=1)
+    b = model.parameter("b", (8,), init="normal")
+    lists = vpps.cell(lambda xs, x: vpps.sum(vpps.each(lambda y: y * b, xs)) + x)
+    graph = vpps.Graph()
+    x = graph.input([1.0] * 8)
+    loss = vpps.sum(graph.call(lists, [], x) * b)
+    distribution = Distribution(model, 2, 32, 0, train=True)
+    check(Planner(distribution, "sinks-last").plan_training(graph, loss, None, 0))

@@ -136,7 +136,8 @@ class _Part:
                     takes = str(vertex.used) if vertex.used else "none"
                     self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))), takes)
             if vertex.gathers:
-                self.children = self.of(structure.table)
+                table = self.of(structure.table)
+                self.children = table if vertex.used == structure.arity else table[:, : vertex.used]
         if self.children is not None and self.children.size:
             self.reads_zeros = bool(np.minimum.reduce(self.children, axis=None) < 0)
 

@@ -320,7 +320,11 @@ class Verifier:
 
     def sliced(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         rows, units = self.owned(p, d)
-        if not len(rows) or not len(units):
+        if not len(units):
+            return
+        if not len(rows):
+            if d.n == 0 and d.instruction.form == "ColumnSum":  # the sum over no rows is written, too: zeros
+                yield from self.special(p, d, rows, units)
             return
         writes: list[Ints] = []
         for f in d.instruction.fields:
