@@ -28,7 +28,7 @@ from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats
 from vpps.graph.structure import Children, check_children, read_children, read_kinds
-from vpps.graph.vertex import Child, Input, Source, Vertex, trace_cells
+from vpps.graph.vertex import Child, Input, Kinds, Source, Vertex, trace_cells
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -58,10 +58,10 @@ def record_map(
     arity = 0 if structure is None else structure.arity
     declared = None if state is None else declared_state(state)
     key = (made, arity, tuple(signature), declared)
-    vertices: tuple[Vertex, ...] | None = made[0].maps.get(key)
-    if vertices is None:
-        vertices = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
-        made[0].maps[key] = vertices
+    kinds: Kinds | None = made[0].maps.get(key)
+    if kinds is None:
+        kinds = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
+        made[0].maps[key] = kinds
     if trusted:
         heights = np.asarray(levels).astype(np.int64)
     elif structure is not None:
@@ -69,7 +69,7 @@ def record_map(
     else:
         heights = np.zeros(n, np.int64)
     parts = []
-    for vertex, own in zip(vertices, rows, strict=True):
+    for vertex, own in zip(kinds.vertices, rows, strict=True):
         part = _Part(vertex, own, n if own is None else len(own))
         if part.n:
             parts.append(part)
@@ -78,7 +78,7 @@ def record_map(
             part.take_data(columns)
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
         parts.sort(key=_Part.first_vertex)
-    return _record(graph, vertices, parts, structure, columns, heights, n)
+    return _record(graph, kinds, parts, structure, columns, heights, n)
 
 
 class _Part:
@@ -155,12 +155,12 @@ class _Part:
             for name in vertex.ints:
                 column = columns[name]
                 own.append(column if isinstance(column, int) else self.of(column))
-            self.ints = int_table(vertex.program, self.n, own, f"graph.map, cell {vertex.name!r}", self.number)
+            self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
         else:
             self.ints = np.empty((self.n, 0), np.int64)
         if len(vertex.lists) > 1:
             lists = [self.list_of(source, columns) for source in vertex.lists]
-            check_lengths(vertex.program, lists, f"graph.map, cell {vertex.name!r}", self.number)
+            check_lengths(vertex.program, lists, vertex.where, self.number)
 
     def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
         """A list of each vertex; of children, vertices rather than values."""
@@ -205,7 +205,7 @@ class _Part:
 
 def _record(
     graph: Graph,
-    vertices: Sequence[Vertex],
+    kinds: Kinds,
     parts: Sequence[_Part],
     structure: Children | None,
     columns: dict[str, Column],
@@ -213,6 +213,7 @@ def _record(
     n: int,
 ) -> Any:
     """Record a map of which everything was checked."""
+    vertices = kinds.vertices
     _record_leaves(graph, parts, columns, n)
     zeros: dict[int, int] = {}  # by result of a child
     for part in parts:
@@ -220,15 +221,14 @@ def _record(
             if isinstance(source, Child) and source.output not in zeros:
                 zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
     levels = _levels(graph, parts, structure, columns, heights)
-    width = len(vertices[0].program.outputs)
-    even = all(len(v.program.outputs) == width for v in vertices)
-    first = new_values(graph, n, width, levels) if even else _uneven_values(graph, parts, levels, n)
+    width = kinds.width
+    first = new_values(graph, n, width, levels) if width else _uneven_values(graph, parts, levels, n)
     base, start = int(first[0]) if n else 0, graph.n_calls
     for part in parts:
         rows = part.rows
         read: Any = None
         if part.children is not None:
-            if even:  # arithmetic is quicker than looking up
+            if width:  # arithmetic is quicker than looking up
                 read = part.children.astype(np.int64)
                 if width > 1:
                     read *= width
@@ -239,12 +239,10 @@ def _record(
         calls = np.arange(start, start + n) if rows is None else rows + start
         made = Chunk(calls, part.of(first), part.of(levels), args, part.ints, lists, NO_DATA)
         graph.record_chunk(part.vertex.program, made)
-    pushed = vertices[0].pushed
-    alike = all(v.pushed == pushed for v in vertices)
     found = []
     for place, shape in enumerate(vertices[0].results):
-        if alike:
-            ids = first + pushed[place] if pushed[place] else first
+        if kinds.pushed is not None:
+            ids = first + kinds.pushed[place] if kinds.pushed[place] else first
         else:
             ids = first.copy()
             for part in parts:
@@ -298,6 +296,8 @@ def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | i
     """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
     # Zeros are of level 0. Whoever has other children is higher anyway.
     lowest: Ints | int = 1 if part.reads_zeros else 0
+    if not part.vertex.reads_outside:
+        return lowest
     found: list[Ints | int] = []
     for name in part.vertex.values:
         column = columns[name]

@@ -89,6 +89,16 @@ class Vertex:
         return tuple(s.name for s in self.vectors if isinstance(s, Input))
 
     @cached_property
+    def where(self) -> str:
+        """In the user's words."""
+        return f"graph.map, cell {self.name!r}"
+
+    @cached_property
+    def reads_outside(self) -> bool:
+        """Whether any of its inputs is a value, or a list of them."""
+        return any(isinstance(s, Input) for s in (*self.vectors, *self.lists))
+
+    @cached_property
     def gathers(self) -> bool:
         """Whether it reads children."""
         return any(isinstance(s, Child) for s in self.sources)
@@ -100,6 +110,25 @@ class Vertex:
 
     def _sources_of(self, kind: type) -> tuple[Source, ...]:
         return tuple(s for k, s in zip(self.program.kinds, self.sources, strict=True) if isinstance(k, kind))
+
+
+class Kinds:
+    """The kinds of vertices of a map, and what they have in common.
+
+    Attributes:
+        vertices: one per cell.
+        width: outputs of a vertex, where all kinds have so many, else 0.
+        pushed: the outputs that the map returns, where they are the same ones for all kinds, else None.
+    """
+
+    __slots__ = ("pushed", "vertices", "width")
+
+    def __init__(self, vertices: tuple[Vertex, ...]) -> None:
+        self.vertices = vertices
+        widths = {len(v.program.outputs) for v in vertices}
+        self.width = widths.pop() if len(widths) == 1 else 0
+        pushed = {v.pushed for v in vertices}
+        self.pushed = pushed.pop() if len(pushed) == 1 else None
 
 
 class StateNeeded(Exception):
@@ -293,7 +322,7 @@ def trace_cells(
     inputs: Mapping[str, ArgKind],
     arity: int,
     declared: Sequence[Shape] | None,
-) -> tuple[Vertex, ...]:
+) -> Kinds:
     """The programs of a map's cells, which agree in what children give and in what the map returns.
 
     Args:
@@ -321,7 +350,7 @@ def trace_cells(
     vertices = tuple(v for v in found if v is not None)
     _check_agreement(vertices, declared)
     _check_use(vertices, inputs, arity)
-    return vertices
+    return Kinds(vertices)
 
 
 def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> Vertex:
