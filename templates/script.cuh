@@ -48,6 +48,7 @@ struct Reader {
                 (size_t)(mode & VP_OFFSET_MASK), (mode & VP_SCALAR) != 0};
     }
     VP_DEVICE Segments segments() { return {ip, (int)(end - ip) / 3}; }
+    VP_DEVICE Segments views() { return segments(); }
 };
 
 VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)

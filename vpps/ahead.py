@@ -163,7 +163,7 @@ def specs(
         groups = options.groups
         parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots, groups=groups)
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
-        yield KernelSpec(plan.instructions, arrangement.chip), arrangement, parameters
+        yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
 
 
 def check_example(example: object) -> Example:
@@ -191,7 +191,11 @@ def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Updat
     if update is None:
         return inference
     training = planner.plan_training(graph, loss, update, 0)
-    return replace(training, instructions=training.instructions | inference.instructions)
+    return replace(
+        training,
+        instructions=training.instructions | inference.instructions,
+        tails=training.tails | inference.tails,
+    )
 
 
 def _products_of(model: Model) -> Example:
@@ -280,5 +284,5 @@ def _for_cpu(
     binary, source, tile = build_cpu()
     parameters = Distribution(model, count, tile.panel, moments, update is not None)
     plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
-    spec = KernelSpec(plan.instructions)
+    spec = KernelSpec(plan.instructions, tails=plan.tails)
     return Specialized("cpu", tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)

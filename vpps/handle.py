@@ -685,7 +685,7 @@ class Handle:
         while True:
             assert self._planner is not None
             plan = make(self._planner)
-            spec = KernelSpec(plan.instructions, self._arrangement.chip)
+            spec = KernelSpec(plan.instructions, self._arrangement.chip, plan.tails)
             if self._machine.can_run(spec):
                 return plan
             self._wait()

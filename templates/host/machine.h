@@ -11,6 +11,7 @@ struct Machine {
     pthread_t* threads;
     struct Place { Machine* machine; int id; }* places;
     unsigned* counters[2];  // launch k uses array k & 1 and clears the other: nothing wraps
+    const TailEntry* tails; // the caller's
     VP_TIMELINE(Timeline* timelines;)  // one per virtual processor, the caller's
 };
 enum { SPINS = 100 };  // about two microseconds: what a wait takes when all virtual processors run at once
@@ -63,6 +64,8 @@ Machine* vpps_open(int count, int cores)
 {
     Machine* m = (Machine*)calloc(1, sizeof(Machine));
     m->spins = count > cores ? 0 : SPINS;
+    static const TailEntry none = {0, nullptr};
+    m->tails = &none;
     pthread_mutex_init(&m->lock, nullptr);
     pthread_cond_init(&m->start, nullptr);
     pthread_condattr_t monotonic;
@@ -92,6 +95,12 @@ Machine* vpps_open(int count, int cores)
     return m;
 }
 
+// The programs of the next launch's tails.
+void vpps_set_tails(Machine* m, const TailEntry* tails)
+{
+    m->tails = tails;
+}
+
 // Number of launches begun.
 unsigned vpps_launches(Machine* m)
 {
@@ -112,7 +121,7 @@ int vpps_launch(Machine* m, float* pool, const Word* script)
     memset(m->counters[~m->launches & 1], 0, COUNTERS * COUNTER_WORDS * sizeof(unsigned));
     m->stopped = 0;
     m->running = m->count;
-    m->launch = {0, m->count, pool, script, mine, &m->stopped, m->spins, 1.f, 0, {}};
+    m->launch = {0, m->count, pool, script, mine, m->tails, &m->stopped, m->spins, 1.f, 0, {}};
     pthread_cond_broadcast(&m->start);
     pthread_mutex_unlock(&m->lock);
     return 1;

@@ -48,11 +48,20 @@ struct Slices {
     int row_from, row_to, from, to, part, parts;
 };
 
+struct Vp;
+struct Tail;
+// A program of a tail, in a library of its own (host/tails.h).
+struct TailEntry {
+    Word number;
+    void (*run)(const Vp&, const Tail&);
+};
+
 struct Vp {
     int id, count;         // index within the group, number in the group
     float* pool;           // all floats: weights, gradients, activations
     const Word* script;    // this launch's script
     unsigned* counters;    // this launch's counters, a 128-byte line each
+    const TailEntry* tails;  // of all libraries, ended by one that runs nothing
     unsigned* stopped;     // not zero: position + 1 of the instruction that stopped the launch
     int spins;             // how often a wait looks again before it lets another thread run
     float gradient_scale;  // from clipping by global norm

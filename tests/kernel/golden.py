@@ -22,7 +22,8 @@ def rendered() -> str:
     model, example = tree_lstm(8, embedding=8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
     options = vpps.ChipOptions(tiers={"tree_lstm/W^T": "shared", "Wo": "L2"})
-    spec, _, _ = next(specs(model, example, gpu, gpu.sms, Update(vpps.Adam(), 1, 1, None), 2, options))
+    update = Update(vpps.Adam(), 1, 1, None)
+    spec, _, _ = next(specs(model, example, gpu, gpu.sms, update, 2, options, passes=vpps.Passes()))
     return render_cuda(spec, named=True)
 
 

@@ -37,7 +37,7 @@ def cubin_of(kernel: vpps.Specialized) -> Cubin:
 @pytest.mark.parametrize("arch, program", [(arch, program) for arch in ARCHS for program in PROGRAMS])
 def test_weights_stay_in_registers(arch: str, program: str, record_property: Callable[[str, object], None]) -> None:
     model, example = PROGRAMS[program]()
-    kernel = vpps.specialize(model, example, arch=arch)
+    kernel = vpps.specialize(model, example, arch=arch, passes=vpps.Passes())
     cubin = cubin_of(kernel)
     code = sass.code_of(cubin)
     live = sass.live_registers(code, cubin.name)

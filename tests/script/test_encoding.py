@@ -9,11 +9,15 @@ import vpps
 from vpps.errors import ScriptError
 from vpps.kernel.chip import SCRIPT_WORDS
 from vpps.plan.lower import MAX_SEGMENTS
+from vpps.plan.passes.fusion import MOST
 from vpps.script.disassemble import Operand, decode, disassemble, entry_points, instructions
 from vpps.script.encode import Template, Word, direct, encode, indexed, plain
 from vpps.script.instructions import FORMS, TABLE, Flag, Instruction, Kind
+from vpps.script.tails import Use
 
 pytestmark = pytest.mark.host
+
+VIEWS_OF_ONE = 7  # of a tail's instructions, at most: four operands, a constant, the result before and after
 
 
 @pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)
@@ -25,6 +29,8 @@ def test_every_instruction_survives_the_round_trip(instruction: object) -> None:
             fields[f.name] = direct(100 + k, 7 + k) if k % 2 else indexed(50 + k, k, scalar=True)
         elif f.kind is Kind.SEGMENTS:
             fields[f.name] = [(direct(9, 3), 3), (indexed(4, 1), 2)]
+        elif f.kind is Kind.VIEWS:
+            fields[f.name] = [(direct(9, 3), Use.READ), ((40, 16), Use.SUM), (direct(7, 5), Use.WRITE)]
         else:
             fields[f.name] = 1.5 if f.kind is Kind.FLOAT else 1000 + k
     words = encode(instruction.name, 12, 34, 2, Flag.ACCUMULATE | Flag.ROWS, **fields)
@@ -40,6 +46,9 @@ def test_every_instruction_survives_the_round_trip(instruction: object) -> None:
             assert (operand.address, operand.stride, operand.indexed, operand.scalar) == expected
         elif f.kind is Kind.SEGMENTS:
             assert [w for _, w in d.fields[f.name]] == [3, 2]  # type: ignore[attr-defined]
+        elif f.kind is Kind.VIEWS:
+            views = [(x.address, x.mode, use) for x, use in d.fields[f.name]]  # type: ignore[attr-defined]
+            assert views == [(9, 3, Use.READ), (40, 16, Use.SUM), (7, 5, Use.WRITE)]
         else:
             assert d.fields[f.name] == fields[f.name]
 
@@ -113,5 +122,6 @@ def test_virtual_processors_share_one_stream() -> None:
 
 @pytest.mark.parametrize("instruction", TABLE, ids=lambda i: i.name)
 def test_every_instruction_fits_into_what_a_gpu_holds_of_the_script(instruction: Instruction) -> None:
-    segments = 3 * MAX_SEGMENTS * any(f.kind is Kind.SEGMENTS for f in instruction.fields)
-    assert instruction.fixed_words + segments <= SCRIPT_WORDS
+    repeated = {Kind.SEGMENTS: MAX_SEGMENTS, Kind.VIEWS: MOST * VIEWS_OF_ONE}
+    words = [f.kind.words * repeated.get(f.kind, 0) for f in instruction.fields]
+    assert instruction.fixed_words + sum(words) <= SCRIPT_WORDS

@@ -6,13 +6,15 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from vpps.config import CXX, ISA
 from vpps.errors import CompileError
 from vpps.kernel.cache import cached, key_of
-from vpps.kernel.render import TILES, Tile, render_cpu
+from vpps.kernel.render import TILES, Tile, render_cpu, render_tails
+from vpps.script.tails import Tail
 
 HOW_TO_GET_ONE = (
     "install one (Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install; "
@@ -109,6 +111,17 @@ def build_cpu(timeline: bool = False) -> tuple[Path, str, Tile]:
     """
     tile = tile_of_machine()
     source = render_cpu(tile, timeline)
+    return _compiled(source, tile, "the kernel source"), source, tile
+
+
+def build_tails(tails: Sequence[Tail], timeline: bool = False) -> Path:
+    """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
+    tile = tile_of_machine()
+    return _compiled(render_tails(tails, tile, timeline), tile, "tails of cells")
+
+
+def _compiled(source: str, tile: Tile, what: str) -> Path:
+    """Path of the library of a source."""
     command = tuple(compiler())
     flags = (*FLAGS, *ISA_FLAGS[tile.isa])
     key = key_of(
@@ -123,8 +136,8 @@ def build_cpu(timeline: bool = False) -> tuple[Path, str, Tile]:
             complaints = (
                 "\n".join([line for line in run.stderr.splitlines() if "error" in line][:8]) or run.stderr[:2000]
             )
-            raise CompileError(f"{shlex.join(command)} rejected the kernel source:\n{complaints}")
+            raise CompileError(f"{shlex.join(command)} rejected {what}:\n{complaints}")
         if not binary.is_file():
             raise CompileError(f"{shlex.join(command)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
-    return cached(key, ".so", source, build), source, tile
+    return cached(key, ".so", source, build)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import vpps
 from vpps.errors import CompileError
 from vpps.kernel.chip import SCRIPT_WORDS, THREADS
+from vpps.kernel.programs import lines_of
 from vpps.kernel.spec import KernelSpec
 from vpps.optim import HYPER
 from vpps.script.instructions import (
@@ -24,6 +26,7 @@ from vpps.script.instructions import (
     Flag,
 )
 from vpps.script.slices import TILE_COLUMNS
+from vpps.script.tails import Tail, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,19 @@ TILES: dict[str, Tile] = {
 
 ALWAYS = frozenset({"end", "signal", "wait", "loss"})  # instructions of every kernel
 
-C_TYPES = {"operand": "Operand", "list": "const Word*", "word": "Word", "floating": "float", "segments": "Segments"}
+C_TYPES = {
+    "operand": "Operand",
+    "list": "const Word*",
+    "word": "Word",
+    "floating": "float",
+    "segments": "Segments",
+    "views": "Segments",
+}
 
 HOST_HEADERS = ("host/prelude.h", "math.cuh", "script.cuh")
 HOST_ROUTINES = (
     "host/sync.h",
+    "host/programs.h",
     "elementwise.cuh",
     "random.cuh",
     "host/dropout.h",
@@ -67,6 +78,7 @@ HOST_ROUTINES = (
     "host/matrix.cuh",
     "host/matmul.cuh",
 )
+HOST_TAILS = ("ops/elementwise.cuh", "tails.cuh", "host/tails.h")
 TIMELINE = ("host/timeline.h",)
 TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 
@@ -86,6 +98,7 @@ CUDA_ROUTINES = (
     "cuda/matrix.cuh",
     "cuda/matmul.cuh",
 )
+CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
 
 
 def template_dir() -> Path:
@@ -104,8 +117,8 @@ def _joined(names: tuple[str, ...], named: bool = False) -> str:
     return "\n".join(f"{(folder / n).read_text(encoding='utf-8').strip()}\n" for n in names)
 
 
-def _render(timeline: bool, **values: Any) -> str:
-    """The template, filled in with what all targets have in common and the values given."""
+def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> str:
+    """A template, filled in with what all targets have in common and the values given."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -115,7 +128,7 @@ def _render(timeline: bool, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    text = environment.get_template("kernel.cu.j2").render(
+    text = environment.get_template(template).render(
         version=vpps.__version__,
         timeline=timeline,
         header_words=HEADER_WORDS,
@@ -144,16 +157,10 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
     Args:
         timeline: whether the kernel records what every virtual processor does when (runtime/recording.py).
     """
-    configuration = {
-        "VP_PANEL": (tile.panel, "rows of a packed panel = units of a slice"),
-        "VP_VECTORS": (tile.vectors, "vectors that one pass over a panel multiplies"),
-        "VP_LANES": (tile.lanes, "floats of a vector register; panels hold a whole number of them"),
-        "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a packed matrix"),
-    }
     return _render(
         timeline,
         target=f"cpu: {tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
-        configuration=configuration,
+        configuration=_configuration(tile),
         chip=None,
         headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS),
         routines=_joined(HOST_ROUTINES),
@@ -164,7 +171,38 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
         forms=FORMS,
         table=[i for i in TABLE if not i.on_chip],
         merged={},
+        uses=(),
+        tails=(),
     )
+
+
+def render_tails(tails: Sequence[Tail], tile: Tile, timeline: bool = False) -> str:
+    """Source of a library of tails for the cpu target's kernel.
+
+    Args:
+        timeline: whether they are for the kernel that records one.
+    """
+    return _render(
+        timeline,
+        "tails.cpp.j2",
+        target=f"cpu: {tile.isa}",
+        configuration=_configuration(tile),
+        headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS),
+        routines=_joined(HOST_TAILS),
+        forms={"Tail": FORMS["Tail"]},
+        uses=tuple(Use),
+        tails=sorted(tails, key=lambda t: t.number),
+        lines_of=partial(lines_of, stores_last=False),
+    )
+
+
+def _configuration(tile: Tile) -> dict[str, tuple[int, str]]:
+    return {
+        "VP_PANEL": (tile.panel, "rows of a packed panel = units of a slice"),
+        "VP_VECTORS": (tile.vectors, "vectors that one pass over a panel multiplies"),
+        "VP_LANES": (tile.lanes, "floats of a vector register; panels hold a whole number of them"),
+        "VP_TILE_COLUMNS": (TILE_COLUMNS, "columns of a tile of a packed matrix"),
+    }
 
 
 @lru_cache(maxsize=64)
@@ -194,13 +232,15 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_KEEPS": (int(chip.keeps_gradients), "gradients stay on the chip until the update, of some matrices"),
         "VP_PASSES": (int(chip.makes_passes), "gradients are made slot after slot, of some matrices"),
     }
+    if spec.tails:
+        configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
     return _render(
         False,
         target=f"cuda: {chip.describe()}",
         configuration=configuration,
         chip=chip,
         headers=_joined(CUDA_HEADERS, named),
-        routines=_joined(CUDA_ROUTINES, named),
+        routines=_joined(CUDA_ROUTINES + (CUDA_TAILS if spec.tails else ()), named),
         bounds=f"__launch_bounds__({THREADS}, {chip.blocks_per_sm}) ",
         parameter="const Launch launch",
         enter="Vp vp;\n    if (!enter(vp, launch)) return;",
@@ -209,4 +249,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         table=table,
         # One loop for all elementwise ops with as many operands: code is scarce, and a branch that all take is cheap.
         merged={form: [i for i in table if i.form == form] for form in maps},
+        uses=tuple(Use) if spec.tails else (),
+        tails=sorted(spec.tails, key=lambda t: t.number),
+        lines_of=partial(lines_of, stores_last=True),
     )

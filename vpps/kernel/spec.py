@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from vpps.errors import CompileError
 from vpps.kernel.chip import MEMORY_ONLY, Chip
+from vpps.script.tails import Tail
+
+
+def check_numbers(tails: Iterable[Tail]) -> None:
+    """Raise CompileError where two tails have one number: one chance in 100 000 for a model of 300 of them."""
+    by_number: dict[int, Tail] = {}
+    for tail in tails:
+        if by_number.setdefault(tail.number, tail) != tail:
+            raise CompileError(
+                f"two programs made of cells have the number {tail.number:#x}: write one of the cells a little "
+                "differently, or use Handle(..., passes=vpps.Passes(fusion=False))"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """What the source of a cuda or simt kernel depends on.
+    """What the source of a cuda or simt kernel depends on. On cpu, where one kernel serves all models, tails count.
 
     Attributes:
         instructions: names in the instruction table that it must know; it refuses others.
         chip: which weights the virtual processors hold, and where.
+        tails: programs that it must have code for.
     """
 
     instructions: frozenset[str]
     chip: Chip = MEMORY_ONLY
+    tails: frozenset[Tail] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_numbers(self.tails)
 
     def of(self, vps: int) -> KernelSpec:
         """The same for one number of virtual processors: divisions by it are then multiplications."""
@@ -25,8 +44,10 @@ class KernelSpec:
 
     def joined(self, other: KernelSpec) -> KernelSpec:
         """A kernel for the other one that, if it holds the same weights, can still do what this one can."""
-        return KernelSpec(self.instructions | other.instructions, self.chip) if self.chip == other.chip else other
+        if self.chip != other.chip:
+            return other
+        return KernelSpec(self.instructions | other.instructions, self.chip, self.tails | other.tails)
 
     def covers(self, other: KernelSpec) -> bool:
         """Whether a kernel made for this one can run what was made for the other."""
-        return self.chip == other.chip and self.instructions >= other.instructions
+        return self.chip == other.chip and self.instructions >= other.instructions and self.tails >= other.tails

@@ -29,9 +29,10 @@ def unary(
     flops: int,
     doc: str,
     passes: tuple[int, ...] = (),
+    reads: str = "ay",
     **samples: Any,
 ) -> Op:
-    """Register y = forward(x) with dy/dx = derivative(x, y)."""
+    """Register y = forward(x) with dy/dx = derivative(x, y); `reads` as in `Op`."""
     return register(
         Op(
             name=name,
@@ -43,6 +44,7 @@ def unary(
             cost=_cost(flops),
             device=device,
             passes=passes,
+            reads=(reads,),
             doc=doc,
             samples=samples,
         )
@@ -56,8 +58,9 @@ def binary(
     gradients: Callable[[Array, Array, Array], tuple[Array, Array]],
     doc: str,
     passes: tuple[int, ...] = (),
+    reads: tuple[str, str] = ("aby", "aby"),
 ) -> Op:
-    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either operand may be a scalar."""
+    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either may be a scalar; `reads` as in `Op`."""
 
     def run(attrs: Attrs, a: Array, b: Array) -> Array:
         return forward(batch_dims(a, b), batch_dims(b, a))
@@ -67,7 +70,9 @@ def binary(
         da, db = gradients(batch_dims(a, b), batch_dims(b, a), dy)
         return unbroadcast(da, a), unbroadcast(db, b)
 
-    return register(Op(name, Form.MAP, 2, _same_shape, run, back, _cost(1), device, passes=passes, doc=doc))
+    return register(
+        Op(name, Form.MAP, 2, _same_shape, run, back, _cost(1), device, passes=passes, reads=reads, doc=doc)
+    )
 
 
 def constant(
@@ -78,6 +83,7 @@ def constant(
     doc: str,
     passes: tuple[int, ...] = (),
     sample: float = 0.75,
+    reads: str = "ay",
 ) -> Op:
     """Register y = forward(x, value), `value` a Python constant, with dy/dx = derivative(x, y, value)."""
     return register(
@@ -92,6 +98,7 @@ def constant(
             device=device,
             attrs=("value",),
             passes=passes,
+            reads=(reads,),
             doc=doc,
             samples={"value": sample},
         )
@@ -112,27 +119,49 @@ def _gelu_argument(x: Array) -> Array:
     return argument
 
 
-unary("tanh", "Tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent")
-unary("sigmoid", "Sigmoid", _sigmoid, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))")
-unary("relu", "Relu", lambda x: np.maximum(x, 0), lambda x, y: (x > 0) * 1.0, 1, "max(x, 0); its slope at 0 is 0")
-unary("exp", "Exp", np.exp, lambda x, y: y, 8, "e to the power of x")
-unary("log", "Log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", low=0.2, high=3.0)
-unary("square", "Square", np.square, lambda x, y: 2 * x, 1, "x times x")
-unary("neg", "Neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x")
-unary("copy", "Copy", lambda x: x.copy(), lambda x, y: np.ones_like(x), 0, "x itself, in memory of its own", (0,))
+unary("tanh", "Tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", reads="y")
+unary("sigmoid", "Sigmoid", _sigmoid, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", reads="y")
+unary(
+    "relu",
+    "Relu",
+    lambda x: np.maximum(x, 0),
+    lambda x, y: (x > 0) * 1.0,
+    1,
+    "max(x, 0); its slope at 0 is 0",
+    reads="a",
+)
+unary("exp", "Exp", np.exp, lambda x, y: y, 8, "e to the power of x", reads="y")
+unary("log", "Log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", low=0.2, high=3.0, reads="a")
+unary("square", "Square", np.square, lambda x, y: 2 * x, 1, "x times x", reads="a")
+unary("neg", "Neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x", reads="")
+unary(
+    "copy",
+    "Copy",
+    lambda x: x.copy(),
+    lambda x, y: np.ones_like(x),
+    0,
+    "x itself, in memory of its own",
+    (0,),
+    reads="",
+)
 
-binary("add", "Add", np.add, lambda a, b, dy: (dy, dy), "a plus b", (0, 1))
-binary("sub", "Sub", np.subtract, lambda a, b, dy: (dy, -dy), "a minus b", (0,))
-binary("mul", "Mul", np.multiply, lambda a, b, dy: (dy * b, dy * a), "a times b, element by element")
+binary("add", "Add", np.add, lambda a, b, dy: (dy, dy), "a plus b", (0, 1), reads=("", ""))
+binary("sub", "Sub", np.subtract, lambda a, b, dy: (dy, -dy), "a minus b", (0,), reads=("", ""))
+binary("mul", "Mul", np.multiply, lambda a, b, dy: (dy * b, dy * a), "a times b, element by element", reads=("b", "a"))
 
-constant("scale", "Scale", lambda x, c: x * c, lambda x, y, c: np.full_like(x, c), "x times a Python constant")
-constant("shift", "Shift", lambda x, c: x + c, lambda x, y, c: np.ones_like(x), "x plus a Python constant", (0,))
+constant(
+    "scale", "Scale", lambda x, c: x * c, lambda x, y, c: np.full_like(x, c), "x times a Python constant", reads=""
+)
+constant(
+    "shift", "Shift", lambda x, c: x + c, lambda x, y, c: np.ones_like(x), "x plus a Python constant", (0,), reads=""
+)
 constant(
     "at_least",
     "AtLeast",
     np.maximum,
     lambda x, y, c: (x > c) * 1.0,
     "the larger of x and a Python constant; its slope at the constant is 0",
+    reads="a",
 )
 constant(
     "at_most",
@@ -140,6 +169,7 @@ constant(
     np.minimum,
     lambda x, y, c: (x < c) * 1.0,
     "the smaller of x and a Python constant; its slope at the constant is 0",
+    reads="a",
 )
 constant(
     "leaky_relu",
@@ -148,6 +178,7 @@ constant(
     lambda x, y, c: np.where(x > 0, 1.0, c),
     "x where positive, else x times a Python constant",
     sample=0.1,
+    reads="a",
 )
 constant(
     "elu",
@@ -156,11 +187,12 @@ constant(
     lambda x, y, c: np.where(x > 0, 1.0, c * np.exp(np.minimum(x, 0))),
     "x where positive, else a Python constant times exp(x) - 1",
     sample=1.3,
+    reads="ay",
 )
 
-unary("sqrt", "Sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", low=0.2, high=3.0)
-unary("reciprocal", "Reciprocal", np.reciprocal, lambda x, y: -y * y, 8, "1 divided by x", low=0.4, high=3.0)
-unary("abs", "Abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; its slope at 0 is 0")
+unary("sqrt", "Sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", low=0.2, high=3.0, reads="y")
+unary("reciprocal", "Reciprocal", np.reciprocal, lambda x, y: -y * y, 8, "1 divided by x", low=0.4, high=3.0, reads="y")
+unary("abs", "Abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; its slope at 0 is 0", reads="a")
 unary(
     "softplus",
     "Softplus",
@@ -168,6 +200,7 @@ unary(
     lambda x, y: _sigmoid(x),
     20,
     "log(1 + exp(x)), stable for large x of either sign",
+    reads="a",
 )
 unary(
     "gelu",
@@ -179,15 +212,24 @@ unary(
     ),
     25,
     "Gaussian error linear unit, the tanh form (Hendrycks & Gimpel 2016)",
+    reads="a",
 )
 
-binary("div", "Div", np.divide, lambda a, b, dy: (dy / b, -dy * a / (b * b)), "a divided by b, element by element")
+binary(
+    "div",
+    "Div",
+    np.divide,
+    lambda a, b, dy: (dy / b, -dy * a / (b * b)),
+    "a divided by b, element by element",
+    reads=("b", "by"),
+)
 binary(
     "maximum",
     "Maximum",
     np.maximum,
     lambda a, b, dy: (dy * (a >= b), dy * (a < b)),
     "the larger of a and b, element by element; equal ones count as a",
+    reads=("ab", "ab"),
 )
 binary(
     "minimum",
@@ -195,6 +237,7 @@ binary(
     np.minimum,
     lambda a, b, dy: (dy * (a <= b), dy * (a > b)),
     "the smaller of a and b, element by element; equal ones count as a",
+    reads=("ab", "ab"),
 )
 
 register(

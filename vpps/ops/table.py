@@ -68,6 +68,8 @@ class Op:
         device: struct in templates/ops that holds the device code ("" where the form has its own instruction).
         attrs: names of the static attributes.
         passes: operands whose gradient is the result's gradient itself, so that backward needs no instruction for them.
+        reads: of a map, what the device code of each operand's gradient reads besides the result's gradient: "a" and
+            "b" are the operands, "y" is the result. Nothing else has to be kept for it.
         differentiable: False for ops that stop the gradient.
         doc: one line for the reference page.
     """
@@ -83,6 +85,7 @@ class Op:
     indices: int = 0
     attrs: tuple[str, ...] = ()
     passes: tuple[int, ...] = ()
+    reads: tuple[str, ...] = ()
     differentiable: bool = True
     doc: str = ""
     samples: Mapping[str, Any] = field(default_factory=dict)  # hints for generated tests: value ranges, attributes

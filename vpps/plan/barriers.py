@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.plan.instr import Args, BesideGradient, Elements, Expand, Instr, ListKey, Offsets, Uses, View
+from vpps.plan.instr import Args, BesideGradient, Elements, Expand, Instr, Listed, ListKey, Offsets, Uses, View
 from vpps.script.instructions import Role
 from vpps.script.slices import turn_owners, unit_owners
 
@@ -144,15 +144,18 @@ def _owners_of_view(view: View, writers: Sequence[_Access]) -> NDArray[np.int16]
 def _readers(instr: Instr, vps: tuple[int, int]) -> list[tuple[int, NDArray[np.int16] | None]]:
     """How an instruction reads what vertices of other steps hand over: width, and who reads each unit; None where that
     may be anybody."""
-    mine = None if instr.rows else owners_of(instr, *vps)
+    mine = None if instr.rows or instr.reads_parts else owners_of(instr, *vps)
     found: list[tuple[int, NDArray[np.int16] | None]] = []
     for role, view in instr.views():
         if view.slab >= 0 or view.rows is None or not _of_others(view.rows):
             continue
         by_units = role in (Role.READ, Role.WRITE) and view.width == instr.width and view.offset == 0
         found.append((view.width, mine if by_units and not isinstance(view.rows, BesideGradient) else None))
-    lists = [v for v in instr.values.values() if isinstance(v, Uses) or (isinstance(v, Offsets) and _of_others(v.of))]
-    return found + [(instr.width, mine if instr.name == "gather_sum" else None) for _ in lists]
+    summed = [instr.values.get("offsets")]
+    if instr.tail is not None:
+        summed = [what.offsets for _, what in instr.operands["views"] if isinstance(what, Listed)]
+    lists = [v for v in summed if isinstance(v, Uses) or (isinstance(v, Offsets) and _of_others(v.of))]
+    return found + [(instr.width, mine if instr.name in ("gather_sum", "tail") else None) for _ in lists]
 
 
 def _of_others(key: ListKey) -> bool:

@@ -33,6 +33,7 @@ from vpps.plan.topology import Topology, known_policy
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
 from vpps.script.products import Sequel
+from vpps.script.tails import Tail
 from vpps.script.verify import Layout
 
 
@@ -52,6 +53,7 @@ class Plan:
         tables: used rows of each lookup table that has one.
         held: gradients that the pool holds after the launch for a later one.
         instructions: names of those that it uses.
+        tails: programs of those that it uses.
         sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         make_layout: see `layout`.
@@ -70,6 +72,7 @@ class Plan:
     tables: dict[Parameter, UsedRows]
     held: Held
     instructions: frozenset[str]
+    tails: frozenset[Tail]
     encoded: tuple[int, int]
     make_layout: Callable[[], Layout]
     sequel: Sequel | None = None
@@ -145,9 +148,9 @@ class Planner:
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
         self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
-        self._cells: dict[TracedCell, CellTemplates] = {}
+        self._cells: dict[tuple[TracedCell, bool], CellTemplates] = {}
         self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
-        self._of_parts: dict[tuple[Part, ...], list[PartTemplates]] = {}
+        self._of_parts: dict[tuple[tuple[Part, ...], bool], list[PartTemplates]] = {}
 
     def check(self, cell: TracedCell) -> None:
         """Raise ModelError where a cell uses a parameter of another model."""
@@ -155,12 +158,16 @@ class Planner:
             if p not in self.distribution.places:
                 raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
 
-    def templates(self, cell: TracedCell) -> CellTemplates:
-        """The encoded cell. Raises ModelError where it uses a parameter of another model."""
-        known = self._cells.get(cell)
+    def templates(self, cell: TracedCell, training: bool = True) -> CellTemplates:
+        """The encoded cell; for inference another one where training keeps values that only backward reads.
+
+        Raises ModelError where it uses a parameter of another model.
+        """
+        training = training or not self.passes.fusion
+        known = self._cells.get((cell, training))
         if known is None:
             self.check(cell)
-            known = self._cells[cell] = self._encode(cell)
+            known = self._cells[cell, training] = self._encode(cell, training=training)
         return known
 
     def split(self, block: BlockArrays, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
@@ -170,13 +177,15 @@ class Planner:
             self._parts[key] = lazy_batching.split(*key)
         return self._parts[key]
 
-    def templates_of(self, parts: tuple[Part, ...]) -> list[PartTemplates]:
-        """The encoded parts of a cell."""
-        known = self._of_parts.get(parts)
+    def templates_of(self, parts: tuple[Part, ...], training: bool = True) -> list[PartTemplates]:
+        """The encoded parts of a cell, as `templates`."""
+        training = training or not self.passes.fusion
+        known = self._of_parts.get((parts, training))
         if known is None:
             for part in parts:
                 self.check(part.cell)
-            known = self._of_parts[parts] = encode_parts(parts, self._encode)
+            encode = partial(self._encode, training=training)
+            known = self._of_parts[parts, training] = encode_parts(parts, encode)
         return known
 
     def streams(self, parts: tuple[Part, ...], training: bool) -> bool:
@@ -185,7 +194,8 @@ class Planner:
         if not self.passes.streaming or self.schedule.exclusive:
             return False
         cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
-        if len(cell.forward) != 1 or not (training or not cell.slab_groups(False).of_life[Life.SCRATCH]):
+        given_back = cell.slab_groups(training).of_life[Life.FORWARD if training else Life.SCRATCH]
+        if len(cell.forward) != 1 or given_back:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
 
@@ -251,7 +261,7 @@ class _Build:
         self.grouping: Grouping | None = None
         self.schedule: Schedule
         if self.distribution.groups > 1:
-            cells = [planner.templates(b.cell) for b in topology.blocks]
+            cells = [planner.templates(b.cell, training=not skip_rest) for b in topology.blocks]
             runs = needed if skip_rest else np.ones_like(needed)
             self.grouping = group_vertices(topology, cells, of_vertex, self.distribution.groups, runs)
             of_vertex, groups = self.grouping.stages, self.grouping.groups
@@ -277,12 +287,12 @@ class _Build:
         """Arrange the rows of a block, or of all parts of one, which have them in the same order."""
         arguments = self.distribution, needed[piece.arrays.calls], skip_rest, self.addresses
         if not piece.parts:
-            whole = planner.templates(piece.arrays.cell)
+            whole = planner.templates(piece.arrays.cell, training=not skip_rest)
             self.blocks.append(BlockPlan(piece.arrays, whole, piece.stage, piece.group, *arguments))
             return
         made: dict[int, BlockPlan] = {}
         first = planned.index(piece)
-        of_parts = planner.templates_of(piece.parts)
+        of_parts = planner.templates_of(piece.parts, training=not skip_rest)
         order: Ints | None = None
         for k in sorted(range(len(piece.parts)), key=lambda k: piece.parts[k].batching is not Batching.LEVEL):
             part = planned[first + k]
@@ -375,6 +385,7 @@ class _Build:
             tables,
             held,
             frozenset(self.writer.names).union(*(b.cell.instructions_used(end is not None) for b in self.blocks)),
+            frozenset[Tail]().union(*(b.cell.tails_used(end is not None) for b in self.blocks)),
             (began, time.perf_counter_ns()),
             self._layout,
             end.sequel if end is not None else None,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from vpps.model import Lookup, Parameter
 from vpps.plan.distribution import ZERO
 from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Kind, Role
+from vpps.script.tails import Tail, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,17 @@ class View(NamedTuple):
         return self.slab < 0 and self.rows is None
 
 
+class Listed(NamedTuple):
+    """Sums of rows that a tail makes: CSR offsets, and floats into each of the rows that they list."""
+
+    offsets: ListKey
+    shift: int
+
+
+# What a view of a tail is: rows to read or write, sums, or a constant.
+TailView = tuple[Use, View | Listed | float]
+
+
 NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
 
 
@@ -183,7 +195,7 @@ class Instr:
         node: of the traced cell, for messages.
         domain: whose rows it counts.
         width, parts: of a row of the result; parts says how its units are dealt to virtual processors.
-        operands: field name -> view (or list of views for segments).
+        operands: field name -> view (or list of views for segments, of `TailView` for a tail).
         values: field name -> int, float, or key of an index list.
         rows: slices are rows (flag ROWS).
         alone: one virtual processor computes all of it (flag ALONE).
@@ -195,6 +207,8 @@ class Instr:
         owned: it works on the rows of a matrix that each virtual processor holds on the chip (flag OWNED).
         turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
         for_all: the virtual processors of all groups divide it (flag ALL).
+        tail: the program of a tail.
+        reads_parts: of what other vertices have written it reads a part of the units.
     """
 
     name: str
@@ -214,6 +228,8 @@ class Instr:
     owned: bool = False
     turns: bool = False
     for_all: bool = False
+    tail: Tail | None = None
+    reads_parts: bool = False
 
     @property
     def flags(self) -> Flag:
@@ -243,6 +259,9 @@ class Instr:
                 found.append((f.role, self.operands[f.name]))
             elif f.kind is Kind.SEGMENTS:
                 found.extend((f.role, v) for v in self.operands[f.name])
+            elif f.kind is Kind.VIEWS:
+                roles = {Use.READ: Role.READ, Use.WRITE: Role.WRITE}
+                found.extend((roles[use], v) for use, v in self.operands[f.name] if use in roles)
         return found + [(Role.READ, v) for v in self.gathers]
 
 

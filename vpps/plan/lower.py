@@ -45,12 +45,16 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.passes import Passes
+from vpps.plan.passes.fusion import fuse
 from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
 # Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script
 # (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are made.
 MAX_SEGMENTS = 256
+
+# Nodes that compute nothing.
+SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS)
 
 
 class LoweredCell:
@@ -62,6 +66,7 @@ class LoweredCell:
         passes: of the cell compiler.
         first_beside: arguments from this position on are values of other parts of the cell, in the same rows.
         taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
+        training: False for inference alone: no backward, and nothing is kept for one.
 
     Attributes:
         cell: the traced cell.
@@ -82,6 +87,7 @@ class LoweredCell:
         passes: Passes,
         first_beside: int | None = None,
         taken_back: Collection[int] = (),
+        training: bool = True,
     ) -> None:
         self.cell = cell
         self.first_beside = len(cell.kinds) if first_beside is None else first_beside
@@ -95,7 +101,7 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements | Beside, View]] = []
         self.input_gradient: View | None = None
-        Lowering(self, distribution, exclusive, passes).run()
+        Lowering(self, distribution, exclusive, passes).run(training)
 
 
 class Lowering:
@@ -133,6 +139,11 @@ class Lowering:
             uses[o] += 1
         return uses
 
+    @property
+    def _is_bare(self) -> bool:
+        """Whether the cell is a single op, as a bare one on a graph is: those never take a kernel of their own."""
+        return sum(live and node.op.form not in SOURCES for live, node in zip(self.live, self.nodes, strict=True)) < 2
+
     def _needs(self) -> list[bool]:
         """Which nodes have a gradient that something wants."""
         needs = [False] * len(self.nodes)
@@ -157,13 +168,21 @@ class Lowering:
 
     # ---- emission
 
-    def run(self) -> None:
+    def run(self, training: bool) -> None:
         """Fill the LoweredCell."""
         for i, node in enumerate(self.nodes):
             if self.live[i]:
                 self._forward(i, node)
         self.out.outputs = [self.view_of(o) for o in self.outputs]
         self.out.n_forward_slabs = len(self.out.slabs)
+        if training:
+            self._all_backward()
+        if self.passes.fusion and not self._is_bare:
+            fuse(self.out, self.passes.recompute)
+        for instrs in (self.out.forward, self.out.backward):
+            assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
+
+    def _all_backward(self) -> None:
         self.emit_to = self.out.backward
         for k, o in enumerate(self.outputs):
             if self.needs[o] and k in self.out.taken_back:
@@ -174,8 +193,6 @@ class Lowering:
         for i in reversed(range(len(self.nodes))):
             if self.live[i] and self.needs[i]:
                 self._backward(i, self.nodes[i])
-        for instrs in (self.out.forward, self.out.backward):
-            assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
 
     def emit(
         self,

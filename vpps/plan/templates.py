@@ -10,12 +10,14 @@ from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.ops import size
 from vpps.plan.barriers import follows_freely, in_groups
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Beside, BesideGradient, Data, Instr, ListKey, ParameterGradient, RandomKey, View
+from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Listed, ListKey, ParameterGradient, RandomKey, View
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import WHOLE, SlabGroups
 from vpps.plan.passes import Passes
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
+from vpps.script.tails import Tail, Use
+from vpps.values import float_word
 
 
 class Gathered(NamedTuple):
@@ -59,6 +61,7 @@ class CellTemplates:
         passes: of the cell compiler.
         first_beside: see LoweredCell.
         taken_back: likewise, with the floats from one row of such gradients to the next.
+        training: see LoweredCell.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
@@ -79,11 +82,12 @@ class CellTemplates:
         cell: TracedCell,
         first_beside: int | None = None,
         taken_back: Mapping[int, int] | None = None,
+        training: bool = True,
     ) -> None:
         self.cell = cell
         self.passes = passes
         self._taken_back = {} if taken_back is None else taken_back
-        self.lowered = LoweredCell(cell, distribution, exclusive, passes, first_beside, self._taken_back)
+        self.lowered = LoweredCell(cell, distribution, exclusive, passes, first_beside, self._taken_back, training)
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
         self.keys: dict[ListKey, int] = {}
@@ -107,6 +111,7 @@ class CellTemplates:
         self._slab_groups: dict[bool, SlabGroups] = {}
         self._names: dict[bool, frozenset[str]] = {}
         self._numbers: dict[bool, frozenset[int]] = {}
+        self._tails: dict[bool, frozenset[Tail]] = {}
 
     def instructions_used(self, training: bool) -> frozenset[str]:
         """Names of its instructions."""
@@ -115,6 +120,13 @@ class CellTemplates:
             gradients = [g.instr for g, _ in self.gradients] if training else []
             self._names[training] = frozenset(i.name for i in [*instrs, *gradients])
         return self._names[training]
+
+    def tails_used(self, training: bool) -> frozenset[Tail]:
+        """Programs of its tails."""
+        if training not in self._tails:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
+            self._tails[training] = frozenset(i.tail for i in instrs if i.tail is not None)
+        return self._tails[training]
 
     def numbers_used(self, training: bool) -> frozenset[int]:
         """Numbers of the matrices on the chip that its products multiply by."""
@@ -187,6 +199,10 @@ class CellTemplates:
         scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
         if field.elements:  # counted from the cell's first element, whatever vertices the instruction has
             return indexed(self._list(view.row_list(instr.elements), per_row=0), view.offset, scalar)
+        return self._rows(view, instr, scalar)
+
+    def _rows(self, view: View, instr: Instr, scalar: bool) -> OperandWords:
+        """Words of a view with a row for each of an instruction's."""
         if view.shared:
             return direct(view.address + view.offset, 0, scalar)
         if view.slab >= 0 and view.domain == instr.domain:
@@ -206,6 +222,17 @@ class CellTemplates:
         assert isinstance(kind, Vector)
         return size(kind.shape)  # what crosses is computed into a slab of its own
 
+    def _tail_view(self, use: Use, what: View | Listed | float, instr: Instr) -> tuple[OperandWords, int]:
+        """Words of a view of a tail."""
+        words: OperandWords
+        if isinstance(what, Listed):
+            words = self._list(what.offsets), what.shift
+        elif isinstance(what, View):
+            words = self._rows(what, instr, scalar=what.width != instr.width)
+        else:
+            words = float_word(what), 0
+        return words, use
+
     def encode(self, instr: Instr) -> list[AnyWord]:
         """Words of an instruction; views and lists become bases."""
         fields: dict[str, Any] = {}
@@ -214,6 +241,8 @@ class CellTemplates:
                 fields[field.name] = self._operand(instr.operands[field.name], instr, field)
             elif field.kind is Kind.SEGMENTS:
                 fields[field.name] = [(self._operand(v, instr, field), v.width) for v in instr.operands[field.name]]
+            elif field.kind is Kind.VIEWS:
+                fields[field.name] = [self._tail_view(use, v, instr) for use, v in instr.operands[field.name]]
             elif field.kind is Kind.LIST:
                 key = instr.values[field.name]
                 fields[field.name] = 0 if key is None else self._list(key)

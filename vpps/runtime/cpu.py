@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.cache import load_library
-from vpps.kernel.host_compiler import build_cpu
-from vpps.kernel.spec import KernelSpec
+from vpps.kernel.host_compiler import build_cpu, build_tails
+from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
 from vpps.runtime.recording import Recording
 from vpps.script.products import Sequel
+from vpps.script.tails import Tail
 from vpps.values import as_index
 
 MAX_VPS = 1024
@@ -41,6 +42,8 @@ def _library(path: Path) -> ctypes.CDLL:
     lib.vpps_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     lib.vpps_wait.restype = ctypes.c_long
     lib.vpps_wait.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lib.vpps_set_tails.restype = None
+    lib.vpps_set_tails.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     lib.vpps_apply.restype = None
     lib.vpps_apply.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long]
     if hasattr(lib, "vpps_timeline"):  # compiled to record one
@@ -62,6 +65,22 @@ def _aligned_zeros(floats: int) -> NDArray[np.float32]:
     return raw[shift : shift + floats]
 
 
+class _TailEntry(ctypes.Structure):
+    """An entry of a table of tails. Mirrors TailEntry in templates/host/prelude.h."""
+
+    _fields_ = (("number", ctypes.c_uint32), ("run", ctypes.c_void_p))
+
+
+@lru_cache(maxsize=256)
+def _entries(path: Path) -> tuple[tuple[int, int], ...]:
+    """The table of a library of tails: number and address of each. The library stays loaded."""
+    table = ctypes.pointer(_TailEntry.in_dll(load_library(path), "vpps_tails"))
+    found: list[tuple[int, int]] = []
+    while table[len(found)].run:
+        found.append((int(table[len(found)].number), int(table[len(found)].run)))
+    return tuple(found)
+
+
 class _State:
     """What the finalizer needs; holds no reference to the CpuMachine."""
 
@@ -70,6 +89,7 @@ class _State:
         self.handle = handle
         self.pid = os.getpid()
         self.alive: list[Any] = []  # memory that a launch in flight uses
+        self.table: Any = None  # of tails
 
     def shutdown(self) -> None:
         """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot leave half done: the pool
@@ -104,6 +124,9 @@ class CpuMachine:
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
         path, self.source, tile = build_cpu(timeline)
+        self._timeline = timeline
+        self._tails: dict[Tail, None] = {}  # that there is code for
+        self._entries: list[tuple[int, int]] = []
         self.panel = tile.panel
         self.arch = tile.isa
         self.vps = count
@@ -167,11 +190,22 @@ class CpuMachine:
         """Nobody reports any."""
 
     def can_run(self, spec: KernelSpec) -> bool:
-        """One kernel serves every model."""
-        return True
+        """One kernel serves every model, but for tails of cells."""
+        return self._tails.keys() >= spec.tails
 
     def specialise(self, spec: KernelSpec) -> None:
-        """Nothing to do."""
+        """Have code for the tails that `spec` names. No launch may be running. Raises CompileError."""
+        new = [tail for tail in spec.tails if tail not in self._tails]
+        if not new:
+            return
+        check_numbers(spec.tails | self._tails.keys())
+        self._entries.extend(_entries(build_tails(new, self._timeline)))
+        self._tails.update(dict.fromkeys(new))
+        table = (_TailEntry * (len(self._entries) + 1))()  # the last one stays zero: it runs nothing
+        for entry, (number, address) in zip(table, self._entries, strict=False):
+            entry.number, entry.run = number, address
+        self._state.lib.vpps_set_tails(self._state.handle, table)
+        self._state.table = table
 
     def wait(self, number: int | None = None) -> Failure | None:
         """Wait for the launch to end. None if all went well."""

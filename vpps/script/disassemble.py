@@ -22,6 +22,7 @@ from vpps.script.instructions import (
     Kind,
 )
 from vpps.script.products import Sequel, entered_at
+from vpps.script.tails import Use
 
 Words = NDArray[np.uint32]
 
@@ -60,7 +61,7 @@ class Decoded:
     Attributes:
         position: of its first word.
         words: how many it has.
-        fields: by name; operands, ints, floats, or lists of (operand, width).
+        fields: by name; operands, ints, floats, or lists of (operand, width) or (operand, use).
     """
 
     position: int
@@ -92,7 +93,11 @@ def decode(script: Words, position: int) -> Decoded:
             fields[f.name] = Operand(int(script[at]), int(script[at + 1]))
         elif f.kind is Kind.FLOAT:
             fields[f.name] = float(script[at : at + 1].view(np.float32)[0])
-        elif f.kind is Kind.SEGMENTS:
+        elif f.kind.repeated:
+            if (end - at) % 3:
+                raise ScriptError(
+                    f"word {position}: {instruction.name} of {words} words ends within one of its {f.name}"
+                )
             fields[f.name] = [
                 (Operand(int(script[i]), int(script[i + 1])), int(script[i + 2])) for i in range(at, end, 3)
             ]
@@ -152,14 +157,24 @@ def _streams(script: Words, entries: list[int], origin: Callable[[int], str]) ->
         yield f"; virtual processors {', '.join(map(str, vps))}, from word {entry}"
         for d in instructions(script, entry):
             flags = "".join(f".{name.lower()}" for name, f in Flag.__members__.items() if d.flags & f)
-            fields = ", ".join(f"{name}={_text(value)}" for name, value in d.fields.items())
+            fields = ", ".join(f"{f.name}={_text(d.fields[f.name], f.kind)}" for f in d.instruction.fields)
             shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
             where = origin(d.position)
             text = f"{d.position:8d}  {d.instruction.name + flags:28s} {shape:18s} {fields}".rstrip()
             yield f"{text}  ; {where}" if where else text
 
 
-def _text(value: object) -> str:
+def _text(value: object, kind: Kind) -> str:
     if isinstance(value, list):
-        return "(" + " ".join(f"{x}:{width}" for x, width in value) + ")"
+        shown = _view if kind is Kind.VIEWS else "{}:{}".format
+        return "(" + " ".join(shown(x, word) for x, word in value) + ")"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _view(x: Operand, use: int) -> str:
+    """A view of a tail."""
+    if use in (Use.SUM, Use.MEAN):
+        return f"{Use(use).name.lower()} of lists {x.address}" + (f" + {x.mode}" if x.mode else "")
+    if use == Use.CONSTANT:
+        return f"{np.uint32(x.address).view(np.float32):g}"
+    return f"{'to ' if use == Use.WRITE else ''}{x}"

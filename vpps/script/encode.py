@@ -58,7 +58,7 @@ def encode(
         n: rows.
         width: floats of a row of the result.
         fields: by the names of the instruction table; operands as made by `direct` and `indexed`, segments as a list of
-            (operand, width).
+            (operand, width), views as one of (operand, use).
     """
     instruction = BY_NAME[name]
     body: list[AnyWord] = []
@@ -68,9 +68,9 @@ def encode(
             body.extend(value)
         elif field.kind is Kind.FLOAT:
             body.append(float_word(value))
-        elif field.kind is Kind.SEGMENTS:
-            for operand, columns in value:
-                body.extend((*operand, columns))
+        elif field.kind.repeated:
+            for operand, word in value:
+                body.extend((*operand, word))
         else:
             body.append(value)
     assert not fields, f"{name} has no fields {sorted(fields)}"

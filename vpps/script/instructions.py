@@ -12,6 +12,7 @@ Field kinds:
     word: an unsigned integer (a pool address where the name says so).
     float: an IEEE single.
     segments: any number of (operand, width) pairs to the end of the instruction.
+    views: any number of (operand, use) pairs to the end of the instruction, see `tails.py`.
 
 Instructions on lists count vertices and work on the elements of their lists: rows `elements[r]` to `elements[r + 1]` of
 the operands that are marked so are the elements of vertex r; row 0 is the first element of the cell.
@@ -74,11 +75,17 @@ class Kind(Enum):
     WORD = "word"
     FLOAT = "floating"
     SEGMENTS = "segments"
+    VIEWS = "views"
 
     @property
     def words(self) -> int:
-        """Words it takes (segments: per segment)."""
-        return {Kind.OPERAND: 2, Kind.SEGMENTS: 3}.get(self, 1)
+        """Words it takes (segments and views: each of them)."""
+        return {Kind.OPERAND: 2, Kind.SEGMENTS: 3, Kind.VIEWS: 3}.get(self, 1)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether there are any number of them, to the end of the instruction."""
+        return self in (Kind.SEGMENTS, Kind.VIEWS)
 
 
 class Role(Enum):
@@ -141,8 +148,8 @@ class Instruction:
 
     @property
     def fixed_words(self) -> int:
-        """Words without segments."""
-        return HEAD_WORDS + sum(f.kind.words for f in self.fields if f.kind is not Kind.SEGMENTS)
+        """Words without segments and views."""
+        return HEAD_WORDS + sum(f.kind.words for f in self.fields if not f.kind.repeated)
 
 
 def _operand(name: str, role: Role, width: str = "", elements: bool = False) -> Field:
@@ -215,6 +222,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
         _operand("dy", Role.READ_ROWS),
         Field("x", Kind.SEGMENTS, Role.READ_ROWS),
     ),
+    "Tail": (Field("number", Kind.WORD), Field("views", Kind.VIEWS)),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
     "Matvec": (DST, _operand("bias", Role.READ), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
     "Load": _MATRIX,
@@ -331,6 +339,7 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
             form = f"{'Map' if loop == 'map' else 'Row'}{op.arity + 2}"
             doc = f"gradient of {op.name} with respect to operand {k}"
             yield f"{op.name}.grad{k}", form, f"{loop}<&{op.device}::{function}{n}>", units, doc
+    yield "tail", "Tail", "tail", units, "a run of elementwise instructions in one loop, by the program of that number"
     for optimizer in OPTIMIZERS:
         doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of its matrix"
         yield f"outer_update.{optimizer.name}", "OuterUpdate", f"outer_update<{optimizer.device}>", tiles, doc

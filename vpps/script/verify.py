@@ -31,6 +31,7 @@ from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instr
 from vpps.script.instructions import Flag, Kind, Role, Slices
 from vpps.script.products import Product, Sequel, entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
+from vpps.script.tails import Use
 
 Ints = NDArray[np.int64]
 
@@ -346,6 +347,17 @@ class Verifier:
                 assert isinstance(value, list)
                 for operand, width in value:
                     yield self.cells(d, operand, rows, np.arange(width)), READ
+            elif f.kind is Kind.VIEWS:
+                assert isinstance(value, list)
+                for operand, use in value:
+                    if use in (Use.SUM, Use.MEAN):
+                        yield self.listed_rows(d, operand.address, operand.mode, rows, units), READ
+                    elif use in (Use.READ, Use.WRITE):
+                        cells = self.cells(d, operand, rows, np.array([0]) if operand.scalar else units)
+                        if use == Use.READ:
+                            yield cells, READ
+                        else:
+                            writes.append(cells)
         yield from self.special(p, d, rows, units)
         for cells in writes:
             if d.flags & Flag.ACCUMULATE:
@@ -358,6 +370,12 @@ class Verifier:
         if (np.diff(first) < 0).any():
             self.fail(d, f"a list ends before it begins: rows {first.tolist()}")
         return np.arange(first[0], first[-1])
+
+    def listed_rows(self, d: Decoded, offsets: int, shift: int, rows: Ints, units: Ints) -> Ints:
+        """Elements of the rows that CSR offsets list for some rows, each `shift` floats in."""
+        ends = self.list(d, offsets, np.append(rows, rows[-1] + 1))
+        entries = self.list(d, 0, np.arange(ends[0], ends[-1]))
+        return self.grid(d, entries + shift, units)
 
     def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, Access]]:
         """Accesses that fields other than operands stand for."""
@@ -376,9 +394,7 @@ class Verifier:
         elif name == "DivideByCount":
             self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
         if name == "GatherSum":
-            offsets = self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
-            entries = self.list(d, 0, np.arange(offsets[0], offsets[-1]))
-            yield self.grid(d, entries + self.word(d, "shift"), units), READ
+            yield self.listed_rows(d, self.word(d, "offsets"), self.word(d, "shift"), rows, units), READ
         elif name == "Matmul":
             inner, a_width, b_width = (self.word(d, k) for k in ("inner", "a_width", "b_width"))
             if a_width % inner or b_width % inner or a_width // inner * (b_width // inner) != d.width:

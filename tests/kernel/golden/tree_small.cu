@@ -18,6 +18,7 @@
 #define VP_SUMS 192                 // floats of partial sums
 #define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
 #define VP_PASSES 0                 // gradients are made slot after slot, of some matrices
+#define VP_MOST_SUMS 2              // of listed rows, that a tail begins with
 
 // ---- words of the script
 #define VP_HEADER_WORDS 4           // of a script; then one entry point per virtual processor
@@ -27,6 +28,7 @@
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
 #define VP_COUNTERS     8           // of signals
 enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128 };  // flags
+enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4 };  // of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
@@ -338,6 +340,17 @@ struct PackedMatmulGradient {
     }
 };
 
+struct Tail {
+    Head head;
+    Word number;
+    Segments views;
+    VP_DEVICE static Tail decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.views()};
+    }
+};
+
 struct ColumnSum {
     Head head;
     Word vector;
@@ -579,62 +592,193 @@ struct End {
 #include "cuda/slots.cuh"
 #include "cuda/matrix.cuh"
 #include "cuda/matmul.cuh"
+#include "tails.cuh"
+#include "cuda/tails.cuh"
 
-// ---- elementwise instructions of one form share a loop, in which all threads take the same branch
-VP_DEVICE float apply(Word opcode, const Rows<1>& r, const int (&u)[1], float value)
+// ---- programs of tails, made of cells (vpps/plan/passes/fusion.py)
+struct Tail_69d47870 {
+    enum { VIEWS = 15, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.load(0);
+        const float v7 = Sigmoid::forward(v0, 0.f);
+        const float v1 = at.load(1);
+        const float v8 = Tanh::forward(v1, 0.f);
+        const float v2 = at.load(2);
+        const float v9 = Sigmoid::forward(v2, 0.f);
+        const float v3 = at.load(3);
+        const float v10 = Sigmoid::forward(v3, 0.f);
+        const float v11 = Mul::forward(v7, v8, 0.f);
+        const float v4 = at.load(4);
+        const float v12 = Mul::forward(v9, v4, 0.f);
+        const float v13 = Add::forward(v11, v12, 0.f);
+        const float v5 = at.load(5);
+        const float v14 = Mul::forward(v10, v5, 0.f);
+        const float v15 = Add::forward(v13, v14, 0.f);
+        const float v6 = at.load(6);
+        const float v16 = Sigmoid::forward(v6, 0.f);
+        const float v17 = Tanh::forward(v15, 0.f);
+        const float v18 = Mul::forward(v16, v17, 0.f);
+        at.store(7, v7);
+        at.store(8, v8);
+        at.store(9, v9);
+        at.store(10, v10);
+        at.store(11, v15);
+        at.store(12, v16);
+        at.store(13, v17);
+        at.store(14, v18);
+    }
+};
+
+struct Tail_6fcb0a1b {
+    enum { VIEWS = 17, SUMS = 2 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v3 = at.load(3);
+        const float v0 = at.sum(0);
+        const float v10 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v2 = at.load(2);
+        const float v11 = Sigmoid::backward(0.f, v2, v10, 0.f);
+        const float v12 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
+        const float v13 = Tanh::backward(0.f, v3, v12, 0.f);
+        const float v1 = at.sum(1);
+        const float v14 = Add::forward(v1, v13, 0.f);
+        const float v4 = at.load(4);
+        const float v15 = Mul::backward1(v4, 0.f, 0.f, v14, 0.f);
+        const float v5 = at.load(5);
+        const float v16 = Mul::backward0(0.f, v5, 0.f, v14, 0.f);
+        const float v17 = Sigmoid::backward(0.f, v4, v16, 0.f);
+        const float v6 = at.load(6);
+        const float v18 = Mul::backward1(v6, 0.f, 0.f, v14, 0.f);
+        const float v7 = at.load(7);
+        const float v19 = Mul::backward0(0.f, v7, 0.f, v14, 0.f);
+        const float v20 = Sigmoid::backward(0.f, v6, v19, 0.f);
+        const float v9 = at.load(9);
+        const float v21 = Mul::backward1(v9, 0.f, 0.f, v14, 0.f);
+        const float v8 = at.load(8);
+        const float v22 = Tanh::backward(0.f, v8, v21, 0.f);
+        const float v23 = Mul::backward0(0.f, v8, 0.f, v14, 0.f);
+        const float v24 = Sigmoid::backward(0.f, v9, v23, 0.f);
+        at.store(10, v11);
+        at.store(11, v15);
+        at.store(12, v17);
+        at.store(13, v18);
+        at.store(14, v20);
+        at.store(15, v22);
+        at.store(16, v24);
+    }
+};
+
+struct Tail_76a84140 {
+    enum { VIEWS = 9, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.load(0);
+        const float v7 = Sigmoid::forward(v0, 0.f);
+        const float v1 = at.load(1);
+        const float v8 = Tanh::forward(v1, 0.f);
+        const float v9 = Mul::forward(v7, v8, 0.f);
+        const float v2 = at.load(2);
+        const float v10 = Sigmoid::forward(v2, 0.f);
+        const float v3 = at.load(3);
+        const float v11 = Mul::forward(v10, v3, 0.f);
+        const float v12 = Add::forward(v9, v11, 0.f);
+        const float v4 = at.load(4);
+        const float v13 = Sigmoid::forward(v4, 0.f);
+        const float v5 = at.load(5);
+        const float v14 = Mul::forward(v13, v5, 0.f);
+        const float v15 = Add::forward(v12, v14, 0.f);
+        const float v6 = at.load(6);
+        const float v16 = Sigmoid::forward(v6, 0.f);
+        const float v17 = Tanh::forward(v15, 0.f);
+        const float v18 = Mul::forward(v16, v17, 0.f);
+        at.store(7, v15);
+        at.store(8, v18);
+    }
+};
+
+struct Tail_b89205e9 {
+    enum { VIEWS = 5, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.load(0);
+        const float v3 = Sigmoid::forward(v0, 0.f);
+        const float v1 = at.load(1);
+        const float v4 = Tanh::forward(v1, 0.f);
+        const float v5 = Mul::forward(v3, v4, 0.f);
+        const float v2 = at.load(2);
+        const float v6 = Sigmoid::forward(v2, 0.f);
+        const float v7 = Tanh::forward(v5, 0.f);
+        const float v8 = Mul::forward(v6, v7, 0.f);
+        at.store(3, v5);
+        at.store(4, v8);
+    }
+};
+
+struct Tail_d7a85feb {
+    enum { VIEWS = 9, SUMS = 2 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v3 = at.load(3);
+        const float v0 = at.sum(0);
+        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v2 = at.load(2);
+        const float v7 = Sigmoid::backward(0.f, v2, v6, 0.f);
+        const float v8 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
+        const float v9 = Tanh::backward(0.f, v3, v8, 0.f);
+        const float v1 = at.sum(1);
+        const float v10 = Add::forward(v1, v9, 0.f);
+        const float v5 = at.load(5);
+        const float v11 = Mul::backward1(v5, 0.f, 0.f, v10, 0.f);
+        const float v4 = at.load(4);
+        const float v12 = Tanh::backward(0.f, v4, v11, 0.f);
+        const float v13 = Mul::backward0(0.f, v4, 0.f, v10, 0.f);
+        const float v14 = Sigmoid::backward(0.f, v5, v13, 0.f);
+        at.store(6, v7);
+        at.store(7, v12);
+        at.store(8, v14);
+    }
+};
+
+struct Tail_f21254a8 {
+    enum { VIEWS = 9, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.load(0);
+        const float v3 = Sigmoid::forward(v0, 0.f);
+        const float v1 = at.load(1);
+        const float v4 = Tanh::forward(v1, 0.f);
+        const float v5 = Mul::forward(v3, v4, 0.f);
+        const float v2 = at.load(2);
+        const float v6 = Sigmoid::forward(v2, 0.f);
+        const float v7 = Tanh::forward(v5, 0.f);
+        const float v8 = Mul::forward(v6, v7, 0.f);
+        at.store(3, v3);
+        at.store(4, v4);
+        at.store(5, v5);
+        at.store(6, v6);
+        at.store(7, v7);
+        at.store(8, v8);
+    }
+};
+
+// One loop for all of them, in which all threads take the same branch.
+VP_DEVICE void compute(Word number, const Unit& at)
 {
-    switch (opcode) {
-    case 23: return apply<&Tanh::forward>(r, u, value);
-    case 25: return apply<&Sigmoid::forward>(r, u, value);
-    default: return 0.f;
+    switch (number) {
+    case 0x69d47870u: return Tail_69d47870::unit(at);
+    case 0x6fcb0a1bu: return Tail_6fcb0a1b::unit(at);
+    case 0x76a84140u: return Tail_76a84140::unit(at);
+    case 0xb89205e9u: return Tail_b89205e9::unit(at);
+    case 0xd7a85febu: return Tail_d7a85feb::unit(at);
+    case 0xf21254a8u: return Tail_f21254a8::unit(at);
+    default: return stop(at.vp, UNKNOWN_INSTRUCTION);
     }
 }
 
-VP_DEVICE void map(const Vp& vp, const Map1& i)
+VP_ROUTINE void tail(const Vp& vp, const Tail& i)
 {
-    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
-}
-
-VP_DEVICE float apply(Word opcode, const Rows<2>& r, const int (&u)[2], float value)
-{
-    switch (opcode) {
-    case 38: return apply<&Add::forward>(r, u, value);
-    case 41: return apply<&Mul::forward>(r, u, value);
-    default: return 0.f;
-    }
-}
-
-VP_DEVICE void map(const Vp& vp, const Map2& i)
-{
-    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
-}
-
-VP_DEVICE float apply(Word opcode, const Rows<3>& r, const int (&u)[3], float value)
-{
-    switch (opcode) {
-    case 24: return apply<&Tanh::backward>(r, u, value);
-    case 26: return apply<&Sigmoid::backward>(r, u, value);
-    default: return 0.f;
-    }
-}
-
-VP_DEVICE void map(const Vp& vp, const Map3& i)
-{
-    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
-}
-
-VP_DEVICE float apply(Word opcode, const Rows<4>& r, const int (&u)[4], float value)
-{
-    switch (opcode) {
-    case 42: return apply<&Mul::backward0>(r, u, value);
-    case 43: return apply<&Mul::backward1>(r, u, value);
-    default: return 0.f;
-    }
-}
-
-VP_DEVICE void map(const Vp& vp, const Map4& i)
-{
-    map_rows(vp, i, sources(i), [&](const auto& row, const auto& units) { return apply(i.head.opcode, row, units, i.value); });
+    for_tail(vp, i, [&](const Unit& at) { compute(VP_OPAQUE(i.number), at); });
 }
 
 // ---- the kernel: every virtual processor interprets its script
@@ -658,14 +802,11 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 22: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
         case 97: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
         case 98: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 134: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 135: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
-        case 136: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 137: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
-        case 23: case 25: map(vp, Map1::decode(vp, ip)); break;  // tanh, sigmoid
-        case 38: case 41: map(vp, Map2::decode(vp, ip)); break;  // add, mul
-        case 24: case 26: map(vp, Map3::decode(vp, ip)); break;  // tanh.grad0, sigmoid.grad0
-        case 42: case 43: map(vp, Map4::decode(vp, ip)); break;  // mul.grad0, mul.grad1
+        case 122: tail(vp, Tail::decode(vp, ip)); break;
+        case 135: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 136: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
+        case 137: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 138: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
         default: stop(vp, UNKNOWN_INSTRUCTION); return;
         }
         vp.position += size_of(ip);
