@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from vpps.script.tails import NONE, Step, Tail
 
 
-def lines_of(tail: Tail, stores_last: bool) -> Iterator[str]:
-    """Body of `unit` (templates/tails.j2): every value is loaded before its first use.
+def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
+    """Body of `unit` (templates/tails.j2): what is stored is stored as soon as it is known, and need not stay in a
+    register.
 
     Args:
-        stores_last: after all loads, which may then be in flight together; else as soon as a value is known, so that it
-            need not stay in a register.
+        loads_first: everything is loaded at the beginning, in flight together; else each value just before its first
+            use, which takes fewer registers.
     """
     known: set[int] = set()
     waiting = [(tail.first_store + k, v) for k, v in enumerate(tail.stores)]
@@ -29,12 +30,13 @@ def lines_of(tail: Tail, stores_last: bool) -> Iterator[str]:
                 waiting.remove((view, value))
                 yield f"at.store({view}, {_shown(value)});"
 
+    if loads_first:
+        yield from load(tuple(range(tail.first_step)))
     for value, step in enumerate(tail.steps, tail.first_step):
         yield from load(step.inputs)
         known.add(value)
         yield f"const float v{value} = {_call(step)};"
-        if not stores_last:
-            yield from store()
+        yield from store()
     yield from load(tail.stores)
     yield from store()
 

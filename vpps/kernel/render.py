@@ -98,6 +98,9 @@ CUDA_ROUTINES = (
     "cuda/matrix.cuh",
     "cuda/matmul.cuh",
 )
+# Of weights in a thread, up to which there is room to load all that a tail reads at once. With more of them (a Tree-LSTM
+# of 512 units) that spills, where loads before first uses do not.
+FEW_REGISTERS = 128
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
 
 
@@ -192,7 +195,7 @@ def render_tails(tails: Sequence[Tail], tile: Tile, timeline: bool = False) -> s
         forms={"Tail": FORMS["Tail"]},
         uses=tuple(Use),
         tails=sorted(tails, key=lambda t: t.number),
-        lines_of=partial(lines_of, stores_last=False),
+        lines_of=partial(lines_of, loads_first=False),
     )
 
 
@@ -251,5 +254,5 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         merged={form: [i for i in table if i.form == form] for form in maps},
         uses=tuple(Use) if spec.tails else (),
         tails=sorted(spec.tails, key=lambda t: t.number),
-        lines_of=partial(lines_of, stores_last=True),
+        lines_of=partial(lines_of, loads_first=chip.registers <= FEW_REGISTERS),
     )

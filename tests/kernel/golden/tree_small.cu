@@ -601,31 +601,31 @@ struct Tail_69d47870 {
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.load(0);
-        const float v7 = Sigmoid::forward(v0, 0.f);
         const float v1 = at.load(1);
-        const float v8 = Tanh::forward(v1, 0.f);
         const float v2 = at.load(2);
-        const float v9 = Sigmoid::forward(v2, 0.f);
         const float v3 = at.load(3);
-        const float v10 = Sigmoid::forward(v3, 0.f);
-        const float v11 = Mul::forward(v7, v8, 0.f);
         const float v4 = at.load(4);
+        const float v5 = at.load(5);
+        const float v6 = at.load(6);
+        const float v7 = Sigmoid::forward(v0, 0.f);
+        at.store(7, v7);
+        const float v8 = Tanh::forward(v1, 0.f);
+        at.store(8, v8);
+        const float v9 = Sigmoid::forward(v2, 0.f);
+        at.store(9, v9);
+        const float v10 = Sigmoid::forward(v3, 0.f);
+        at.store(10, v10);
+        const float v11 = Mul::forward(v7, v8, 0.f);
         const float v12 = Mul::forward(v9, v4, 0.f);
         const float v13 = Add::forward(v11, v12, 0.f);
-        const float v5 = at.load(5);
         const float v14 = Mul::forward(v10, v5, 0.f);
         const float v15 = Add::forward(v13, v14, 0.f);
-        const float v6 = at.load(6);
-        const float v16 = Sigmoid::forward(v6, 0.f);
-        const float v17 = Tanh::forward(v15, 0.f);
-        const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(7, v7);
-        at.store(8, v8);
-        at.store(9, v9);
-        at.store(10, v10);
         at.store(11, v15);
+        const float v16 = Sigmoid::forward(v6, 0.f);
         at.store(12, v16);
+        const float v17 = Tanh::forward(v15, 0.f);
         at.store(13, v17);
+        const float v18 = Mul::forward(v16, v17, 0.f);
         at.store(14, v18);
     }
 };
@@ -634,37 +634,37 @@ struct Tail_6fcb0a1b {
     enum { VIEWS = 17, SUMS = 2 };
     VP_DEVICE static void unit(const Unit& at)
     {
-        const float v3 = at.load(3);
         const float v0 = at.sum(0);
-        const float v10 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v1 = at.sum(1);
         const float v2 = at.load(2);
+        const float v3 = at.load(3);
+        const float v4 = at.load(4);
+        const float v5 = at.load(5);
+        const float v6 = at.load(6);
+        const float v7 = at.load(7);
+        const float v8 = at.load(8);
+        const float v9 = at.load(9);
+        const float v10 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
         const float v11 = Sigmoid::backward(0.f, v2, v10, 0.f);
+        at.store(10, v11);
         const float v12 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
         const float v13 = Tanh::backward(0.f, v3, v12, 0.f);
-        const float v1 = at.sum(1);
         const float v14 = Add::forward(v1, v13, 0.f);
-        const float v4 = at.load(4);
         const float v15 = Mul::backward1(v4, 0.f, 0.f, v14, 0.f);
-        const float v5 = at.load(5);
+        at.store(11, v15);
         const float v16 = Mul::backward0(0.f, v5, 0.f, v14, 0.f);
         const float v17 = Sigmoid::backward(0.f, v4, v16, 0.f);
-        const float v6 = at.load(6);
+        at.store(12, v17);
         const float v18 = Mul::backward1(v6, 0.f, 0.f, v14, 0.f);
-        const float v7 = at.load(7);
+        at.store(13, v18);
         const float v19 = Mul::backward0(0.f, v7, 0.f, v14, 0.f);
         const float v20 = Sigmoid::backward(0.f, v6, v19, 0.f);
-        const float v9 = at.load(9);
+        at.store(14, v20);
         const float v21 = Mul::backward1(v9, 0.f, 0.f, v14, 0.f);
-        const float v8 = at.load(8);
         const float v22 = Tanh::backward(0.f, v8, v21, 0.f);
+        at.store(15, v22);
         const float v23 = Mul::backward0(0.f, v8, 0.f, v14, 0.f);
         const float v24 = Sigmoid::backward(0.f, v9, v23, 0.f);
-        at.store(10, v11);
-        at.store(11, v15);
-        at.store(12, v17);
-        at.store(13, v18);
-        at.store(14, v20);
-        at.store(15, v22);
         at.store(16, v24);
     }
 };
@@ -674,25 +674,25 @@ struct Tail_76a84140 {
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.load(0);
-        const float v7 = Sigmoid::forward(v0, 0.f);
         const float v1 = at.load(1);
+        const float v2 = at.load(2);
+        const float v3 = at.load(3);
+        const float v4 = at.load(4);
+        const float v5 = at.load(5);
+        const float v6 = at.load(6);
+        const float v7 = Sigmoid::forward(v0, 0.f);
         const float v8 = Tanh::forward(v1, 0.f);
         const float v9 = Mul::forward(v7, v8, 0.f);
-        const float v2 = at.load(2);
         const float v10 = Sigmoid::forward(v2, 0.f);
-        const float v3 = at.load(3);
         const float v11 = Mul::forward(v10, v3, 0.f);
         const float v12 = Add::forward(v9, v11, 0.f);
-        const float v4 = at.load(4);
         const float v13 = Sigmoid::forward(v4, 0.f);
-        const float v5 = at.load(5);
         const float v14 = Mul::forward(v13, v5, 0.f);
         const float v15 = Add::forward(v12, v14, 0.f);
-        const float v6 = at.load(6);
+        at.store(7, v15);
         const float v16 = Sigmoid::forward(v6, 0.f);
         const float v17 = Tanh::forward(v15, 0.f);
         const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(7, v15);
         at.store(8, v18);
     }
 };
@@ -702,15 +702,15 @@ struct Tail_b89205e9 {
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.load(0);
-        const float v3 = Sigmoid::forward(v0, 0.f);
         const float v1 = at.load(1);
+        const float v2 = at.load(2);
+        const float v3 = Sigmoid::forward(v0, 0.f);
         const float v4 = Tanh::forward(v1, 0.f);
         const float v5 = Mul::forward(v3, v4, 0.f);
-        const float v2 = at.load(2);
+        at.store(3, v5);
         const float v6 = Sigmoid::forward(v2, 0.f);
         const float v7 = Tanh::forward(v5, 0.f);
         const float v8 = Mul::forward(v6, v7, 0.f);
-        at.store(3, v5);
         at.store(4, v8);
     }
 };
@@ -719,23 +719,23 @@ struct Tail_d7a85feb {
     enum { VIEWS = 9, SUMS = 2 };
     VP_DEVICE static void unit(const Unit& at)
     {
-        const float v3 = at.load(3);
         const float v0 = at.sum(0);
-        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v1 = at.sum(1);
         const float v2 = at.load(2);
+        const float v3 = at.load(3);
+        const float v4 = at.load(4);
+        const float v5 = at.load(5);
+        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
         const float v7 = Sigmoid::backward(0.f, v2, v6, 0.f);
+        at.store(6, v7);
         const float v8 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
         const float v9 = Tanh::backward(0.f, v3, v8, 0.f);
-        const float v1 = at.sum(1);
         const float v10 = Add::forward(v1, v9, 0.f);
-        const float v5 = at.load(5);
         const float v11 = Mul::backward1(v5, 0.f, 0.f, v10, 0.f);
-        const float v4 = at.load(4);
         const float v12 = Tanh::backward(0.f, v4, v11, 0.f);
+        at.store(7, v12);
         const float v13 = Mul::backward0(0.f, v4, 0.f, v10, 0.f);
         const float v14 = Sigmoid::backward(0.f, v5, v13, 0.f);
-        at.store(6, v7);
-        at.store(7, v12);
         at.store(8, v14);
     }
 };
@@ -745,19 +745,19 @@ struct Tail_f21254a8 {
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.load(0);
-        const float v3 = Sigmoid::forward(v0, 0.f);
         const float v1 = at.load(1);
-        const float v4 = Tanh::forward(v1, 0.f);
-        const float v5 = Mul::forward(v3, v4, 0.f);
         const float v2 = at.load(2);
-        const float v6 = Sigmoid::forward(v2, 0.f);
-        const float v7 = Tanh::forward(v5, 0.f);
-        const float v8 = Mul::forward(v6, v7, 0.f);
+        const float v3 = Sigmoid::forward(v0, 0.f);
         at.store(3, v3);
+        const float v4 = Tanh::forward(v1, 0.f);
         at.store(4, v4);
+        const float v5 = Mul::forward(v3, v4, 0.f);
         at.store(5, v5);
+        const float v6 = Sigmoid::forward(v2, 0.f);
         at.store(6, v6);
+        const float v7 = Tanh::forward(v5, 0.f);
         at.store(7, v7);
+        const float v8 = Mul::forward(v6, v7, 0.f);
         at.store(8, v8);
     }
 };
