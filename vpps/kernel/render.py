@@ -98,7 +98,7 @@ CUDA_ROUTINES = (
     "cuda/matrix.cuh",
     "cuda/matmul.cuh",
 )
-# Of weights in a thread, up to which there is room to load all that a tail reads at once. With more of them (a Tree-LSTM
+# Of weights in a thread, up to which there is room to load all that a tail reads at once. With more (a Tree-LSTM
 # of 512 units) that spills, where loads before first uses do not.
 FEW_REGISTERS = 128
 CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
