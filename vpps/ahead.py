@@ -159,7 +159,8 @@ def specs(
     Raises as `vpps.arrangement.arrangements`.
     """
     graph, loss = example
-    for arrangement in arrangements(matrices_of(graph.blocks), gpu, vps, options, update is not None):
+    passes = Passes.from_environment() if passes is None else passes
+    for arrangement in arrangements(matrices_of(graph.blocks, passes), gpu, vps, options, update is not None):
         groups = options.groups
         parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots, groups=groups)
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)

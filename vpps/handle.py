@@ -670,7 +670,7 @@ class Handle:
         if device is None or self._cells.keys() >= graph.blocks.keys():
             return False
         self._cells.update(dict.fromkeys(graph.blocks))
-        matrices = matrices_of(self._cells)
+        matrices = matrices_of(self._cells, self._passes)
         known = self._arrangement.onchip
         if known is not None and {m.name for m in known.matrices} == {p.name for p in matrices}:
             return False

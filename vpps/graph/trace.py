@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -110,6 +111,12 @@ class TracedCell:
     def parameters(self) -> list[Parameter]:
         """Parameters it uses, each once."""
         return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
+
+    def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
+        """The same cell computed by other nodes: node numbers below `len(self.nodes)` keep their meaning."""
+        made = copy(self)
+        made.nodes, made.outputs = list(nodes), tuple(outputs)
+        return made
 
 
 class ElementShapeFound(Exception):

@@ -46,6 +46,7 @@ from vpps.plan.instr import (
 )
 from vpps.plan.passes import Passes
 from vpps.plan.passes.fusion import fuse
+from vpps.plan.passes.nodes import Note, simplified
 from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
@@ -77,6 +78,7 @@ class LoweredCell:
         outputs: view of each output's value.
         arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
         input_gradient: view of a graph input's gradient, if it was asked for.
+        notes: what each pass did: its name and a sentence.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements | Beside, View]] = []
         self.input_gradient: View | None = None
+        self.notes: list[Note] = []
         Lowering(self, distribution, exclusive, passes).run(training)
 
 
@@ -115,7 +118,8 @@ class Lowering:
         self.n_vps = distribution.n_vps
         self.groups = distribution.groups
         self.granule = distribution.panel
-        self.nodes, self.outputs = prepare(result.cell)
+        simple, result.notes = simplified(result.cell, passes)
+        self.nodes, self.outputs = prepare(simple)
         self.live = live_nodes(self.nodes, self.outputs)
         self.uses = self._uses()
         self.needs = self._needs()
