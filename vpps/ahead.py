@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
 from vpps.plan.passes import Passes
+from vpps.plan.passes.stacking import Stacking
+from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
 
 Example = tuple[Graph, Expression]
@@ -160,9 +162,11 @@ def specs(
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
-    for arrangement in arrangements(matrices_of(graph.blocks, passes), gpu, vps, options, update is not None):
-        groups = options.groups
-        parameters = Distribution(model, vps, 1, moments, update is not None, slots=arrangement.slots, groups=groups)
+    stacks = _stacks(model, graph, update, passes, 1, options.tiers)
+    matrices = matrices_of(graph.blocks, passes, stacks)
+    for arrangement in arrangements(matrices, gpu, vps, options, update is not None):
+        groups, slots = options.groups, arrangement.slots
+        parameters = Distribution(model, vps, 1, moments, update is not None, slots=slots, groups=groups, stacks=stacks)
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
 
@@ -268,6 +272,15 @@ def _compile(target: str, spec: KernelSpec, arch: str, vps: int) -> tuple[str, P
     return source, build_simt(source, races=True), None
 
 
+def _stacks(
+    model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
+) -> Stacks:
+    """The parameters that the cells of a graph let be stacked."""
+    stacking = Stacking(model, passes, panel, apart)
+    stacking.see(graph.blocks, SGD(lr=0.1) if update is None else update.optimizer)
+    return stacking.stacks
+
+
 def _for_cpu(
     model: Model,
     graph: Graph,
@@ -283,7 +296,9 @@ def _for_cpu(
 
     count = default_vps(usable_cores(), update is not None) if vps is None else vps
     binary, source, tile = build_cpu()
-    parameters = Distribution(model, count, tile.panel, moments, update is not None)
+    passes = Passes.from_environment() if passes is None else passes
+    stacks = _stacks(model, graph, update, passes, tile.panel)
+    parameters = Distribution(model, count, tile.panel, moments, update is not None, stacks=stacks)
     plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
     spec = KernelSpec(plan.instructions, tails=plan.tails)
     return Specialized("cpu", tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)

@@ -15,8 +15,9 @@ from vpps.plan.onchip import ChipOptions, Device, Held, MatrixSpec, OnChip, noth
 from vpps.plan.onchip.device import KERNEL_SHARED
 from vpps.plan.onchip.holding import PERSISTENT
 from vpps.plan.passes import Passes
-from vpps.plan.passes.nodes import simplified
+from vpps.plan.passes.nodes import compiled
 from vpps.plan.prepare import live_nodes, parts_of_units, prepare
+from vpps.plan.stacks import NO_STACKS, Stacks
 from vpps.script.slices import TURN_BITS
 
 
@@ -38,17 +39,19 @@ class Arrangement:
 NO_CHIP = Arrangement()
 
 
-def matrices_of(cells: Iterable[TracedCell], passes: Passes | None = None) -> dict[Parameter, MatrixSpec]:
+def matrices_of(
+    cells: Iterable[TracedCell], passes: Passes | None = None, stacks: Stacks = NO_STACKS
+) -> dict[Parameter, MatrixSpec]:
     """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
 
     Those that multiply computed matrices as well are left out: they stay in memory, where all products find them.
-    `passes` are those of the cell compiler; default as VPPS_PASSES says.
+    `passes` are those of the cell compiler; default as VPPS_PASSES says. `stacks` take the place of their members.
     """
     passes = Passes.from_environment() if passes is None else passes
     found: dict[Parameter, MatrixSpec] = {}
     excluded: set[Parameter] = set()
     for cell in cells:
-        nodes, outputs = prepare(simplified(cell, passes)[0])
+        nodes, outputs = prepare(compiled(cell, passes, stacks)[0])
         live = live_nodes(nodes, outputs)
         parts = parts_of_units(nodes, live, 1)
         for i, node in enumerate(nodes):

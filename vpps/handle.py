@@ -34,6 +34,7 @@ from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+from vpps.plan.passes.stacking import Stacking
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency
@@ -207,6 +208,7 @@ class Handle:
         self._arrangement = NO_CHIP
         self._stepped_down = 0  # arrangements that spilled before this one
         self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
+        self._stacking = Stacking(model, self._passes, self._machine.panel, self._onchip.tiers)
         self._residency = Residency(
             model, self._machine, type(self._optimizer) if train else None, decay, self._onchip.groups
         )
@@ -661,18 +663,23 @@ class Handle:
         self.pull_weights()
         self._plan = self._planner = None
         slots = self._arrangement.slots
-        distribution = self._residency.bind(lambda floats: self._reserve(floats, keep=0), accumulate, slots)
+        distribution = self._residency.bind(
+            lambda floats: self._reserve(floats, keep=0), accumulate, slots, self._stacking.stacks
+        )
         self._planner = Planner(distribution, self.policy, self.schedule, self._passes)
 
     def _arrange(self, graph: Graph) -> bool:
-        """Decide what the chip holds, if the graph has matrices for which that has not been done. Whether it has."""
+        """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not
+        been done. Whether anything has changed."""
+        new = [cell for cell in graph.blocks if cell not in self._cells]
+        self._cells.update(dict.fromkeys(new))
+        restacked = self._stacking.see(new, self._optimizer)
         device = self._machine.device
-        if device is None or self._cells.keys() >= graph.blocks.keys():
-            return False
-        self._cells.update(dict.fromkeys(graph.blocks))
-        matrices = matrices_of(self._cells, self._passes)
+        if device is None or not (new or restacked):
+            return restacked
+        matrices = matrices_of(self._cells, self._passes, self._stacking.stacks)
         known = self._arrangement.onchip
-        if known is not None and {m.name for m in known.matrices} == {p.name for p in matrices}:
+        if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
             return False
         of_group = self._machine.vps // self._onchip.groups
         self._arrangements = arrangements(matrices, device, of_group, self._onchip, self._train)

@@ -17,6 +17,7 @@ from vpps.ops.philox import LaunchKey, launch_key
 from vpps.optim import Optimizer, OptimizerState
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held, InSlots
+from vpps.plan.stacks import NO_STACKS, Stacks, members
 from vpps.plan.update import Averaging, Update
 from vpps.runtime.machine import Machine
 from vpps.state import AccumulatedGradients, Averages, factors
@@ -83,6 +84,7 @@ class Residency:
         reserve: Callable[[int], None],
         accumulate: bool,
         slots: Mapping[Parameter, InSlots] | None = None,
+        stacks: Stacks = NO_STACKS,
     ) -> Distribution:
         """Place all parameters as the model has them now; what the pool held is lost.
 
@@ -90,6 +92,7 @@ class Residency:
             reserve: makes the pool large enough, or raises.
             accumulate: provide for gradients of tables that outlive a batch.
             slots: matrices that are on the chip during a launch.
+            stacks: parameters that are one to the kernel.
         """
         accumulates = self._needs_accumulation(
             accumulate or (self._distribution is not None and self._distribution.accumulates)
@@ -107,6 +110,7 @@ class Residency:
             averages=self.ema is not None,
             slots=slots,
             groups=self.groups,
+            stacks=stacks,
         )
         reserve(distribution.end)
         self.machine.pool[: distribution.end] = 0
@@ -151,7 +155,8 @@ class Residency:
             self.held, self._calls = NOTHING_HELD, 0
             return
         trained = [p for p in self.distribution.places if p.trainable and p.name in kept.gradients]
-        dense = frozenset(p for p in trained if not isinstance(p, Lookup) and p.name not in kept.rows)
+        stack_of = self.distribution.stacks.of
+        dense = frozenset(stack_of.get(p, p) for p in trained if not isinstance(p, Lookup) and p.name not in kept.rows)
         self.held = Held(
             dense, {p: kept.rows[p.name] for p in trained if isinstance(p, Lookup) and p.name in kept.rows}
         )
@@ -198,8 +203,10 @@ class Residency:
         if self._held_in_pool or kept is None:
             return
         distribution, pool = self.distribution, self.machine.pool
-        for p in self.held.dense:
-            distribution.store(pool, p, distribution.places[p].gradient, kept.gradients[p.name])
+        for p in (member for one in self.held.dense for member in members(one)):
+            gradient = kept.gradients.get(p.name)  # where they were not stacked, some of them may have had none
+            held = np.zeros(p.shape, np.float32) if gradient is None else gradient
+            distribution.store(pool, p, distribution.places[p].gradient, held)
         for p, rows in self.held.rows.items():
             gradient = self._rows_of_gradient(p)
             gradient[rows] = kept.gradients[p.name].reshape(len(rows), -1)
@@ -348,7 +355,7 @@ class Residency:
             frozen = {name for name in before.gradients if name in self.model and not self.model[name].trainable}
             now.gradients |= {name: before.gradients[name] for name in frozen}
             now.rows |= {name: before.rows[name] for name in frozen & before.rows.keys()}
-        for p in self.held.dense:
+        for p in (member for one in self.held.dense for member in members(one)):
             now.gradients[p.name] = distribution.fetch(pool, p, distribution.places[p].gradient)
         for p, rows in self.held.rows.items():
             now.gradients[p.name] = self._rows_of_gradient(p)[rows].reshape(len(rows), *p.shape[1:])

@@ -25,9 +25,11 @@ from vpps.plan.instr import Beside, BesideGradient, Data, Elements, Instr, Offse
 from vpps.plan.memory import Life, SlabMemory
 from vpps.plan.passes import Passes, lazy_batching
 from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
+from vpps.plan.passes.nodes import Note, compiled
 from vpps.plan.phases import PartTemplates, Piece, encode_parts, pieces
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, Schedule
+from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology, known_policy
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
@@ -138,6 +140,9 @@ class Planner:
         policy: name of the batching policy.
         schedule: name of the schedule.
         passes: of the cell compiler; default as VPPS_PASSES says.
+
+    Attributes:
+        notes: what the passes did to the nodes of each cell: name of the pass, a sentence.
     """
 
     def __init__(
@@ -148,15 +153,22 @@ class Planner:
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
         self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
+        self.notes: dict[TracedCell, list[Note]] = {}
+        self._compiled: dict[TracedCell, TracedCell] = {}
         self._cells: dict[tuple[TracedCell, bool], CellTemplates] = {}
         self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
         self._of_parts: dict[tuple[tuple[Part, ...], bool], list[PartTemplates]] = {}
 
-    def check(self, cell: TracedCell) -> None:
-        """Raise ModelError where a cell uses a parameter of another model."""
-        for p in cell.parameters:
-            if p not in self.distribution.places:
-                raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
+    def compiled(self, cell: TracedCell) -> TracedCell:
+        """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
+        known = self._compiled.get(cell)
+        if known is None:
+            for p in cell.parameters:
+                if p not in self.distribution.places:
+                    raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
+            known, self.notes[cell] = compiled(cell, self.passes, self.distribution.stacks)
+            self._compiled[cell] = known
+        return known
 
     def templates(self, cell: TracedCell, training: bool = True) -> CellTemplates:
         """The encoded cell; for inference another one where training keeps values that only backward reads.
@@ -166,15 +178,14 @@ class Planner:
         training = training or not self.passes.fusion
         known = self._cells.get((cell, training))
         if known is None:
-            self.check(cell)
-            known = self._cells[cell, training] = self._encode(cell, training=training)
+            known = self._cells[cell, training] = self._encode(self.compiled(cell), training=training)
         return known
 
     def split(self, block: BlockArrays, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""
         key = block.cell, gathered, scattered
         if key not in self._parts:
-            self._parts[key] = lazy_batching.split(*key)
+            self._parts[key] = lazy_batching.split(self.compiled(block.cell), gathered, scattered)
         return self._parts[key]
 
     def templates_of(self, parts: tuple[Part, ...], training: bool = True) -> list[PartTemplates]:
@@ -182,8 +193,6 @@ class Planner:
         training = training or not self.passes.fusion
         known = self._of_parts.get((parts, training))
         if known is None:
-            for part in parts:
-                self.check(part.cell)
             encode = partial(self._encode, training=training)
             known = self._of_parts[parts, training] = encode_parts(parts, encode)
         return known
@@ -357,7 +366,7 @@ class _Build:
     def _load(self, training: bool) -> None:
         """Let the chip take in the weights that the script's products use; forward alone needs no transposes."""
         used = {n for b in self.blocks for n in b.cell.numbers_used(training and b.n_needed > 0)}
-        for p, place in self.distribution.places.items():
+        for p, place in self.distribution.physical.items():
             if place.slots is None:
                 continue
             for dealt, weights, shape in (
@@ -371,7 +380,8 @@ class _Build:
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, streams = self.writer.finish()
         addresses = self.addresses[: self.n_values]
-        touched, tables, held = (end.touched, end.tables, end.held) if end is not None else (set(), {}, self.held)
+        tables, held = (end.tables, end.held) if end is not None else ({}, self.held)
+        touched = {member for p in end.touched for member in members(p)} if end is not None else set()
         return Plan(
             self.graph,
             script,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
+from vpps.plan.stacks import NO_STACKS, Stacks
 from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import TURN_BITS
 
@@ -56,7 +57,7 @@ class Place:
 
     Attributes:
         weights: its values; packed panels for a matrix, rows for a table.
-        transposed: packed transpose of a matrix, else 0.
+        transposed: packed transpose of a matrix, else 0; of a member of a stack, where the stack's begins.
         gradient: laid out like the weights; of a table only where gradients accumulate, else 0: a batch's gradient of
             it is sparse and lives with the batch.
         moments: laid out like the weights, one per moment of the optimizer.
@@ -125,7 +126,7 @@ class Held:
     """Gradients of earlier batches that the pool holds because no update has used them yet.
 
     Attributes:
-        dense: parameters that have one.
+        dense: parameters that have one; stacks, not their members.
         rows: of lookup tables, the numbers of the rows that have one, sorted.
     """
 
@@ -149,6 +150,12 @@ class Distribution:
         averages: whether moving averages of the weights are made.
         slots: matrices that are held on the chip.
         groups: of virtual processors; all use the same places.
+        stacks: of parameters that are one to the kernel.
+
+    Attributes:
+        places: of the user's parameters; of a member of a stack, where it lies in there.
+        physical: of the parameters as kernels know them: stacks in place of their members.
+        end: the batch's memory begins here.
     """
 
     def __init__(
@@ -162,12 +169,15 @@ class Distribution:
         averages: bool = False,
         slots: Mapping[Parameter, InSlots] | None = None,
         groups: int = 1,
+        stacks: Stacks = NO_STACKS,
     ) -> None:
         self.n_vps = n_vps
         self.groups = groups
         self.panel = panel
         self.accumulates = accumulates
+        self.stacks = stacks
         self.places: dict[Parameter, Place] = {}
+        self.physical: dict[Parameter, Place] = {}
         cursor = FIRST_FREE
 
         def take(floats: int) -> int:
@@ -176,18 +186,42 @@ class Distribution:
             cursor = aligned(cursor + floats)
             return start
 
-        for p in parameters:
-            matrix = len(p.shape) == 2 and not isinstance(p, Lookup)
-            floats = self.packed_size(p.shape) if matrix else size(p.shape)
-            transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
-            weights = take(floats)
-            updated = train and p.trainable
-            gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
-            moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
-            average = take(floats) if updated and averages else 0
-            on_chip = None if slots is None else slots.get(p)
-            self.places[p] = Place(weights, transposed, gradient, moments, average, floats, on_chip)
-        self.end = cursor  # the batch's memory begins here
+        for own in parameters:
+            p = stacks.of.get(own, own)
+            if p not in self.physical:
+                matrix = self.is_packed(p)
+                floats = self.packed_size(p.shape) if matrix else size(p.shape)
+                transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
+                weights = take(floats)
+                updated = train and p.trainable
+                gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
+                moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
+                average = take(floats) if updated and averages else 0
+                on_chip = None if slots is None else slots.get(p)
+                self.physical[p] = Place(weights, transposed, gradient, moments, average, floats, on_chip)
+            self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
+        self.end = cursor
+
+    def _within(self, place: Place, p: Parameter) -> Place:
+        """The place of a member of a stack: a range of the stack's."""
+        before = self.first_row(p) * size(p.shape[1:])
+
+        def moved(address: int) -> int:
+            return address + before if address else 0
+
+        return Place(
+            moved(place.weights),
+            place.transposed,
+            moved(place.gradient),
+            tuple(map(moved, place.moments)),
+            moved(place.average),
+            size(p.shape),
+        )
+
+    def first_row(self, p: Parameter) -> int:
+        """Where a member begins in its stack."""
+        stack = self.stacks.of[p]
+        return stack.members.index(p) * p.shape[0]
 
     @property
     def all_vps(self) -> int:
@@ -197,7 +231,7 @@ class Distribution:
     def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(spans of everything placed, spans of the gradients that hold nothing from one launch to the next)."""
         placed, empty = [(ZERO, FIRST_FREE)], []
-        for p, place in self.places.items():
+        for p, place in self.physical.items():
             if place.gradient:
                 placed.append((place.gradient, place.gradient + place.floats))
                 if p in held.rows:
@@ -256,4 +290,15 @@ class Distribution:
         self.store(pool, p, place.weights, value)
         if place.transposed:
             flat = self.pack(np.ascontiguousarray(value.T))
+            if p in self.stacks.of:
+                flat = self._among_others(pool, p, flat)
             pool[place.transposed : place.transposed + len(flat)] = flat
+
+    def _among_others(self, pool: Pool, p: Parameter, flat: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The packed transpose of a stack as it is in the pool, but for the columns of one member."""
+        start, rows = self.places[p].transposed, p.shape[0]
+        stack, first = self.stacks.of[p], self.first_row(p)
+        whole = pool[start : start + self.packed_size(stack.shape[::-1])].copy()
+        panels = whole.reshape(-1, stack.shape[0], self.panel)
+        panels[:, first : first + rows] = flat.reshape(-1, rows, self.panel)
+        return whole

@@ -46,8 +46,7 @@ from vpps.plan.instr import (
 )
 from vpps.plan.passes import Passes
 from vpps.plan.passes.fusion import fuse
-from vpps.plan.passes.nodes import Note, simplified
-from vpps.plan.prepare import VIEWS, live_nodes, offset_of, parts_of_units, prepare
+from vpps.plan.prepare import VIEWS, execution_order, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
 # Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script
@@ -78,7 +77,6 @@ class LoweredCell:
         outputs: view of each output's value.
         arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
         input_gradient: view of a graph input's gradient, if it was asked for.
-        notes: what each pass did: its name and a sentence.
     """
 
     def __init__(
@@ -103,7 +101,6 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements | Beside, View]] = []
         self.input_gradient: View | None = None
-        self.notes: list[Note] = []
         Lowering(self, distribution, exclusive, passes).run(training)
 
 
@@ -114,12 +111,12 @@ class Lowering:
         self.out = result
         self.exclusive = exclusive
         self.passes = passes
-        self.places = distribution.places
+        self.places = distribution.physical
         self.n_vps = distribution.n_vps
         self.groups = distribution.groups
         self.granule = distribution.panel
-        simple, result.notes = simplified(result.cell, passes)
-        self.nodes, self.outputs = prepare(simple)
+        self.nodes, self.outputs = prepare(result.cell)
+        self.order = execution_order(self.nodes)
         self.live = live_nodes(self.nodes, self.outputs)
         self.uses = self._uses()
         self.needs = self._needs()
@@ -151,9 +148,10 @@ class Lowering:
     def _needs(self) -> list[bool]:
         """Which nodes have a gradient that something wants."""
         needs = [False] * len(self.nodes)
-        for i, node in enumerate(self.nodes):
+        for i in self.order:
             if not self.live[i]:
                 continue
+            node = self.nodes[i]
             form = node.op.form
             if form is Form.ARGUMENT:
                 needs[i] = True
@@ -174,9 +172,9 @@ class Lowering:
 
     def run(self, training: bool) -> None:
         """Fill the LoweredCell."""
-        for i, node in enumerate(self.nodes):
+        for i in self.order:
             if self.live[i]:
-                self._forward(i, node)
+                self._forward(i, self.nodes[i])
         self.out.outputs = [self.view_of(o) for o in self.outputs]
         self.out.n_forward_slabs = len(self.out.slabs)
         if training:
@@ -194,7 +192,7 @@ class Lowering:
             elif self.needs[o]:
                 dst, accumulate = self.claim(o)
                 self.emit("gather_sum", o, dst, values={"offsets": Uses(k), "shift": 0}, accumulate=accumulate)
-        for i in reversed(range(len(self.nodes))):
+        for i in reversed(self.order):
             if self.live[i] and self.needs[i]:
                 self._backward(i, self.nodes[i])
 

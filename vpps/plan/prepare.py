@@ -60,8 +60,8 @@ def _reshaped(node: Node, source: int) -> Node:
 def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
     """Turn `W @ x + b` into one product where nothing else reads `W @ x`. Node numbers stay as they are."""
     uses = [0] * len(nodes)
-    for n in nodes:
-        for j in n.inputs:
+    for n, used in zip(nodes, live_nodes(nodes, outputs), strict=True):
+        for j in n.inputs if used else ():
             uses[j] += 1
     for o in outputs:
         uses[o] += 1
@@ -80,21 +80,40 @@ def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
 def live_nodes(nodes: Sequence[Node], outputs: Sequence[int]) -> list[bool]:
     """Which nodes an output depends on."""
     live = [False] * len(nodes)
-    for o in outputs:
-        live[o] = True
-    for i in reversed(range(len(nodes))):
-        if live[i]:
-            for j in nodes[i].inputs:
-                live[j] = True
+    found = list(outputs)
+    while found:
+        i = found.pop()
+        if not live[i]:
+            live[i] = True
+            found.extend(nodes[i].inputs)
     return live
+
+
+def execution_order(nodes: Sequence[Node]) -> list[int]:
+    """Node numbers such that every node comes after those it reads: that of the user's program, but for nodes that a
+    pass has added at the end."""
+    order: list[int] = []
+    placed = [False] * len(nodes)
+    for first in range(len(nodes)):
+        waiting = [first]
+        while waiting:
+            i = waiting[-1]
+            missing = [j for j in nodes[i].inputs if not placed[j]]
+            waiting.extend(missing)
+            if not missing:
+                waiting.pop()
+                if not placed[i]:
+                    placed[i] = True
+                    order.append(i)
+    return order
 
 
 def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
     """In how many equal parts each node's units are dealt to virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
-    (design 4.3). Nodes joined by elementwise ops must agree. Parts narrower than a granule have no say: no VP could own
-    a block of one, and loops over them would be short.
+    (design 4.3). Nodes joined by elementwise ops, or added to a product, must agree. Parts narrower than a granule have
+    no say: no VP could own a block of one, and loops over them would be short.
     """
     parent = list(range(len(nodes)))
 
@@ -114,6 +133,10 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
                 parent[find(node.inputs[1])] = find(i)
         elif live[i] and node.op.form is Form.RESHAPE:
             parent[find(node.inputs[0])] = find(i)
+        elif live[i] and node.op.form is Form.MATVEC:
+            for j in node.inputs[1:]:  # a bias that is computed
+                if nodes[j].op.form is not Form.PARAMETER:
+                    parent[find(j)] = find(i)
     wishes: dict[int, set[int]] = {}
     for i, node in enumerate(nodes):
         if not live[i]:

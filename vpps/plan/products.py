@@ -51,7 +51,7 @@ class GradientProducts:
         self, writer: ScriptWriter, distribution: Distribution, blocks: Iterable[BlockPlan], held: Held
     ) -> None:
         self._writer = writer
-        self._places = distribution.places
+        self._places = distribution.physical
         self._held = held
         self._factors: dict[Parameter, _Factors] = {}
         for b in blocks:

@@ -98,7 +98,7 @@ class CellTemplates:
         self.gradients: list[tuple[ParameterGradient, Group]] = []
         self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
         for g in self.lowered.parameter_gradients:
-            slots = distribution.places[g.parameter].slots
+            slots = distribution.physical[g.parameter].slots
             if slots is not None and slots.gemm:
                 self.gathered.append((g, self._copies(g.instr)))
             else:

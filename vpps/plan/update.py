@@ -16,6 +16,7 @@ from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.memory import SlabMemory
 from vpps.plan.products import GradientProducts
 from vpps.plan.rows import BlockPlan
+from vpps.plan.stacks import members
 from vpps.plan.writer import ScriptWriter
 from vpps.script.encode import direct, indexed
 from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
@@ -146,10 +147,11 @@ class EndOfLaunch:
         update = self._update
         if update is not None:
             placed: dict[str | None, int] = {}  # one set of hyper-parameters per group, a schedule asked once for each
-            for p in self.distribution.places:
-                group = update.optimizer.group_of(p.name)
+            for p in self.distribution.physical:
+                name = members(p)[0].name
+                group = update.optimizer.group_of(name)
                 if group not in placed:
-                    hyper = update.optimizer.at(update.number, p.name).hyper(update.step)
+                    hyper = update.optimizer.at(update.number, name).hyper(update.step)
                     placed[group] = self.writer.place_list(hyper.view(np.uint32))
                 self._hyper[p] = placed[group]
         ids: dict[Lookup, list[NDArray[np.int64]]] = {}
@@ -158,13 +160,13 @@ class EndOfLaunch:
             for g in b.cell.lowered.table_gradients:
                 ids.setdefault(g.table, []).append(b.list_values(g.ids)[: b.n_needed])
                 addresses.setdefault(g.table, []).append(b.row_addresses(g.view)[: b.n_needed])
-        for p in self.distribution.places:  # their order counts for clipping
+        for p in self.distribution.physical:  # their order counts for clipping
             if isinstance(p, Lookup) and (p in ids or (update is not None and p in self._held.rows)):
                 self.tables[p] = self._used_rows(p, ids.get(p, []), addresses.get(p, []))
 
     def _used_rows(self, table: Lookup, ids: list[NDArray[np.int64]], addresses: list[NDArray[np.int64]]) -> UsedRows:
         """Place the lists of a table's rows and of the gradient rows to sum for each: the held one first."""
-        place, width = self.distribution.places[table], size(table.shape[1:])
+        place, width = self.distribution.physical[table], size(table.shape[1:])
         held = self._held.rows.get(table, np.zeros(0, np.int64))
         if self._keep:
             held = held[np.isin(held, np.concatenate(ids))]  # the others stay as they are
@@ -194,7 +196,7 @@ class EndOfLaunch:
         kept = self._kept()
         for p in kept:
             if p in written and (update is not None or p in self.touched):
-                self._on_matrix("load_gradient", p, gradient=self.distribution.places[p].gradient)
+                self._on_matrix("load_gradient", p, gradient=self.distribution.physical[p].gradient)
         for b in self.blocks:
             first, count = b.needed
             for gradient, group in b.cell.gradients:
@@ -214,7 +216,7 @@ class EndOfLaunch:
                 self.writer.section(words, b, group, 0, f"gradient of {gradient.parameter.name!r}")
         for p in kept:
             if update is None and p in self.touched:
-                self._on_matrix("store_gradient", p, gradient=self.distribution.places[p].gradient)
+                self._on_matrix("store_gradient", p, gradient=self.distribution.physical[p].gradient)
         for table, used in self.tables.items():
             width = size(table.shape[1:])
             dst = indexed(used.numbers, 0) if self._keep else direct(used.gradient, width)
@@ -230,7 +232,7 @@ class EndOfLaunch:
         update = self._update
         if update is None:
             return
-        places, later = self.distribution.places, self._products.parameters
+        places, later = self.distribution.physical, self._products.parameters
         if self._waits_for_products:
             self.writer.next_launch()
             for p in self._kept():
@@ -249,7 +251,7 @@ class EndOfLaunch:
         """The optimizer's step of some parameters."""
         rule = update.optimizer.name
         for p in parameters:
-            place = self.distribution.places[p]
+            place = self.distribution.physical[p]
             if not p.trainable or p in self._stepped:
                 continue
             fields: dict[str, Any] = {**self._step(p, update), "hyper": self._hyper[p]}
@@ -271,7 +273,7 @@ class EndOfLaunch:
 
     def _step(self, p: Parameter, update: Update) -> dict[str, Any]:
         """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
-        place = self.distribution.places[p]
+        place = self.distribution.physical[p]
         moment0, moment1 = (*place.moments, 0, 0)[:2]
         return {
             "weights": place.weights,
@@ -285,7 +287,7 @@ class EndOfLaunch:
     def _on_matrix(self, name: str, p: Parameter, flags: Flag = NO_FLAGS, **fields: Any) -> None:
         """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds; by those
         that it would hold if all groups were one."""
-        slots, parts, number = self.distribution.places[p].slots, 1, 0
+        slots, parts, number = self.distribution.physical[p].slots, 1, 0
         if slots is not None and slots.rows is not None:
             flags |= Flag.OWNED | slots.rows.flags
             parts, number = slots.rows.word, slots.rows.number
@@ -293,7 +295,7 @@ class EndOfLaunch:
 
     def _kept(self) -> list[Parameter]:
         """Matrices whose gradients the chip keeps."""
-        places = self.distribution.places
+        places = self.distribution.physical
         return [p for p, place in places.items() if place.slots is not None and place.slots.keeps_gradient]
 
     def _clip(self, clip_norm: float) -> None:
@@ -301,7 +303,7 @@ class EndOfLaunch:
 
         Partial sums of squares, a barrier, then every virtual processor adds them up in the same order.
         """
-        places = self.distribution.places
+        places = self.distribution.physical
         dense = [p for p in places if p in self.touched or p in self._held.dense]
         counts = [p.shape[0] * -(-p.shape[1] // TILE_COLUMNS) if self.distribution.is_packed(p) else 1 for p in dense]
         counts += [len(used.rows) for used in self.tables.values()]

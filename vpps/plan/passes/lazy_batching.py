@@ -17,7 +17,7 @@ from enum import IntEnum
 
 from vpps.graph.trace import ArgKind, Int, List, Node, TracedCell, Vector
 from vpps.ops import OPS, Form
-from vpps.plan.prepare import VIEWS
+from vpps.plan.prepare import VIEWS, execution_order
 
 # Computed nowhere, or by whoever needs them: these belong to no part.
 SOURCES = (Form.ARGUMENT, Form.PARAMETER, Form.INDEX, Form.LOOKUP)
@@ -113,8 +113,10 @@ def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int])
 def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> dict[int, Batching]:
     """The phase of each node that computes something."""
     nodes = cell.nodes
+    order = execution_order(nodes)
     depends = [False] * len(nodes)  # on something gathered
-    for i, n in enumerate(nodes):
+    for i in order:
+        n = nodes[i]
         own = n.op.form is Form.ARGUMENT and n.attrs["position"] in gathered
         depends[i] = own or any(depends[j] for j in n.inputs)
     leads = [False] * len(nodes)  # to something scattered
@@ -122,7 +124,7 @@ def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int
     for k, o in enumerate(cell.outputs):
         leads[o] |= k in scattered
         used[o] = True
-    for i in reversed(range(len(nodes))):
+    for i in reversed(order):
         for j in nodes[i].inputs:
             leads[j] |= leads[i]
             used[j] |= used[i]
