@@ -44,7 +44,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
     Threads run in an order of the test's own.
     """
-    monkeypatch.setattr(vpps.handle, "matrices_of", lambda cells: {})
+    monkeypatch.setattr(vpps.handle, "matrices_of", lambda *unused: {})
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))

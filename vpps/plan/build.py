@@ -16,6 +16,7 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, shown
 from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import TracedCell
+from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey
 from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Distribution, Held
@@ -23,7 +24,8 @@ from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Beside, BesideGradient, Data, Elements, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import Life, SlabMemory
-from vpps.plan.passes import Passes, lazy_batching
+from vpps.plan.passes import Passes, dead_outputs, lazy_batching
+from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
 from vpps.plan.passes.nodes import Note, compiled
 from vpps.plan.phases import PartTemplates, Piece, encode_parts, pieces
@@ -155,9 +157,10 @@ class Planner:
         self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
         self.notes: dict[TracedCell, list[Note]] = {}
         self._compiled: dict[TracedCell, TracedCell] = {}
-        self._cells: dict[tuple[TracedCell, bool], CellTemplates] = {}
+        self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
+        self._cells: dict[tuple[TracedCell, Unread, bool], CellTemplates] = {}
         self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
-        self._of_parts: dict[tuple[tuple[Part, ...], bool], list[PartTemplates]] = {}
+        self._of_parts: dict[tuple[tuple[Part, ...], Unread, bool], list[PartTemplates]] = {}
 
     def compiled(self, cell: TracedCell) -> TracedCell:
         """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
@@ -170,16 +173,35 @@ class Planner:
             self._compiled[cell] = known
         return known
 
-    def templates(self, cell: TracedCell, training: bool = True) -> CellTemplates:
-        """The encoded cell; for inference another one where training keeps values that only backward reads.
+    def without(self, cell: TracedCell, unread: Unread) -> TracedCell:
+        """The cell after the passes on its nodes, without some outputs: for inference."""
+        key = cell, unread
+        known = self._without.get(key)
+        if known is None:
+            known = self._without[key] = dead_outputs.without(self.compiled(cell), unread)
+            self._compiled[known] = known
+            self.notes[cell].append(("dead_outputs", dead_outputs.said(cell, unread, training=False)))
+        return known
+
+    def templates(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> CellTemplates:
+        """The encoded cell, with no gradients from some outputs; for inference another one where training keeps values
+        that only backward reads.
 
         Raises ModelError where it uses a parameter of another model.
         """
         training = training or not self.passes.fusion
-        known = self._cells.get((cell, training))
+        key = cell, unread, training
+        known = self._cells.get(key)
         if known is None:
-            known = self._cells[cell, training] = self._encode(self.compiled(cell), training=training)
+            known = self._cells[key] = self._encode(self.compiled(cell), training=training, unread=unread)
         return known
+
+    def note_unread(self, cell: TracedCell, unread: Unread) -> None:
+        """Note that some outputs of a cell have no backward."""
+        self.compiled(cell)
+        note = "dead_outputs", dead_outputs.said(cell, unread, training=True)
+        if note not in self.notes[cell]:
+            self.notes[cell].append(note)
 
     def split(self, block: BlockArrays, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""
@@ -188,13 +210,15 @@ class Planner:
             self._parts[key] = lazy_batching.split(self.compiled(block.cell), gathered, scattered)
         return self._parts[key]
 
-    def templates_of(self, parts: tuple[Part, ...], training: bool = True) -> list[PartTemplates]:
+    def templates_of(
+        self, parts: tuple[Part, ...], unread: Unread = ALL_READ, training: bool = True
+    ) -> list[PartTemplates]:
         """The encoded parts of a cell, as `templates`."""
         training = training or not self.passes.fusion
-        known = self._of_parts.get((parts, training))
+        key = parts, unread, training
+        known = self._of_parts.get(key)
         if known is None:
-            encode = partial(self._encode, training=training)
-            known = self._of_parts[parts, training] = encode_parts(parts, encode)
+            known = self._of_parts[key] = encode_parts(parts, self._encode, unread, training)
         return known
 
     def streams(self, parts: tuple[Part, ...], training: bool) -> bool:
@@ -203,7 +227,11 @@ class Planner:
         if not self.passes.streaming or self.schedule.exclusive:
             return False
         cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
-        given_back = cell.slab_groups(training).of_life[Life.FORWARD if training else Life.SCRATCH]
+        given_back = (
+            self.templates_of(parts, training=training)[0]
+            .cell.slab_groups(training)
+            .of_life[Life.FORWARD if training else Life.SCRATCH]
+        )
         if len(cell.forward) != 1 or given_back:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
@@ -213,7 +241,7 @@ class Planner:
         topology = Topology(graph)
         values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
         needed = topology.reaching(values)
-        return _Build(self, graph, topology, needed, skip_rest=True, held=held).forward_only(values)
+        return _Build(self, graph, topology, needed, values, skip_rest=True, held=held).forward_only(values)
 
     def plan_training(
         self,
@@ -241,7 +269,8 @@ class Planner:
             needed = np.ones(topology.n_calls, bool)
         else:
             needed = topology.reaching(np.array([loss.ref]))
-        build = _Build(self, graph, topology, needed, skip_rest=False, key=key, held=held)
+        asked = np.array([loss.ref])
+        build = _Build(self, graph, topology, needed, asked, skip_rest=False, key=key, held=held)
         return build.training(loss, update, parity, keep)
 
 
@@ -254,6 +283,7 @@ class _Build:
         graph: Graph,
         topology: Topology,
         needed: NDArray[np.bool_],
+        asked: Ints,
         skip_rest: bool,
         key: LaunchKey | None = None,
         held: Held = NOTHING_HELD,
@@ -264,6 +294,9 @@ class _Build:
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
         self._key_position = -1
+        self._unread: dict[Block, Unread] = {}
+        if planner.passes.dead_outputs:
+            self._leave_out(planner, topology, unread_outputs(topology, needed, asked), skip_rest)
         policy = known_policy(planner.policy)
         of_vertex = policy.stages(topology)
         groups: Sequence[Ints | None] = [None] * len(of_vertex)
@@ -290,18 +323,28 @@ class _Build:
                 self._plan_block(planner, piece, planned, needed, skip_rest)
         self.memory = SlabMemory(self.blocks, self.writer.pool_floats)
 
+    def _leave_out(self, planner: Planner, topology: Topology, unread: Sequence[Unread], inference: bool) -> None:
+        """Note which outputs nothing reads. In inference, blocks go without them altogether."""
+        for number, (b, outputs) in enumerate(zip(topology.blocks, unread, strict=True)):
+            if outputs and inference:
+                topology.leave_out(number, outputs, planner.without(b.cell, outputs))
+            elif outputs:
+                self._unread[b.block] = outputs
+                planner.note_unread(b.cell, outputs)
+
     def _plan_block(
         self, planner: Planner, piece: Piece, planned: Sequence[Piece], needed: NDArray[np.bool_], skip_rest: bool
     ) -> None:
         """Arrange the rows of a block, or of all parts of one, which have them in the same order."""
         arguments = self.distribution, needed[piece.arrays.calls], skip_rest, self.addresses
+        unread = self._unread.get(piece.arrays.block, ALL_READ)
         if not piece.parts:
-            whole = planner.templates(piece.arrays.cell, training=not skip_rest)
+            whole = planner.templates(piece.arrays.cell, unread, training=not skip_rest)
             self.blocks.append(BlockPlan(piece.arrays, whole, piece.stage, piece.group, *arguments))
             return
         made: dict[int, BlockPlan] = {}
         first = planned.index(piece)
-        of_parts = planner.templates_of(piece.parts, training=not skip_rest)
+        of_parts = planner.templates_of(piece.parts, unread, training=not skip_rest)
         order: Ints | None = None
         for k in sorted(range(len(piece.parts)), key=lambda k: piece.parts[k].batching is not Batching.LEVEL):
             part = planned[first + k]

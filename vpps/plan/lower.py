@@ -67,6 +67,7 @@ class LoweredCell:
         first_beside: arguments from this position on are values of other parts of the cell, in the same rows.
         taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
         training: False for inference alone: no backward, and nothing is kept for one.
+        unread: outputs that nothing reads: no gradient comes back from them.
 
     Attributes:
         cell: the traced cell.
@@ -88,8 +89,10 @@ class LoweredCell:
         first_beside: int | None = None,
         taken_back: Collection[int] = (),
         training: bool = True,
+        unread: Collection[int] = (),
     ) -> None:
         self.cell = cell
+        self.unread = unread
         self.first_beside = len(cell.kinds) if first_beside is None else first_beside
         self.taken_back = taken_back
         self.slabs: list[Slab] = []
@@ -118,6 +121,8 @@ class Lowering:
         self.nodes, self.outputs = prepare(result.cell)
         self.order = execution_order(self.nodes)
         self.live = live_nodes(self.nodes, self.outputs)
+        self.read = [o for k, o in enumerate(self.outputs) if k not in result.unread]
+        self.leads_to_read = live_nodes(self.nodes, self.read)
         self.uses = self._uses()
         self.needs = self._needs()
         self.parts = parts_of_units(self.nodes, self.live, self.granule)
@@ -133,10 +138,10 @@ class Lowering:
     def _uses(self) -> list[int]:
         uses = [0] * len(self.nodes)
         for i, node in enumerate(self.nodes):
-            if self.live[i]:
+            if self.leads_to_read[i]:
                 for j in node.inputs:
                     uses[j] += 1
-        for o in self.outputs:
+        for o in self.read:
             uses[o] += 1
         return uses
 
@@ -149,7 +154,7 @@ class Lowering:
         """Which nodes have a gradient that something wants."""
         needs = [False] * len(self.nodes)
         for i in self.order:
-            if not self.live[i]:
+            if not self.leads_to_read[i]:
                 continue
             node = self.nodes[i]
             form = node.op.form
@@ -187,6 +192,8 @@ class Lowering:
     def _all_backward(self) -> None:
         self.emit_to = self.out.backward
         for k, o in enumerate(self.outputs):
+            if k in self.out.unread:
+                continue
             if self.needs[o] and k in self.out.taken_back:
                 self._take_back(k, o)
             elif self.needs[o]:

@@ -6,7 +6,7 @@ other left it, and its gradient is taken from where the reader left it, with no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,13 +48,18 @@ class PartTemplates(NamedTuple):
 
 
 def encode_parts(
-    parts: Sequence[Part], encode: Callable[[TracedCell, int, Mapping[int, int]], CellTemplates]
+    parts: Sequence[Part],
+    encode: Callable[[TracedCell, int, Mapping[int, int], bool, Collection[int]], CellTemplates],
+    unread: Collection[int] = (),
+    training: bool = True,
 ) -> list[PartTemplates]:
     """Encode the parts of a cell.
 
     Args:
         encode: of a cell, with the position of the first argument that other parts compute, and the outputs whose
-            gradient the only reader hands back, with the floats between its rows.
+            gradient the only reader hands back, with the floats between its rows; last, whether it is for training, and
+            outputs that nothing reads.
+        unread: outputs of the whole that nothing reads.
     """
     made: dict[int, PartTemplates] = {}
     numbers = {part.batching: k for k, part in enumerate(parts)}
@@ -69,7 +74,8 @@ def encode_parts(
                 taken_back[output] = made[reader].cell.lowered.slabs[view.slab].width
                 made[reader].cell.handed_back.remove((key, view))
                 beside[BesideGradient(output)] = reader, view
-        cell = encode(part.cell, part.first_crossing, taken_back)
+        dead = [output for output, k in enumerate(part.outputs) if k in unread]
+        cell = encode(part.cell, part.first_crossing, taken_back, training, dead)
         for position, crossing in enumerate(part.crossings, start=part.first_crossing):
             key = Beside(position)
             found = [view for to, view in cell.lowered.arguments if to == key]

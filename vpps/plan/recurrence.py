@@ -29,6 +29,11 @@ class Recurrence:
             if any(self.component[s] == self.component[block] for s in sources):
                 self.recurrent[self.component[block]] = True
 
+    @property
+    def read(self) -> set[int]:
+        """The kinds of values that are passed to anything."""
+        return set().union(*(read for of_block in self._operands for read in of_block))
+
     def members(self, component: int) -> list[int]:
         """The blocks of a component."""
         return [block for block, c in enumerate(self.component) if c == component]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -62,6 +62,7 @@ class CellTemplates:
         first_beside: see LoweredCell.
         taken_back: likewise, with the floats from one row of such gradients to the next.
         training: see LoweredCell.
+        unread: likewise.
 
     Attributes:
         forward, backward: groups between one barrier and the next, by barrier.
@@ -83,11 +84,14 @@ class CellTemplates:
         first_beside: int | None = None,
         taken_back: Mapping[int, int] | None = None,
         training: bool = True,
+        unread: Collection[int] = (),
     ) -> None:
         self.cell = cell
         self.passes = passes
         self._taken_back = {} if taken_back is None else taken_back
-        self.lowered = LoweredCell(cell, distribution, exclusive, passes, first_beside, self._taken_back, training)
+        self.lowered = LoweredCell(
+            cell, distribution, exclusive, passes, first_beside, self._taken_back, training, unread
+        )
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
         self.keys: dict[ListKey, int] = {}

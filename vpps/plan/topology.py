@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpps.errors import GraphError
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.graph import Graph
+from vpps.graph.trace import TracedCell
 from vpps.plan.recurrence import Recurrence
 
 
@@ -38,6 +39,15 @@ class Topology:
                 self.value_output[values] = len(self.outputs)
                 self.value_call[values] = b.calls
                 self.outputs.append((number, k))
+
+    def leave_out(self, block: int, unread: Collection[int], cell: TracedCell) -> None:
+        """Let a block have no values for some outputs, which nothing reads; `cell` has the others only."""
+        arrays = self.blocks[block]
+        kept = [k for k in range(len(arrays.values)) if k not in unread]
+        arrays.cell, arrays.values = cell, [arrays.values[k] for k in kept]
+        for kind, (number, k) in enumerate(self.outputs):
+            if number == block:
+                self.outputs[kind] = block, kept.index(k) if k in kept else -1
 
     @cached_property
     def recurrence(self) -> Recurrence:

@@ -163,7 +163,7 @@ def test_gate_by_gate_runs_as_stacked_by_hand():
         h = c = graph.zeros(H)
         for _ in range(4):
             h, c = net.step(graph.input(rng.normal(size=IN)), h, c)
-        with vpps.Handle(model, vps=2, passes=ON) as handle:
+        with vpps.Handle(model, vps=2, passes=replace(ON, alignment=True)) as handle:
             handle.gradients(graph, vpps.sum(h))
             cell = lowered(handle, "step")
             names.append(([i.name for i in cell.forward], [i.name for i in cell.backward]))
@@ -203,7 +203,7 @@ def test_products_of_inputs_are_one_before_the_first_level():
     """Passes on nodes come before a cell is split into what runs before, in and after its levels."""
     model = vpps.Model(seed=1)
     graph, loss, _ = Gates(model).batch(0)
-    with vpps.Handle(model, vps=2, passes=replace(ON, lazy_batching=True)) as handle:
+    with vpps.Handle(model, vps=2, passes=replace(ON, lazy_batching=True, alignment=True)) as handle:
         handle.gradients(graph, loss)
         parts = [b.cell.lowered for b in handle._plan.blocks if b.cell.cell.name.endswith("step")]
         trained = [[g.parameter.name for g in part.parameter_gradients] for part in parts]
