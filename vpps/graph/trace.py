@@ -115,6 +115,7 @@ class TracedCell:
     def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
         """The same cell computed by other nodes: node numbers below `len(self.nodes)` keep their meaning."""
         made = copy(self)
+        made.__dict__.pop("layout", None)  # of the results that it has had
         made.nodes, made.outputs = list(nodes), tuple(outputs)
         return made
 
