@@ -51,8 +51,8 @@ class Stacks:
         return list(dict.fromkeys(self.of.values()))
 
     def same_as(self, other: Stacks) -> bool:
-        """Whether the same parameters are stacked in the same order."""
-        return [s.members for s in self.all] == [s.members for s in other.all]
+        """Whether the same parameters are stacked in the same order, and trained alike."""
+        return [(s.members, s.trainable) for s in self.all] == [(s.members, s.trainable) for s in other.all]
 
 
 NO_STACKS = Stacks({})

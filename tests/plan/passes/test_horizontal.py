@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import assert_agrees_with_reference, relative_error
 from tests.plan.passes.cells import NONE, assert_pass_changes_no_bit_forward, only, operations, traced
+from tests.plan.test_random_graphs import examples
 from vpps.nn import LSTM
 from vpps.plan.passes.horizontal import find_stacks, horizontal
 from vpps.plan.stacks import Stacks
@@ -121,7 +124,7 @@ def test_every_use_of_all_members_is_the_same():
     twice = traced(lambda x: A @ x + (B @ x) * (A @ x), (8,))  # only where common subexpressions are off
     assert of([twice], model) == []
     matrix = traced(lambda x: (A @ vpps.reshape(x, (8, 2)))[0], (16,))
-    assert of([all_three, matrix], model) == []
+    assert of([all_three, matrix], model) == ["P1+P2"]
 
 
 def test_a_bias_used_elsewhere_is_added_gate_by_gate():
@@ -356,6 +359,27 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
 
 
 @pytest.mark.cpu
+def test_all_members_are_frozen_and_thawed():
+    weights = []
+    for passes in (OFF, ON):
+        model = vpps.Model(seed=7)
+        net = Gates(model)
+        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=passes) as handle:
+            for frozen in (False, True, False):
+                for p in net.U.values():
+                    p.trainable = not frozen
+                before = {p: p.numpy() for p in model}
+                graph, loss, _ = net.batch(1)
+                handle.fb(graph, loss)
+                assert all(np.array_equal(net.U[g].numpy(), before[net.U[g]]) == frozen for g in GATES)
+                assert not any(np.array_equal(net.W[g].numpy(), before[net.W[g]]) for g in GATES)
+                assert len(handle._residency.distribution.stacks.all) == (3 if passes.horizontal else 0)
+        weights.append(model.numpy())
+    for name, w in weights[0].items():
+        assert relative_error(weights[1][name], w) <= 1e-5, name
+
+
+@pytest.mark.cpu
 def test_a_forward_only_handle_and_a_switch():
     model = vpps.Model(seed=8)
     graph, _, states = Gates(model).batch(0)
@@ -367,6 +391,48 @@ def test_a_forward_only_handle_and_a_switch():
     with vpps.Handle(model, train=False, passes=replace(ON, horizontal=False)) as handle:
         handle.forward(graph, states)
         assert notes(handle, "step") == []
+
+
+@pytest.mark.cpu
+@examples(25)
+@given(
+    cells=st.lists(
+        st.lists(st.tuples(*(st.integers(0, n) for n in (3, 3, 3, 9))), min_size=1, max_size=7), min_size=1, max_size=3
+    )
+)
+def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
+    """Cells that agree on some stacks and not on others, or add to part of a stack only."""
+
+    def build(model):
+        matrices = three(model, *[(32, 32)] * 4)
+        biases = [model.parameter(f"b{k}", (32,), init="normal") for k in range(3)]
+
+        def made_of(drawn):
+            @vpps.cell
+            def cell(x, xs):
+                values = [x, vpps.sum(xs), vpps.tanh(x)]
+                for matrix, value, bias, how in drawn:
+                    y = matrices[matrix] @ values[value % len(values)]
+                    y = y + biases[bias] if bias < 3 else y
+                    if how < 3:
+                        y = y + matrices[how] @ values[how]
+                    elif how < 5:
+                        y = values[-1] + y
+                    elif how == 5:
+                        y = vpps.sum(vpps.each(lambda e, w=matrices[matrix]: vpps.tanh(w @ e) * biases[0], xs)) + y
+                    values.append(y if how == 9 else vpps.tanh(y))
+                return values[-3:]
+
+            return cell
+
+        rng = np.random.default_rng(0)
+        graph = vpps.Graph()
+        values = [graph.input(rng.normal(size=32)) for _ in range(3)]
+        for drawn in [*cells, *cells]:
+            values.extend(made_of(drawn)(values[-1], values[:2]))
+        return graph, vpps.sum([vpps.dot(v, values[0]) for v in values]), values
+
+    assert_pass_changes_no_bit_forward(build, "horizontal")
 
 
 @pytest.mark.simt

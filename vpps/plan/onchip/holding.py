@@ -66,7 +66,8 @@ class ChipOptions:
         gradients: where weight gradients are gathered: "overlay", "registers", "passes", "gemm" or "auto".
         groups: of blocks, each with its own copy of the weights and its own part of the batch.
         tile: vertices that a product computes at a time.
-        tiers: tier by name, "U" for the matrix and "U^T" for its transpose.
+        tiers: tier by name, "U" for the matrix and "U^T" for its transpose. A matrix that is named is not stacked with
+            others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
     """
 
     ownership: Ownership = "aligned"

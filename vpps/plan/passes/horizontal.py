@@ -56,7 +56,8 @@ def find_stacks(
         return p.shape, p.trainable, rule_of(p)
 
     fits = {p for p in allowed if len(p.shape) in (1, 2) and p.shape[0] % panel == 0}
-    classes = _together(cells, {p for p in fits if len(p.shape) == 2}, kind)
+    otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC, Form.PARAMETER))}
+    classes = _together(cells, {p for p in fits if len(p.shape) == 2} - otherwise, kind)
     matrices = [tuple(c) for c in classes if len(c) > 1]
     vectors: dict[tuple[Parameter, ...], None] = {}
     stacks = Stacks.made_of(matrices)
@@ -78,10 +79,11 @@ def find_stacks(
     return NO_STACKS
 
 
-def _read(cell: TracedCell) -> Iterable[Parameter]:
-    """Parameters that a cell's results depend on."""
+def _read(cell: TracedCell, besides: Collection[Form] = ()) -> Iterable[Parameter]:
+    """Parameters that a cell's results depend on, by operations that are not of some forms."""
     live = live_nodes(cell.nodes, cell.outputs)
-    return (n.parameter for n, used in zip(cell.nodes, live, strict=True) if used and n.parameter is not None)
+    nodes = (n for n, used in zip(cell.nodes, live, strict=True) if used and n.op.form not in besides)
+    return (n.parameter for n in nodes if n.parameter is not None)
 
 
 def _groups(cell: TracedCell) -> list[Group]:
