@@ -56,7 +56,7 @@ def find_stacks(
         return p.shape, p.trainable, rule_of(p)
 
     fits = {p for p in allowed if len(p.shape) in (1, 2) and p.shape[0] % panel == 0}
-    otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC, Form.PARAMETER))}
+    otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC,))}
     classes = _together(cells, {p for p in fits if len(p.shape) == 2} - otherwise, kind)
     matrices = [tuple(c) for c in classes if len(c) > 1]
     vectors: dict[tuple[Parameter, ...], None] = {}
