@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vpps.kernel.chip import THREADS
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
+from vpps.memory import MemoryUse
 from vpps.model import Lookup, Parameter
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import OnChip
@@ -44,18 +46,35 @@ class KernelFacts:
     stepped_down: int = 0
 
 
-def explain(parameters: Distribution, onchip: OnChip | None, kernel: KernelFacts) -> str:
+def explain(
+    parameters: Distribution,
+    onchip: OnChip | None,
+    kernel: KernelFacts,
+    cells: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
+    memory: MemoryUse | None = None,
+) -> str:
     """Plain text of 110 columns.
 
     Args:
         parameters: where they are in memory.
         onchip: what the chip holds; None where there is no such choice.
         kernel: what runs on it.
+        cells: what the cell compiler did to each: its name, then (pass, sentence).
+        memory: of the latest call; None before the first.
     """
     if onchip is None:
-        return _explain_memory(parameters, kernel)
-    moments = max((len(place.moments) for place in parameters.places.values()), default=0)
-    return explain_onchip(onchip, moments, [*_compiled(kernel), *_launches(onchip, kernel), *_memory(parameters)])
+        text = _explain_memory(parameters, kernel)
+    else:
+        moments = max((len(place.moments) for place in parameters.places.values()), default=0)
+        text = explain_onchip(onchip, moments, [*_compiled(kernel), *_launches(onchip, kernel), *_memory(parameters)])
+    if memory is not None:
+        peak = (
+            f"{shown(memory.peak)} of the pool at most so far; the latest call: {shown(memory.batch)} for its batch, "
+        )
+        text += note(f"{'peak':<15}", f"{peak}{shown(memory.script)} of script") + "\n"
+    for name, lines in cells:
+        text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
+    return text
 
 
 def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:

@@ -594,7 +594,8 @@ class Handle:
 
     @_serialised
     def explain(self) -> str:
-        """Where the weights live during a launch and why, and what the kernel takes: plain text of 110 columns.
+        """Where the weights live during a launch and why, what the kernel takes, the most memory that a call has used,
+        and what the cell compiler did to each cell: plain text of 110 columns.
 
         On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
         """
@@ -606,7 +607,9 @@ class Handle:
         facts = KernelFacts(
             machine.target, machine.arch, machine.vps, machine.spec, machine.resources, self._stepped_down
         )
-        return explain(parameters, self._arrangement.onchip, facts)
+        cells = self._planner.explain() if self._planner is not None else ()
+        memory = self.memory if self._plan is not None else None
+        return explain(parameters, self._arrangement.onchip, facts, cells, memory)
 
     @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:

@@ -28,6 +28,7 @@ from vpps.plan.passes import Passes, dead_outputs, lazy_batching
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
 from vpps.plan.passes.nodes import Note, compiled
+from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, Piece, encode_parts, pieces
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, Schedule
@@ -202,6 +203,19 @@ class Planner:
         note = "dead_outputs", dead_outputs.said(cell, unread, training=True)
         if note not in self.notes[cell]:
             self.notes[cell].append(note)
+
+    def explain(self) -> list[tuple[str, list[Note]]]:
+        """What the passes did to each cell of several operators: its name, then (pass or direction, sentence)."""
+        found = []
+        for cell, notes in self.notes.items():
+            in_parts = next((p for (whole, *_), p in self._parts.items() if whole is cell and p), ())
+            encoded = [t for (parts, *_), ts in self._of_parts.items() if parts == in_parts and in_parts for t in ts]
+            templates = [t.cell for t in encoded[: len(in_parts)]]
+            templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
+            if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
+                streams = bool(in_parts) and self.streams(in_parts, training=True)
+                found.append((cell.name, describe(notes, in_parts, templates, streams)))
+        return found
 
     def split(self, block: BlockArrays, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""

@@ -77,6 +77,7 @@ class LoweredCell:
         table_gradients: sparse ones.
         outputs: view of each output's value.
         arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
+        is_bare: it is a single op.
         input_gradient: view of a graph input's gradient, if it was asked for.
     """
 
@@ -104,6 +105,7 @@ class LoweredCell:
         self.outputs: list[View] = []
         self.arguments: list[tuple[Args | Elements | Beside, View]] = []
         self.input_gradient: View | None = None
+        self.is_bare = False
         Lowering(self, distribution, exclusive, passes).run(training)
 
 
@@ -184,7 +186,8 @@ class Lowering:
         self.out.n_forward_slabs = len(self.out.slabs)
         if training:
             self._all_backward()
-        if self.passes.fusion and not self._is_bare:
+        self.out.is_bare = self._is_bare
+        if self.passes.fusion and not self.out.is_bare:
             fuse(self.out, self.passes.recompute)
         for instrs in (self.out.forward, self.out.backward):
             assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
