@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import os
 import threading
@@ -45,6 +46,8 @@ from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
 from vpps.timeline import HostSpan, Timeline
 from vpps.values import as_index, as_number
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -699,6 +702,10 @@ class Handle:
             if self._machine.can_run(spec):
                 return plan
             self._wait()
+            if self._machine.launches:
+                _log.info(
+                    "after launch %d a graph needs more than the kernel can do: compiling", self._machine.launches
+                )
             try:
                 self._machine.specialise(spec)
                 return plan

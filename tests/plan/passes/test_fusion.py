@@ -335,6 +335,31 @@ class TestCells:
             assert len(plan_of(handle, wide).tails) == 2
             assert plan_of(handle, narrow).tails == plan_of(handle, wide).tails
 
+    @pytest.mark.parametrize("target", ["cpu", "simt"])
+    def test_a_new_cell_extends_the_kernel_once(self, target: str, caplog: pytest.LogCaptureFixture) -> None:
+        model = vpps.Model(seed=1)
+        gated = Gated(32, model)
+        x = np.linspace(-1, 1, 32)
+
+        @vpps.cell
+        def newcomer(x: E, y: E) -> E:
+            return vpps.tanh(x * y) - vpps.sigmoid(gated.U @ x)[:32]
+
+        graph = vpps.Graph()
+        loss = vpps.sum(newcomer(graph.input(x), graph.input(x[::-1].copy())))
+        expected = results(model, [(graph, loss)], UNFUSED, target=target, vps=2)
+        with vpps.Handle(model, target=target, vps=2, passes=FUSED) as handle, caplog.at_level("INFO", "vpps.handle"):
+            plan_of(handle, gated)
+            found = []
+            for _ in range(2):
+                value, gradients = handle.gradients(graph, loss)
+                found = [value, {name: g.tobytes() for name, g in gradients.items()}]
+            plan_of(handle, gated)
+        assert found == expected[:2]
+        assert [r.message for r in caplog.records] == [
+            "after launch 1 a graph needs more than the kernel can do: compiling"
+        ]
+
 
 def plan_of(handle: vpps.Handle, net: Gated) -> Plan:
     graph, loss = net.batch()
