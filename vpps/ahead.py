@@ -291,7 +291,7 @@ def _for_cpu(
     schedule: str,
     passes: Passes | None,
 ) -> Specialized:
-    from vpps.kernel.host_compiler import build_cpu
+    from vpps.kernel.host_compiler import build_cpu, build_tails
     from vpps.runtime.cores import default_vps, usable_cores
 
     count = default_vps(usable_cores(), update is not None) if vps is None else vps
@@ -301,4 +301,6 @@ def _for_cpu(
     parameters = Distribution(model, count, tile.panel, moments, update is not None, stacks=stacks)
     plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
     spec = KernelSpec(plan.instructions, tails=plan.tails)
+    if plan.tails:
+        build_tails(tuple(plan.tails))  # into the cache, where a handle with the same example finds them
     return Specialized("cpu", tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)
