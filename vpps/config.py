@@ -34,6 +34,11 @@ VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (sl
 PASSES = Variable(
     "VPPS_PASSES", "all", "passes of the cell compiler (vpps.Passes): all, none, NAME or -NAME, comma-separated"
 )
+PLANNER = Variable(
+    "VPPS_PLANNER",
+    "auto",
+    "numpy: scripts are planned with NumPy; compiled: in compiled code, or not at all; auto: compiled once it is there",
+)
 SIMT_SEED = Variable("VPPS_SIMT_SEED", "0", "simt target: seed of the order in which threads run; 0 runs them in order")
 SIMT_RACES = Variable("VPPS_SIMT_RACES", "1", "simt target: 0 does not look for races, which makes it faster")
 RECORDER = Variable(

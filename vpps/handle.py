@@ -33,6 +33,8 @@ from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution
+from vpps.plan.native import library as compiled_planner
+from vpps.plan.native.planner import planner_for
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.passes.stacking import Stacking
@@ -201,6 +203,7 @@ class Handle:
         self._onchip = ChipOptions() if onchip is None else onchip
         self._passes = Passes.from_environment() if passes is None else passes
         recorder.prepare()
+        compiled_planner.prepare()
         try:
             self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
         except HandleError as error:
@@ -672,7 +675,7 @@ class Handle:
         distribution = self._residency.bind(
             lambda floats: self._reserve(floats, keep=0), accumulate, slots, self._stacking.stacks
         )
-        self._planner = Planner(distribution, self.policy, self.schedule, self._passes)
+        self._planner = planner_for(distribution, self.policy, self.schedule, self._passes)
 
     def _arrange(self, graph: Graph) -> bool:
         """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not

@@ -73,6 +73,14 @@ class BlockArrays:
         self.lists = vertices.lists
         self.data = vertices.data
 
+    def keep(self, n: int) -> None:
+        """Drop all vertices but the first n."""
+        self.calls, self.levels, self.args, self.ints = self.calls[:n], self.levels[:n], self.args[:n], self.ints[:n]
+        self.values = [ids[:n] for ids in self.values]
+        for xs in self.lists:
+            xs.ends = xs.ends[: n + 1]
+            xs.elements = xs.elements[: xs.ends[-1]]
+
     @property
     def positions(self) -> list[int]:
         """Position among the arguments of the cell of each operand, in the order of `operands`."""

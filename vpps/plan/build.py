@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import GraphError, ModelError
-from vpps.graph.arrays import BlockArrays, Ints
+from vpps.graph.arrays import Ints
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, shown
 from vpps.graph.rows import Rows, value_ids
@@ -217,11 +217,11 @@ class Planner:
                 found.append((cell.name, describe(notes, in_parts, templates, streams)))
         return found
 
-    def split(self, block: BlockArrays, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+    def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""
-        key = block.cell, gathered, scattered
+        key = cell, gathered, scattered
         if key not in self._parts:
-            self._parts[key] = lazy_batching.split(self.compiled(block.cell), gathered, scattered)
+            self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
 
     def templates_of(
@@ -250,9 +250,15 @@ class Planner:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
 
-    def plan_forward(self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD) -> Plan:
-        """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay."""
-        topology = Topology(graph)
+    def plan_forward(
+        self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD, calls: int | None = None
+    ) -> Plan:
+        """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
+
+        Args:
+            calls: plan only the first so many vertices.
+        """
+        topology = Topology(graph, calls)
         values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
         needed = topology.reaching(values)
         return _Build(self, graph, topology, needed, values, skip_rest=True, held=held).forward_only(values)
@@ -266,6 +272,7 @@ class Planner:
         key: LaunchKey | None = None,
         held: Held = NOTHING_HELD,
         keep: bool = False,
+        calls: int | None = None,
     ) -> Plan:
         """Plan of forward, backward, gradients and (unless `update` is None) the update.
 
@@ -274,11 +281,12 @@ class Planner:
             key: of the launch's random numbers; None turns dropout off.
             held: gradients of earlier batches, to which those of this one are added.
             keep: leave the sums in the pool for a later launch.
+            calls: plan only the first so many vertices.
 
         Raises:
             GraphError: the loss depends on no trainable parameter.
         """
-        topology = Topology(graph)
+        topology = Topology(graph, calls)
         if topology.all_reach(loss.ref):
             needed = np.ones(topology.n_calls, bool)
         else:

@@ -93,7 +93,7 @@ def encode_parts(
     return [made[k] for k in range(len(parts))]
 
 
-Splitter = Callable[[BlockArrays, frozenset[int], frozenset[int]], tuple[Part, ...]]
+Splitter = Callable[[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]]
 
 
 def pieces(
@@ -123,7 +123,7 @@ def pieces(
         for number, b in enumerate(topology.blocks):
             if found.recurrent[found.component[number]] and len(b.calls):
                 gathered = frozenset(b.positions[k] for k in found.gathered(number))
-                parts[number] = split(b, gathered, frozenset(found.scattered(number)))
+                parts[number] = split(b.cell, gathered, frozenset(found.scattered(number)))
     if not any(parts):
         whole = [Piece(*each) for each in zip(topology.blocks, stages, groups, strict=True)]
         return whole, next_value, 1

@@ -17,7 +17,7 @@ from vpps.plan.recurrence import Recurrence
 
 
 class Topology:
-    """All blocks of a graph.
+    """All blocks of a graph, or of its first so many calls.
 
     Attributes:
         blocks: in the order of first use.
@@ -26,10 +26,16 @@ class Topology:
         value_call: recording index of the vertex that produces each value.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, calls: int | None = None) -> None:
         self.blocks = [BlockArrays(b) for b in graph.blocks.values()]
         self.n_calls = graph.n_calls
         n_values = graph.n_values
+        if calls is not None and calls < graph.n_calls:
+            self.n_calls = calls
+            for b in self.blocks:
+                b.keep(int(b.calls.searchsorted(calls)))
+            self.blocks = [b for b in self.blocks if len(b.calls)]
+            n_values = 1 + max(int(ids[-1]) for b in self.blocks for ids in b.values)
         self.n_values = n_values
         self.outputs: list[tuple[int, int]] = []
         self.value_output: Ints = np.zeros(n_values, np.int64)

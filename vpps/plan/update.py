@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
-from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
+from vpps.plan.distribution import NOTHING_HELD, Distribution, Held, Place
 from vpps.plan.memory import SlabMemory
 from vpps.plan.products import GradientProducts
 from vpps.plan.rows import BlockPlan
@@ -54,6 +54,13 @@ class Update:
     step: int
     clip_norm: float | None
     averaging: Averaging | None = None
+    _hyper: dict[str | None, NDArray[np.float32]] = field(default_factory=dict, compare=False)
+
+    def hyper(self, parameter: str, group: str | None) -> NDArray[np.float32]:
+        """Hyper-parameters of a parameter, by name, and of all others of its group; a schedule is asked once."""
+        if group not in self._hyper:
+            self._hyper[group] = self.optimizer.at(self.number, parameter).hyper(self.step)
+        return self._hyper[group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +153,12 @@ class EndOfLaunch:
         """Put what the end needs of lists into the script: used table rows, hyper-parameters."""
         update = self._update
         if update is not None:
-            placed: dict[str | None, int] = {}  # one set of hyper-parameters per group, a schedule asked once for each
+            placed: dict[str | None, int] = {}  # one set of hyper-parameters per group
             for p in self.distribution.physical:
                 name = members(p)[0].name
                 group = update.optimizer.group_of(name)
                 if group not in placed:
-                    hyper = update.optimizer.at(update.number, name).hyper(update.step)
-                    placed[group] = self.writer.place_list(hyper.view(np.uint32))
+                    placed[group] = self.writer.place_list(update.hyper(name, group).view(np.uint32))
                 self._hyper[p] = placed[group]
         ids: dict[Lookup, list[NDArray[np.int64]]] = {}
         addresses: dict[Lookup, list[NDArray[np.int64]]] = {}
@@ -204,7 +210,8 @@ class EndOfLaunch:
                 fusible = gradient.instr.name == "outer" and p not in kept
                 stepped = update is not None and last.get(p) is gradient and fusible
                 if update is not None and stepped:
-                    group = b.cell.fused(gradient, update.optimizer.name, self._step(p, update))
+                    fields = step_fields(self.distribution.physical[p], update.averaging)
+                    group = b.cell.fused(gradient, update.optimizer.name, fields)
                     self._stepped.add(p)
                     self.writer.names.add(f"outer_update.{update.optimizer.name}")
                 words = group.template.fill(b.bases[:1], first, count)[0]
@@ -254,7 +261,7 @@ class EndOfLaunch:
             place = self.distribution.physical[p]
             if not p.trainable or p in self._stepped:
                 continue
-            fields: dict[str, Any] = {**self._step(p, update), "hyper": self._hyper[p]}
+            fields: dict[str, Any] = {**step_fields(place, update.averaging), "hyper": self._hyper[p]}
             transposed = fields.pop("transposed")
             if isinstance(p, Lookup):
                 if p in self.tables:
@@ -271,27 +278,13 @@ class EndOfLaunch:
             else:
                 self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, **fields)
 
-    def _step(self, p: Parameter, update: Update) -> dict[str, Any]:
-        """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
-        place = self.distribution.physical[p]
-        moment0, moment1 = (*place.moments, 0, 0)[:2]
-        return {
-            "weights": place.weights,
-            "transposed": place.transposed,
-            "moment0": moment0,
-            "moment1": moment1,
-            "average": place.average,
-            "complement": 1 - update.averaging.decay if update.averaging is not None else 0.0,
-        }
-
     def _on_matrix(self, name: str, p: Parameter, flags: Flag = NO_FLAGS, **fields: Any) -> None:
         """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds; by those
         that it would hold if all groups were one."""
-        slots, parts, number = self.distribution.physical[p].slots, 1, 0
-        if slots is not None and slots.rows is not None:
-            flags |= Flag.OWNED | slots.rows.flags
-            parts, number = slots.rows.word, slots.rows.number
-        self.writer.instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
+        divided, parts, number = matrix_division(self.distribution.physical[p])
+        self.writer.instruction(
+            name, 0, p.shape[0], flags | divided, parts=parts, columns=p.shape[1], matrix=number, **fields
+        )
 
     def _kept(self) -> list[Parameter]:
         """Matrices whose gradients the chip keeps."""
@@ -322,3 +315,25 @@ class EndOfLaunch:
             cursor += n
         self.writer.barrier("before clipping")
         self.writer.instruction("clip", sum(counts), 1, partials=partials, max_norm=clip_norm)
+
+
+def step_fields(place: Place, averaging: Averaging | None) -> dict[str, Any]:
+    """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
+    moment0, moment1 = (*place.moments, 0, 0)[:2]
+    return {
+        "weights": place.weights,
+        "transposed": place.transposed,
+        "moment0": moment0,
+        "moment1": moment1,
+        "average": place.average,
+        "complement": 1 - averaging.decay if averaging is not None else 0.0,
+    }
+
+
+def matrix_division(place: Place) -> tuple[Flag, int, int]:
+    """(flags, parts, number) of an instruction on a whole matrix: divided by tiles, or by the rows that the chip holds;
+    by those that it would hold if all groups were one."""
+    slots = place.slots
+    if slots is None or slots.rows is None:
+        return NO_FLAGS, 1, 0
+    return Flag.OWNED | slots.rows.flags, slots.rows.word, slots.rows.number

@@ -1,0 +1,352 @@
+"""Calls the compiled planner: hands it cells once and a batch's arrays every time, and takes what it finds."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+import weakref
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import ScriptError
+from vpps.graph.graph import Graph
+from vpps.graph.trace import List, TracedCell, Vector
+from vpps.model import Parameter
+from vpps.ops import size
+from vpps.ops.philox import LaunchKey
+from vpps.optim import HYPER
+from vpps.plan.build import Planner
+from vpps.plan.distribution import LOSS_SLOTS, Held
+from vpps.plan.instr import Beside, BesideGradient, View
+from vpps.plan.native.inputs import Batch
+from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
+from vpps.plan.passes.lazy_batching import Part
+from vpps.plan.templates import CellTemplates
+from vpps.plan.topology import known_policy
+from vpps.plan.update import Averaging, Update, UsedRows
+from vpps.plan.writer import Words
+from vpps.values import float_word
+
+MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
+NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
+
+DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR = 0, 1, 4, 5  # as in planner.cpp, enum Status
+OF_TABLE = 6  # as in planner.cpp, enum OfTable
+
+
+class _Call(ctypes.Structure):
+    """As in planner.cpp, struct Call."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in (
+            "training", "by_depth", "at_once", "splits", "n_blocks", "blocks", "n_values", "wanted", "n_wanted",
+            "loss_slot", "key_on", "key_low", "key_high",
+            "updates", "keeps", "clips", "max_norm", "averages", "n_hyper", "hyper", "hyper_of",
+            "held", "n_held_rows", "held_rows",
+            "script", "capacity", "addresses", "room_for_values", "touched", "tables",
+            "words", "pool_floats", "n_barriers", "encoding", "names", "n_tables", "n_all_values",
+            "new_block", "crossed", "n_crossed", "after", "before", "group", "backward",
+        )
+    )  # fmt: skip
+
+
+class _Memory:
+    """Where the compiled planner leaves a plan. Plans hold views of its arrays; when there are none it is used again.
+
+    Attributes:
+        script, addresses: the words, and the address of each value.
+        touched: which parameters have a gradient.
+        tables: what it says of tables.
+        at: addresses of the four.
+    """
+
+    def __init__(self, words: int, values: int, parameters: int) -> None:
+        self.script = np.empty(words, np.uint32)
+        self.addresses = np.empty(values, np.uint32)
+        self.touched = np.zeros(parameters + 1, np.uint8)
+        self.tables = np.zeros((parameters + 1) * OF_TABLE, np.int64)
+        self.at = [a.ctypes.data for a in (self.script, self.addresses, self.touched, self.tables)]
+        self._unused = self._references()
+
+    def _references(self) -> tuple[int, int, int]:
+        return sys.getrefcount(self.script), sys.getrefcount(self.addresses), sys.getrefcount(self.touched)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody looks at it."""
+        return self._references() == self._unused
+
+
+class Found:
+    """What the compiled planner finds of a graph; the attributes are those of a Plan."""
+
+    def __init__(self, engine: Engine, batch: Batch, memory: _Memory, call: _Call) -> None:
+        self.script: Words = memory.script[: call.words]
+        self.pool_floats: int = call.pool_floats
+        self.loss_slot: int = call.loss_slot
+        self.n_barriers: int = call.n_barriers
+        self.encoded = call.encoding, time.perf_counter_ns()
+        self.tables: dict[Parameter, UsedRows] = {}  # the engine fills it in
+        self.of_tables = memory.tables
+        self._engine = engine
+        self._addresses = memory.addresses[: call.n_values]
+        self._touched = memory.touched[:]
+        self._names, self._training, self._cells = call.names, bool(call.training), batch.cells
+
+    @property
+    def addresses(self) -> NDArray[np.int64]:
+        """Of each value; -1 where it is not computed."""
+        found = self._addresses.astype(np.int64)
+        found[found == NOWHERE] = -1
+        return found
+
+    @property
+    def touched(self) -> set[Parameter]:
+        """Dense parameters that have a gradient."""
+        return {p for p, has in zip(self._engine.parameters, self._touched.tolist(), strict=False) if has}
+
+    @property
+    def instructions(self) -> frozenset[str]:
+        """Names of those that it uses."""
+        return self._engine.instructions(self._names, self._cells, self._training)
+
+    def held(self, before: Held) -> Held:
+        """What the pool holds after the launch, where that keeps gradients and before it some were held."""
+        rows = dict(before.rows)
+        for table, used in self.tables.items():
+            rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
+        return Held(before.dense | self.touched, rows)
+
+
+class Engine:
+    """The compiled planner for one distribution and one rule of the updates.
+
+    Args:
+        planner: knows the encoded cells.
+        rule: name of the optimizer; None where no launch makes a step.
+        averaging: of the weights, or None.
+    """
+
+    def __init__(self, lib: ctypes.CDLL, planner: Planner, rule: str | None, averaging: Averaging | None) -> None:
+        distribution = planner.distribution
+        self._lib = lib
+        self._planner = weakref.proxy(planner)  # which holds this
+        self._rule, self._averaging = rule, averaging
+        self._distribution = distribution
+        self._bits = Names()
+        self.parameters = list(distribution.places)
+        self._number = {p: i for i, p in enumerate(self.parameters)}
+        numbers = ModelRecipe(distribution, self._bits, rule, averaging).numbers
+        self._handle = lib.vpps_planner(numbers.ctypes.data, len(numbers))
+        if not self._handle:
+            raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
+        weakref.finalize(self, lib.vpps_planner_free, self._handle)
+        self._cells: dict[TracedCell, int] = {}
+        self._instructions: dict[tuple[int, bool, tuple[TracedCell, ...]], frozenset[str]] = {}
+        self._memories: list[_Memory] = []
+        self._words = self._values = 0  # the most that a plan has needed
+        self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
+        self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
+        self._call = _Call(
+            by_depth=int(planner.policy == "depth"),
+            at_once=int(known_policy(planner.policy).at_once),
+            splits=int(planner.passes.lazy_batching),
+        )
+        self._call_at = ctypes.addressof(self._call)
+
+    # ---- plans
+
+    def forward(self, graph: Graph, wanted: list[int]) -> Found | None:
+        """A plan without gradients; None where NumPy must make it."""
+        call = self._call
+        call.training = call.key_on = call.updates = call.keeps = call.clips = call.averages = 0
+        call.loss_slot = -1
+        call.held = call.n_held_rows = 0
+        return self._plan(graph, wanted)
+
+    def training(
+        self,
+        graph: Graph,
+        loss: int,
+        update: Update | None,
+        parity: int,
+        key: LaunchKey | None,
+        held: Held,
+        keep: bool,
+    ) -> Found | None:
+        """A plan of training; None where NumPy must make it."""
+        call = self._call
+        call.training, call.loss_slot = 1, LOSS_SLOTS + parity
+        call.key_on, call.key_low, call.key_high = (0, 0, 0) if key is None else (1, *key)
+        call.updates, call.keeps = int(update is not None), int(keep)
+        call.clips = call.averages = 0
+        alive: list[Any] = []
+        if update is not None:
+            hyper, sets = self._hyper(update)
+            alive.append(hyper)
+            call.n_hyper, call.hyper, call.hyper_of = sets, hyper.ctypes.data, self._hyper_of_at
+            if update.clip_norm is not None:
+                call.clips, call.max_norm = 1, float_word(update.clip_norm)
+            call.averages = int(update.averaging is not None)
+        alive.append(self._take_held(held))
+        found = self._plan(graph, [loss])
+        if found is not None:
+            self._describe_tables(found, keep)
+            if update is not None and update.averaging is not None:
+                for table, used in found.tables.items():
+                    factors = update.averaging.idle(table, used.rows).view(np.uint32)
+                    found.script[used.idle : used.idle + len(factors)] = factors
+        return found
+
+    def _plan(self, graph: Graph, wanted: list[int]) -> Found | None:
+        batch = Batch(graph, self._cell)
+        if batch.n_blocks > MAX_BLOCKS:
+            return None
+        call = self._call
+        values = array("q", wanted)
+        call.wanted, call.n_wanted = values.buffer_info()
+        call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
+        self._values = max(self._values, batch.n_values)
+        status = MORE_MEMORY
+        while status in (MORE_MEMORY, NEW_BLOCK, NEW_PAIR):
+            memory = self._memory()
+            call.script, call.addresses, call.touched, call.tables = memory.at
+            call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
+            status = self._lib.vpps_plan(self._handle, self._call_at)
+            self._words = max(self._words, call.words)
+            self._values = max(self._values, call.n_all_values)
+            if status == NEW_BLOCK:
+                self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.crossed, call.n_crossed))
+            elif status == NEW_PAIR:
+                self._tell_pair(call.after, call.before, call.group, call.backward)
+        return Found(self, batch, memory, call) if status == DONE else None
+
+    def _memory(self) -> _Memory:
+        """One that nobody uses, large enough for what has been needed so far."""
+        for memory in self._memories:
+            if memory.is_free:
+                if len(memory.script) >= self._words and len(memory.addresses) >= self._values:
+                    return memory
+                self._memories.remove(memory)
+                break
+        words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
+        made = _Memory(words, values, len(self.parameters))
+        self._memories.append(made)
+        return made
+
+    # ---- what it knows of cells
+
+    def _cell(self, cell: TracedCell) -> int:
+        """The compiled planner's number of a cell."""
+        number = self._cells.get(cell)
+        if number is None:
+            counts = array("q", argument_counts(cell))
+            number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, counts.buffer_info()[0])
+        return number
+
+    def _tell_parts(self, cell: TracedCell, crossed: bytes) -> None:
+        """Tell the compiled planner the parts of a cell.
+
+        Args:
+            crossed: whether each operand is gathered from other vertices of the cell's recurrence, and each output is
+                scattered to some; empty for a cell that stays whole.
+        """
+        parts: tuple[Part, ...] = ()
+        if crossed:
+            positions = [p for kind in (Vector, List) for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
+            gathered = frozenset(p for p, crosses in zip(positions, crossed, strict=False) if crosses)
+            scattered = frozenset(k for k, crosses in enumerate(crossed[len(positions) :]) if crosses)
+            parts = self._planner.split(cell, gathered, scattered)
+        if parts:
+            recipes = [self._recipe(found.cell, found.beside) for found in self._planner.templates_of(parts)]
+            numbers = in_parts(parts, recipes)
+        else:
+            numbers = whole(cell, self._recipe(self._planner.templates(cell), {}))
+        good = self._lib.vpps_planner_parts(
+            self._handle, self._cells[cell], crossed, len(crossed), numbers.ctypes.data, len(numbers)
+        )
+        if not good:
+            raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
+
+    def _recipe(self, cell: CellTemplates, beside: Mapping[Beside | BesideGradient, tuple[int, View]]) -> CellRecipe:
+        self._encoded.append(cell)
+        number = len(self._encoded) - 1
+        rule, averaging = self._rule, self._averaging
+        return CellRecipe(cell, beside, number, self._distribution, self._number, self._bits, rule, averaging)
+
+    def _tell_pair(self, *pair: int) -> None:
+        """Tell the compiled planner whether a step of one cell may follow one of another freely.
+
+        Args:
+            pair: their numbers, the latter's group that is still executed, and whether backward.
+        """
+        after, before, group, backward = pair
+        free = self._encoded[after].may_follow(self._encoded[before], group, bool(backward))
+        numbers = array("q", pair)
+        self._lib.vpps_planner_pair(self._handle, numbers.buffer_info()[0], int(free))
+
+    def instructions(self, mask: int, cells: tuple[TracedCell, ...], training: bool) -> frozenset[str]:
+        """Names of the instructions of a script.
+
+        Args:
+            mask: of those that no cell made.
+        """
+        key = mask, training, cells
+        if key not in self._instructions:
+            of_cells = (self._planner.templates(c).instructions_used(training) for c in cells)
+            self._instructions[key] = self._bits.of(mask).union(*of_cells)
+        return self._instructions[key]
+
+    # ---- what it needs beside the graph
+
+    def _hyper(self, update: Update) -> tuple[NDArray[np.float32], int]:
+        """Hyper-parameters of the groups of the optimizer, end to end, and their number."""
+        optimizer = update.optimizer
+        patterns = tuple(optimizer.groups)
+        if self._groups is None or self._groups[0] != patterns:
+            members: dict[str | None, str] = {}  # the first parameter of each group, in the order of the parameters
+            of = []
+            for p in self.parameters:
+                group = optimizer.group_of(p.name)
+                members.setdefault(group, p.name)
+                of.append(list(members).index(group))
+            self._groups = patterns, members, np.array([*of, len(HYPER)], np.int64)
+            self._hyper_of_at = self._groups[2].ctypes.data
+        sets = [update.hyper(name, group) for group, name in self._groups[1].items()]
+        return (sets[0] if len(sets) == 1 else np.concatenate(sets or [np.zeros(0, np.float32)])), len(sets)
+
+    def _take_held(self, held: Held) -> list[Any]:
+        """Say what gradients the pool holds; returns what must stay alive meanwhile."""
+        call = self._call
+        call.held = call.n_held_rows = 0
+        alive: list[Any] = []
+        if held.dense:
+            dense = np.array([p in held.dense for p in self.parameters], np.uint8)
+            alive.append(dense)
+            call.held = dense.ctypes.data
+        if held.rows:
+            tables: list[int] = []
+            for table, rows in held.rows.items():
+                numbers = np.ascontiguousarray(rows, np.int64)
+                alive.append(numbers)
+                tables += [self._number[table], len(numbers), numbers.ctypes.data]
+            given = array("q", tables)
+            alive.append(given)
+            call.n_held_rows, call.held_rows = len(held.rows), given.buffer_info()[0]
+        return alive
+
+    def _describe_tables(self, found: Found, keep: bool) -> None:
+        """The used rows of every table that has a gradient."""
+        for k in range(self._call.n_tables):
+            number, n, gradient, offsets, numbers, idle = found.of_tables[k * OF_TABLE : (k + 1) * OF_TABLE].tolist()
+            p = self.parameters[number]
+            rows = found.script[numbers : numbers + n].astype(np.int64)
+            if keep:  # the list holds addresses
+                rows = (rows - self._distribution.places[p].gradient) // size(p.shape[1:])
+            found.tables[p] = UsedRows(rows, gradient, offsets, numbers, idle)

@@ -1,0 +1,374 @@
+// A graph as flat arrays, and in which stage its vertices run (vpps/plan/topology.py, vpps/plan/recurrence.py).
+#pragma once
+
+#include <algorithm>
+#include "recipe.h"
+
+// A number for each vertex, in the caller's memory, `step` apart; or vertex * step where there is none. Plus `plus`.
+struct Column {
+    const i64* at;
+    i64 step, plus;
+    i64 operator[](i64 vertex) const { return (at ? at[vertex * step] : vertex * step) + plus; }
+};
+
+struct List {
+    const i64 *ends, *elements;
+};
+
+// Vertices of one cell, or of a part of one.
+struct Vertices {
+    i64 n = 0;
+    Column calls{}, levels{};
+    std::vector<Column> values;  // ids of each output
+    std::vector<Column> args, ints;
+    std::vector<List> lists;
+    const u32* data = nullptr;
+};
+
+// Calls act(value) for every value that a vertex reads.
+template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& act)
+{
+    for (const Column& arg : b.args)
+        act(arg[vertex]);
+    for (const List& xs : b.lists)
+        for (i64 e = xs.ends[vertex]; e < xs.ends[vertex + 1]; e++)
+            act(xs.elements[e]);
+}
+
+// The vertices of a cell as the user has it.
+struct Whole : Vertices {
+    const WholeCell* cell = nullptr;
+    i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // those of all blocks are numbered through
+    i64 n_needed = 0;
+
+    i64 rank = 0;            // the stage of a vertex is rank + local
+    std::vector<i32> local;
+    i64 top = 0;             // the largest local stage
+    i64 last = 0;            // the last stage of its recurrence
+    bool recurrent = false;
+    std::vector<u8> crossed; // of a recurrent one: whether each operand is gathered, whether each output is scattered
+    std::vector<std::vector<i64>> made_ends;
+
+    // Where the elements of each vertex end in a list argument, given its lengths; with a zero before.
+    const i64* ends_of(size_t list, const i64* lengths)
+    {
+        made_ends.resize(std::max(made_ends.size(), list + 1));
+        std::vector<i64>& ends = made_ends[list];
+        ends.resize(n + 1);
+        ends[0] = 0;
+        for (i64 v = 0; v < n; v++)
+            ends[v + 1] = ends[v] + lengths[v];
+        return ends.data();
+    }
+};
+
+class Graph {
+public:
+    std::vector<Whole> blocks;  // more than there are: scratch memory of those that a graph had before
+    i64 n_blocks = 0, n_values = 0, n_vertices = 0;
+
+    // Numbers what there is. False where an id is out of range: then nothing may be done with the graph.
+    bool number()
+    {
+        n_vertices = n_kinds_ = n_operands_ = 0;
+        vertex_of_value_.resize(n_values);
+        kind_of_value_.assign(n_values, -1);
+        block_of_vertex_.clear();
+        block_of_kind_.clear();
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.first_vertex = n_vertices;
+            b.first_kind = n_kinds_;
+            b.first_operand = n_operands_;
+            for (const Column& ids : b.values) {
+                for (i64 v = 0; v < b.n; v++) {
+                    const i64 value = ids[v];
+                    if (value < 0 || value >= n_values)
+                        return false;
+                    vertex_of_value_[value] = static_cast<i32>(n_vertices + v);
+                    kind_of_value_[value] = static_cast<i32>(n_kinds_);
+                }
+                block_of_kind_.push_back(static_cast<i32>(k));
+                n_kinds_++;
+            }
+            n_vertices += b.n;
+            n_operands_ += static_cast<i64>(b.args.size() + b.lists.size());
+            block_of_vertex_.resize(n_vertices, static_cast<i32>(k));
+        }
+        return true;
+    }
+
+    bool is_value(i64 value) const { return value >= 0 && value < n_values && kind_of_value_[value] >= 0; }
+
+    // What is read by which operands, and which vertices have a reader. False for ids out of range.
+    bool read()
+    {
+        passed_.assign(n_operands_ * n_kinds_, 0);
+        used_.assign(n_vertices, 0);
+        in_order_ = true;
+        for (i64 k = 0; k < n_blocks; k++) {
+            const Whole& b = blocks[k];
+            u8* passed = passed_.data() + b.first_operand * n_kinds_;
+            bool good = true;
+            auto take = [&](i64 value, i64 own) {
+                if (!is_value(value)) {
+                    good = false;
+                    return;
+                }
+                used_[vertex_of_value_[value]] = 1;
+                passed[kind_of_value_[value]] = 1;
+                in_order_ &= value < own;
+            };
+            for (const Column& arg : b.args) {
+                for (i64 v = 0; v < b.n; v++)
+                    take(arg[v], b.values[0][v]);
+                passed += n_kinds_;
+            }
+            for (const List& xs : b.lists) {
+                for (i64 v = 0; v < b.n; v++)
+                    for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+                        take(xs.elements[e], b.values[0][v]);
+                passed += n_kinds_;
+            }
+            if (!good)
+                return false;
+        }
+        return true;
+    }
+
+    // Marks what any of the given values depends on.
+    void reach(const i64* values, i64 n)
+    {
+        bool all = n == 1;
+        if (all)
+            used_[vertex_of_value_[values[0]]] = 1;
+        for (i64 v = 0; v < n_vertices && all; v++)
+            all = used_[v];
+        if (!all)  // where no vertex but one is without a reader, all lead to it
+            search(values, n);
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            const u8* needed = used_.data() + b.first_vertex;
+            b.n_needed = 0;
+            for (i64 v = 0; v < b.n; v++)
+                b.n_needed += needed[v];
+        }
+    }
+
+    const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
+
+    // Which cells form recurrences, and what crosses from one vertex of one to another.
+    void recurrences()
+    {
+        reads_.assign(n_blocks * n_blocks, 0);
+        for (i64 k = 0; k < n_blocks; k++) {
+            const Whole& b = blocks[k];
+            for (i64 i = 0; i < operands(b) * n_kinds_; i++)
+                if (passed_[b.first_operand * n_kinds_ + i])
+                    reads_[k * n_blocks + block_of_kind_[i % n_kinds_]] = 1;
+        }
+        components();
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.recurrent = recurrent_[component_[k]];
+            if (b.recurrent)
+                find_crossed(b, component_[k]);
+        }
+    }
+
+    // Policy "depth": a stage per level.
+    void stages_by_depth()
+    {
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.rank = b.top = 0;
+            b.local.resize(b.n);
+            for (i64 v = 0; v < b.n; v++) {
+                b.local[v] = static_cast<i32>(b.levels[v]);
+                b.top = std::max<i64>(b.top, b.local[v]);
+            }
+        }
+    }
+
+    // Policy "sinks-last".
+    void stages_sinks_last()
+    {
+        i64 depth = 1;
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.top = 0;
+            if (!b.recurrent)
+                b.local.assign(b.n, 0);
+        }
+        for (i64 c = 0; c < n_components_; c++)
+            if (recurrent_[c])
+                levels_within(c);
+        for (i64 k = 0; k < n_blocks; k++)
+            depth = std::max(depth, blocks[k].top + 1);
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.rank = rank_[component_[k]] * depth;
+            i64 top = 0;
+            for (i64 other = 0; other < n_blocks; other++)
+                if (component_[other] == component_[k])
+                    top = std::max(top, blocks[other].top);
+            b.last = b.rank + top;
+        }
+    }
+
+private:
+    std::vector<i32> vertex_of_value_, kind_of_value_, block_of_vertex_, block_of_kind_;
+    std::vector<i32> stack_, component_, low_, index_, sorted_, level_of_value_;
+    std::vector<i64> rank_, starts_;
+    std::vector<u8> passed_;  // by operand and kind of value: whether such values are passed as it
+    std::vector<u8> reads_, used_, recurrent_, on_stack_;
+    i64 n_components_ = 0, n_kinds_ = 0, n_operands_ = 0;
+    bool in_order_ = true;  // whether every vertex was recorded after what it reads
+
+    static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
+
+    void search(const i64* values, i64 n)
+    {
+        used_.assign(n_vertices, 0);
+        stack_.clear();
+        auto visit = [&](i64 value) {
+            const i32 vertex = vertex_of_value_[value];
+            if (!used_[vertex]) {
+                used_[vertex] = 1;
+                stack_.push_back(vertex);
+            }
+        };
+        for (i64 i = 0; i < n; i++)
+            visit(values[i]);
+        while (!stack_.empty()) {
+            const i32 vertex = stack_.back();
+            stack_.pop_back();
+            const Whole& b = blocks[block_of_vertex_[vertex]];
+            for_values(b, vertex - b.first_vertex, visit);
+        }
+    }
+
+    // Strongly connected components of "reads from", producers first (Tarjan 1972), and their ranks.
+    void components()
+    {
+        component_.assign(n_blocks, -1);
+        index_.assign(n_blocks, -1);
+        low_.assign(n_blocks, 0);
+        on_stack_.assign(n_blocks, 0);
+        rank_.clear();
+        recurrent_.clear();
+        stack_.clear();
+        n_components_ = 0;
+        i32 visited = 0;
+        for (i64 root = 0; root < n_blocks; root++)
+            if (index_[root] < 0)
+                connect(static_cast<i32>(root), visited);
+    }
+
+    void connect(i32 node, i32& visited)
+    {
+        index_[node] = low_[node] = visited++;
+        stack_.push_back(node);
+        on_stack_[node] = 1;
+        const u8* sources = reads_.data() + node * n_blocks;
+        for (i32 s = 0; s < n_blocks; s++) {
+            if (!sources[s])
+                continue;
+            if (index_[s] < 0) {
+                connect(s, visited);
+                low_[node] = std::min(low_[node], low_[s]);
+            } else if (on_stack_[s]) {
+                low_[node] = std::min(low_[node], index_[s]);
+            }
+        }
+        if (low_[node] != index_[node])
+            return;
+        const auto c = static_cast<i32>(n_components_++);
+        const size_t mark = std::find(stack_.begin(), stack_.end(), node) - stack_.begin();
+        for (size_t i = mark; i < stack_.size(); i++) {
+            component_[stack_[i]] = c;
+            on_stack_[stack_[i]] = 0;
+        }
+        i64 rank = 0;
+        u8 recurrent = 0;
+        for (size_t i = mark; i < stack_.size(); i++)
+            for (i64 s = 0; s < n_blocks; s++)
+                if (reads_[stack_[i] * n_blocks + s]) {
+                    if (component_[s] == c)
+                        recurrent = 1;
+                    else
+                        rank = std::max(rank, rank_[component_[s]] + 1);
+                }
+        rank_.push_back(rank);
+        recurrent_.push_back(recurrent);
+        stack_.resize(mark);
+    }
+
+    void find_crossed(Whole& b, i32 component)
+    {
+        const i64 n = operands(b);
+        b.crossed.assign(n + b.values.size(), 0);
+        for (i64 i = 0; i < n; i++)
+            for (i64 kind = 0; kind < n_kinds_; kind++)
+                if (passed_[(b.first_operand + i) * n_kinds_ + kind] && component_[block_of_kind_[kind]] == component)
+                    b.crossed[i] = 1;
+        for (i64 k = 0; k < n_blocks; k++) {
+            if (component_[k] != component)
+                continue;
+            const Whole& reader = blocks[k];
+            for (i64 i = 0; i < operands(reader); i++)
+                for (size_t o = 0; o < b.values.size(); o++)
+                    b.crossed[n + o] |= passed_[(reader.first_operand + i) * n_kinds_ + b.first_kind + o];
+        }
+    }
+
+    // Longest distance of each vertex of a component from the first of its kind, counting its members only.
+    void levels_within(i64 c)
+    {
+        level_of_value_.assign(n_values, -1);
+        auto settle = [&](Whole& b, i64 v) {
+            i32 level = -1;
+            for_values(b, v, [&](i64 value) { level = std::max(level, level_of_value_[value]); });
+            b.local[v] = ++level;
+            b.top = std::max<i64>(b.top, level);
+            for (const Column& ids : b.values)
+                level_of_value_[ids[v]] = level;
+        };
+        i64 members = 0, deepest = 0;
+        Whole* only = nullptr;
+        for (i64 k = 0; k < n_blocks; k++) {
+            if (component_[k] != c)
+                continue;
+            Whole& b = blocks[k];
+            b.local.resize(b.n);
+            members++;
+            only = &b;
+        }
+        if (members == 1 && in_order_) {
+            for (i64 v = 0; v < only->n; v++)
+                settle(*only, v);
+            return;
+        }
+        // By level in the whole graph, which any reader's exceeds.
+        for (i64 k = 0; k < n_blocks; k++)
+            if (component_[k] == c)
+                for (i64 v = 0; v < blocks[k].n; v++)
+                    deepest = std::max(deepest, blocks[k].levels[v]);
+        starts_.assign(deepest + 2, 0);
+        for (i64 k = 0; k < n_blocks; k++)
+            if (component_[k] == c)
+                for (i64 v = 0; v < blocks[k].n; v++)
+                    starts_[blocks[k].levels[v] + 1]++;
+        for (i64 level = 0; level <= deepest; level++)
+            starts_[level + 1] += starts_[level];
+        sorted_.resize(starts_[deepest + 1]);
+        for (i64 k = 0; k < n_blocks; k++)
+            if (component_[k] == c)
+                for (i64 v = 0; v < blocks[k].n; v++)
+                    sorted_[starts_[blocks[k].levels[v]]++] = static_cast<i32>(blocks[k].first_vertex + v);
+        for (const i32 vertex : sorted_) {
+            Whole& b = blocks[block_of_vertex_[vertex]];
+            settle(b, vertex - b.first_vertex);
+        }
+    }
+};

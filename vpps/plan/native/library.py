@@ -1,0 +1,146 @@
+"""The library of the compiled planner: compiled in the background, once per machine, and loaded when it is there.
+
+It is optional. Until it is there, and where there is no compiler, NumPy plans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import platform
+import re
+import shlex
+import subprocess
+import threading
+from functools import cache
+from pathlib import Path
+
+from vpps.config import PLANNER
+from vpps.errors import CompileError, HandleError
+from vpps.kernel.cache import cached, key_of, load_library
+from vpps.kernel.host_compiler import compiler, compiler_version
+
+_log = logging.getLogger(__name__)
+
+FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+_FOLDER = Path(__file__).parent
+_INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
+
+
+@cache
+def source() -> str:
+    """The planner's source in one piece: every header once, where it is included first."""
+    included: set[str] = set()
+
+    def text_of(name: str) -> str:
+        if name in included:
+            return ""
+        included.add(name)
+        text = (_FOLDER / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        return _INCLUDE.sub(lambda found: text_of(found[1]), text)
+
+    return text_of("planner.cpp")
+
+
+def build() -> Path:
+    """The compiled planner, from the cache if it is there.
+
+    Raises:
+        CompileError: no compiler, or it rejects the source.
+    """
+    command = tuple(compiler())
+    key = key_of(source(), shlex.join([*command, *FLAGS]), compiler_version(command), platform.machine())
+
+    def compile_it(text: Path, binary: Path) -> None:
+        run = subprocess.run(
+            [*command, *FLAGS, str(text), "-o", str(binary)], capture_output=True, text=True, check=False
+        )
+        if run.returncode or not binary.is_file():
+            raise CompileError(f"{shlex.join(command)} rejected the planner's source:\n{run.stderr[:2000]}")
+
+    return cached(key, ".so", source(), compile_it)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    lib = load_library(path)
+    lib.vpps_planner.restype = ctypes.c_void_p
+    lib.vpps_planner.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    lib.vpps_planner_free.restype = None
+    lib.vpps_planner_free.argtypes = [ctypes.c_void_p]
+    lib.vpps_planner_cell.restype = ctypes.c_int64
+    lib.vpps_planner_cell.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    lib.vpps_planner_parts.restype = ctypes.c_int64
+    lib.vpps_planner_parts.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+    ]
+    lib.vpps_planner_pair.restype = None
+    lib.vpps_planner_pair.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    lib.vpps_plan.restype = ctypes.c_int64
+    lib.vpps_plan.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return lib
+
+
+class _Loader:
+    """Has the library compiled by a thread, at most once per process."""
+
+    def __init__(self) -> None:
+        self.library: ctypes.CDLL | None = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to compile and load, unless that was begun before."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="vpps-planner-compiler")
+                self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.library = _load(build())
+        except CompileError as error:
+            _log.warning("scripts are planned with NumPy: the compiled planner is not available (%s)", error)
+
+    def load(self) -> ctypes.CDLL:
+        """The library, compiled now if it must be. Raises CompileError."""
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self.library is None:
+                self.library = _load(build())
+            return self.library
+
+
+_loader = _Loader()
+
+
+def choice() -> str:
+    """What VPPS_PLANNER says: "auto", "numpy" or "compiled". Raises HandleError for anything else."""
+    chosen = PLANNER.get()
+    if chosen not in ("auto", "numpy", "compiled"):
+        raise HandleError(f"{PLANNER.name}={chosen}: expected auto, numpy or compiled")
+    return chosen
+
+
+def prepare() -> None:
+    """Begin to compile the planner, so that it is there when scripts are needed; wait for it if it is required.
+
+    Raises:
+        HandleError: VPPS_PLANNER is none of its values.
+        CompileError: it is required and cannot be compiled.
+    """
+    chosen = choice()
+    if chosen == "compiled":
+        _loader.load()
+    elif chosen == "auto":
+        _loader.start()
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded library; None while it is being compiled, and where it is not to be used."""
+    return None if choice() == "numpy" else _loader.library

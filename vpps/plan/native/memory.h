@@ -1,0 +1,309 @@
+// Where slabs lie (vpps/plan/memory.py).
+#pragma once
+
+#include "rows.h"
+
+constexpr i64 ALIGN = 16;  // floats
+
+inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
+
+// Memory from a start on, given away first fit.
+class Arena {
+public:
+    i64 stop = 0;
+
+    void reset(i64 start)
+    {
+        stop = aligned(start);
+        holes_.clear();
+        dying_.clear();
+    }
+
+    // Frees what dies before a period.
+    void begin(i64 period)
+    {
+        while (!dying_.empty() && dying_.front().last < period) {
+            std::pop_heap(dying_.begin(), dying_.end(), later);
+            i64 start = dying_.back().start, end = dying_.back().stop;
+            dying_.pop_back();
+            auto at = std::lower_bound(holes_.begin(), holes_.end(), start,
+                                       [](const Hole& hole, i64 address) { return hole.start < address; });
+            if (at != holes_.end() && at->start == end) {
+                at->start = start;
+                if (at != holes_.begin() && (at - 1)->stop == start) {
+                    (at - 1)->stop = at->stop;
+                    holes_.erase(at);
+                }
+            } else if (at != holes_.begin() && (at - 1)->stop == start) {
+                (at - 1)->stop = end;
+            } else {
+                holes_.insert(at, {start, end});
+            }
+        }
+    }
+
+    // Whole cache lines until the end of period `last`.
+    i64 take(i64 floats, i64 last)
+    {
+        if (!floats)
+            return stop;
+        floats = aligned(floats);
+        i64 start = -1;
+        for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+            if (hole->stop - hole->start < floats)
+                continue;
+            start = hole->start;
+            hole->start += floats;
+            if (hole->start == hole->stop)
+                holes_.erase(hole);
+            break;
+        }
+        if (start < 0) {
+            start = stop;
+            if (!holes_.empty() && holes_.back().stop == stop) {
+                start = holes_.back().start;
+                holes_.pop_back();
+            }
+            stop = start + floats;
+        }
+        dying_.push_back({last, start, start + floats});
+        std::push_heap(dying_.begin(), dying_.end(), later);
+        return start;
+    }
+
+private:
+    struct Hole {
+        i64 start, stop;
+    };
+    struct Taken {
+        i64 last, start, stop;
+    };
+    static bool later(const Taken& a, const Taken& b) { return a.last > b.last; }
+    std::vector<Hole> holes_;   // sorted, with something taken between any two
+    std::vector<Taken> dying_;  // a heap, the first to die in front
+};
+
+class Memory {
+public:
+    i64 top = 0;  // the last stage
+
+    // The period of a stage's backward; that of its forward is the stage itself.
+    i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
+    i64 end() const { return 2 * top + 2; }
+
+    // Both set the bases of all slabs and return where memory that they use stops.
+    i64 for_training(RowsOfBlocks& graph, i64 start)
+    {
+        training_ = true;
+        begin(graph, start);
+        const i64 last = end();
+        for (i64 k : made_)
+            take_whole(graph.blocks[k], k, Life::Kept, last);
+        order(graph, [](const Block& b) { return *std::min_element(b.stage.begin(), b.stage.end()); });
+        for (const auto& [first, k] : sorted_) {
+            const Block& b = graph.blocks[k];
+            arena_.begin(first);
+            const i64 until = b.n_needed_steps ? backward(b.stage[0])
+                                               : *std::max_element(b.stage.begin(), b.stage.end());
+            take_whole(b, k, Life::Across, until);
+        }
+        // The last stage first: its backward begins.
+        order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
+        for (const auto& [key, k] : sorted_) {
+            const Block& b = graph.blocks[k];
+            if (!b.n_needed_steps)
+                continue;
+            arena_.begin(backward(b.stage[b.n_needed_steps - 1]));
+            take_whole(b, k, Life::Late, last);
+            take_scratch(b, k, b.n_needed_steps, backward(b.stage[0]));
+        }
+        settle(graph);
+        return arena_.stop;
+    }
+
+    i64 for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
+    {
+        training_ = false;
+        begin(graph, start);
+        const i64 never = end();
+        last_readers(graph);
+        for (i64 i = 0; i < n_wanted; i++)
+            readers_[wanted[i]] = never;
+        steps_.clear();
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            take_whole(b, k, Life::Kept, never);
+            last_periods(b, k);
+            for (i64 s = 0; s < b.n_steps; s++)
+                steps_.push_back({b.stage[s], k, s});
+        }
+        std::stable_sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) { return a.stage < b.stage; });
+        i64 stage = -1;
+        for (const Step& step : steps_) {
+            if (step.stage != stage)
+                arena_.begin(stage = step.stage);
+            const Block& b = graph.blocks[step.block];
+            Made& m = of_block_[step.block];
+            for (const auto& [group, last] : m.passed_on) {
+                const i64 floats = rows_of(b, group_of(b, group), step.step) * group_of(b, group).width;
+                m.at[group * b.n_steps + step.step] = arena_.take(floats, std::max(stage, last[step.step]));
+            }
+            if (step.step == 0)
+                take_scratch(b, step.block, b.n_steps, *std::max_element(b.stage.begin(), b.stage.end()));
+        }
+        settle(graph);
+        return arena_.stop;
+    }
+
+private:
+    struct Made {
+        std::vector<i64> at;  // by group and step
+        std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // group, last reader of each step's rows
+    };
+    struct Step {
+        i64 stage, block, step;
+    };
+
+    Arena arena_;
+    bool training_ = false;
+    std::vector<i64> made_, readers_;
+    std::vector<Made> of_block_;
+    std::vector<Step> steps_;
+    std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
+
+    const SlabGroups& groups(const Block& b) const { return training_ ? b.cell->training : b.cell->inference; }
+    const SlabGroup& group_of(const Block& b, i32 group) const { return groups(b).groups[group]; }
+
+    static bool whole(Life life) { return life == Life::Kept || life == Life::Across || life == Life::Late; }
+
+    // Rows of a group of slabs in a step; of a whole one, in all steps.
+    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
+    {
+        return whole(group.life) ? b.rows(group.domain) : b.count[step * b.domains() + group.domain];
+    }
+
+    void begin(RowsOfBlocks& graph, i64 start)
+    {
+        arena_.reset(start);
+        made_.clear();
+        top = 0;
+        of_block_.resize(std::max<size_t>(of_block_.size(), graph.n_blocks));
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = graph.blocks[k];
+            if (!b.n_rows)
+                continue;
+            made_.push_back(k);
+            of_block_[k].at.assign(groups(b).groups.size() * b.n_steps, 0);
+            top = std::max(top, *std::max_element(b.stage.begin(), b.stage.end()));
+        }
+    }
+
+    template <class Key> void order(const RowsOfBlocks& graph, Key key)
+    {
+        sorted_.clear();
+        for (i64 k : made_)
+            sorted_.emplace_back(key(graph.blocks[k]), k);
+        std::sort(sorted_.begin(), sorted_.end());
+    }
+
+    void take_whole(const Block& b, i64 k, Life life, i64 last)
+    {
+        const auto& all = groups(b).groups;
+        Made& m = of_block_[k];
+        for (size_t g = 0; g < all.size(); g++)
+            if (all[g].life == life) {
+                const i64 at = arena_.take(b.rows(all[g].domain) * all[g].width, last);
+                std::fill_n(m.at.begin() + g * b.n_steps, b.n_steps, at);
+            }
+    }
+
+    // One piece of memory for the first steps, that of the largest.
+    void take_scratch(const Block& b, i64 k, i64 n_steps, i64 last)
+    {
+        const auto& all = groups(b).groups;
+        for (size_t g = 0; g < all.size(); g++) {
+            if (all[g].life != Life::Scratch)
+                continue;
+            i64 rows = 0;
+            for (i64 s = 0; s < n_steps; s++)
+                rows = std::max(rows, rows_of(b, all[g], s));
+            const i64 at = arena_.take(rows * all[g].width, last);
+            std::fill_n(of_block_[k].at.begin() + g * b.n_steps, b.n_steps, at);
+        }
+    }
+
+    // The last stage that reads each value, or -1.
+    void last_readers(const RowsOfBlocks& graph)
+    {
+        readers_.assign(graph.n_values, -1);
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = graph.blocks[k];
+            for (i64 s = 0; s < b.n_steps; s++) {
+                const i64 domains = b.domains(), begin = b.first_row[s * domains];
+                for (i64 r = begin; r < begin + b.count[s * domains]; r++)
+                    for_values(b, b.vertex(r), [&](i64 value) { readers_[value] = std::max(readers_[value], b.stage[s]); });
+            }
+        }
+    }
+
+    void last_periods(const Block& b, i64 k)
+    {
+        Made& m = of_block_[k];
+        const i64 domains = b.domains();
+        m.passed_on.clear();
+        for (size_t o = 0; o < b.cell->outputs.size(); o++) {
+            const i32 group = b.cell->passed_on[o];
+            if (group_of(b, group).life != Life::PassedOn)
+                continue;
+            auto found = std::find_if(m.passed_on.begin(), m.passed_on.end(), [&](auto& p) { return p.first == group; });
+            if (found == m.passed_on.end())
+                found = m.passed_on.insert(found, {group, std::vector<i64>(b.n_steps, -1)});
+            for (i64 s = 0; s < b.n_steps; s++) {
+                const i64 begin = b.first_row[s * domains];
+                for (i64 r = begin; r < begin + b.count[s * domains]; r++)
+                    found->second[s] = std::max(found->second[s], readers_[b.values[o][b.vertex(r)]]);
+            }
+        }
+    }
+
+    // In each step that has it, row r of a slab lies at base + r * width.
+    void settle(RowsOfBlocks& graph)
+    {
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            Block& b = graph.blocks[k];
+            const i64 n_bases = b.n_bases(), domains = b.domains();
+            b.bases.assign(n_bases * b.n_steps, 0);
+            if (!b.n_rows)
+                continue;
+            const SlabGroups& all = groups(b);
+            for (size_t i = 0; i < all.group_of.size(); i++) {
+                const i32 g = all.group_of[i];
+                const SlabGroup& group = all.groups[g];
+                for (i64 s = 0; s < b.n_steps; s++) {
+                    const i64 first = whole(group.life) ? 0 : b.first_row[s * domains + group.domain];
+                    b.bases[s * n_bases + i] = of_block_[k].at[g * b.n_steps + s] +
+                                             rows_of(b, group, s) * all.before[i] - first * b.cell->slabs[i].width;
+                }
+            }
+        }
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            settle_beside(graph.blocks[k]);
+    }
+
+    // For each step, the base of the rows that other parts of the cell have.
+    static void settle_beside(Block& b)
+    {
+        const i64 n_slabs = b.n_slabs(), n_bases = b.n_bases();
+        for (i64 i = n_slabs; i < n_bases; i++) {
+            const Beside& beside = b.cell->beside[i - n_slabs];
+            const Block& other = b.parts[beside.part];
+            i64 step = 0;
+            for (i64 s = 0; s < b.n_steps; s++) {
+                while (step + 1 < other.n_steps &&
+                       other.first_row[(step + 1) * other.domains()] <= b.first_row[s * b.domains()])
+                    step++;
+                b.bases[s * n_bases + i] = other.bases[step * other.n_bases() + beside.slab] + beside.offset;
+            }
+        }
+    }
+};

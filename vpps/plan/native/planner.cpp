@@ -1,0 +1,765 @@
+// The compiled planner: the script that vpps/plan/build.py writes, word for word, for schedule "vector" and one group of
+// virtual processors. Cells come as recipes (recipe.h), a batch as flat arrays (vpps/plan/native/planner.py).
+
+#include "script.h"
+
+#include <array>
+#include <chrono>
+#include <memory>
+
+namespace {
+
+// What `plan` is called with, and what it finds; as in planner.py, class _Call. Addresses of arrays are numbers, too.
+struct Call {
+    i64 training, by_depth, at_once, splits, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
+    i64 updates, keeps, clips, max_norm, averages, n_hyper, hyper, hyper_of;
+    i64 held, n_held_rows, held_rows;                 // held_rows: (parameter, number of rows, address) of each table
+    i64 script, capacity, addresses, room_for_values, touched, tables; // memory for results; tables: (OfTable) of each
+    i64 words, pool_floats, n_barriers, encoding, names, n_tables, n_all_values, new_block, crossed, n_crossed;
+    i64 after, before, group, backward;
+};
+// Of each block; then, for each list, the address of its ends, or 0 and that of its lengths, and of its elements. Columns are where they begin and how far
+// apart their numbers are; those of arguments lie side by side.
+enum OfBlock : i64 {
+    CELL, N, CALLS, FIRST = CALLS + 2, LEVELS = FIRST + 2, ARGS = LEVELS + 2, INTS = ARGS + 2, DATA = INTS + 2, BLOCK
+};
+enum OfTable : i64 { PARAMETER, ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, TABLE };
+// NEW_BLOCK: `new_block` has a cell whose parts, by `crossed`, have not been told yet. NEW_PAIR: nor whether a step of
+// the cell `after` may begin while others still execute `group` of the cell `before`.
+enum Status : i64 { DONE, MORE_MEMORY, NO_GRADIENT, NOT_MINE, NEW_BLOCK, NEW_PAIR };
+
+// Holes of the instructions that no cell makes: what their words say of a table or of the launch.
+enum Frame : i64 { F_ROWS, F_GRADIENT, F_OFFSETS, F_NUMBERS, F_IDLE, F_PARTIALS, F_HYPER, F_SOURCE, F_SLOT, F_NORM, FRAME };
+
+struct Used {
+    i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
+    bool present = false;
+    std::vector<u32> ids, addresses;  // of gradient rows, in fixed order
+};
+
+template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
+
+class Planner {
+public:
+    explicit Planner(Numbers& from) : model_(from), used_(model_.parameters.size()), hyper_(model_.parameters.size()) {}
+
+    i64 add_cell(const i64* counts)
+    {
+        cells_.push_back(std::make_unique<WholeCell>(WholeCell{counts[0], counts[1], counts[2], counts[3], {}}));
+        return static_cast<i64>(cells_.size()) - 1;
+    }
+
+    bool add_parts(i64 cell, std::vector<u8> crossed, Numbers& from)
+    {
+        Parts parts = Cell::made<Part>(from);
+        if (!from.complete() || parts.empty())
+            return false;
+        cells_[cell]->by_crossed.emplace(std::move(crossed), std::move(parts));
+        return true;
+    }
+
+    void add_pair(const i64* pair, bool free) { free_.emplace(Pair{pair[0], pair[1], pair[2], pair[3]}, free); }
+
+    Status plan(Call* call)
+    {
+        call_ = call;
+        const bool training = call->training;
+        const i64 *wanted = pointer<const i64>(call->wanted), n_wanted = call->n_wanted;
+        take_blocks();
+        call->words = 0;
+        if (!graph_.number() || !graph_.read())
+            return NOT_MINE;
+        for (i64 i = 0; i < n_wanted; i++)
+            if (!graph_.is_value(wanted[i]))
+                return NOT_MINE;
+        graph_.reach(wanted, n_wanted);
+        graph_.recurrences();
+        if (call->by_depth)
+            graph_.stages_by_depth();
+        else
+            graph_.stages_sinks_last();
+        const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits);
+        if (unknown >= 0)
+            return ask_for(unknown);
+        call->n_all_values = rows_of_.n_values;
+        if (rows_of_.n_values > call->room_for_values)
+            return MORE_MEMORY;
+        rows_of_.arrange(graph_, !training);
+        const i64 stop = training ? memory_.for_training(rows_of_, model_.end)
+                                  : memory_.for_inference(rows_of_, model_.end, wanted, n_wanted);
+        cursor_ = aligned(std::max(stop, model_.end));
+        lists_.addresses = pointer<u32>(call->addresses);
+        std::fill_n(lists_.addresses, rows_of_.n_values, ~0u);
+        for (i64 k = 0; k < rows_of_.n_blocks; k++)
+            lists_.address(rows_of_.blocks[k]);
+
+        script_.reset(pointer<u32>(call->script), call->capacity);
+        names_ = 0;
+        key_at_ = -1;
+        script_.add(model_.header);
+        if (training)
+            reverse_lists(wanted[0]);
+        place_lists(training);
+        if (training) {
+            touch();
+            place_end();
+            if (!has_gradient_)
+                return NO_GRADIENT;
+        }
+        call_->encoding =
+            std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                .count();
+        const i64 entry = script_.size;
+        load(training);
+        if (!steps(false))
+            return NEW_PAIR;
+        if (training) {
+            frame_[F_SOURCE] = lists_.addresses[wanted[0]];
+            frame_[F_SLOT] = call->loss_slot;
+            write(model_.loss);
+            if (!steps(true))
+                return NEW_PAIR;
+            gradients();
+            script_.barrier(model_.n_vps);
+            if (call->updates)
+                update();
+        } else {
+            keep(wanted, n_wanted);
+        }
+        script_.add(model_.stop);
+        call_->words = script_.size;
+        if (!script_.complete())
+            return MORE_MEMORY;
+        script_.at(0)[3] = static_cast<u32>(script_.size);
+        for (size_t i = 4; i < model_.header.size(); i++)
+            script_.at(0)[i] = static_cast<u32>(entry);
+        call_->pool_floats = cursor_;
+        call_->n_barriers = script_.n_barriers;
+        call_->names = names_;
+        report_tables();
+        return DONE;
+    }
+
+private:
+    const Model model_;
+    std::vector<std::unique_ptr<WholeCell>> cells_;
+    Graph graph_;
+    RowsOfBlocks rows_of_;
+    Memory memory_;
+    Lists lists_;
+    Script script_;
+    Call* call_ = nullptr;
+    i64 cursor_ = 0;  // the pool beyond is free
+    i64 names_ = 0, key_at_ = -1;
+    i64 uses_ = 0;  // position of the offsets into the reverse lists
+    bool has_gradient_ = false;
+    i64 frame_[FRAME] = {};
+    std::vector<Used> used_;   // by parameter
+    std::vector<i64> hyper_;   // by parameter: position of its hyper-parameters
+    std::vector<u8> touched_, held_, written_, stepped_;
+    std::vector<const Gradient*> last_;
+    std::vector<u32> ordinal_, starts_, rows_, sorted_, other_;
+    std::vector<i64> kept_, block_ordinal_;
+    struct InStage {
+        i64 stage, block, step;
+    };
+    std::vector<InStage> members_;
+    std::vector<std::pair<i64, i64>> since_;  // (block, group) since the last barrier
+    using Pair = std::array<i64, 4>;          // cell after, cell before, group, backward
+    std::map<Pair, bool> free_;
+
+    static void columns(std::vector<Column>& into, const i64* given, i64 n)
+    {
+        into.clear();
+        for (i64 k = 0; k < n; k++)
+            into.push_back({pointer<const i64>(given[0]) + k, given[1], 0});
+    }
+
+    void take_blocks()
+    {
+        const i64* next = pointer<const i64>(call_->blocks);
+        graph_.n_blocks = call_->n_blocks;
+        graph_.n_values = call_->n_values;
+        if (static_cast<i64>(graph_.blocks.size()) < graph_.n_blocks)
+            graph_.blocks.resize(graph_.n_blocks);
+        for (i64 k = 0; k < graph_.n_blocks; k++) {
+            Whole& b = graph_.blocks[k];
+            b.cell = cells_[next[CELL]].get();
+            b.n = next[N];
+            b.calls = {pointer<const i64>(next[CALLS]), next[CALLS + 1], 0};
+            b.levels = {pointer<const i64>(next[LEVELS]), next[LEVELS + 1], 0};
+            b.values.clear();
+            for (i64 o = 0; o < b.cell->n_outputs; o++)
+                b.values.push_back({pointer<const i64>(next[FIRST]), next[FIRST + 1], o});
+            columns(b.args, next + ARGS, b.cell->n_args);
+            columns(b.ints, next + INTS, b.cell->n_ints);
+            b.data = pointer<const u32>(next[DATA]);
+            b.lists.resize(b.cell->n_lists);
+            next += BLOCK;
+            for (size_t i = 0; i < b.lists.size(); i++, next += 3)
+                b.lists[i] = {next[0] ? pointer<const i64>(next[0]) : b.ends_of(i, pointer<const i64>(next[1])),
+                              pointer<const i64>(next[2])};
+        }
+    }
+
+    Status ask_for(i64 block)
+    {
+        const Whole& b = graph_.blocks[block];
+        call_->new_block = block;
+        const bool by_parts = call_->splits && b.recurrent;
+        call_->n_crossed = by_parts ? static_cast<i64>(b.crossed.size()) : 0;
+        call_->crossed = static_cast<i64>(reinterpret_cast<std::intptr_t>(b.crossed.data()));
+        return NEW_BLOCK;
+    }
+
+    // ---- lists
+
+    i64 place(i64 n, u32*& words)
+    {
+        const i64 at = script_.size;
+        words = script_.add(n);
+        return at;
+    }
+
+    // For every value, the addresses of the gradient rows that its readers hand back, in the order of blocks,
+    // arguments and rows.
+    void reverse_lists(i64 loss)
+    {
+        ordinal_.resize(std::max<size_t>(ordinal_.size(), rows_of_.n_values));
+        block_ordinal_.clear();
+        u32 total = 0;
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            block_ordinal_.push_back(total);
+            for (size_t o = 0; o < b.cell->outputs.size(); o++)
+                for (i64 r = 0; r < b.n_rows; r++)
+                    ordinal_[b.values[o][b.vertex(r)]] = total++;
+        }
+        starts_.assign(total + 1, 0);
+        starts_[ordinal_[loss] + 1]++;
+        for_arguments([&](const Block& b, const Argument& argument, i64 n) {
+            Lists::values_read(b, b.cell->sources[argument.values], n,
+                               [&](i64, i64 value) { starts_[ordinal_[value] + 1]++; });
+        });
+        for (u32 i = 0; i < total; i++)
+            starts_[i + 1] += starts_[i];
+        u32 *entries, *offsets;
+        const i64 at = place(starts_[total], entries);
+        uses_ = place(total + 1, offsets);
+        for (u32 i = 0; i <= total; i++)
+            offsets[i] = static_cast<u32>(at) + starts_[i];
+        if (script_.size > call_->capacity)
+            return;  // there is no memory for the entries; the caller comes again
+        entries[starts_[ordinal_[loss]]++] = 1;  // the address of ONE
+        for_arguments([&](const Block& b, const Argument& argument, i64 n) {
+            rows_.resize(std::max<size_t>(rows_.size(), n));
+            lists_.addresses_of(b, argument.gradient, rows_.data(), n);
+            Lists::values_read(b, b.cell->sources[argument.values], n,
+                               [&](i64 i, i64 value) { entries[starts_[ordinal_[value]]++] = rows_[i]; });
+        });
+    }
+
+    template <class Do> void for_arguments(Do&& act)
+    {
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (b.n_needed)
+                for (const Argument& argument : b.cell->arguments)
+                    act(b, argument, b.needed_rows(b.cell->sources[argument.values].domain));
+        }
+    }
+
+    void place_lists(bool training)
+    {
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            Block& b = rows_of_.blocks[k];
+            const i64 n_keys = training ? static_cast<i64>(b.cell->keys.size()) : b.cell->n_forward_keys;
+            b.list_at.assign(b.cell->keys.size(), 0);
+            for (i64 i = 0; i < n_keys; i++)
+                if (b.cell->sources[b.cell->keys[i]].from != From::Beside)
+                    b.list_at[i] = place_list(b, b.cell->keys[i], block_ordinal_.empty() ? 0 : block_ordinal_[k]);
+        }
+    }
+
+    i64 place_list(const Block& b, i32 source, i64 first_ordinal)
+    {
+        const Source& s = b.cell->sources[source];
+        u32* words;
+        if (s.from == From::Uses)
+            return call_->training ? uses_ + first_ordinal + s.a * b.n_rows : 0;
+        if (s.from == From::RandomKey) {
+            if (key_at_ < 0) {
+                key_at_ = place(3, words);
+                words[0] = static_cast<u32>(call_->key_low);
+                words[1] = static_cast<u32>(call_->key_high);
+                words[2] = static_cast<u32>(call_->key_on);
+            }
+            return key_at_;
+        }
+        if (s.from == From::Offsets) {
+            const i64 entries = place_list(b, s.of, first_ordinal);
+            const i64 at = place(b.n_rows + 1, words);
+            for (i64 r = 0; r <= b.n_rows; r++)
+                words[r] = static_cast<u32>(entries + b.ends[s.a - 1][r]);
+            return at;
+        }
+        const i64 n = Lists::length(b, s), at = place(n, words);
+        lists_.values(b, source, words, n);
+        return at;
+    }
+
+    // ---- the end of a launch (vpps/plan/update.py)
+
+    // Which parameters have a gradient from this batch.
+    void touch()
+    {
+        const size_t n = model_.parameters.size();
+        touched_.assign(n, 0);
+        held_.resize(n);
+        has_gradient_ = false;
+        const u8* held = pointer<const u8>(call_->held);
+        for (size_t p = 0; p < n; p++) {
+            held_[p] = held && held[p];
+            used_[p].present = false;
+            used_[p].ids.clear();
+            used_[p].addresses.clear();
+        }
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (!b.n_needed)
+                continue;
+            for (const Gradient& g : b.cell->gradients)
+                has_gradient_ = (touched_[g.parameter] = 1);
+            for (const TableGradient& g : b.cell->tables)
+                has_gradient_ = used_[g.table].present = true;
+        }
+        std::copy(touched_.begin(), touched_.end(), pointer<u8>(call_->touched));
+    }
+
+    void place_end()
+    {
+        u32* words;
+        const auto n = static_cast<i64>(model_.parameters.size());
+        if (call_->updates) {
+            const u32* hyper = pointer<const u32>(call_->hyper);
+            const i64 *of = pointer<const i64>(call_->hyper_of), sets = call_->n_hyper;
+            const i64 each = of[n];
+            const i64 at = place(sets * each, words);
+            std::copy_n(hyper, sets * each, words);
+            for (i64 p = 0; p < n; p++)
+                hyper_[p] = at + of[p] * each;
+        }
+        collect_held();
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (!b.n_needed)
+                continue;
+            for (const TableGradient& g : b.cell->tables) {
+                Used& used = used_[g.table];
+                const size_t before = used.ids.size();
+                used.ids.resize(before + b.n_needed);
+                used.addresses.resize(before + b.n_needed);
+                lists_.values(b, g.ids, used.ids.data() + before, b.n_needed);
+                lists_.addresses_of(b, g.gradient, used.addresses.data() + before, b.n_needed);
+            }
+        }
+        for (i64 p = 0; p < n; p++)
+            if (used_[p].present)
+                place_table(model_.parameters[p], used_[p]);
+    }
+
+    // Rows that hold gradients of earlier batches come first among the entries of their sums.
+    void collect_held()
+    {
+        const i64* held = pointer<const i64>(call_->held_rows);  // parameter, number of rows, address of their numbers
+        for (i64 i = 0; i < call_->n_held_rows; i++, held += 3) {
+            Used& used = used_[held[0]];
+            if (call_->updates)
+                used.present = true;
+            const Parameter& p = model_.parameters[held[0]];
+            const i64* rows = pointer<const i64>(held[2]);
+            for (i64 r = 0; r < held[1]; r++) {
+                used.ids.push_back(static_cast<u32>(rows[r]));
+                used.addresses.push_back(static_cast<u32>(p.gradient + rows[r] * p.width));
+            }
+        }
+        if (call_->keeps)
+            for (Used& used : used_)
+                used.n = static_cast<i64>(used.ids.size());  // the first so many are held
+    }
+
+    void place_table(const Parameter& p, Used& used)
+    {
+        if (call_->keeps)
+            leave_alone(used);
+        sort(used.ids);
+        const auto n = static_cast<i64>(used.ids.size());
+        u32 *entries, *words;
+        const i64 at = place(n, entries);
+        for (i64 i = 0; i < n; i++)
+            entries[i] = used.addresses[sorted_[i]];
+        starts_.clear();
+        rows_.clear();
+        for (i64 i = 0; i < n; i++) {
+            const u32 id = used.ids[sorted_[i]];
+            if (rows_.empty() || rows_.back() != id) {
+                rows_.push_back(id);
+                starts_.push_back(static_cast<u32>(i));
+            }
+        }
+        starts_.push_back(static_cast<u32>(n));
+        used.n = static_cast<i64>(rows_.size());
+        used.gradient = 0;
+        if (!call_->keeps) {
+            used.gradient = cursor_;
+            cursor_ = aligned(cursor_ + used.n * p.width);
+        }
+        used.numbers = place(used.n, words);
+        for (i64 r = 0; r < used.n; r++)
+            words[r] = call_->keeps ? static_cast<u32>(p.gradient + rows_[r] * p.width) : rows_[r];
+        used.idle = 0;
+        if (call_->averages)  // the caller fills them in
+            used.idle = place(used.n, words);
+        used.offsets = place(used.n + 1, words);
+        for (i64 r = 0; r <= used.n; r++)
+            words[r] = static_cast<u32>(at) + starts_[r];
+    }
+
+    // Of the rows that are held, those that this batch does not use stay as they are.
+    void leave_alone(Used& used)
+    {
+        rows_.assign(used.ids.begin() + used.n, used.ids.end());
+        std::sort(rows_.begin(), rows_.end());
+        size_t kept = 0;
+        for (size_t i = 0; i < used.ids.size(); i++)
+            if (static_cast<i64>(i) >= used.n || std::binary_search(rows_.begin(), rows_.end(), used.ids[i])) {
+                used.ids[kept] = used.ids[i];
+                used.addresses[kept++] = used.addresses[i];
+            }
+        used.ids.resize(kept);
+        used.addresses.resize(kept);
+    }
+
+    // `sorted_`: the order of the keys; equal ones stay in theirs.
+    void sort(const std::vector<u32>& keys)
+    {
+        constexpr u32 BITS = 8, BUCKETS = 1 << BITS;
+        const size_t n = keys.size();
+        sorted_.resize(n);
+        other_.resize(n);
+        u32 largest = 0;
+        for (size_t i = 0; i < n; i++) {
+            sorted_[i] = static_cast<u32>(i);
+            largest = std::max(largest, keys[i]);
+        }
+        for (u32 shift = 0; shift < 32 && largest >> shift; shift += BITS) {
+            u32 at[BUCKETS + 1] = {};
+            for (size_t i = 0; i < n; i++)
+                at[(keys[i] >> shift & (BUCKETS - 1)) + 1]++;
+            for (u32 i = 0; i < BUCKETS; i++)
+                at[i + 1] += at[i];
+            for (size_t i = 0; i < n; i++)
+                other_[at[keys[sorted_[i]] >> shift & (BUCKETS - 1)]++] = sorted_[i];
+            sorted_.swap(other_);
+        }
+    }
+
+    // ---- instructions
+
+    void write(const Instruction& instruction, u32 flags = 0)
+    {
+        script_.join(model_.barrier);
+        u32* words = script_.add(instruction.words.size());
+        const i64 none = 0;
+        instruction.words.fill(words, [&](i32 base) { return frame_[base]; }, &none, &none);
+        words[0] |= flags;
+        names_ |= i64{1} << instruction.name;
+    }
+
+    u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
+    {
+        script_.join(model_.barrier);
+        u32* words = script_.add(group.size());
+        const i64 n_bases = b.n_bases();
+        const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
+        group.fill(words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
+        return words;
+    }
+
+    void load(bool training)
+    {
+        for (const Load& load : model_.loads)
+            for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+                const Block& b = rows_of_.blocks[k];
+                const auto& numbers = b.cell->numbers[training && b.n_needed > 0];
+                if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
+                    continue;
+                script_.join(model_.barrier);
+                script_.add(load.words.words);
+                names_ |= i64{1} << model_.load_name;
+                break;
+            }
+    }
+
+    // The forward steps of all stages, or the backward ones, last stage first; cells of one stage share its barriers. A
+    // barrier follows each stage unless the next may follow freely. False where it is not known whether it may.
+    bool steps(bool backward)
+    {
+        members_.clear();
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (!groups(b, backward).empty())
+                for (i64 s = 0; s < (backward ? b.n_needed_steps : b.n_steps); s++)
+                    members_.push_back({b.stage[s], k, s});
+        }
+        std::stable_sort(members_.begin(), members_.end(), [&](const InStage& a, const InStage& b) {
+            return backward ? a.stage > b.stage : a.stage < b.stage;
+        });
+        since_.clear();
+        for (size_t begin = 0, end = end_of_stage(0), after; begin < members_.size(); begin = end, end = after) {
+            after = end_of_stage(end);
+            const size_t n_groups = stage(begin, end, backward);
+            if (n_groups > 1)
+                since_.clear();
+            for (size_t i = begin; i < end; i++) {
+                const std::pair<i64, i64> last(members_[i].block, static_cast<i64>(n_groups) - 1);
+                if (groups(rows_of_.blocks[last.first], backward).size() == n_groups &&
+                    std::find(since_.begin(), since_.end(), last) == since_.end())
+                    since_.push_back(last);
+            }
+            bool free = call_->training && after > end;
+            if (free && !follows_freely(begin, end, after, backward, free))
+                return false;
+            if (free)
+                continue;
+            since_.clear();
+            script_.barrier(model_.n_vps);
+        }
+        return true;
+    }
+
+    size_t end_of_stage(size_t begin) const
+    {
+        size_t end = begin;
+        while (end < members_.size() && members_[end].stage == members_[begin].stage)
+            end++;
+        return end;
+    }
+
+    // Writes one stage; the number of its groups with barriers between.
+    size_t stage(size_t begin, size_t end, bool backward)
+    {
+        size_t n_groups = 0;
+        for (size_t i = begin; i < end; i++)
+            n_groups = std::max(n_groups, groups(rows_of_.blocks[members_[i].block], backward).size());
+        for (size_t k = 0; k < n_groups; k++) {
+            if (k)
+                script_.barrier(model_.n_vps);
+            for (size_t i = begin; i < end; i++) {
+                const Block& b = rows_of_.blocks[members_[i].block];
+                const Groups& all = groups(b, backward);
+                const i64 at = members_[i].step * b.domains();
+                if (k < all.size())
+                    for (const Template& group : all[k])
+                        write(b, group, members_[i].step, &b.first_row[at], &b.count[at]);
+            }
+        }
+        return n_groups;
+    }
+
+    // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Only
+    // cells of the stage before may take part: others may get memory that it has just given back.
+    bool follows_freely(size_t begin, size_t end, size_t after, bool backward, bool& free)
+    {
+        for (size_t i = end; i < after && free; i++) {
+            bool found = false;
+            for (size_t j = begin; j < end; j++)
+                found |= members_[j].block == members_[i].block;
+            free = found;
+        }
+        for (size_t i = end; i < after && free; i++)
+            for (const auto& [block, group] : since_) {
+                const Pair pair{rows_of_.blocks[members_[i].block].cell->id, rows_of_.blocks[block].cell->id, group, backward};
+                const auto known = free_.find(pair);
+                if (known == free_.end()) {
+                    call_->after = pair[0];
+                    call_->before = pair[1];
+                    call_->group = pair[2];
+                    call_->backward = pair[3];
+                    return false;
+                }
+                free = known->second;
+                if (!free)
+                    break;
+            }
+        return true;
+    }
+
+    static const Groups& groups(const Block& b, bool backward) { return backward ? b.cell->backward : b.cell->forward; }
+
+    void gradients()
+    {
+        const bool updates = call_->updates, fuse = updates && !call_->clips;
+        const auto& parameters = model_.parameters;
+        written_ = held_;
+        stepped_.assign(parameters.size(), 0);
+        last_.assign(parameters.size(), nullptr);
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
+                write(parameters[p].load_gradient);
+        for (i64 k = 0; k < rows_of_.n_blocks && fuse; k++)
+            if (rows_of_.blocks[k].n_needed)
+                for (const Gradient& g : rows_of_.blocks[k].cell->gradients)
+                    last_[g.parameter] = &g;
+        std::vector<i64> first, count;
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (!b.n_needed)
+                continue;
+            first.assign(b.domains(), 0);
+            count.clear();
+            for (i32 d = 0; d < b.domains(); d++)
+                count.push_back(b.needed_rows(d));
+            for (const Gradient& g : b.cell->gradients) {
+                const bool stepped = last_[g.parameter] == &g && g.stepped.size() > 0;
+                u32* words = write(b, stepped ? g.stepped : g.plain, 0, first.data(), count.data());
+                if (stepped) {
+                    words[model_.head_words] = static_cast<u32>(hyper_[g.parameter]);
+                    stepped_[g.parameter] = 1;
+                    names_ |= i64{1} << g.stepped_name;
+                }
+                if (written_[g.parameter])
+                    words[0] |= model_.accumulate;
+                written_[g.parameter] = 1;
+            }
+        }
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (parameters[p].keeps_gradient && !updates && touched_[p])
+                write(parameters[p].store_gradient);
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (used_[p].present) {
+                describe(used_[p]);
+                write(call_->keeps ? parameters[p].sum_held : parameters[p].sum);
+            }
+    }
+
+    void describe(const Used& used)
+    {
+        frame_[F_ROWS] = used.n;
+        frame_[F_GRADIENT] = used.gradient;
+        frame_[F_OFFSETS] = used.offsets;
+        frame_[F_NUMBERS] = used.numbers;
+        frame_[F_IDLE] = used.idle;
+    }
+
+    void update()
+    {
+        if (call_->clips)
+            clip();
+        for (size_t p = 0; p < model_.parameters.size(); p++) {
+            const Parameter& parameter = model_.parameters[p];
+            if (!parameter.trainable || stepped_[p])
+                continue;
+            frame_[F_HYPER] = hyper_[p];
+            if (parameter.is_table) {
+                if (!used_[p].present)
+                    continue;
+                describe(used_[p]);
+                write(parameter.step);
+            } else {
+                write(parameter.step, touched_[p] || held_[p] ? 0 : model_.no_gradient);
+            }
+        }
+    }
+
+    void clip()
+    {
+        const auto& parameters = model_.parameters;
+        i64 total = 0;
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (used_[p].present)
+                total += used_[p].n;
+            else if (touched_[p] || held_[p])
+                total += parameters[p].squares;
+        const i64 partials = cursor_;
+        cursor_ = aligned(cursor_ + total);
+        frame_[F_PARTIALS] = partials;
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (!used_[p].present && (touched_[p] || held_[p])) {
+                write(parameters[p].square);
+                frame_[F_PARTIALS] += parameters[p].squares;
+            }
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (used_[p].present) {
+                describe(used_[p]);
+                write(parameters[p].square);
+                frame_[F_PARTIALS] += used_[p].n;
+            }
+        script_.barrier(model_.n_vps);
+        frame_[F_ROWS] = total;
+        frame_[F_PARTIALS] = partials;
+        frame_[F_NORM] = call_->max_norm;
+        write(model_.clip);
+    }
+
+    // ---- what the caller learns
+
+    // Where other values than the wanted ones lie, others have come since.
+    void keep(const i64* wanted, i64 n)
+    {
+        kept_.clear();
+        for (i64 i = 0; i < n; i++)
+            kept_.push_back(lists_.addresses[wanted[i]]);
+        std::fill_n(lists_.addresses, rows_of_.n_values, ~0u);
+        for (i64 i = 0; i < n; i++)
+            lists_.addresses[wanted[i]] = static_cast<u32>(kept_[i]);
+    }
+
+    void report_tables() const
+    {
+        call_->n_tables = 0;
+        if (!call_->training)
+            return;
+        i64* next = pointer<i64>(call_->tables);
+        for (size_t p = 0; p < used_.size(); p++) {
+            const Used& used = used_[p];
+            if (!used.present)
+                continue;
+            const i64 found[TABLE] = {static_cast<i64>(p), used.n, used.gradient, used.offsets, used.numbers, used.idle};
+            next = std::copy_n(found, TABLE, next);
+            call_->n_tables++;
+        }
+    }
+};
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// A planner for parameters in their places, or null where the numbers are not what is expected.
+EXPORT void* vpps_planner(const i64* numbers, i64 n)
+{
+    Numbers from(numbers, n);
+    auto planner = std::make_unique<Planner>(from);
+    return from.complete() ? planner.release() : nullptr;
+}
+
+EXPORT void vpps_planner_free(void* planner) { delete static_cast<Planner*>(planner); }
+
+// The number of a new cell, given its numbers of vector, int and list arguments and of outputs.
+EXPORT i64 vpps_planner_cell(void* planner, const i64* counts) { return static_cast<Planner*>(planner)->add_cell(counts); }
+
+// Tells the parts of a cell, by what crosses between its vertices. 0 where the numbers are not what is expected.
+EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* crossed, i64 n_crossed, const i64* numbers, i64 n)
+{
+    Numbers from(numbers, n);
+    return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(crossed, crossed + n_crossed), from);
+}
+
+// Tells whether a step may follow another freely, given the numbers that `plan` has asked about.
+EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 free)
+{
+    static_cast<Planner*>(planner)->add_pair(pair, free != 0);
+}
+
+EXPORT i64 vpps_plan(void* planner, Call* call) { return static_cast<Planner*>(planner)->plan(call); }

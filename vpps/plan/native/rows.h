@@ -1,0 +1,233 @@
+// The rows of cells in execution order (vpps/plan/rows.py), those of a recurrence in parts (vpps/plan/phases.py).
+#pragma once
+
+#include "graph.h"
+
+// The vertices of a cell, or of a part of one, with the rows that they get. Scratch memory stays.
+struct Block : Vertices {
+    const Cell* cell = nullptr;
+    const Block* parts = nullptr;  // the first part of the same cell
+    i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage
+
+    bool identity = true;          // order[r] == r
+    std::vector<i32> order;        // vertex in each row
+    i64 n_rows = 0, n_needed = 0;
+    i64 n_steps = 0, n_needed_steps = 0;
+    std::vector<i64> stage, first_row, count;  // by step; the last two by step and domain
+    std::vector<std::vector<i64>> ends;        // by domain - 1: row of each vertex's first element
+    std::vector<std::vector<i32>> owner;       // by domain - 1: vertex row of each element
+
+    std::vector<i64> bases;    // by step: of the slabs, then of what other parts have
+    std::vector<i64> list_at;  // by key
+
+    i64 vertex(i64 row) const { return identity ? row : order[row]; }
+    i64 domains() const { return 1 + cell->n_domains; }
+    i64 rows(i32 domain) const { return domain ? static_cast<i64>(owner[domain - 1].size()) : n_rows; }
+    i64 needed_rows(i32 domain) const { return domain ? ends[domain - 1][n_needed] : n_needed; }
+    i64 n_slabs() const { return static_cast<i64>(cell->slabs.size()); }
+    i64 n_bases() const { return n_slabs() + static_cast<i64>(cell->beside.size()); }
+};
+
+class RowsOfBlocks {
+public:
+    std::vector<Block> blocks;  // more than there are
+    i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
+
+    // Makes the blocks of a graph. The number of the block whose parts nobody has told yet, or -1.
+    i64 take(const Graph& graph, bool at_once, bool splits)
+    {
+        constexpr i64 LEVEL = 1, STAGES = 3;
+        n_blocks = 0;
+        n_values = graph.n_values;
+        bool any = false;
+        of_whole_.clear();
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Whole& whole = graph.blocks[k];
+            const Parts* parts = whole.cell->parts(splits && whole.recurrent ? whole.crossed : none_);
+            if (!parts)
+                return k;
+            of_whole_.push_back(parts);
+            any |= parts->size() > 1;
+            n_blocks += static_cast<i64>(parts->size());
+        }
+        if (static_cast<i64>(blocks.size()) < n_blocks)
+            blocks.resize(n_blocks);
+        i64 next = 0;
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Whole& whole = graph.blocks[k];
+            const Parts& parts = *of_whole_[k];
+            const bool split = parts.size() > 1;
+            Block* first = &blocks[next];
+            for (size_t p = 0; p < parts.size(); p++) {
+                Block& b = blocks[next++];
+                b.cell = &parts[p].cell;
+                b.parts = first;
+                b.factor = any ? STAGES : 1;
+                b.base = whole.rank * b.factor + (any ? LEVEL : 0);
+                if (!split) {
+                    static_cast<Vertices&>(b) = whole;
+                    continue;
+                }
+                b.base = whole.rank * STAGES + parts[p].batching;
+                if (at_once && parts[p].batching != LEVEL) {
+                    b.factor = 0;
+                    b.base = (parts[p].batching < LEVEL ? whole.rank : whole.last) * STAGES + parts[p].batching;
+                }
+                take_part(b, whole, parts[p], first);
+            }
+        }
+        return -1;
+    }
+
+    void arrange(const Graph& graph, bool skip_rest)
+    {
+        i64 next = 0;
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Whole& whole = graph.blocks[k];
+            const Parts& parts = *of_whole_[k];
+            size_t leader = 0;  // the part that runs by level, if there is one
+            for (size_t p = 0; p < parts.size(); p++)
+                if (parts[p].batching == 1)
+                    leader = p;
+            Block& led_by = blocks[next + leader];
+            arrange(led_by, whole, graph.needed(whole), skip_rest);
+            for (size_t p = 0; p < parts.size(); p++) {
+                Block& b = blocks[next++];
+                if (&b != &led_by)
+                    follow(b, led_by);
+                b.n_steps = static_cast<i64>(b.stage.size());
+                b.n_needed_steps = 0;
+                while (b.n_needed_steps < b.n_steps && b.first_row[b.n_needed_steps * b.domains()] < b.n_needed)
+                    b.n_needed_steps++;
+                elements(b);
+            }
+        }
+    }
+
+private:
+    std::vector<const Parts*> of_whole_;
+    std::vector<i64> starts_;
+    const std::vector<u8> none_;
+
+    void take_part(Block& b, const Whole& whole, const Part& part, const Block* first)
+    {
+        b.n = whole.n;
+        b.calls = whole.calls;
+        b.levels = whole.levels;
+        b.data = whole.data;
+        b.values.clear();
+        b.args.clear();
+        b.ints.clear();
+        b.lists.clear();
+        for (const i32 k : part.outputs) {
+            b.values.push_back(k >= 0 ? whole.values[k] : Column{nullptr, 1, n_values});
+            if (k < 0)
+                n_values += whole.n;
+        }
+        for (const i32 k : part.vectors)
+            b.args.push_back(whole.args[k]);
+        for (const Crossing& c : part.crossings)
+            b.args.push_back(first[c.part].values[c.output]);
+        for (const i32 k : part.ints)
+            b.ints.push_back(whole.ints[k]);
+        for (const i32 k : part.lists)
+            b.lists.push_back(whole.lists[k]);
+    }
+
+    // Vertices that run backward first, then by stage, then in the user's order.
+    void arrange(Block& b, const Whole& whole, const u8* needed, bool skip_rest)
+    {
+        const bool by_level = b.factor > 0;
+        const i64 stages = by_level ? whole.top + 1 : 1;
+        b.n_needed = whole.n_needed;
+        b.n_rows = skip_rest ? b.n_needed : b.n;
+        b.stage.clear();
+        b.first_row.clear();
+        b.count.clear();
+        b.identity = b.n_needed == b.n && (stages == 1 || one_stage(whole));
+        if (b.identity) {
+            add_step(b, by_level && b.n ? whole.local[0] : 0, 0, b.n);
+            return;
+        }
+        auto key = [&](i64 v) { return (needed[v] ? 0 : stages) + (by_level ? whole.local[v] : 0); };
+        starts_.assign(2 * stages + 1, 0);
+        for (i64 v = 0; v < b.n; v++)
+            starts_[key(v) + 1]++;
+        for (i64 i = 0; i < 2 * stages; i++) {
+            const i64 begin = starts_[i], end = begin + starts_[i + 1];
+            if (begin < end && begin < b.n_rows)
+                add_step(b, i % stages, begin, end);
+            starts_[i + 1] = end;
+        }
+        b.order.resize(b.n);
+        for (i64 v = 0; v < b.n; v++)
+            b.order[starts_[key(v)]++] = static_cast<i32>(v);
+    }
+
+    // The rows of another part of the same cell.
+    static void follow(Block& b, const Block& leader)
+    {
+        b.n_needed = leader.n_needed;
+        b.n_rows = leader.n_rows;
+        b.identity = leader.identity;
+        if (!b.identity)
+            b.order = leader.order;
+        b.stage.clear();
+        b.first_row.clear();
+        b.count.clear();
+        for (size_t s = 0; s < leader.stage.size(); s++) {
+            const i64 begin = leader.first_row[s * leader.domains()], n = leader.count[s * leader.domains()];
+            const i64 local = leader.factor ? (leader.stage[s] - leader.base) / leader.factor : 0;
+            const bool same_side = s && (begin < b.n_needed || leader.first_row[(s - 1) * leader.domains()] >= b.n_needed);
+            if (same_side && b.stage.back() == b.base + b.factor * local)
+                b.count[b.count.size() - b.domains()] += n;
+            else
+                add_step(b, local, begin, begin + n);
+        }
+    }
+
+    static bool one_stage(const Whole& b)
+    {
+        for (i64 v = 1; v < b.n; v++)
+            if (b.local[v] != b.local[0])
+                return false;
+        return true;
+    }
+
+    static void add_step(Block& b, i64 local, i64 begin, i64 end)
+    {
+        b.stage.push_back(b.base + b.factor * local);
+        b.first_row.push_back(begin);
+        b.count.push_back(end - begin);
+        for (i64 d = 0; d < b.cell->n_domains; d++) {
+            b.first_row.push_back(0);
+            b.count.push_back(0);
+        }
+    }
+
+    // The rows of list elements, in the order of the vertices.
+    static void elements(Block& b)
+    {
+        const i64 n_domains = b.cell->n_domains, domains = b.domains();
+        b.ends.resize(n_domains);
+        b.owner.resize(n_domains);
+        for (i64 d = 0; d < n_domains; d++) {
+            const i64* given = b.lists[b.cell->list_of_domain[d]].ends;
+            auto& ends = b.ends[d];
+            auto& owner = b.owner[d];
+            ends.resize(b.n_rows + 1);
+            owner.clear();
+            ends[0] = 0;
+            for (i64 r = 0; r < b.n_rows; r++) {
+                const i64 v = b.vertex(r);
+                ends[r + 1] = ends[r] + given[v + 1] - given[v];
+                owner.resize(ends[r + 1], static_cast<i32>(r));
+            }
+            for (i64 s = 0; s < b.n_steps; s++) {
+                const i64 begin = b.first_row[s * domains], end = begin + b.count[s * domains];
+                b.first_row[s * domains + d + 1] = ends[begin];
+                b.count[s * domains + d + 1] = ends[end] - ends[begin];
+            }
+        }
+    }
+};

@@ -1,0 +1,209 @@
+// Words of a script in the caller's memory (vpps/plan/writer.py), and the contents of its lists (vpps/plan/rows.py).
+#pragma once
+
+#include "memory.h"
+
+// Where it does not suffice words go nowhere, but are counted: the caller comes again with more.
+class Script {
+public:
+    i64 size = 0;
+
+    void reset(u32* memory, i64 capacity)
+    {
+        memory_ = memory;
+        capacity_ = capacity;
+        size = 0;
+        signals_ = awaited_ = 0;
+        busy_ = false;
+        n_barriers = 0;
+    }
+    bool complete() const { return size <= capacity_; }
+    u32* at(i64 position) { return memory_ + position; }
+
+    // Room for n more words.
+    u32* add(i64 n)
+    {
+        size += n;
+        if (size <= capacity_)
+            return memory_ + size - n;
+        nowhere_.resize(std::max<size_t>(nowhere_.size(), n));
+        return nowhere_.data();
+    }
+    void add(const std::vector<u32>& words) { std::copy(words.begin(), words.end(), add(static_cast<i64>(words.size()))); }
+
+    // ---- instructions: one stream for all virtual processors
+
+    i64 n_barriers = 0;
+
+    void barrier(i64 n_vps)
+    {
+        n_barriers++;
+        if (n_vps == 1 || !busy_)
+            return;
+        signals_ += n_vps;
+        busy_ = false;
+    }
+    // Waits, if the instruction that is to follow must.
+    void join(const std::vector<u32>& waiting)
+    {
+        busy_ = true;
+        if (awaited_ == signals_)
+            return;
+        awaited_ = signals_;
+        const auto n = static_cast<i64>(waiting.size());
+        u32* words = add(n);
+        std::copy(waiting.begin(), waiting.end(), words);
+        words[n - 1] = static_cast<u32>(awaited_);
+    }
+
+private:
+    u32* memory_ = nullptr;
+    i64 capacity_ = 0, signals_ = 0, awaited_ = 0;
+    bool busy_ = false;
+    std::vector<u32> nowhere_;
+};
+
+class Lists {
+public:
+    u32* addresses = nullptr;  // of values
+
+    // Number of entries of a list.
+    static i64 length(const Block& b, const Source& s)
+    {
+        switch (s.from) {
+        case From::Ends: return b.n_rows + 1;
+        case From::Data: return b.n_rows * s.b;
+        default: return b.rows(s.domain);
+        }
+    }
+
+    // The first n entries of a list. Does not know those that take more than the block: Offsets, Uses, RandomKey.
+    void values(const Block& b, i32 source, u32* out, i64 n)
+    {
+        const Source& s = b.cell->sources[source];
+        switch (s.from) {
+        case From::Args:
+            for (i64 r = 0; r < n; r++)
+                out[r] = addresses[b.args[s.a][b.vertex(r)]];
+            break;
+        case From::Elements:
+            elements(b, s, n, [&](i64 i, i64 value) { out[i] = addresses[value]; });
+            break;
+        case From::Rows:
+            rows_of_slab(b, static_cast<i32>(s.a), 0, out, n);
+            break;
+        case From::Beside: {
+            const Beside& beside = b.cell->beside[s.a];
+            rows_of_slab(b.parts[beside.part], beside.slab, beside.offset, out, n);
+            break;
+        }
+        case From::TableRows:
+            values(b, s.of, out, n);
+            for (i64 r = 0; r < n; r++)
+                out[r] = static_cast<u32>(s.a + static_cast<i32>(out[r]) * s.b);
+            break;
+        case From::Ints:
+            for (i64 r = 0; r < n; r++)
+                out[r] = static_cast<u32>(b.ints[s.a][b.vertex(r)]);
+            break;
+        case From::Constant:
+            std::fill_n(out, n, static_cast<u32>(s.a));
+            break;
+        case From::Expand: {
+            std::vector<u32>& of_vertex = expanded_;
+            of_vertex.resize(std::max<size_t>(of_vertex.size(), b.n_rows));
+            values(b, s.of, of_vertex.data(), b.n_rows);
+            const i32* owner = b.owner[s.domain - 1].data();
+            for (i64 i = 0; i < n; i++)
+                out[i] = of_vertex[owner[i]];
+            break;
+        }
+        case From::Ends:
+            for (i64 r = 0; r < n; r++)
+                out[r] = static_cast<u32>(b.ends[s.a - 1][r]);
+            break;
+        case From::Data:
+            for (i64 r = 0; r * s.b < n; r++)
+                std::copy_n(b.data + b.vertex(r) * s.b, s.b, out + r * s.b);
+            break;
+        case From::Calls:
+            for (i64 r = 0; r < n; r++)
+                out[r] = static_cast<u32>(b.calls[b.vertex(r)]);
+            break;
+        case From::Positions: {
+            const i32* owner = b.owner[s.domain - 1].data();
+            const i64* ends = b.ends[s.domain - 1].data();
+            for (i64 i = 0; i < n; i++)
+                out[i] = static_cast<u32>(i - ends[owner[i]]);
+            break;
+        }
+        case From::Offsets:
+        case From::Uses:
+        case From::RandomKey:
+            break;
+        }
+    }
+
+    // Addresses of the first n rows.
+    void addresses_of(const Block& b, const Rows& rows, u32* out, i64 n)
+    {
+        const auto offset = static_cast<u32>(rows.offset);
+        if (rows.source < 0) {
+            std::fill_n(out, n, offset);
+            return;
+        }
+        values(b, rows.source, out, n);
+        if (offset)
+            for (i64 r = 0; r < n; r++)
+                out[r] += offset;
+    }
+
+    // Gives every value its address, once the bases are known.
+    void address(const Block& b)
+    {
+        found_.resize(std::max<size_t>(found_.size(), b.n_rows));
+        for (size_t o = 0; o < b.cell->outputs.size(); o++) {
+            addresses_of(b, b.cell->outputs[o], found_.data(), b.n_rows);
+            for (i64 r = 0; r < b.n_rows; r++)
+                addresses[b.values[o][b.vertex(r)]] = found_[r];
+        }
+    }
+
+    // Calls act(row, value) for the first n values of an argument, in the order of the rows.
+    template <class Do> static void values_read(const Block& b, const Source& s, i64 n, Do&& act)
+    {
+        if (s.from == From::Elements) {
+            elements(b, s, n, act);
+            return;
+        }
+        const Column& ids = b.args[s.from == From::Beside ? s.b : s.a];
+        for (i64 r = 0; r < n; r++)
+            act(r, ids[b.vertex(r)]);
+    }
+
+private:
+    std::vector<u32> expanded_, found_;
+
+    static void rows_of_slab(const Block& b, i32 slab, i64 offset, u32* out, i64 n)
+    {
+        const i64 n_bases = b.n_bases(), domains = b.domains(), width = b.cell->slabs[slab].width;
+        const i32 domain = b.cell->slabs[slab].domain;
+        for (i64 step = 0; step < b.n_steps; step++) {
+            const i64 begin = b.first_row[step * domains + domain], base = b.bases[step * n_bases + slab] + offset;
+            const i64 stop = std::min(n, begin + b.count[step * domains + domain]);
+            for (i64 r = begin; r < stop; r++)
+                out[r] = static_cast<u32>(base + r * width);
+        }
+    }
+
+    template <class Do> static void elements(const Block& b, const Source& s, i64 n, Do&& act)
+    {
+        const List& xs = b.lists[s.a];
+        i64 i = 0;
+        for (i64 r = 0; i < n; r++) {
+            const i64 v = b.vertex(r);
+            for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+                act(i++, xs.elements[e]);
+        }
+    }
+};
