@@ -77,9 +77,8 @@ class BlockArrays:
         """Drop all vertices but the first n."""
         self.calls, self.levels, self.args, self.ints = self.calls[:n], self.levels[:n], self.args[:n], self.ints[:n]
         self.values = [ids[:n] for ids in self.values]
-        for xs in self.lists:
-            xs.ends = xs.ends[: n + 1]
-            xs.elements = xs.elements[: xs.ends[-1]]
+        self.lists = [Lists(xs.ends[: n + 1], xs.elements[: xs.ends[n]]) for xs in self.lists]
+        self.data = self.data[:n]
 
     @property
     def positions(self) -> list[int]:

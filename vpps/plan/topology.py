@@ -35,7 +35,7 @@ class Topology:
             for b in self.blocks:
                 b.keep(int(b.calls.searchsorted(calls)))
             self.blocks = [b for b in self.blocks if len(b.calls)]
-            n_values = 1 + max(int(ids[-1]) for b in self.blocks for ids in b.values)
+            n_values = 1 + max(int(ids.max()) for b in self.blocks for ids in b.values)
         self.n_values = n_values
         self.outputs: list[tuple[int, int]] = []
         self.value_output: Ints = np.zeros(n_values, np.int64)

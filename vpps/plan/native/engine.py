@@ -162,7 +162,7 @@ class Engine:
 
     # ---- plans
 
-    def forward(self, graph: Graph, wanted: list[int]) -> Found | None:
+    def forward(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
         """A plan without gradients; None where NumPy must make it."""
         call = self._call
         call.training = call.key_on = call.updates = call.keeps = call.clips = call.averages = 0
@@ -195,7 +195,7 @@ class Engine:
                 call.clips, call.max_norm = 1, float_word(update.clip_norm)
             call.averages = int(update.averaging is not None)
         alive.append(self._take_held(held))
-        found = self._plan(graph, [loss])
+        found = self._plan(graph, np.array([loss]))
         if found is not None:
             self._describe_tables(found, keep)
             if update is not None and update.averaging is not None:
@@ -204,13 +204,12 @@ class Engine:
                     found.script[used.idle : used.idle + len(factors)] = factors
         return found
 
-    def _plan(self, graph: Graph, wanted: list[int]) -> Found | None:
+    def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
         batch = Batch(graph, self._cell)
         if batch.n_blocks > MAX_BLOCKS:
             return None
         call = self._call
-        values = array("q", wanted)
-        call.wanted, call.n_wanted = values.buffer_info()
+        call.wanted, call.n_wanted = wanted.ctypes.data, len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         self._values = max(self._values, batch.n_values)
         status = MORE_MEMORY

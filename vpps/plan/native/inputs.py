@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from vpps.graph.arrays import BlockArrays
+from vpps.graph.chunks import Chunk
 from vpps.graph.graph import Graph
 from vpps.graph.trace import TracedCell
-from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL
+from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
 
-WORD = 8  # bytes
+WORD = 8  # bytes of an int
 
 
 class Batch:
@@ -23,7 +25,8 @@ class Batch:
 
     Attributes:
         cells: of the blocks.
-        at: address of their description: see planner.cpp, enum OfBlock.
+        at: address of their description, see planner.cpp, enum OfBlock: for each block its cell, its vertices, and for
+            every column where it begins and how many ints lie between the numbers of two vertices.
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:
@@ -31,27 +34,49 @@ class Batch:
         self.n_blocks = len(self.cells)
         self.n_values = graph.n_values
         self._alive: list[Any] = []
-        description = array("q")
+        found: list[int] = []
         for cell, block in graph.blocks.items():
-            rows, width = self._address(block.rows), block.width
-            columns = (rows + WORD * k for k in (CALL, FIRST, LEVEL, ARGS, ARGS + block.n_args))
-            description.extend((number(cell), len(block)))
-            for column in columns:
-                description.extend((column, width))
-            data = 0
-            if block.data:
-                together = block.data[0] if len(block.data) == 1 else np.concatenate(block.data)
-                self._alive.append(together)
-                data = together.ctypes.data
-            description.append(data)
-            for lengths, elements in zip(block.lengths, block.elements, strict=True):
-                description.extend((0, self._address(lengths), self._address(elements)))
-        self._description = description
-        self.at = description.buffer_info()[0]
+            found += (number(cell), len(block))
+            if not block.bulk:
+                self._one_by_one(block, found)
+            elif len(block.bulk) == 1 and not len(block.rows):
+                self._chunk(block.bulk[0][1], found)
+            else:
+                b = BlockArrays(block)
+                self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
+        self._description = array("q", found)
+        self.at = self._description.buffer_info()[0]
 
-    def _address(self, ints: list[int]) -> int:
-        """Of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
-        numbers: Any = array("q", ints) if type(ints) is list else np.frombuffer(ints, np.int64)  # type: ignore[call-overload]
+    def _one_by_one(self, block: Block, found: list[int]) -> None:
+        rows, width = self._of_ints(block.rows), block.width
+        args = rows + WORD * ARGS
+        ints = args + WORD * block.n_args
+        found += (rows + WORD * CALL, width, rows + WORD * FIRST, width, rows + WORD * LEVEL, width)
+        found += (args, width, ints, width)
+        found.append(self._address(np.concatenate(block.data)) if block.data else 0)
+        for lengths, elements in zip(block.lengths, block.elements, strict=True):
+            found += (0, self._of_ints(lengths), self._of_ints(elements))
+
+    def _chunk(self, v: Chunk, found: list[int]) -> None:
+        for column in (v.calls, v.first, v.levels):
+            found += (self._address(column), column.strides[0] // WORD)
+        for table in (v.args, v.ints):
+            beside = table if table.strides[1] == WORD else np.ascontiguousarray(table)
+            found += (self._address(beside), beside.strides[0] // WORD)
+        found.append(self._address(np.ascontiguousarray(v.data)))
+        for xs in v.lists:
+            found += (self._address(np.ascontiguousarray(xs.ends)), 0)
+            found.append(self._address(np.ascontiguousarray(xs.elements)))
+
+    def _of_ints(self, ints: Any) -> int:
+        """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
+        if type(ints) is not list:
+            return self._address(np.frombuffer(ints, np.int64))
+        numbers = array("q", ints)
         self._alive.append(numbers)
-        address: int = numbers.buffer_info()[0] if type(ints) is list else numbers.ctypes.data
+        return numbers.buffer_info()[0]
+
+    def _address(self, numbers: Any) -> int:
+        self._alive.append(numbers)
+        address: int = numbers.__array_interface__["data"][0]
         return address

@@ -16,6 +16,7 @@ import numpy as np
 from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows, value_ids
 from vpps.ops.philox import LaunchKey
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
@@ -43,12 +44,14 @@ class CompiledPlanner(Planner):
         self._latest: Engine | None = None
 
     def plan_forward(
-        self, graph: Graph, wanted: Sequence[Expression], held: Held = NOTHING_HELD, calls: int | None = None
+        self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD, calls: int | None = None
     ) -> Plan:
         """See Planner."""
         n_calls, in_numpy = graph.n_calls, super().plan_forward
         engine = self._engine(None) if calls is None else None
-        found = engine.forward(graph, [e.ref for e in wanted]) if engine is not None else None
+        found = None
+        if engine is not None:
+            found = engine.forward(graph, np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted]))
         if found is None:
             return in_numpy(graph, wanted, held, calls)
         return CompiledPlan(graph, found, held, lambda: in_numpy(graph, wanted, held, n_calls))
