@@ -148,8 +148,10 @@ def examples(n: int) -> settings:
     return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-def check(drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, data: int) -> None:
-    """A random graph of some cells agrees with the reference."""
+def random_graph(
+    drawn: list[Drawn], calls: list[tuple[int, list[int]]], data: int
+) -> tuple[vpps.Model, vpps.Graph, list[E], E]:
+    """A random graph of some cells: its model, some of its values, and a loss of these."""
     model = vpps.Model(seed=data)
     p = Parameters(model)
     graph = vpps.Graph()
@@ -174,6 +176,12 @@ def check(drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, d
     # Some values are used by the loss, some by nobody.
     used = [v for w in WIDTHS for v in values[w][3::2]] or [values[32][0]]
     loss = vpps.sum([vpps.dot(v, graph.input(rng.normal(size=v.shape))) for v in used]) * (1 / len(used))
+    return model, graph, used, loss
+
+
+def check(drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, data: int) -> None:
+    """A random graph of some cells agrees with the reference."""
+    model, graph, used, loss = random_graph(drawn, calls, data)
     assert_agrees_with_reference(model, graph, loss, used, policy=policy)
 
 

@@ -96,7 +96,7 @@ class Found:
         self.of_tables = memory.tables
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
-        self._touched = memory.touched[:]
+        self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
         self._names, self._training, self._cells = call.names, bool(call.training), batch.cells
 
     @property

@@ -1,0 +1,279 @@
+"""The compiled planner writes, word for word, the script that NumPy writes, and says the same of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vpps
+from tests.classifier import new
+from tests.graph import bulk_models
+from tests.plan.test_random_graphs import Drawn, cells, examples, random_graph
+from tests.simt import models
+from vpps.ops.philox import LaunchKey
+from vpps.plan.build import Plan, Planner
+from vpps.plan.distribution import Distribution, Held
+from vpps.plan.native import library
+from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
+from vpps.plan.passes import Passes
+from vpps.plan.update import Averaging, Update
+
+pytestmark = pytest.mark.cpu
+
+KEY = LaunchKey(0xDEADBEEF, 7)
+RULES: list[vpps.Optimizer] = [
+    vpps.SGD(lr=0.1),
+    vpps.Adam(lr=lambda update: 0.1 / update, groups={"E*": {"lr": 0.01}, "W*": {"weight_decay": 0.1}}),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """The library is there before anything is planned."""
+    library._loader.load()
+
+
+def planners(
+    model: vpps.Model,
+    vps: int,
+    rule: vpps.Optimizer,
+    policy: str = "sinks-last",
+    averages: bool = False,
+    passes: Passes | None = None,
+) -> tuple[Planner, CompiledPlanner]:
+    """One in NumPy, and a compiled one."""
+    distribution = Distribution(model, vps, 32, len(rule.moments), train=True, accumulates=True, averages=averages)
+    return Planner(distribution, policy, "vector", passes), CompiledPlanner(distribution, policy, "vector", passes)
+
+
+def assert_same(plan: Plan, in_numpy: Plan) -> None:
+    """All that a launch and the user may learn of a plan is the same."""
+    assert isinstance(plan, CompiledPlan)
+    assert not isinstance(in_numpy, CompiledPlan)
+    assert len(plan.script) == len(in_numpy.script)
+    different = np.flatnonzero(plan.script != in_numpy.script)
+    assert not len(different), f"word {different[0]} of {len(plan.script)}"
+    assert np.array_equal(plan.addresses, in_numpy.addresses)
+    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "launches", "grouping"):
+        assert getattr(plan, name) == getattr(in_numpy, name), name
+    assert list(plan.tables) == list(in_numpy.tables)
+    for table, used in in_numpy.tables.items():
+        mine = plan.tables[table]
+        assert np.array_equal(mine.rows, used.rows)
+        assert mine.rows.dtype == used.rows.dtype
+        assert (mine.gradient, mine.offsets, mine.numbers, mine.idle) == (
+            used.gradient, used.offsets, used.numbers, used.idle,
+        )  # fmt: skip
+    assert plan.held.dense == in_numpy.held.dense
+    assert plan.held.rows.keys() == in_numpy.held.rows.keys()
+    assert all(np.array_equal(plan.held.rows[p], rows) for p, rows in in_numpy.held.rows.items())
+
+
+def check_training(
+    pair: tuple[Planner, CompiledPlanner],
+    graph: vpps.Graph,
+    loss: vpps.Expression,
+    rule: vpps.Optimizer,
+    averaging: Averaging | None = None,
+) -> None:
+    """Every kind of training step: with and without an update, clipped, accumulated, over what is held."""
+
+    def check(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:
+        made = [
+            p.plan_training(graph, loss, Update(rule, 9, 5, clip_norm, averaging) if updates else None, 1, **more)
+            for p in pair
+        ]
+        assert_same(made[1], made[0])
+        return made[1]
+
+    check()
+    check(clip_norm=0.5, key=KEY)
+    check(updates=False)
+    held = check(updates=False, keep=True, key=KEY).held
+    tables = {table: np.union1d(rows, [0, table.shape[0] - 1]) for table, rows in held.rows.items()}
+    more = Held(held.dense, tables)
+    check(updates=False, keep=True, held=more)
+    check(held=more)
+    check(clip_norm=2.0, held=Held(frozenset(list(held.dense)[1:]), tables))
+
+
+def check_inference(pair: tuple[Planner, CompiledPlanner], graph: vpps.Graph, wanted: list[vpps.Expression]) -> None:
+    for some in (wanted, wanted[:1], wanted[1::2] or wanted):
+        in_numpy, compiled = (p.plan_forward(graph, some) for p in pair)
+        assert_same(compiled, in_numpy)
+
+
+@examples(120)
+@given(
+    drawn=st.lists(cells, min_size=1, max_size=3),
+    calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
+    policy=st.sampled_from(["sinks-last", "depth"]),
+    data=st.integers(0, 10**6),
+    vps=st.sampled_from([1, 2, 3]),
+    rule=st.sampled_from(RULES),
+)
+def test_random_graphs(
+    drawn: list[Drawn],
+    calls: list[tuple[int, list[int]]],
+    policy: str,
+    data: int,
+    vps: int,
+    rule: vpps.Optimizer,
+) -> None:
+    model, graph, used, loss = random_graph(drawn, calls, data)
+    averages = data % 2 == 1
+    pair = planners(model, vps, rule, policy, averages=averages)
+    check_training(pair, graph, loss, rule, Averaging(0.9, factors) if averages else None)
+    check_inference(pair, graph, used)
+    again = graph.call(vpps.cell(lambda x: vpps.tanh(x)), used[0])  # not all of the graph leads to a loss
+    check_training(pair, graph, vpps.sum(again), rule, Averaging(0.9, factors) if averages else None)
+
+
+def factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Different ones for all rows."""
+    found: np.ndarray[Any, Any] = (1 / (1 + rows)).astype(np.float32)
+    return found
+
+
+NETWORKS: dict[str, Callable[[], models.Network]] = {
+    "tree-lstm": models.tree_lstm,
+    "dropout": partial(models.tree_lstm, dropout=0.3),
+    "tagger": models.tagger,
+    "child-sum": models.child_sum,
+    "attention": models.attention,
+    "mv-rnn": models.mv_rnn,
+}
+
+
+@pytest.mark.parametrize("vps", [1, 2, 5])
+@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks(network: str, policy: str, vps: int) -> None:
+    net = NETWORKS[network]()
+    for passes in (Passes(), Passes(lazy_batching=False), Passes(alignment=False)):
+        pair = planners(net.model, vps, RULES[1], policy, passes=passes)
+        for seed in (1, 2):
+            check_training(pair, *net.batch(seed), RULES[1])
+
+
+@pytest.mark.parametrize("name", bulk_models.NETWORKS)
+def test_graphs_as_data(name: str) -> None:
+    """Rows, children in any order, and calls one by one beside them."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    data = network.data(np.random.default_rng(4), 5)
+    pair = planners(model, 2, RULES[0])
+    for record in (network.bulk, lambda *args: network.calls(bulk_models.OneByOne(args[0]), *args[1:])):
+        graph = vpps.Graph()
+        recorded = record(graph, made, p, data)
+        check_training(pair, graph, recorded.loss, RULES[0])
+        each = [v if isinstance(values, list) else values for values in recorded.values for v in values[:4]]
+        check_inference(pair, graph, [recorded.loss, *each])
+    graph = vpps.Graph()
+    losses = [network.bulk(graph, made, p, data).loss]
+    losses.append(network.calls(bulk_models.OneByOne(graph), made, p, data).loss)
+    losses.append(network.bulk(graph, made, p, data).loss)
+    check_training(pair, graph, vpps.sum(losses), RULES[0])
+
+
+class TestPlan:
+    """What of a plan is found when it is asked for."""
+
+    def test_is_that_of_the_vertices_at_the_time(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        _, compiled = planners(net.model, 2, RULES[0])
+        plan = compiled.plan_training(graph, loss, None, 0)
+        before = compiled.plan_training(graph, loss, None, 0)
+        text = [before.origin(start) for start, _ in before.streams]
+        vpps.sum(net.logits(graph, [1, 2, 3, 4, 5, 6, 7]))  # the graph grows
+        assert [plan.origin(start) for start, _ in plan.streams] == text
+        assert len(plan.blocks) == len(before.blocks)
+        assert np.array_equal(plan.layout.memory, before.layout.memory)
+        with pytest.raises(AttributeError, match="colour"):
+            plan.colour  # type: ignore[attr-defined] # noqa: B018
+
+    def test_wrong_words_are_found_by_who_verifies(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        _, compiled = planners(net.model, 2, RULES[0])
+        plan = compiled.plan_training(graph, loss, None, 0)
+        plan.script[-20] ^= 1
+        with pytest.raises(vpps.ScriptError, match=r"VPPS_PLANNER=numpy"):
+            plan.layout  # noqa: B018
+
+    def test_memory_is_used_again_when_nobody_looks_at_it(self) -> None:
+        net = new()
+        _, compiled = planners(net.model, 2, RULES[0])
+        batches = [net.batch(seed) for seed in range(6)]
+        kept = [compiled.plan_training(*batch, None, 0) for batch in batches[:3]]
+        words = [plan.script.copy() for plan in kept]
+        places = {plan.script.ctypes.data for plan in kept}
+        assert len(places) == 3
+        part = kept.pop().script[7:9]  # as good as the whole
+        later = [compiled.plan_training(*batch, None, 0).script.ctypes.data for batch in batches]
+        assert not places & set(later)
+        assert all(np.array_equal(plan.script, w) for plan, w in zip(kept, words, strict=False))
+        del part
+        again = {compiled.plan_training(*batch, None, 0).script.ctypes.data for batch in batches}
+        assert again & places
+        assert again <= places | set(later)
+
+
+class TestChoice:
+    """Who plans."""
+
+    def test_numpy_and_compiled_can_be_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        places = Distribution(new().model, 1, 32, 0, train=True)
+        assert isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
+        assert not isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
+        monkeypatch.setenv("VPPS_PLANNER", "numpy")
+        assert not isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
+        monkeypatch.setenv("VPPS_PLANNER", "fortran")
+        with pytest.raises(vpps.HandleError, match="VPPS_PLANNER=fortran: expected auto, numpy or compiled"):
+            vpps.Handle(new().model)
+
+    def test_numpy_plans_until_the_library_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        _, compiled = planners(net.model, 2, RULES[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "_loader", library._Loader())
+            first = compiled.plan_training(graph, loss, None, 0)
+        later = compiled.plan_training(graph, loss, None, 0)
+        assert not isinstance(first, CompiledPlan)
+        assert_same(later, first)
+
+    def test_without_a_compiler_one_line_says_so(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loader = library._Loader()
+        monkeypatch.setattr(library, "_loader", loader)
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        for _ in range(2):
+            library.prepare()
+        assert loader._thread is not None
+        loader._thread.join()
+        assert library.library() is None
+        (record,) = caplog.records
+        assert "planned with NumPy" in record.message
+        assert "CXX=no-such-compiler" in record.message
+        monkeypatch.setenv("VPPS_PLANNER", "compiled")
+        with pytest.raises(vpps.CompileError, match="CXX=no-such-compiler"):
+            library.prepare()
+
+    def test_what_is_wrong_with_a_graph_numpy_says(self) -> None:
+        net = new()
+        graph = vpps.Graph()
+        _, compiled = planners(net.model, 2, RULES[0])
+        with pytest.raises(vpps.GraphError, match="depends on no trainable parameter"):
+            compiled.plan_training(graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0]))), None, 0)
+        other = new()
+        with pytest.raises(vpps.ModelError, match="another model"):
+            compiled.plan_training(*other.batch(1), None, 0)
