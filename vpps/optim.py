@@ -92,6 +92,8 @@ class Optimizer:
 
         Raises ModelError where the schedule gives no number >= 0.
         """
+        if not self.groups and not callable(self.lr):
+            return self
         group = self.group_of(parameter)
         rule = replace(self, groups={}, **(self.groups[group] if group is not None else {}))
         if callable(rule.lr):

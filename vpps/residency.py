@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.model import Lookup, Model, Parameter
-from vpps.ops.philox import LaunchKey, launch_key
+from vpps.ops.philox import StepKey
 from vpps.optim import Optimizer, OptimizerState
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held, InSlots
@@ -220,9 +220,9 @@ class Residency:
 
     # ---- steps of training
 
-    def next_key(self) -> LaunchKey:
+    def next_key(self) -> StepKey:
         """Of the random numbers of the next step."""
-        return launch_key(self.model.seed, self.model.step + 1, self._calls)
+        return StepKey(self.model.seed, self.model.step + 1, self._calls)
 
     @property
     def accumulated(self) -> int:

@@ -25,9 +25,11 @@ GXX = shutil.which("g++") or shutil.which("clang++") or "no compiler"
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
+    """An empty cache, in which only kernels will be."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("VPPS_CACHE_DIR", str(folder))
+    monkeypatch.setenv("VPPS_RECORDER", "python")
+    monkeypatch.setenv("VPPS_PLANNER", "numpy")
     return folder
 
 

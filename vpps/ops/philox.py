@@ -8,7 +8,8 @@ no order, layout or number of processors can change it, and backward computes it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,18 @@ class LaunchKey(NamedTuple):
 
     low: int
     high: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """The key of a launch of training that is worked out when somebody asks for its two words; see `launch_key`."""
+
+    seed: int
+    step: int
+    accumulated: int = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(launch_key(self.seed, self.step, self.accumulated))
 
 
 def philox(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[Words, ...]:

@@ -18,7 +18,7 @@ from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import TracedCell
 from vpps.graph.vertices import Block
 from vpps.model import Parameter
-from vpps.ops.philox import LaunchKey
+from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Distribution, Held
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
@@ -269,7 +269,7 @@ class Planner:
         loss: Expression,
         update: Update | None,
         parity: int,
-        key: LaunchKey | None = None,
+        key: LaunchKey | StepKey | None = None,
         held: Held = NOTHING_HELD,
         keep: bool = False,
         calls: int | None = None,
@@ -307,7 +307,7 @@ class _Build:
         needed: NDArray[np.bool_],
         asked: Ints,
         skip_rest: bool,
-        key: LaunchKey | None = None,
+        key: LaunchKey | StepKey | None = None,
         held: Held = NOTHING_HELD,
     ) -> None:
         self.graph = graph

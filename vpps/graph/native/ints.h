@@ -107,7 +107,7 @@ int ints_view(PyObject* self, Py_buffer* view, int flags)
     Ints* x = as<Ints>(self);
     // NumPy asks a view without elements for its address too.
     static Py_ssize_t stride = sizeof(i64);
-    if (!x->reserve(1) || PyBuffer_FillInfo(view, self, x->data, x->size * stride, 1, flags)) return -1;
+    if (!x->reserve(1) || PyBuffer_FillInfo(view, self, x->data, x->size * stride, 0, flags)) return -1;
     static char format[] = "q";
     view->itemsize = stride;
     if (flags & PyBUF_FORMAT) view->format = format;

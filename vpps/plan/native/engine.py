@@ -17,8 +17,8 @@ from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.graph.trace import List, TracedCell, Vector
 from vpps.model import Parameter
-from vpps.ops import size
-from vpps.ops.philox import LaunchKey
+from vpps.ops import Form, size
+from vpps.ops.philox import LaunchKey, StepKey
 from vpps.optim import HYPER
 from vpps.plan.build import Planner
 from vpps.plan.distribution import LOSS_SLOTS, Held
@@ -54,6 +54,11 @@ class _Call(ctypes.Structure):
             "new_block", "crossed", "n_crossed", "after", "before", "group", "backward",
         )
     )  # fmt: skip
+
+
+def address(numbers: NDArray[Any]) -> int:
+    """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
 
 class _Memory:
@@ -148,6 +153,7 @@ class Engine:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
         weakref.finalize(self, lib.vpps_planner_free, self._handle)
         self._cells: dict[TracedCell, int] = {}
+        self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._instructions: dict[tuple[int, bool, tuple[TracedCell, ...]], frozenset[str]] = {}
         self._memories: list[_Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
@@ -176,21 +182,23 @@ class Engine:
         loss: int,
         update: Update | None,
         parity: int,
-        key: LaunchKey | None,
+        key: LaunchKey | StepKey | None,
         held: Held,
         keep: bool,
     ) -> Found | None:
         """A plan of training; None where NumPy must make it."""
         call = self._call
         call.training, call.loss_slot = 1, LOSS_SLOTS + parity
-        call.key_on, call.key_low, call.key_high = (0, 0, 0) if key is None else (1, *key)
+        call.key_on = int(key is not None)
+        if key is not None and not self._keyless.issuperset(graph.blocks):
+            call.key_low, call.key_high = key
         call.updates, call.keeps = int(update is not None), int(keep)
         call.clips = call.averages = 0
         alive: list[Any] = []
         if update is not None:
             hyper, sets = self._hyper(update)
             alive.append(hyper)
-            call.n_hyper, call.hyper, call.hyper_of = sets, hyper.ctypes.data, self._hyper_of_at
+            call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper), self._hyper_of_at
             if update.clip_norm is not None:
                 call.clips, call.max_norm = 1, float_word(update.clip_norm)
             call.averages = int(update.averaging is not None)
@@ -209,7 +217,7 @@ class Engine:
         if batch.n_blocks > MAX_BLOCKS:
             return None
         call = self._call
-        call.wanted, call.n_wanted = wanted.ctypes.data, len(wanted)
+        call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         self._values = max(self._values, batch.n_values)
         status = MORE_MEMORY
@@ -247,6 +255,8 @@ class Engine:
         if number is None:
             counts = array("q", argument_counts(cell))
             number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, counts.buffer_info()[0])
+            if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
+                self._keyless.add(cell)
         return number
 
     def _tell_parts(self, cell: TracedCell, crossed: bytes) -> None:
@@ -342,8 +352,9 @@ class Engine:
 
     def _describe_tables(self, found: Found, keep: bool) -> None:
         """The used rows of every table that has a gradient."""
-        for k in range(self._call.n_tables):
-            number, n, gradient, offsets, numbers, idle = found.of_tables[k * OF_TABLE : (k + 1) * OF_TABLE].tolist()
+        numbers_of_all = found.of_tables[: self._call.n_tables * OF_TABLE].tolist()
+        for k in range(0, len(numbers_of_all), OF_TABLE):
+            number, n, gradient, offsets, numbers, idle = numbers_of_all[k : k + OF_TABLE]
             p = self.parameters[number]
             rows = found.script[numbers : numbers + n].astype(np.int64)
             if keep:  # the list holds addresses

@@ -71,8 +71,7 @@ public:
     bool number()
     {
         n_vertices = n_kinds_ = n_operands_ = 0;
-        vertex_of_value_.resize(n_values);
-        kind_of_value_.assign(n_values, -1);
+        of_value_.assign(n_values, {-1, -1});
         block_of_vertex_.clear();
         block_of_kind_.clear();
         for (i64 k = 0; k < n_blocks; k++) {
@@ -81,15 +80,14 @@ public:
             b.first_kind = n_kinds_;
             b.first_operand = n_operands_;
             for (const Column& ids : b.values) {
-                for (i64 v = 0; v < b.n; v++) {
+                Producer made{static_cast<i32>(n_vertices), static_cast<i32>(n_kinds_++)};
+                for (i64 v = 0; v < b.n; v++, made.vertex++) {
                     const i64 value = ids[v];
-                    if (value < 0 || value >= n_values)
+                    if (static_cast<u64>(value) >= static_cast<u64>(n_values))
                         return false;
-                    vertex_of_value_[value] = static_cast<i32>(n_vertices + v);
-                    kind_of_value_[value] = static_cast<i32>(n_kinds_);
+                    of_value_[value] = made;
                 }
                 block_of_kind_.push_back(static_cast<i32>(k));
-                n_kinds_++;
             }
             n_vertices += b.n;
             n_operands_ += static_cast<i64>(b.args.size() + b.lists.size());
@@ -98,7 +96,7 @@ public:
         return true;
     }
 
-    bool is_value(i64 value) const { return value >= 0 && value < n_values && kind_of_value_[value] >= 0; }
+    bool is_value(i64 value) const { return value >= 0 && value < n_values && of_value_[value].kind >= 0; }
 
     // What is read by which operands, and which vertices have a reader. False for ids out of range.
     bool read()
@@ -109,29 +107,28 @@ public:
         for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
             u8* passed = passed_.data() + b.first_operand * n_kinds_;
-            bool good = true;
-            auto take = [&](i64 value, i64 own) {
-                if (!is_value(value)) {
-                    good = false;
-                    return;
-                }
-                used_[vertex_of_value_[value]] = 1;
-                passed[kind_of_value_[value]] = 1;
-                in_order_ &= value < own;
-            };
             for (const Column& arg : b.args) {
-                for (i64 v = 0; v < b.n; v++)
-                    take(arg[v], b.values[0][v]);
+                Reader reader(*this, passed);
+                const Column own = b.values[0], values = arg;
+                for (i64 v = 0, n = b.n; v < n; v++)
+                    reader.take(values[v], own[v]);
+                if (!reader.good)
+                    return false;
+                in_order_ &= reader.in_order;
                 passed += n_kinds_;
             }
-            for (const List& xs : b.lists) {
-                for (i64 v = 0; v < b.n; v++)
+            for (const List& list : b.lists) {
+                Reader reader(*this, passed);
+                const Column own = b.values[0];
+                const List xs = list;
+                for (i64 v = 0, n = b.n; v < n; v++)
                     for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                        take(xs.elements[e], b.values[0][v]);
+                        reader.take(xs.elements[e], own[v]);
+                if (!reader.good)
+                    return false;
+                in_order_ &= reader.in_order;
                 passed += n_kinds_;
             }
-            if (!good)
-                return false;
         }
         return true;
     }
@@ -141,7 +138,7 @@ public:
     {
         bool all = n == 1;
         if (all)
-            used_[vertex_of_value_[values[0]]] = 1;
+            used_[of_value_[values[0]].vertex] = 1;
         for (i64 v = 0; v < n_vertices && all; v++)
             all = used_[v];
         if (!all)  // where no vertex but one is without a reader, all lead to it
@@ -217,7 +214,34 @@ public:
     }
 
 private:
-    std::vector<i32> vertex_of_value_, kind_of_value_, block_of_vertex_, block_of_kind_;
+    // Of a value: the vertex that produces it, and as which kind of output.
+    struct Producer {
+        i32 vertex, kind;
+    };
+    // Notes what is read. It lives in registers: stores of bytes would let the compiler load everything else anew.
+    struct Reader {
+        const Producer* of_value;
+        u64 n_values;
+        u8 *used, *passed;
+        bool good = true, in_order = true;
+        Reader(Graph& graph, u8* passed_as)
+            : of_value(graph.of_value_.data()), n_values(graph.n_values), used(graph.used_.data()), passed(passed_as)
+        {
+        }
+        void take(i64 value, i64 own)
+        {
+            if (static_cast<u64>(value) >= n_values || of_value[value].kind < 0) {
+                good = false;
+                return;
+            }
+            const Producer producer = of_value[value];
+            used[producer.vertex] = 1;
+            passed[producer.kind] = 1;
+            in_order &= value < own;
+        }
+    };
+    std::vector<Producer> of_value_;
+    std::vector<i32> block_of_vertex_, block_of_kind_;
     std::vector<i32> stack_, component_, low_, index_, sorted_, level_of_value_;
     std::vector<i64> rank_, starts_;
     std::vector<u8> passed_;  // by operand and kind of value: whether such values are passed as it
@@ -232,7 +256,7 @@ private:
         used_.assign(n_vertices, 0);
         stack_.clear();
         auto visit = [&](i64 value) {
-            const i32 vertex = vertex_of_value_[value];
+            const i32 vertex = of_value_[value].vertex;
             if (!used_[vertex]) {
                 used_[vertex] = 1;
                 stack_.push_back(vertex);

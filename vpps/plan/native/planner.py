@@ -17,7 +17,7 @@ from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
-from vpps.ops.philox import LaunchKey
+from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.native import library
@@ -62,7 +62,7 @@ class CompiledPlanner(Planner):
         loss: Expression,
         update: Update | None,
         parity: int,
-        key: LaunchKey | None = None,
+        key: LaunchKey | StepKey | None = None,
         held: Held = NOTHING_HELD,
         keep: bool = False,
         calls: int | None = None,
