@@ -56,7 +56,7 @@ class _Call(ctypes.Structure):
     )  # fmt: skip
 
 
-def address(numbers: NDArray[Any]) -> int:
+def address(numbers: Any) -> int:
     """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
@@ -189,7 +189,7 @@ class Engine:
         """A plan of training; None where NumPy must make it."""
         call = self._call
         call.training, call.loss_slot = 1, LOSS_SLOTS + parity
-        call.key_on = int(key is not None)
+        call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
         if key is not None and not self._keyless.issuperset(graph.blocks):
             call.key_low, call.key_high = key
         call.updates, call.keeps = int(update is not None), int(keep)

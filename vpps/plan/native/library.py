@@ -100,6 +100,11 @@ class _Loader:
                 self._thread = threading.Thread(target=self._run, name="vpps-planner-compiler")
                 self._thread.start()
 
+    def join(self) -> None:
+        """Wait until it is there, or will not be."""
+        if self._thread is not None:
+            self._thread.join()
+
     def _run(self) -> None:
         try:
             self.library = _load(build())
@@ -108,8 +113,7 @@ class _Loader:
 
     def load(self) -> ctypes.CDLL:
         """The library, compiled now if it must be. Raises CompileError."""
-        if self._thread is not None:
-            self._thread.join()
+        self.join()
         with self._lock:
             if self.library is None:
                 self.library = _load(build())
@@ -127,8 +131,11 @@ def choice() -> str:
     return chosen
 
 
-def prepare() -> None:
+def prepare(wait: bool = False) -> None:
     """Begin to compile the planner, so that it is there when scripts are needed; wait for it if it is required.
+
+    Args:
+        wait: for it in any case.
 
     Raises:
         HandleError: VPPS_PLANNER is none of its values.
@@ -139,6 +146,8 @@ def prepare() -> None:
         _loader.load()
     elif chosen == "auto":
         _loader.start()
+        if wait:
+            _loader.join()
 
 
 def library() -> ctypes.CDLL | None:

@@ -115,6 +115,9 @@ class CompiledPlan(Plan):
         self._result = found
         self._in_numpy = in_numpy
 
+    def __repr__(self) -> str:
+        return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
+
     def __getattr__(self, name: str) -> Any:
         if name in ("addresses", "touched", "instructions"):
             value = getattr(self._result, name)

@@ -1,0 +1,235 @@
+"""What a training step costs the host: recording a mini-batch, planning it, writing its script; by batch size.
+
+    python bench/host_step.py --trees train.txt [--batch-sizes 1,2,4,...,1024] >> host_step.jsonl
+    python bench/host_step.py --cases bulk,cells --batch-sizes 1,64 --shares
+
+The Tree-LSTM of treelstm.py with a loss at every node, recorded in three ways, `FORM-TREES` each:
+
+    bulk     graphs that are data: one call records the mini-batch (graph.map)
+    cells    a call per vertex, of cells
+    ops      a call per operator: the same equations without cells
+
+`value` is milliseconds from the trees to the finished script, the median over mini-batches, by the compiled planner;
+`peer` is the planner in NumPy, which serves where there is no compiler. `building` is the recording, `plan` order,
+memory and index lists, `script` the instructions. `bytes` are those of the script: `lists` before its instructions,
+index lists and data, `instructions` the rest. `peak` is what a step allocates at most beyond what is there between
+steps, in bytes (tracemalloc), `collections` how many garbage collections a thousand steps trigger.
+
+With `--shares`, per form and batch size, `share-FORM-TREES`: the share of a step for which the kernel waits for the
+host, on target cpu: the time between the end of one launch and the beginning of the next, over the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import harness
+from datasets import name_of, trees_file
+from models import Node, VppsBulkTreeLstm, VppsTreeLstm
+from treelstm import LEARNING_RATE, in_batches, initial_weights
+from trees import Tree, read_trees
+
+import vpps
+from vpps.plan.build import Planner
+from vpps.plan.native import library
+from vpps.timeline import Timeline
+
+BENCH = "host_step"
+SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+CASES = 8  # mini-batches of one size that are measured, if there are so many trees
+
+
+class PerOperator(VppsTreeLstm):
+    """The same model without cells: a vertex per operator."""
+
+    def __init__(self, *settings: Any, **options: Any) -> None:
+        """As VppsTreeLstm."""
+        super().__init__(*settings, **options)
+        self.weights = {name: self.handle.model[name] for name in ("W", "b", "U", "bU", "Wo", "bo")}
+
+    def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
+        """Record a mini-batch; returns it with its loss."""
+        w = self.weights
+        graph = vpps.Graph()
+        losses = []
+        for tree in batch:
+            states: list[tuple[vpps.Expression, vpps.Expression]] = []
+            for word, left, right, label in tree:
+                if left < 0:
+                    i, o, u = vpps.split(w["W"] @ graph.lookup(self.words, word) + w["b"], 3)
+                    c = vpps.sigmoid(i) * vpps.tanh(u)
+                else:
+                    (c1, h1), (c2, h2) = states[left], states[right]
+                    i, f1, f2, o, u = vpps.split(w["U"] @ vpps.concat([h1, h2]) + w["bU"], 5)
+                    c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f1) * c1 + vpps.sigmoid(f2) * c2
+                h = vpps.sigmoid(o) * vpps.tanh(c)
+                states.append((c, h))
+                losses.append(vpps.cross_entropy(w["Wo"] @ h + w["bo"], label))
+        return graph, vpps.sum(losses) * (1.0 / len(batch))
+
+
+FORMS: dict[str, type[VppsTreeLstm]] = {"bulk": VppsBulkTreeLstm, "cells": VppsTreeLstm, "ops": PerOperator}
+
+
+class Step(NamedTuple):
+    """Milliseconds of one step's host work, and words of its script."""
+
+    building: float
+    plan: float
+    script: float
+    lists: int
+    words: int
+
+    @property
+    def whole(self) -> float:
+        """All of it."""
+        return self.building + self.plan + self.script
+
+
+def step(net: VppsTreeLstm, batch: Sequence[Any], compiled: bool = True) -> Step:
+    """Record and plan a mini-batch, as `fb` does; nothing is launched."""
+    begin = time.perf_counter_ns()
+    graph, loss = net.graph(batch)
+    built = time.perf_counter_ns()
+    planner = net.handle._prepare(graph, "host_step", training=True)
+    if compiled:
+        plan = net.handle._plan_step(planner, graph, loss, accumulate=False)
+    else:
+        residency = net.handle._residency
+        update = residency.next_update(net.handle.optimizer, None)
+        plan = Planner.plan_training(planner, graph, loss, update, 0, residency.next_key(), residency.held)
+    encoded, end = plan.encoded[0], time.perf_counter_ns()
+    lists = int(plan.script[4])  # the entry point of the first virtual processor
+    return Step((built - begin) * 1e-6, (encoded - built) * 1e-6, (end - encoded) * 1e-6, lists, len(plan.script))
+
+
+def allocations(run: Callable[[], object], steps: int = 20) -> tuple[int, int]:
+    """(bytes that a step allocates at most, garbage collections of a thousand steps)."""
+    for _ in range(5):
+        run()
+    gc.collect()  # the counters of all generations begin anew
+    before = [found["collections"] for found in gc.get_stats()]
+    for _ in range(steps):
+        run()
+    collections = sum(found["collections"] for found in gc.get_stats()) - sum(before)
+    tracemalloc.start()
+    run()
+    peaks = []
+    for _ in range(3):
+        tracemalloc.reset_peak()
+        base = tracemalloc.get_traced_memory()[0]
+        run()
+        peaks.append(tracemalloc.get_traced_memory()[1] - base)
+    tracemalloc.stop()
+    return min(peaks), round(collections * 1000 / steps)
+
+
+def run(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree], words: int) -> None:
+    """Measure one form at one batch size."""
+    net = make(form, options, words)
+    prepared = [net.prepare(tree) for tree in trees[: max(size, min(len(trees), CASES * size))]]
+    batches = in_batches(prepared, size)
+    batches = [batch for batch in batches if len(batch) == size][:CASES] or [prepared]
+    for batch in batches:
+        step(net, batch)
+    found: dict[str, list[Step]] = {"compiled": [], "numpy": []}
+    whole: list[float] = []
+    number = min(options.rounds, max(3, options.rounds * 64 // size))
+    rounds = harness.interleave(
+        {
+            "compiled": lambda: found["compiled"].extend(step(net, batch) for batch in batches),
+            "numpy": lambda: found["numpy"].extend(step(net, batch, compiled=False) for batch in batches),
+            "fb": lambda: whole.extend(launched(net, batch) for batch in batches[:2]),
+        },
+        number,
+    )
+    assert rounds
+    peak, collections = allocations(partial(step, net, batches[0]))
+
+    def median(name: str, part: str) -> float:
+        return round(statistics.median(getattr(s, part) for s in found[name]), 4)
+
+    parts = {part: median("compiled", part) for part in ("building", "plan", "script")}
+    numpy_parts = {part: median("numpy", part) for part in ("building", "plan", "script")}
+    last = found["compiled"][-1]
+    harness.report(
+        BENCH, f"{form}-{size}", [s.whole for s in found["compiled"]], "ms",
+        ("planned with NumPy", [s.whole for s in found["numpy"]]), higher_is_better=False,
+        **parts, numpy=numpy_parts, fb=round(statistics.median(whole), 4),
+        best=round(min(s.whole for s in found["compiled"]), 4),
+        bytes={"lists": 4 * last.lists, "instructions": 4 * (last.words - last.lists), "script": 4 * last.words},
+        peak=peak, collections=collections, threads=options.threads, data=name_of(options.trees),
+    )  # fmt: skip
+    net.close()
+
+
+def launched(net: VppsTreeLstm, batch: Sequence[Any]) -> float:
+    """Milliseconds of recording and `fb`, with nothing in flight: all that the host does for a step."""
+    net.loss()
+    begin = time.perf_counter_ns()
+    net.step(batch)
+    return (time.perf_counter_ns() - begin) * 1e-6
+
+
+def run_share(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree], words: int) -> None:
+    """Measure for what share of a step the kernel waits for the host."""
+    net = make(form, options, words, timeline=True)
+    batches = in_batches([net.prepare(tree) for tree in trees], size)
+    shares, milliseconds = [], []
+    for _ in range(3):
+        timelines: list[Timeline] = []
+        for k, batch in enumerate(batches[: max(10, 512 // size)]):
+            net.step(batch)
+            if k:
+                timelines.append(net.handle.timeline(wait=False))  # of the step before
+        net.loss()
+        between = sum(max(0, b.start - a.end) for a, b in itertools.pairwise(timelines))
+        span = timelines[-1].start - timelines[0].start
+        shares.append(between / span)
+        milliseconds.append(span * 1e-6 / (len(timelines) - 1))
+    harness.report(
+        BENCH, f"share-{form}-{size}", shares, "of the step", higher_is_better=False,
+        step=round(statistics.median(milliseconds), 4), threads=options.threads, hidden=options.hidden,
+        data=name_of(options.trees),
+    )  # fmt: skip
+    net.close()
+
+
+def make(form: str, options: argparse.Namespace, words: int, timeline: bool = False) -> VppsTreeLstm:
+    """The model in one form."""
+    weights = initial_weights(words, options.hidden, options.hidden)
+    return FORMS[form](weights, "sgd", LEARNING_RATE["sgd"], options.threads, timeline=timeline)
+
+
+def main() -> None:
+    """Measure every form at every batch size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(FORMS), help="of bulk, cells, ops")
+    parser.add_argument("--batch-sizes", type=lambda text: [*map(int, text.split(","))], default=SIZES)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1, help="virtual processors")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--shares", action="store_true", help="also measure how long the kernel waits for the host")
+    options = parser.parse_args()
+    options.trees = trees_file(options.trees)
+    library.prepare(wait=True)
+    trees, words = read_trees(options.trees, CASES * max(options.batch_sizes))
+    for form in options.cases:
+        for size in options.batch_sizes:
+            run(form, size, options, trees, words)
+            if options.shares:
+                run_share(form, size, options, trees, words)
+
+
+if __name__ == "__main__":
+    main()
