@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -196,11 +197,10 @@ def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Updat
     if update is None:
         return inference
     training = planner.plan_training(graph, loss, update, 0)
-    return replace(
-        training,
-        instructions=training.instructions | inference.instructions,
-        tails=training.tails | inference.tails,
-    )
+    both = copy(training)
+    both.instructions |= inference.instructions
+    both.tails |= inference.tails
+    return both
 
 
 def _products_of(model: Model) -> Example:

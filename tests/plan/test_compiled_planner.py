@@ -60,7 +60,7 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     different = np.flatnonzero(plan.script != in_numpy.script)
     assert not len(different), f"word {different[0]} of {len(plan.script)}"
     assert np.array_equal(plan.addresses, in_numpy.addresses)
-    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "launches", "grouping"):
+    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "grouping"):
         assert getattr(plan, name) == getattr(in_numpy, name), name
     assert list(plan.tables) == list(in_numpy.tables)
     for table, used in in_numpy.tables.items():
@@ -180,6 +180,21 @@ def test_graphs_as_data(name: str) -> None:
     losses.append(network.calls(bulk_models.OneByOne(graph), made, p, data).loss)
     losses.append(network.bulk(graph, made, p, data).loss)
     check_training(pair, graph, vpps.sum(losses), RULES[0])
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+@pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "seq2seq", "lattice"])
+def test_large_batches(name: str, vps: int) -> None:
+    """So many vertices that eager work is dealt to the pauses between levels."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    graph = vpps.Graph()
+    recorded = network.bulk(graph, made, p, network.data(np.random.default_rng(5), 150))
+    pair = planners(model, vps, RULES[0])
+    check_training(pair, graph, recorded.loss, RULES[0])
+    check_inference(pair, graph, [recorded.loss, *recorded.values])
+    if name == "tree-lstm":
+        assert any(b.pause for b in pair[1].plan_training(graph, recorded.loss, None, 0).blocks)
 
 
 class TestPlan:

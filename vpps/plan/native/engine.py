@@ -25,11 +25,14 @@ from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
-from vpps.plan.passes.lazy_batching import Part
+from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.passes.dead_outputs import ALL_READ
+from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import known_policy
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
+from vpps.script.tails import Tail
 from vpps.values import float_word
 
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
@@ -45,13 +48,13 @@ class _Call(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_int64)
         for name in (
-            "training", "by_depth", "at_once", "splits", "n_blocks", "blocks", "n_values", "wanted", "n_wanted",
+            "training", "by_depth", "at_once", "splits", "dead_outputs", "n_blocks", "blocks", "n_values", "wanted", "n_wanted",
             "loss_slot", "key_on", "key_low", "key_high",
             "updates", "keeps", "clips", "max_norm", "averages", "n_hyper", "hyper", "hyper_of",
             "held", "n_held_rows", "held_rows",
-            "script", "capacity", "addresses", "room_for_values", "touched", "tables",
+            "script", "capacity", "addresses", "room_for_values", "touched", "tables", "cells",
             "words", "pool_floats", "n_barriers", "encoding", "names", "n_tables", "n_all_values",
-            "new_block", "crossed", "n_crossed", "after", "before", "group", "backward",
+            "new_block", "key", "n_key", "n_cells", "after", "before", "group", "backward",
         )
     )  # fmt: skip
 
@@ -91,7 +94,7 @@ class _Memory:
 class Found:
     """What the compiled planner finds of a graph; the attributes are those of a Plan."""
 
-    def __init__(self, engine: Engine, batch: Batch, memory: _Memory, call: _Call) -> None:
+    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: _Memory, call: _Call) -> None:
         self.script: Words = memory.script[: call.words]
         self.pool_floats: int = call.pool_floats
         self.loss_slot: int = call.loss_slot
@@ -102,7 +105,7 @@ class Found:
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
         self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
-        self._names, self._training, self._cells = call.names, bool(call.training), batch.cells
+        self._key = call.names, ids, bool(call.training)
 
     @property
     def addresses(self) -> NDArray[np.int64]:
@@ -114,19 +117,29 @@ class Found:
     @property
     def touched(self) -> set[Parameter]:
         """Dense parameters that have a gradient."""
+        return {member for p in self._with_gradient for member in members(p)}
+
+    @property
+    def _with_gradient(self) -> set[Parameter]:
+        """The same, as kernels know them."""
         return {p for p, has in zip(self._engine.parameters, self._touched.tolist(), strict=False) if has}
 
     @property
     def instructions(self) -> frozenset[str]:
         """Names of those that it uses."""
-        return self._engine.instructions(self._names, self._cells, self._training)
+        return self._engine.used(*self._key)[0]
+
+    @property
+    def tails(self) -> frozenset[Tail]:
+        """Programs of those that it uses."""
+        return self._engine.used(*self._key)[1]
 
     def held(self, before: Held) -> Held:
         """What the pool holds after the launch, where that keeps gradients and before it some were held."""
         rows = dict(before.rows)
         for table, used in self.tables.items():
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
-        return Held(before.dense | self.touched, rows)
+        return Held(before.dense | self._with_gradient, rows)
 
 
 class Engine:
@@ -145,7 +158,7 @@ class Engine:
         self._rule, self._averaging = rule, averaging
         self._distribution = distribution
         self._bits = Names()
-        self.parameters = list(distribution.places)
+        self.parameters = list(distribution.physical)
         self._number = {p: i for i, p in enumerate(self.parameters)}
         numbers = ModelRecipe(distribution, self._bits, rule, averaging).numbers
         self._handle = lib.vpps_planner(numbers.ctypes.data, len(numbers))
@@ -154,7 +167,8 @@ class Engine:
         weakref.finalize(self, lib.vpps_planner_free, self._handle)
         self._cells: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
-        self._instructions: dict[tuple[int, bool, tuple[TracedCell, ...]], frozenset[str]] = {}
+        self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
+        self._ids = np.zeros(len(Batching) * MAX_BLOCKS, np.int64)  # of the encoded cells of the latest plan
         self._memories: list[_Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
@@ -163,6 +177,8 @@ class Engine:
             by_depth=int(planner.policy == "depth"),
             at_once=int(known_policy(planner.policy).at_once),
             splits=int(planner.passes.lazy_batching),
+            dead_outputs=int(planner.passes.dead_outputs),
+            cells=address(self._ids),
         )
         self._call_at = ctypes.addressof(self._call)
 
@@ -229,10 +245,10 @@ class Engine:
             self._words = max(self._words, call.words)
             self._values = max(self._values, call.n_all_values)
             if status == NEW_BLOCK:
-                self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.crossed, call.n_crossed))
+                self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == NEW_PAIR:
                 self._tell_pair(call.after, call.before, call.group, call.backward)
-        return Found(self, batch, memory, call) if status == DONE else None
+        return Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call) if status == DONE else None
 
     def _memory(self) -> _Memory:
         """One that nobody uses, large enough for what has been needed so far."""
@@ -259,35 +275,51 @@ class Engine:
                 self._keyless.add(cell)
         return number
 
-    def _tell_parts(self, cell: TracedCell, crossed: bytes) -> None:
+    def _tell_parts(self, cell: TracedCell, key: bytes) -> None:
         """Tell the compiled planner the parts of a cell.
 
         Args:
-            crossed: whether each operand is gathered from other vertices of the cell's recurrence, and each output is
-                scattered to some; empty for a cell that stays whole.
+            key: for each output whether nothing reads it; whether it is for training; and, unless the cell stays whole,
+                whether each operand is gathered from other vertices of the cell's recurrence, and each output, of those
+                that are computed, scattered to some.
         """
+        planner = self._planner
+        n = len(cell.outputs)
+        unread, training, crossed = frozenset(k for k in range(n) if key[k]), bool(key[n]), key[n + 1 :]
+        computed = cell
+        if unread and training:
+            planner.note_unread(cell, unread)
+        elif unread:
+            computed, unread = planner.without(cell, unread), ALL_READ
         parts: tuple[Part, ...] = ()
         if crossed:
-            positions = [p for kind in (Vector, List) for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
+            positions = [p for kind in (Vector, List) for p, k in enumerate(computed.kinds) if isinstance(k, kind)]
             gathered = frozenset(p for p, crosses in zip(positions, crossed, strict=False) if crosses)
             scattered = frozenset(k for k, crosses in enumerate(crossed[len(positions) :]) if crosses)
-            parts = self._planner.split(cell, gathered, scattered)
+            parts = planner.split(computed, gathered, scattered)
         if parts:
-            recipes = [self._recipe(found.cell, found.beside) for found in self._planner.templates_of(parts)]
-            numbers = in_parts(parts, recipes)
+            encoded = planner.templates_of(parts, unread, training)
+            recipes = [self._recipe(found.cell, found.beside, training) for found in encoded]
+            eager = parts[0].batching is Batching.EAGER
+            numbers = in_parts(parts, recipes, eager and planner.streams(parts, training))
         else:
-            numbers = whole(cell, self._recipe(self._planner.templates(cell), {}))
+            recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
+            numbers = whole(computed, recipe)
         good = self._lib.vpps_planner_parts(
-            self._handle, self._cells[cell], crossed, len(crossed), numbers.ctypes.data, len(numbers)
+            self._handle, self._cells[cell], key, len(key), numbers.ctypes.data, len(numbers)
         )
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
-    def _recipe(self, cell: CellTemplates, beside: Mapping[Beside | BesideGradient, tuple[int, View]]) -> CellRecipe:
+    def _recipe(
+        self, cell: CellTemplates, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
+    ) -> CellRecipe:
         self._encoded.append(cell)
         number = len(self._encoded) - 1
         rule, averaging = self._rule, self._averaging
-        return CellRecipe(cell, beside, number, self._distribution, self._number, self._bits, rule, averaging)
+        return CellRecipe(
+            cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging
+        )
 
     def _tell_pair(self, *pair: int) -> None:
         """Tell the compiled planner whether a step of one cell may follow one of another freely.
@@ -300,17 +332,21 @@ class Engine:
         numbers = array("q", pair)
         self._lib.vpps_planner_pair(self._handle, numbers.buffer_info()[0], int(free))
 
-    def instructions(self, mask: int, cells: tuple[TracedCell, ...], training: bool) -> frozenset[str]:
-        """Names of the instructions of a script.
+    def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
+        """Names of the instructions of a script, and its tails.
 
         Args:
             mask: of those that no cell made.
+            ids: numbers of the encoded cells.
         """
-        key = mask, training, cells
-        if key not in self._instructions:
-            of_cells = (self._planner.templates(c).instructions_used(training) for c in cells)
-            self._instructions[key] = self._bits.of(mask).union(*of_cells)
-        return self._instructions[key]
+        key = mask, ids
+        if key not in self._used:
+            cells = [self._encoded[i] for i in ids]
+            self._used[key] = (
+                self._bits.of(mask).union(*(cell.instructions_used(training) for cell in cells)),
+                frozenset[Tail]().union(*(cell.tails_used(training) for cell in cells)),
+            )
+        return self._used[key]
 
     # ---- what it needs beside the graph
 
@@ -319,13 +355,14 @@ class Engine:
         optimizer = update.optimizer
         patterns = tuple(optimizer.groups)
         if self._groups is None or self._groups[0] != patterns:
-            members: dict[str | None, str] = {}  # the first parameter of each group, in the order of the parameters
+            names: dict[str | None, str] = {}  # the first parameter of each group, in the order of the parameters
             of = []
             for p in self.parameters:
-                group = optimizer.group_of(p.name)
-                members.setdefault(group, p.name)
-                of.append(list(members).index(group))
-            self._groups = patterns, members, np.array([*of, len(HYPER)], np.int64)
+                name = members(p)[0].name
+                group = optimizer.group_of(name)
+                names.setdefault(group, name)
+                of.append(list(names).index(group))
+            self._groups = patterns, names, np.array([*of, len(HYPER)], np.int64)
             self._hyper_of_at = self._groups[2].ctypes.data
         sets = [update.hyper(name, group) for group, name in self._groups[1].items()]
         return (sets[0] if len(sets) == 1 else np.concatenate(sets or [np.zeros(0, np.float32)])), len(sets)
@@ -358,5 +395,5 @@ class Engine:
             p = self.parameters[number]
             rows = found.script[numbers : numbers + n].astype(np.int64)
             if keep:  # the list holds addresses
-                rows = (rows - self._distribution.places[p].gradient) // size(p.shape[1:])
+                rows = (rows - self._distribution.physical[p].gradient) // size(p.shape[1:])
             found.tables[p] = UsedRows(rows, gradient, offsets, numbers, idle)

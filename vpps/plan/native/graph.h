@@ -40,6 +40,7 @@ struct Whole : Vertices {
     const WholeCell* cell = nullptr;
     i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // those of all blocks are numbered through
     i64 n_needed = 0;
+    std::vector<u8> unread;  // by output: whether no needed vertex reads it, and others of the block are read
 
     i64 rank = 0;            // the stage of a vertex is rank + local
     std::vector<i32> local;
@@ -152,6 +153,54 @@ public:
         }
     }
 
+    // Finds the outputs that no needed vertex reads (vpps/plan/passes/dead_outputs.py).
+    void find_unread(const i64* asked, i64 n)
+    {
+        read_.assign(n_kinds_, 0);
+        for (i64 i = 0; i < n; i++)
+            read_[of_value_[asked[i]].kind] = 1;
+        bool all = true;
+        for (i64 k = 0; k < n_blocks; k++)
+            all &= blocks[k].n_needed == blocks[k].n;
+        for (i64 i = 0; i < n_operands_ * n_kinds_ && all; i++)
+            read_[i % n_kinds_] |= passed_[i];
+        for (i64 k = 0; k < n_blocks && !all; k++) {
+            const Whole& b = blocks[k];
+            const u8* runs = needed(b);
+            for (i64 v = 0; v < b.n; v++)
+                if (runs[v])
+                    for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
+        }
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            const u8* read = read_.data() + b.first_kind;
+            const auto outputs = static_cast<i64>(b.values.size());
+            const bool any = std::find(read, read + outputs, 1) != read + outputs;
+            b.unread.assign(outputs, 0);
+            for (i64 o = 0; o < outputs && any; o++)
+                b.unread[o] = !read[o];
+        }
+    }
+
+    // Lets blocks go without the values of unread outputs.
+    void leave_out()
+    {
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            size_t kept = 0;
+            const size_t crossed = b.crossed.size() - (b.recurrent ? b.values.size() : 0);
+            for (size_t o = 0; o < b.values.size(); o++)
+                if (!b.unread[o]) {
+                    if (b.recurrent)
+                        b.crossed[crossed + kept] = b.crossed[crossed + o];
+                    b.values[kept++] = b.values[o];
+                }
+            b.values.resize(kept);
+            if (b.recurrent)
+                b.crossed.resize(crossed + kept);
+        }
+    }
+
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
 
     // Which cells form recurrences, and what crosses from one vertex of one to another.
@@ -245,7 +294,7 @@ private:
     std::vector<i32> stack_, component_, low_, index_, sorted_, level_of_value_;
     std::vector<i64> rank_, starts_;
     std::vector<u8> passed_;  // by operand and kind of value: whether such values are passed as it
-    std::vector<u8> reads_, used_, recurrent_, on_stack_;
+    std::vector<u8> read_, reads_, used_, recurrent_, on_stack_;
     i64 n_components_ = 0, n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;  // whether every vertex was recorded after what it reads
 

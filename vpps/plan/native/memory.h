@@ -94,7 +94,6 @@ public:
     // Both set the bases of all slabs and return where memory that they use stops.
     i64 for_training(RowsOfBlocks& graph, i64 start)
     {
-        training_ = true;
         begin(graph, start);
         const i64 last = end();
         for (i64 k : made_)
@@ -103,9 +102,10 @@ public:
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
             arena_.begin(first);
-            const i64 until = b.n_needed_steps ? backward(b.stage[0])
-                                               : *std::max_element(b.stage.begin(), b.stage.end());
-            take_whole(b, k, Life::Across, until);
+            take_whole(b, k, Life::Across, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
+            // A stage may have two steps, of which only the first runs backward.
+            take_scratch(b, k, Life::Forward, 0, b.n_needed_steps);
+            take_scratch(b, k, Life::Forward, b.n_needed_steps, b.n_steps);
         }
         // The last stage first: its backward begins.
         order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
@@ -115,7 +115,7 @@ public:
                 continue;
             arena_.begin(backward(b.stage[b.n_needed_steps - 1]));
             take_whole(b, k, Life::Late, last);
-            take_scratch(b, k, b.n_needed_steps, backward(b.stage[0]));
+            take_scratch(b, k, Life::Scratch, 0, b.n_needed_steps, backward(b.stage[0]));
         }
         settle(graph);
         return arena_.stop;
@@ -123,7 +123,6 @@ public:
 
     i64 for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
     {
-        training_ = false;
         begin(graph, start);
         const i64 never = end();
         last_readers(graph);
@@ -145,11 +144,11 @@ public:
             const Block& b = graph.blocks[step.block];
             Made& m = of_block_[step.block];
             for (const auto& [group, last] : m.passed_on) {
-                const i64 floats = rows_of(b, group_of(b, group), step.step) * group_of(b, group).width;
+                const i64 floats = group_of(b, group).floats(rows_of(b, group_of(b, group), step.step));
                 m.at[group * b.n_steps + step.step] = arena_.take(floats, std::max(stage, last[step.step]));
             }
             if (step.step == 0)
-                take_scratch(b, step.block, b.n_steps, *std::max_element(b.stage.begin(), b.stage.end()));
+                take_scratch(b, step.block, Life::Scratch, 0, b.n_steps);
         }
         settle(graph);
         return arena_.stop;
@@ -157,7 +156,7 @@ public:
 
 private:
     struct Made {
-        std::vector<i64> at;  // by group and step
+        std::vector<i64> at, room;  // by group and step; room: rows that each slab has room for
         std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // group, last reader of each step's rows
     };
     struct Step {
@@ -165,14 +164,13 @@ private:
     };
 
     Arena arena_;
-    bool training_ = false;
     std::vector<i64> made_, readers_;
     std::vector<Made> of_block_;
     std::vector<Step> steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
 
-    const SlabGroups& groups(const Block& b) const { return training_ ? b.cell->training : b.cell->inference; }
-    const SlabGroup& group_of(const Block& b, i32 group) const { return groups(b).groups[group]; }
+    static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
+    static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
 
     static bool whole(Life life) { return life == Life::Kept || life == Life::Across || life == Life::Late; }
 
@@ -193,8 +191,14 @@ private:
             if (!b.n_rows)
                 continue;
             made_.push_back(k);
-            of_block_[k].at.assign(groups(b).groups.size() * b.n_steps, 0);
-            top = std::max(top, *std::max_element(b.stage.begin(), b.stage.end()));
+            const auto& all = groups(b).groups;
+            Made& m = of_block_[k];
+            m.at.assign(all.size() * b.n_steps, 0);
+            m.room.clear();
+            for (const SlabGroup& group : all)
+                for (i64 s = 0; s < b.n_steps; s++)
+                    m.room.push_back(rows_of(b, group, s));
+            top = std::max(top, last_stage(b));
         }
     }
 
@@ -212,23 +216,33 @@ private:
         Made& m = of_block_[k];
         for (size_t g = 0; g < all.size(); g++)
             if (all[g].life == life) {
-                const i64 at = arena_.take(b.rows(all[g].domain) * all[g].width, last);
+                const i64 at = arena_.take(all[g].floats(b.rows(all[g].domain)), last);
                 std::fill_n(m.at.begin() + g * b.n_steps, b.n_steps, at);
             }
     }
 
-    // One piece of memory for the first steps, that of the largest.
-    void take_scratch(const Block& b, i64 k, i64 n_steps, i64 last)
+    static i64 last_stage(const Block& b) { return *std::max_element(b.stage.begin(), b.stage.end()); }
+
+    // One piece of memory for some steps, that of the largest, until the last of their stages, or another period.
+    void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1)
     {
         const auto& all = groups(b).groups;
+        if (begin == end)
+            return;
+        if (last < 0)
+            last = *std::max_element(b.stage.begin() + begin, b.stage.begin() + end);
+        // Scratch memory of backward is where it is in all steps, also in those that do not run backward.
+        const i64 first = life == Life::Scratch ? 0 : begin, stop = life == Life::Scratch ? b.n_steps : end;
         for (size_t g = 0; g < all.size(); g++) {
-            if (all[g].life != Life::Scratch)
+            if (all[g].life != life)
                 continue;
             i64 rows = 0;
-            for (i64 s = 0; s < n_steps; s++)
+            for (i64 s = begin; s < end; s++)
                 rows = std::max(rows, rows_of(b, all[g], s));
-            const i64 at = arena_.take(rows * all[g].width, last);
-            std::fill_n(of_block_[k].at.begin() + g * b.n_steps, b.n_steps, at);
+            Made& m = of_block_[k];
+            const i64 at = arena_.take(all[g].floats(rows), last);
+            std::fill(m.at.begin() + g * b.n_steps + first, m.at.begin() + g * b.n_steps + stop, at);
+            std::fill(m.room.begin() + g * b.n_steps + first, m.room.begin() + g * b.n_steps + stop, rows);
         }
     }
 
@@ -241,7 +255,7 @@ private:
             for (i64 s = 0; s < b.n_steps; s++) {
                 const i64 domains = b.domains(), begin = b.first_row[s * domains];
                 for (i64 r = begin; r < begin + b.count[s * domains]; r++)
-                    for_values(b, b.vertex(r), [&](i64 value) { readers_[value] = std::max(readers_[value], b.stage[s]); });
+                    for_values(b, b.vertex(r), [&](i64 value) { readers_[value] = std::max(readers_[value], b.stage[s] + b.pause); });
             }
         }
     }
@@ -282,7 +296,8 @@ private:
                 for (i64 s = 0; s < b.n_steps; s++) {
                     const i64 first = whole(group.life) ? 0 : b.first_row[s * domains + group.domain];
                     b.bases[s * n_bases + i] = of_block_[k].at[g * b.n_steps + s] +
-                                             rows_of(b, group, s) * all.before[i] - first * b.cell->slabs[i].width;
+                                             of_block_[k].room[g * b.n_steps + s] * all.before[i] + all.stagger[i] -
+                                             first * b.cell->slabs[i].width;
                 }
             }
         }

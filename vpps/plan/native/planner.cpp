@@ -11,11 +11,11 @@ namespace {
 
 // What `plan` is called with, and what it finds; as in planner.py, class _Call. Addresses of arrays are numbers, too.
 struct Call {
-    i64 training, by_depth, at_once, splits, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
+    i64 training, by_depth, at_once, splits, dead_outputs, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
     i64 updates, keeps, clips, max_norm, averages, n_hyper, hyper, hyper_of;
     i64 held, n_held_rows, held_rows;                 // held_rows: (parameter, number of rows, address) of each table
-    i64 script, capacity, addresses, room_for_values, touched, tables; // memory for results; tables: (OfTable) of each
-    i64 words, pool_floats, n_barriers, encoding, names, n_tables, n_all_values, new_block, crossed, n_crossed;
+    i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each
+    i64 words, pool_floats, n_barriers, encoding, names, n_tables, n_all_values, new_block, key, n_key, n_cells;
     i64 after, before, group, backward;
 };
 // Of each block; then, for each list, the address of its ends, or 0 and that of its lengths, and of its elements. Columns are where they begin and how far
@@ -24,7 +24,7 @@ enum OfBlock : i64 {
     CELL, N, CALLS, FIRST = CALLS + 2, LEVELS = FIRST + 2, ARGS = LEVELS + 2, INTS = ARGS + 2, DATA = INTS + 2, BLOCK
 };
 enum OfTable : i64 { PARAMETER, ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, TABLE };
-// NEW_BLOCK: `new_block` has a cell whose parts, by `crossed`, have not been told yet. NEW_PAIR: nor whether a step of
+// NEW_BLOCK: `new_block` has a cell whose parts, by `key`, have not been told yet. NEW_PAIR: nor whether a step of
 // the cell `after` may begin while others still execute `group` of the cell `before`.
 enum Status : i64 { DONE, MORE_MEMORY, NO_GRADIENT, NOT_MINE, NEW_BLOCK, NEW_PAIR };
 
@@ -49,12 +49,12 @@ public:
         return static_cast<i64>(cells_.size()) - 1;
     }
 
-    bool add_parts(i64 cell, std::vector<u8> crossed, Numbers& from)
+    bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
         Parts parts = Cell::made<Part>(from);
         if (!from.complete() || parts.empty())
             return false;
-        cells_[cell]->by_crossed.emplace(std::move(crossed), std::move(parts));
+        cells_[cell]->by_key.emplace(std::move(key), std::move(parts));
         return true;
     }
 
@@ -74,13 +74,22 @@ public:
                 return NOT_MINE;
         graph_.reach(wanted, n_wanted);
         graph_.recurrences();
+        if (call->dead_outputs)
+            graph_.find_unread(wanted, n_wanted);
+        else
+            for (i64 k = 0; k < graph_.n_blocks; k++)
+                graph_.blocks[k].unread.assign(graph_.blocks[k].values.size(), 0);
+        if (!training)
+            graph_.leave_out();
         if (call->by_depth)
             graph_.stages_by_depth();
         else
             graph_.stages_sinks_last();
-        const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits);
+        const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits, training);
         if (unknown >= 0)
             return ask_for(unknown);
+        if (!rows_of_.led())
+            return NOT_MINE;
         call->n_all_values = rows_of_.n_values;
         if (rows_of_.n_values > call->room_for_values)
             return MORE_MEMORY;
@@ -137,6 +146,9 @@ public:
         call_->n_barriers = script_.n_barriers;
         call_->names = names_;
         report_tables();
+        call->n_cells = rows_of_.n_blocks;
+        for (i64 k = 0; k < rows_of_.n_blocks; k++)
+            pointer<i64>(call->cells)[k] = rows_of_.blocks[k].cell->id;
         return DONE;
     }
 
@@ -204,11 +216,9 @@ private:
 
     Status ask_for(i64 block)
     {
-        const Whole& b = graph_.blocks[block];
         call_->new_block = block;
-        const bool by_parts = call_->splits && b.recurrent;
-        call_->n_crossed = by_parts ? static_cast<i64>(b.crossed.size()) : 0;
-        call_->crossed = static_cast<i64>(reinterpret_cast<std::intptr_t>(b.crossed.data()));
+        call_->n_key = static_cast<i64>(rows_of_.key.size());
+        call_->key = static_cast<i64>(reinterpret_cast<std::intptr_t>(rows_of_.key.data()));
         return NEW_BLOCK;
     }
 
@@ -468,7 +478,7 @@ private:
 
     void write(const Instruction& instruction, u32 flags = 0)
     {
-        script_.join(model_.barrier);
+        script_.join(model_);
         u32* words = script_.add(instruction.words.size());
         const i64 none = 0;
         instruction.words.fill(words, [&](i32 base) { return frame_[base]; }, &none, &none);
@@ -478,7 +488,7 @@ private:
 
     u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
     {
-        script_.join(model_.barrier);
+        script_.join(model_);
         u32* words = script_.add(group.size());
         const i64 n_bases = b.n_bases();
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
@@ -494,7 +504,7 @@ private:
                 const auto& numbers = b.cell->numbers[training && b.n_needed > 0];
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
-                script_.join(model_.barrier);
+                script_.join(model_);
                 script_.add(load.words.words);
                 names_ |= i64{1} << model_.load_name;
                 break;
@@ -527,7 +537,7 @@ private:
                     std::find(since_.begin(), since_.end(), last) == since_.end())
                     since_.push_back(last);
             }
-            bool free = call_->training && after > end;
+            bool free = call_->training && after > end && !script_.signalled;  // else a barrier must come
             if (free && !follows_freely(begin, end, after, backward, free))
                 return false;
             if (free)
@@ -555,16 +565,31 @@ private:
         for (size_t k = 0; k < n_groups; k++) {
             if (k)
                 script_.barrier(model_.n_vps);
-            for (size_t i = begin; i < end; i++) {
-                const Block& b = rows_of_.blocks[members_[i].block];
-                const Groups& all = groups(b, backward);
-                const i64 at = members_[i].step * b.domains();
-                if (k < all.size())
-                    for (const Template& group : all[k])
-                        write(b, group, members_[i].step, &b.first_row[at], &b.count[at]);
-            }
+            // What fills the pause of the barrier comes last, behind the signal.
+            const bool pauses = !backward && k == n_groups - 1 &&
+                                members_[begin].stage % RowsOfBlocks::STAGES == RowsOfBlocks::LEVEL;
+            bool signals = false;
+            for (const bool filling : {false, true})
+                for (size_t i = begin; i < end; i++) {
+                    const Block& b = rows_of_.blocks[members_[i].block];
+                    if ((pauses && b.pause > 0) != filling)
+                        continue;
+                    if (filling && !signals) {
+                        signals = true;
+                        script_.signal_early(model_);
+                    }
+                    write(b, groups(b, backward), k, members_[i].step);
+                }
         }
         return n_groups;
+    }
+
+    void write(const Block& b, const Groups& all, size_t k, i64 step)
+    {
+        const i64 at = step * b.domains();
+        if (k < all.size())
+            for (const Template& group : all[k])
+                write(b, group, step, &b.first_row[at], &b.count[at]);
     }
 
     // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Only
@@ -749,11 +774,11 @@ EXPORT void vpps_planner_free(void* planner) { delete static_cast<Planner*>(plan
 // The number of a new cell, given its numbers of vector, int and list arguments and of outputs.
 EXPORT i64 vpps_planner_cell(void* planner, const i64* counts) { return static_cast<Planner*>(planner)->add_cell(counts); }
 
-// Tells the parts of a cell, by what crosses between its vertices. 0 where the numbers are not what is expected.
-EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* crossed, i64 n_crossed, const i64* numbers, i64 n)
+// Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
+EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {
     Numbers from(numbers, n);
-    return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(crossed, crossed + n_crossed), from);
+    return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(key, key + n_key), from);
 }
 
 // Tells whether a step may follow another freely, given the numbers that `plan` has asked about.

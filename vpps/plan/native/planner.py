@@ -29,7 +29,7 @@ from vpps.script.verify import Layout
 
 def planner_for(distribution: Distribution, policy: str, schedule: str, passes: Passes | None) -> Planner:
     """The quickest planner that there is."""
-    gemm = any(place.slots is not None and place.slots.gemm for place in distribution.places.values())
+    gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
     if schedule != "vector" or distribution.groups > 1 or gemm or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes)
     return CompiledPlanner(distribution, policy, schedule, passes)
@@ -119,7 +119,7 @@ class CompiledPlan(Plan):
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("addresses", "touched", "instructions"):
+        if name in ("addresses", "touched", "instructions", "tails"):
             value = getattr(self._result, name)
         elif name in ("blocks", "streams"):
             value = getattr(self._whole, name)

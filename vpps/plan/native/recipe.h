@@ -89,29 +89,34 @@ struct Rows {
 };
 
 // How long slabs live (vpps/plan/memory.py, Life).
-enum class Life : i64 { Kept, Across, Late, Scratch, PassedOn };
+enum class Life : i64 { Kept, Across, Late, Scratch, Forward, PassedOn };
 
 struct SlabGroup {
     Life life;
     i32 domain;
     i64 width;
+    i64 stagger;  // floats between its slabs
+    i64 floats(i64 rows) const { return rows ? rows * width + stagger : 0; }
 };
 
 struct SlabGroups {
     std::vector<SlabGroup> groups;
     std::vector<i32> group_of;  // by slab
     std::vector<i64> before;    // floats per row of the slabs that precede it in its group
+    std::vector<i64> stagger;   // floats between it and the beginning of its group that belong to no slab
 
     explicit SlabGroups(Numbers& from)
     {
         for (i64 n = from.take(); n-- > 0;) {
             const auto life = static_cast<Life>(from.take());
             const auto domain = static_cast<i32>(from.take());
-            groups.push_back({life, domain, from.take()});
+            const i64 width = from.take();
+            groups.push_back({life, domain, width, from.take()});
         }
         for (i64 n = from.take(); n-- > 0;) {
             group_of.push_back(static_cast<i32>(from.take()));
             before.push_back(from.take());
+            stagger.push_back(from.take());
         }
     }
 };
@@ -169,10 +174,10 @@ struct Cell {
     std::vector<i32> keys;  // the lists that are placed: their sources
     i64 n_forward_keys;
     std::vector<Rows> outputs;
-    std::vector<i32> passed_on;  // by output: its group of slabs in inference
+    std::vector<i32> passed_on;  // by output: its group of slabs
     std::vector<Argument> arguments;
     std::vector<TableGradient> tables;
-    SlabGroups training, inference;
+    SlabGroups memory;
     Groups forward, backward;
     std::vector<Gradient> gradients;
     std::vector<i32> numbers[2];  // of matrices on the chip that are needed without and with backward
@@ -190,8 +195,7 @@ struct Cell {
           passed_on(taken<i32>(from)),
           arguments(made<Argument>(from)),
           tables(made<TableGradient>(from)),
-          training(from),
-          inference(from),
+          memory(from),
           forward(taken_groups(from)),
           backward(taken_groups(from)),
           gradients(made<Gradient>(from)),
@@ -256,11 +260,13 @@ struct Crossing {
 // A part of a cell (vpps/plan/passes/lazy_batching.py, Part): which of the whole's it takes, and gives; -1: it crosses.
 struct Part {
     i64 batching;  // 0 eager, 1 by level, 2 lazy
+    bool streams;  // its steps may run while virtual processors wait for each other
     std::vector<i32> vectors, ints, lists, outputs;
     std::vector<Crossing> crossings;
     Cell cell;
     explicit Part(Numbers& from)
         : batching(from.take()),
+          streams(from.take() != 0),
           vectors(Cell::taken<i32>(from)),
           ints(Cell::taken<i32>(from)),
           lists(Cell::taken<i32>(from)),
@@ -273,15 +279,16 @@ struct Part {
 
 using Parts = std::vector<Part>;
 
-// A cell as the user has it, and its parts by what crosses between its vertices; one that is all of a piece has one.
+// A cell as the user has it, and its parts by what they depend on (RowsOfBlocks::make_key); one that is all of a piece
+// has one.
 struct WholeCell {
     i64 n_args, n_ints, n_lists, n_outputs;
-    std::map<std::vector<u8>, Parts> by_crossed;
+    std::map<std::vector<u8>, Parts> by_key;
 
-    const Parts* parts(const std::vector<u8>& crossed) const
+    const Parts* parts(const std::vector<u8>& key) const
     {
-        const auto found = by_crossed.find(crossed);
-        return found == by_crossed.end() ? nullptr : &found->second;
+        const auto found = by_key.find(key);
+        return found == by_key.end() ? nullptr : &found->second;
     }
 };
 
@@ -323,10 +330,10 @@ struct Load {
 
 struct Model {
     i64 n_vps, end, load_name;
-    u32 accumulate, no_gradient;    // flags, shifted to their place
+    u32 accumulate, no_gradient;  // flags, shifted to their place
     i64 head_words;
-    std::vector<u32> header;        // of a script; entry points follow, all of them
-    std::vector<u32> barrier, stop; // the last word of a barrier is the number of signals
+    std::vector<u32> header;  // of a script; entry points follow, all of them
+    std::vector<u32> barrier, signal, wait, stop; // the last word of a barrier and of a wait is the number of signals
     Instruction loss, clip;
     std::vector<Load> loads;
     std::vector<Parameter> parameters;
@@ -340,6 +347,8 @@ struct Model {
           head_words(from.take()),
           header(words(from)),
           barrier(words(from)),
+          signal(words(from)),
+          wait(words(from)),
           stop(words(from)),
           loss(from),
           clip(from),

@@ -36,7 +36,7 @@ from vpps.plan.memory import Life, SlabGroups
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
-from vpps.plan.writer import BARRIERS
+from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, MAGIC, NO_FLAGS, Flag
 from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
@@ -48,7 +48,7 @@ _FROM = (
     Args, Elements, Rows, TableRows, Ints, None, Expand, Offsets, Ends, Uses, Data, Calls, Positions, RandomKey, Beside,
 )  # fmt: skip
 _CONSTANT = 5
-_LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.PASSED_ON)
+_LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.FORWARD, Life.PASSED_ON)
 
 # Holes of the instructions that no cell makes; as in planner.cpp, enum Frame.
 ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, PARTIALS, HYPER, SOURCE, SLOT, NORM = range(10)
@@ -102,6 +102,7 @@ class CellRecipe:
         cell: encoded.
         beside: what it finds in other parts of the same cell: number of the part, and the view.
         id: number of the encoded cell.
+        training: whether it is for plans of training, or of inference.
         parameters: number of each parameter.
         rule: name of the optimizer whose steps go with outer products; None for no step.
         averaging: of the weights, or None.
@@ -112,6 +113,7 @@ class CellRecipe:
         cell: CellTemplates,
         beside: Mapping[Beside | BesideGradient, tuple[int, View]],
         id: int,
+        training: bool,
         distribution: Distribution,
         parameters: dict[Parameter, int],
         names: Names,
@@ -119,7 +121,7 @@ class CellRecipe:
         averaging: Averaging | None,
     ) -> None:
         self._cell = cell
-        self._places = distribution.places
+        self._places, self._physical = distribution.places, distribution.physical
         self._sources: dict[ListKey, int] = {}
         self._written: list[Sequence[int]] = []
         self._beside = list(beside)
@@ -127,19 +129,21 @@ class CellRecipe:
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
-        arguments = [[self._source(key), *self._rows(view, self._domain(key))] for key, view in cell.handed_back]
-        tables = [
-            [parameters[g.table], self._source(g.ids), *self._rows(g.view, g.view.domain)]
-            for g in lowered.table_gradients
-        ]
-        inference = cell.slab_groups(training=False)
+        arguments, tables, of_parameters = [], [], cell.gradients if training else []
+        if training:
+            arguments = [[self._source(key), *self._rows(view, self._domain(key))] for key, view in cell.handed_back]
+            tables = [
+                [parameters[g.table], self._source(g.ids), *self._rows(g.view, g.view.domain)]
+                for g in lowered.table_gradients
+            ]
+        memory = cell.slab_groups(training)
         gradients = []
-        for gradient, group in cell.gradients:
+        for gradient, group in of_parameters:
             p = gradient.parameter
-            slots = self._places[p].slots
+            slots = self._physical[p].slots
             stepped: list[int] = [0, 0]
             if rule is not None and gradient.instr.name == "outer" and (slots is None or not slots.keeps_gradient):
-                fused = cell.fused(gradient, rule, step_fields(self._places[p], averaging))
+                fused = cell.fused(gradient, rule, step_fields(self._physical[p], averaging))
                 stepped = self._template(fused.template)
             bit = names.bit(f"outer_update.{rule}")
             gradients.append([parameters[p], bit, *self._template(group.template), *stepped])
@@ -154,16 +158,15 @@ class CellRecipe:
                 *_plain(keys),
                 cell.n_forward_keys,
                 *_counted(outputs),
-                *_plain(inference.places[v.slab][0] for v in lowered.outputs),
+                *_plain(memory.places[v.slab][0] for v in lowered.outputs),
                 *_counted(arguments),
                 *_counted(tables),
-                *_slab_groups(cell.slab_groups(training=True)),
-                *_slab_groups(inference),
+                *_slab_groups(memory),
                 *self._groups(cell.forward),
-                *self._groups(cell.backward),
+                *self._groups(cell.backward if training else []),
                 *_counted(gradients),
                 *_plain(sorted(cell.numbers_used(training=False))),
-                *_plain(sorted(cell.numbers_used(training=True))),
+                *_plain(sorted(cell.numbers_used(training)) if training else []),
             ],
             np.int64,
         )
@@ -248,22 +251,23 @@ def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
 def whole(cell: TracedCell, recipe: CellRecipe) -> Numbers:
     """The numbers of a cell that stays whole: one part, which takes all and gives all."""
     selections = [_plain(range(n)) for n in argument_counts(cell)]
-    return np.array([1, Batching.LEVEL, *itertools.chain(*selections), 0, *recipe.numbers.tolist()], np.int64)
+    return np.array([1, Batching.LEVEL, 0, *itertools.chain(*selections), 0, *recipe.numbers.tolist()], np.int64)
 
 
-def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe]) -> Numbers:
-    """The numbers of a cell in parts."""
+def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool) -> Numbers:
+    """The numbers of a cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
     found = [len(parts)]
     for part, recipe in zip(parts, recipes, strict=True):
         selections = [_plain(of_kind) for of_kind in (part.vectors, part.ints, part.lists, part.outputs)]
         crossings = _counted([numbers[c.batching], c.output] for c in part.crossings)
-        found += [part.batching, *itertools.chain(*selections), *crossings, *recipe.numbers.tolist()]
+        streaming = int(streams and part.batching is Batching.EAGER)
+        found += [part.batching, streaming, *itertools.chain(*selections), *crossings, *recipe.numbers.tolist()]
     return np.array(found, np.int64)
 
 
 def _slab_groups(found: SlabGroups) -> list[int]:
-    groups = _counted([_LIVES.index(g.life), g.domain, g.width] for g in found.groups)
+    groups = _counted([_LIVES.index(g.life), g.domain, g.width, g.floats(1) - g.width] for g in found.groups)
     return [*groups, *_counted(found.places)]
 
 
@@ -283,7 +287,7 @@ class ModelRecipe:
             "clip", Word(0, ROWS), 1, holes={position: NORM}, partials=Word(0, PARTIALS), max_norm=0.0
         )
         loads = []
-        for p, place in distribution.places.items():
+        for p, place in distribution.physical.items():
             if place.slots is None:
                 continue
             for dealt, weights, shape in (
@@ -305,11 +309,13 @@ class ModelRecipe:
                 HEAD_WORDS,
                 *_plain(header),
                 *_plain(BARRIERS[0].tolist()),
+                *_plain(SIGNALS[0].tolist()),
+                *_plain(WAITS[0].tolist()),
                 *_plain(_constant(encode("end", 0, 0))),
                 *self._instruction("loss", 1, 1, source=Word(0, SOURCE), slot=Word(0, SLOT)),
                 *clip,
                 *_counted(loads),
-                *_counted(self._parameter(p, rule, averaging) for p in distribution.places),
+                *_counted(self._parameter(p, rule, averaging) for p in distribution.physical),
             ],
             np.int64,
         )
@@ -333,7 +339,7 @@ class ModelRecipe:
         return [self._names.bit(name), *_alone(words)]
 
     def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> list[int]:
-        place, width = self._distribution.places[p], size(p.shape[1:])
+        place, width = self._distribution.physical[p], size(p.shape[1:])
         is_table, packed = isinstance(p, Lookup), self._distribution.is_packed(p)
         keeps = place.slots is not None and place.slots.keeps_gradient
         nothing = [0, 0, 0]
@@ -370,7 +376,7 @@ class ModelRecipe:
         return [*facts, *load, *store, *square, *step, *summed, *held]
 
     def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> list[int]:
-        flags, parts, number = matrix_division(self._distribution.places[p])
+        flags, parts, number = matrix_division(self._distribution.physical[p])
         return self._instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
 
 

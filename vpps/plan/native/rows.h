@@ -7,7 +7,9 @@
 struct Block : Vertices {
     const Cell* cell = nullptr;
     const Block* parts = nullptr;  // the first part of the same cell
-    i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage
+    i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage,
+    std::vector<i64> stage_of;     // or this, by local stage, of one that streams
+    i64 pause = 0;                 // by how much stages grow until all are sure to have run one of its steps
 
     bool identity = true;          // order[r] == r
     std::vector<i32> order;        // vertex in each row
@@ -20,6 +22,7 @@ struct Block : Vertices {
     std::vector<i64> bases;    // by step: of the slabs, then of what other parts have
     std::vector<i64> list_at;  // by key
 
+    i64 stage_at(i64 local) const { return stage_of.empty() ? base + factor * local : stage_of[local]; }
     i64 vertex(i64 row) const { return identity ? row : order[row]; }
     i64 domains() const { return 1 + cell->n_domains; }
     i64 rows(i32 domain) const { return domain ? static_cast<i64>(owner[domain - 1].size()) : n_rows; }
@@ -30,20 +33,22 @@ struct Block : Vertices {
 
 class RowsOfBlocks {
 public:
+    static constexpr i64 LEVEL = 1, STAGES = 3;  // batching of a part; stages of a split cell for each of the whole
+
     std::vector<Block> blocks;  // more than there are
     i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
 
     // Makes the blocks of a graph. The number of the block whose parts nobody has told yet, or -1.
-    i64 take(const Graph& graph, bool at_once, bool splits)
+    i64 take(const Graph& graph, bool at_once, bool splits, bool training)
     {
-        constexpr i64 LEVEL = 1, STAGES = 3;
         n_blocks = 0;
         n_values = graph.n_values;
         bool any = false;
         of_whole_.clear();
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
-            const Parts* parts = whole.cell->parts(splits && whole.recurrent ? whole.crossed : none_);
+            make_key(whole, splits, training, key);
+            const Parts* parts = whole.cell->parts(key);
             if (!parts)
                 return k;
             of_whole_.push_back(parts);
@@ -62,6 +67,8 @@ public:
                 Block& b = blocks[next++];
                 b.cell = &parts[p].cell;
                 b.parts = first;
+                b.stage_of.clear();
+                b.pause = 0;
                 b.factor = any ? STAGES : 1;
                 b.base = whole.rank * b.factor + (any ? LEVEL : 0);
                 if (!split) {
@@ -73,10 +80,34 @@ public:
                     b.factor = 0;
                     b.base = (parts[p].batching < LEVEL ? whole.rank : whole.last) * STAGES + parts[p].batching;
                 }
+                if (at_once && parts[p].batching < LEVEL && parts[p].streams)
+                    stream(b, whole);
                 take_part(b, whole, parts[p], first);
             }
         }
         return -1;
+    }
+
+    // What the parts of a cell depend on: its unread outputs, whether it is for training, what crosses between its
+    // vertices.
+    std::vector<u8> key;
+    static void make_key(const Whole& whole, bool splits, bool training, std::vector<u8>& key)
+    {
+        key = whole.unread;
+        key.push_back(training);
+        if (splits && whole.recurrent)
+            key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
+    }
+
+    // Whether parts that stream have one that runs by level beside them, whose order of rows they take.
+    bool led() const
+    {
+        for (const Parts* parts : of_whole_)
+            for (const Part& part : *parts)
+                if (part.streams &&
+                    std::none_of(parts->begin(), parts->end(), [](const Part& p) { return p.batching == LEVEL; }))
+                    return false;
+        return true;
     }
 
     void arrange(const Graph& graph, bool skip_rest)
@@ -87,7 +118,7 @@ public:
             const Parts& parts = *of_whole_[k];
             size_t leader = 0;  // the part that runs by level, if there is one
             for (size_t p = 0; p < parts.size(); p++)
-                if (parts[p].batching == 1)
+                if (parts[p].batching == LEVEL)
                     leader = p;
             Block& led_by = blocks[next + leader];
             arrange(led_by, whole, graph.needed(whole), skip_rest);
@@ -107,7 +138,33 @@ public:
 private:
     std::vector<const Parts*> of_whole_;
     std::vector<i64> starts_;
-    const std::vector<u8> none_;
+
+    // Deals an eager part to the pauses between levels (vpps/plan/passes/streaming.py).
+    void stream(Block& b, const Whole& whole)
+    {
+        constexpr i64 CHUNK_ROWS = 128;
+        starts_.assign(whole.top + 1, 0);
+        for (i64 v = 0; v < whole.n; v++)
+            starts_[whole.local[v]]++;
+        i64 levels = whole.top + 1;
+        std::vector<i64>& pause_of = b.stage_of;  // -1: before the first level
+        pause_of.assign(levels, -1);
+        i64 pause = -1, before = -1, done = 0;
+        for (i64 level = 0; level < levels; level++) {
+            if (level >= 2 && done >= CHUNK_ROWS) {
+                before = pause;
+                pause = level - 2;
+                done = 0;
+            }
+            pause_of[level] = pause;
+            done += starts_[level];
+        }
+        if (0 < done && done < CHUNK_ROWS && pause != -1)  // too few for a chunk of their own
+            std::replace(pause_of.begin(), pause_of.end(), pause, before);
+        for (i64& at : pause_of)
+            at = at < 0 ? b.base : (at + whole.rank) * STAGES + LEVEL;
+        b.pause = STAGES;
+    }
 
     void take_part(Block& b, const Whole& whole, const Part& part, const Block* first)
     {
@@ -179,7 +236,7 @@ private:
             const i64 begin = leader.first_row[s * leader.domains()], n = leader.count[s * leader.domains()];
             const i64 local = leader.factor ? (leader.stage[s] - leader.base) / leader.factor : 0;
             const bool same_side = s && (begin < b.n_needed || leader.first_row[(s - 1) * leader.domains()] >= b.n_needed);
-            if (same_side && b.stage.back() == b.base + b.factor * local)
+            if (same_side && b.stage.back() == b.stage_at(local))
                 b.count[b.count.size() - b.domains()] += n;
             else
                 add_step(b, local, begin, begin + n);
@@ -196,7 +253,7 @@ private:
 
     static void add_step(Block& b, i64 local, i64 begin, i64 end)
     {
-        b.stage.push_back(b.base + b.factor * local);
+        b.stage.push_back(b.stage_at(local));
         b.first_row.push_back(begin);
         b.count.push_back(end - begin);
         for (i64 d = 0; d < b.cell->n_domains; d++) {

@@ -14,7 +14,7 @@ public:
         capacity_ = capacity;
         size = 0;
         signals_ = awaited_ = 0;
-        busy_ = false;
+        busy_ = signalled = false;
         n_barriers = 0;
     }
     bool complete() const { return size <= capacity_; }
@@ -43,13 +43,26 @@ public:
         signals_ += n_vps;
         busy_ = false;
     }
+    // Signals for the next barrier now: what is executed until then is ordered by the one after it.
+    void signal_early(const Model& model)
+    {
+        if (model.n_vps == 1)
+            return;
+        join(model);
+        add(model.signal);
+        signalled = true;
+    }
+    bool signalled = false;
+
     // Waits, if the instruction that is to follow must.
-    void join(const std::vector<u32>& waiting)
+    void join(const Model& model)
     {
         busy_ = true;
         if (awaited_ == signals_)
             return;
         awaited_ = signals_;
+        const std::vector<u32>& waiting = signalled ? model.wait : model.barrier;
+        signalled = false;
         const auto n = static_cast<i64>(waiting.size());
         u32* words = add(n);
         std::copy(waiting.begin(), waiting.end(), words);
