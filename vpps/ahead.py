@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import vpps
 from tests.classifier import new
 from tests.graph import bulk_models
+from tests.plan.passes import test_streaming
 from tests.plan.test_random_graphs import Drawn, cells, examples, random_graph
 from tests.simt import models
 from vpps.ops.philox import LaunchKey
@@ -21,7 +22,7 @@ from vpps.plan.build import Plan, Planner
 from vpps.plan.distribution import Distribution, Held
 from vpps.plan.native import library
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
-from vpps.plan.passes import Passes
+from vpps.plan.passes import Passes, streaming
 from vpps.plan.update import Averaging, Update
 
 pytestmark = pytest.mark.cpu
@@ -182,19 +183,25 @@ def test_graphs_as_data(name: str) -> None:
     check_training(pair, graph, vpps.sum(losses), RULES[0])
 
 
-@pytest.mark.parametrize("vps", [1, 2])
 @pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "seq2seq", "lattice"])
-def test_large_batches(name: str, vps: int) -> None:
-    """So many vertices that eager work is dealt to the pauses between levels."""
+def test_large_batches(name: str) -> None:
     network = bulk_models.NETWORKS[name]
     model, made, p = network.make()
     graph = vpps.Graph()
     recorded = network.bulk(graph, made, p, network.data(np.random.default_rng(5), 150))
-    pair = planners(model, vps, RULES[0])
+    pair = planners(model, 2, RULES[0])
     check_training(pair, graph, recorded.loss, RULES[0])
     check_inference(pair, graph, [recorded.loss, *recorded.values])
-    if name == "tree-lstm":
-        assert any(b.pause for b in pair[1].plan_training(graph, recorded.loss, None, 0).blocks)
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 6, 13, 128])
+def test_eager_work_between_levels(chunk_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", chunk_rows)
+    model, graph, loss = test_streaming.tagger()
+    pair = planners(model, 2, RULES[0])
+    check_training(pair, graph, loss, RULES[0])
+    check_inference(pair, graph, [loss])
+    assert any(b.pause for b in pair[1].plan_training(graph, loss, None, 0).blocks)
 
 
 class TestPlan:

@@ -25,8 +25,9 @@ from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
-from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
+from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import known_policy
@@ -48,8 +49,8 @@ class _Call(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_int64)
         for name in (
-            "training", "by_depth", "at_once", "splits", "dead_outputs", "n_blocks", "blocks", "n_values", "wanted", "n_wanted",
-            "loss_slot", "key_on", "key_low", "key_high",
+            "training", "by_depth", "at_once", "splits", "dead_outputs", "chunk_rows", "n_blocks", "blocks",
+            "n_values", "wanted", "n_wanted", "loss_slot", "key_on", "key_low", "key_high",
             "updates", "keeps", "clips", "max_norm", "averages", "n_hyper", "hyper", "hyper_of",
             "held", "n_held_rows", "held_rows",
             "script", "capacity", "addresses", "room_for_values", "touched", "tables", "cells",
@@ -233,6 +234,7 @@ class Engine:
         if batch.n_blocks > MAX_BLOCKS:
             return None
         call = self._call
+        call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         self._values = max(self._values, batch.n_values)
@@ -317,9 +319,7 @@ class Engine:
         self._encoded.append(cell)
         number = len(self._encoded) - 1
         rule, averaging = self._rule, self._averaging
-        return CellRecipe(
-            cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging
-        )
+        return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
 
     def _tell_pair(self, *pair: int) -> None:
         """Tell the compiled planner whether a step of one cell may follow one of another freely.

@@ -11,7 +11,7 @@ namespace {
 
 // What `plan` is called with, and what it finds; as in planner.py, class _Call. Addresses of arrays are numbers, too.
 struct Call {
-    i64 training, by_depth, at_once, splits, dead_outputs, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
+    i64 training, by_depth, at_once, splits, dead_outputs, chunk_rows, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
     i64 updates, keeps, clips, max_norm, averages, n_hyper, hyper, hyper_of;
     i64 held, n_held_rows, held_rows;                 // held_rows: (parameter, number of rows, address) of each table
     i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each
@@ -85,7 +85,7 @@ public:
             graph_.stages_by_depth();
         else
             graph_.stages_sinks_last();
-        const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits, training);
+        const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits, training, call->chunk_rows);
         if (unknown >= 0)
             return ask_for(unknown);
         if (!rows_of_.led())

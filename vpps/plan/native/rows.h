@@ -39,7 +39,7 @@ public:
     i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
 
     // Makes the blocks of a graph. The number of the block whose parts nobody has told yet, or -1.
-    i64 take(const Graph& graph, bool at_once, bool splits, bool training)
+    i64 take(const Graph& graph, bool at_once, bool splits, bool training, i64 chunk_rows)
     {
         n_blocks = 0;
         n_values = graph.n_values;
@@ -81,7 +81,7 @@ public:
                     b.base = (parts[p].batching < LEVEL ? whole.rank : whole.last) * STAGES + parts[p].batching;
                 }
                 if (at_once && parts[p].batching < LEVEL && parts[p].streams)
-                    stream(b, whole);
+                    stream(b, whole, chunk_rows);
                 take_part(b, whole, parts[p], first);
             }
         }
@@ -140,9 +140,8 @@ private:
     std::vector<i64> starts_;
 
     // Deals an eager part to the pauses between levels (vpps/plan/passes/streaming.py).
-    void stream(Block& b, const Whole& whole)
+    void stream(Block& b, const Whole& whole, i64 chunk_rows)
     {
-        constexpr i64 CHUNK_ROWS = 128;
         starts_.assign(whole.top + 1, 0);
         for (i64 v = 0; v < whole.n; v++)
             starts_[whole.local[v]]++;
@@ -151,7 +150,7 @@ private:
         pause_of.assign(levels, -1);
         i64 pause = -1, before = -1, done = 0;
         for (i64 level = 0; level < levels; level++) {
-            if (level >= 2 && done >= CHUNK_ROWS) {
+            if (level >= 2 && done >= chunk_rows) {
                 before = pause;
                 pause = level - 2;
                 done = 0;
@@ -159,7 +158,7 @@ private:
             pause_of[level] = pause;
             done += starts_[level];
         }
-        if (0 < done && done < CHUNK_ROWS && pause != -1)  // too few for a chunk of their own
+        if (0 < done && done < chunk_rows && pause != -1)  // too few for a chunk of their own
             std::replace(pause_of.begin(), pause_of.end(), pause, before);
         for (i64& at : pause_of)
             at = at < 0 ? b.base : (at + whole.rank) * STAGES + LEVEL;
