@@ -14,10 +14,45 @@ import vpps
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
+PROGRAM, OF_BATCHES = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+
+# What the second program takes for granted: a file, a model, cells, a handle.
+BEFORE = """
+import subprocess, sys, vpps
+CONVERT = "from vpps.cli.data import app; app()"
+with open("train.txt", "w") as file:
+    file.write("(3 (2 The) (4 (3 good) (2 one)))\\n(1 (2 The) (0 (1 bad) (2 (2 other) (2 one))))\\n")
+subprocess.run([sys.executable, "-c", CONVERT, "convert", "trees", "train.txt", "train.graphs"], check=True)
+model = vpps.Model(seed=1)
+E, W, U = model.lookup("E", (9, 8)), model.parameter("W", (16, 8)), model.parameter("U", (16, 16))
+Wo, bo = model.parameter("Wo", (5, 8)), model.parameter("bo", (5,))
+
+@vpps.cell
+def leaf(word):
+    o, u = vpps.split(W @ vpps.lookup(E, word), 2)
+    return vpps.tanh(u), vpps.sigmoid(o) * vpps.tanh(u)
+
+@vpps.cell
+def inner(c_left, h_left, c_right, h_right):
+    o, u = vpps.split(U @ vpps.concat([h_left, h_right]), 2)
+    c = vpps.tanh(u) + c_left + c_right
+    return c, vpps.sigmoid(o) * vpps.tanh(c)
+
+handle = vpps.Handle(model)
+"""
+
+
+@pytest.mark.cpu
+def test_the_example_with_graphs_as_data_trains(tmp_path: Path) -> None:
+    program = BEFORE + OF_BATCHES + "    assert 0 < handle.sync_get_latest_loss() < 30\nprint('trained', len(trees))\n"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "trained 2"
+
+
 @pytest.mark.cpu
 def test_the_example_trains(tmp_path: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     *losses, probabilities = run.stdout.splitlines()
     assert float(losses[-1].split()[1]) < 0.1 * float(losses[0].split()[1])
