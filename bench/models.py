@@ -43,23 +43,25 @@ class VppsTreeLstm:
             model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "U", "bU", "Wo", "bo")
         )
 
-        @vpps.cell
-        def leaf(e):
-            i, o, u = vpps.split(W @ e + b, 3)
-            c = vpps.sigmoid(i) * vpps.tanh(u)
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
+        table = self.words
+
+        def finished(c, o, label):
+            """State and loss of a node."""
+            h = vpps.sigmoid(o) * vpps.tanh(c)
+            return c, h, vpps.cross_entropy(Wo @ h + bo, label)
 
         @vpps.cell
-        def inner(c_left, h_left, c_right, h_right):
+        def leaf(word, label):
+            i, o, u = vpps.split(W @ vpps.lookup(table, word) + b, 3)
+            return finished(vpps.sigmoid(i) * vpps.tanh(u), o, label)
+
+        @vpps.cell
+        def inner(c_left, h_left, c_right, h_right, label):
             i, f_left, f_right, o, u = vpps.split(U @ vpps.concat([h_left, h_right]) + bU, 5)
             c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f_left) * c_left + vpps.sigmoid(f_right) * c_right
-            return c, vpps.sigmoid(o) * vpps.tanh(c)
+            return finished(c, o, label)
 
-        @vpps.cell
-        def node_loss(h, label):
-            return vpps.cross_entropy(Wo @ h + bo, label)
-
-        self.leaf, self.inner, self.node_loss = leaf, inner, node_loss
+        self.leaf, self.inner = leaf, inner
         rule = vpps.SGD(lr=lr) if optimizer == "sgd" else vpps.Adam(lr=lr)
         self.handle = vpps.Handle(model, optimizer=rule, target=target, vps=threads, timeline=timeline, passes=passes)
 
@@ -86,15 +88,16 @@ class VppsTreeLstm:
         """Record a mini-batch; returns it with its loss."""
         graph = vpps.Graph()
         losses = []
+        leaf, inner = self.leaf, self.inner
         for tree in batch:
             states = []
             for word, left, right, label in tree:
                 if left < 0:
-                    state = self.leaf(graph.lookup(self.words, word))
+                    c, h, loss = graph.call(leaf, word, label)
                 else:
-                    state = self.inner(*states[left], *states[right])
-                states.append(state)
-                losses.append(self.node_loss(state[1], label))
+                    c, h, loss = inner(*states[left], *states[right], label)
+                states.append((c, h))
+                losses.append(loss)
         return graph, vpps.sum(losses) * (1.0 / len(batch))
 
     def loss(self) -> float:
@@ -112,13 +115,22 @@ class VppsBulkTreeLstm(VppsTreeLstm):
     def __init__(self, *settings: Any, **options: Any) -> None:
         """As VppsTreeLstm."""
         super().__init__(*settings, **options)
-        table, leaf = self.words, self.leaf
+        leaf, inner = self.leaf, self.inner
 
         @vpps.cell
-        def word_leaf(word):
-            return leaf(vpps.lookup(table, word))
+        def leaf_vertex():
+            c, h, loss = leaf(vpps.pull("word"), vpps.pull("label"))
+            vpps.scatter(c, h)
+            vpps.push(loss)
 
-        self.cells = [word_leaf, self.inner]
+        @vpps.cell
+        def inner_vertex():
+            (c_left, h_left), (c_right, h_right) = vpps.gather()
+            c, h, loss = inner(c_left, h_left, c_right, h_right, vpps.pull("label"))
+            vpps.scatter(c, h)
+            vpps.push(loss)
+
+        self.cells = [leaf_vertex, inner_vertex]
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
@@ -129,10 +141,9 @@ class VppsBulkTreeLstm(VppsTreeLstm):
         """Join the trees of a mini-batch; returns their graph with its loss."""
         trees = self.trees.set[batch]
         graph = vpps.Graph()
-        _, h = graph.map(
-            self.cells, kind=trees.kind, children=trees.children, inputs={"word": trees["word"]}, levels=trees.levels
-        )
-        return graph, vpps.sum(self.node_loss(h, trees["label"])) * (1.0 / len(trees))
+        inputs = {"word": trees["word"], "label": trees["label"]}
+        losses = graph.map(self.cells, **trees.structure, inputs=inputs)
+        return graph, vpps.sum(losses) * (1.0 / len(trees))
 
 
 class TreesAsData:
