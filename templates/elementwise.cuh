@@ -101,6 +101,15 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
             const Word* entries = vp.script + i.offsets[r];
             const int n = (int)(i.offsets[r + 1] - i.offsets[r]);
             const auto row = [&](int k) { return vp.pool + entries[k] + i.shift + s; };
+            if (STRIP > 1 && n == 1) {  // nearly always: where one thread makes many sums that is worth a loop
+                const float* x = row(0);
+                if (accumulate) {
+                    VP_SIMD for (int u = 0; u < width; u++) y[u] += 0.f + x[u];
+                } else {
+                    VP_SIMD for (int u = 0; u < width; u++) y[u] = 0.f + x[u];
+                }
+                return;
+            }
             const float factor = scale(n);
             if (accumulate) sum_strip(n, width, row, [&](int u, float sum) { y[u] += sum * factor; });
             else sum_strip(n, width, row, [&](int u, float sum) { y[u] = sum * factor; });
