@@ -63,14 +63,16 @@ def test_breakdown_adds_up_to_the_step(trees_file: Path) -> None:
 
 
 def test_weights_are_read_level_by_level(trees_file: Path) -> None:
-    """On a CPU: what DyNet's depth strategy reads, and the padding of the last panel of the output matrix."""
+    """On a CPU: what DyNet's depth strategy reads, and more of the output matrix: the padding of its last panel, and that
+    leaves and inner nodes, two cells, multiply by it apart."""
     trees, words = read_trees(trees_file, 100)
     hidden = embedding = 64
     net = VppsTreeLstm(initial_weights(words, embedding, hidden), "sgd", 0.05, 1, timeline=True)
     panel = net.handle._machine.panel
-    padded_output = 4 * (-(-CLASSES // panel) * panel - CLASSES) * hidden
+    padded = -(-CLASSES // panel) * panel
+    more = 4 * (padded - CLASSES) * hidden + 4 * (padded + CLASSES) * hidden
     for batch in (trees[:1], trees[:5], trees):
-        assert vpps_bytes(net, batch) == dynet_bytes(batch, "depth", hidden, embedding) + padded_output
+        assert vpps_bytes(net, batch) == dynet_bytes(batch, "depth", hidden, embedding) + more
     net.close()
     reads = matrix_reads(graph := tree_lstm(trees), by_depth(graph))
     assert reads["Wi"] == reads["output"] == 2

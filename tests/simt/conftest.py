@@ -18,7 +18,7 @@ from vpps.kernel.spec import KernelSpec
 from vpps.runtime.simt import SimtMachine
 from vpps.script.instructions import TABLE
 
-EVERYTHING = frozenset(i.name for i in TABLE)
+EVERYTHING = frozenset(i.name for i in TABLE) - {"tail"}  # those of a cell come with the cell
 END_OF_LAUNCH = frozenset(
     i.name
     for i in TABLE
@@ -33,7 +33,8 @@ def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
     specialise = SimtMachine.specialise
 
     def widened(self: SimtMachine, spec: KernelSpec) -> None:
-        specialise(self, KernelSpec(EVERYTHING) if spec.chip == MEMORY_ONLY else spec)
+        roomy = KernelSpec(EVERYTHING | spec.instructions, spec.chip, spec.tails)
+        specialise(self, roomy if spec.chip == MEMORY_ONLY else spec)
 
     monkeypatch.setattr(SimtMachine, "specialise", widened)
 
@@ -56,6 +57,6 @@ def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     specialise = SimtMachine.specialise
 
     def widened(self: SimtMachine, spec: KernelSpec) -> None:
-        specialise(self, KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip))
+        specialise(self, KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip, spec.tails))
 
     monkeypatch.setattr(SimtMachine, "specialise", widened)
