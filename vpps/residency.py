@@ -279,7 +279,7 @@ class Residency:
         step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
         averages, averaged, row_averaged = self.model.averages, self._averaged, self._row_averaged
         changed = self._weights_changed, self._held_changed
-        rows = {t: row_averaged[t][used.rows] for t, used in plan.tables.items() if t in row_averaged}
+        rows = {t: row_averaged[t][plan.tables[t].rows] for t in row_averaged if t in plan.tables}
 
         def restore() -> None:
             self.model.step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated

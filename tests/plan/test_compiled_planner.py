@@ -40,6 +40,12 @@ def loaded() -> None:
     library._loader.load()
 
 
+@pytest.fixture(autouse=True)
+def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment of the tests says."""
+    monkeypatch.setenv("VPPS_PLANNER", "auto")
+
+
 def planners(
     model: vpps.Model,
     vps: int,
@@ -160,7 +166,9 @@ def test_networks(network: str, policy: str, vps: int) -> None:
     for passes in (Passes(), Passes(lazy_batching=False), Passes(alignment=False)):
         pair = planners(net.model, vps, RULES[1], policy, passes=passes)
         for seed in (1, 2):
-            check_training(pair, *net.batch(seed), RULES[1])
+            graph, loss = net.batch(seed)
+            check_training(pair, graph, loss, RULES[1])
+            check_inference(pair, graph, [loss])
 
 
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)

@@ -8,6 +8,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,7 @@ class Found:
         self.loss_slot: int = call.loss_slot
         self.n_barriers: int = call.n_barriers
         self.encoded = call.encoding, time.perf_counter_ns()
-        self.tables: dict[Parameter, UsedRows] = {}  # the engine fills it in
-        self.of_tables = memory.tables
+        self._of_tables, self._keeps = memory.tables[: call.n_tables * OF_TABLE], bool(call.keeps)
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
         self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
@@ -135,6 +135,20 @@ class Found:
         """Programs of those that it uses."""
         return self._engine.used(*self._key)[1]
 
+    @cached_property
+    def tables(self) -> dict[Parameter, UsedRows]:
+        """The used rows of every table that has a gradient."""
+        found: dict[Parameter, UsedRows] = {}
+        numbers_of_all = self._of_tables.tolist()
+        for k in range(0, len(numbers_of_all), OF_TABLE):
+            number, n, gradient, offsets, numbers, idle = numbers_of_all[k : k + OF_TABLE]
+            p = self._engine.parameters[number]
+            rows = self.script[numbers : numbers + n].astype(np.int64)
+            if self._keeps:  # the list holds addresses
+                rows = (rows - self._engine.gradients[number]) // size(p.shape[1:])
+            found[p] = UsedRows(rows, gradient, offsets, numbers, idle)
+        return found
+
     def held(self, before: Held) -> Held:
         """What the pool holds after the launch, where that keeps gradients and before it some were held."""
         rows = dict(before.rows)
@@ -160,6 +174,7 @@ class Engine:
         self._distribution = distribution
         self._bits = Names()
         self.parameters = list(distribution.physical)
+        self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
         numbers = ModelRecipe(distribution, self._bits, rule, averaging).numbers
         self._handle = lib.vpps_planner(numbers.ctypes.data, len(numbers))
@@ -188,7 +203,9 @@ class Engine:
     def forward(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
         """A plan without gradients; None where NumPy must make it."""
         call = self._call
-        call.training = call.key_on = call.updates = call.keeps = call.clips = call.averages = 0
+        call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
+            call.averages
+        ) = 0
         call.loss_slot = -1
         call.held = call.n_held_rows = 0
         return self._plan(graph, wanted)
@@ -221,12 +238,10 @@ class Engine:
             call.averages = int(update.averaging is not None)
         alive.append(self._take_held(held))
         found = self._plan(graph, np.array([loss]))
-        if found is not None:
-            self._describe_tables(found, keep)
-            if update is not None and update.averaging is not None:
-                for table, used in found.tables.items():
-                    factors = update.averaging.idle(table, used.rows).view(np.uint32)
-                    found.script[used.idle : used.idle + len(factors)] = factors
+        if found is not None and update is not None and update.averaging is not None:
+            for table, used in found.tables.items():
+                factors = update.averaging.idle(table, used.rows).view(np.uint32)
+                found.script[used.idle : used.idle + len(factors)] = factors
         return found
 
     def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
@@ -386,14 +401,3 @@ class Engine:
             alive.append(given)
             call.n_held_rows, call.held_rows = len(held.rows), given.buffer_info()[0]
         return alive
-
-    def _describe_tables(self, found: Found, keep: bool) -> None:
-        """The used rows of every table that has a gradient."""
-        numbers_of_all = found.of_tables[: self._call.n_tables * OF_TABLE].tolist()
-        for k in range(0, len(numbers_of_all), OF_TABLE):
-            number, n, gradient, offsets, numbers, idle = numbers_of_all[k : k + OF_TABLE]
-            p = self.parameters[number]
-            rows = found.script[numbers : numbers + n].astype(np.int64)
-            if keep:  # the list holds addresses
-                rows = (rows - self._distribution.physical[p].gradient) // size(p.shape[1:])
-            found.tables[p] = UsedRows(rows, gradient, offsets, numbers, idle)

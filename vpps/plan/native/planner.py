@@ -109,7 +109,6 @@ class CompiledPlan(Plan):
         self.pool_floats = found.pool_floats
         self.loss_slot = found.loss_slot
         self.n_barriers = found.n_barriers
-        self.tables = found.tables
         self.held = held
         self.encoded = found.encoded
         self._result = found
@@ -119,7 +118,7 @@ class CompiledPlan(Plan):
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("addresses", "touched", "instructions", "tails"):
+        if name in ("addresses", "touched", "tables", "instructions", "tails"):
             value = getattr(self._result, name)
         elif name in ("blocks", "streams"):
             value = getattr(self._whole, name)
