@@ -73,7 +73,6 @@ public:
     {
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
-        block_of_vertex_.clear();
         block_of_kind_.clear();
         for (i64 k = 0; k < n_blocks; k++) {
             Whole& b = blocks[k];
@@ -92,7 +91,6 @@ public:
             }
             n_vertices += b.n;
             n_operands_ += static_cast<i64>(b.args.size() + b.lists.size());
-            block_of_vertex_.resize(n_vertices, static_cast<i32>(k));
         }
         return true;
     }
@@ -140,16 +138,13 @@ public:
         bool all = n == 1;
         if (all)
             used_[of_value_[values[0]].vertex] = 1;
-        for (i64 v = 0; v < n_vertices && all; v++)
-            all = used_[v];
+        all = all && std::find(used_.begin(), used_.end(), 0) == used_.end();
         if (!all)  // where no vertex but one is without a reader, all lead to it
             search(values, n);
         for (i64 k = 0; k < n_blocks; k++) {
             Whole& b = blocks[k];
-            const u8* needed = used_.data() + b.first_vertex;
-            b.n_needed = 0;
-            for (i64 v = 0; v < b.n; v++)
-                b.n_needed += needed[v];
+            const u8* begin = needed(b);
+            b.n_needed = std::count(begin, begin + b.n, u8{1});
         }
     }
 
@@ -290,13 +285,20 @@ private:
         }
     };
     std::vector<Producer> of_value_;
-    std::vector<i32> block_of_vertex_, block_of_kind_;
+    std::vector<i32> block_of_kind_;
     std::vector<i32> stack_, component_, low_, index_, sorted_, level_of_value_;
     std::vector<i64> rank_, starts_;
     std::vector<u8> passed_;  // by operand and kind of value: whether such values are passed as it
     std::vector<u8> read_, reads_, used_, recurrent_, on_stack_;
     i64 n_components_ = 0, n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;  // whether every vertex was recorded after what it reads
+
+    i64 block_of(i64 vertex) const
+    {
+        const auto after = std::upper_bound(blocks.begin(), blocks.begin() + n_blocks, vertex,
+                                            [](i64 v, const Whole& b) { return v < b.first_vertex; });
+        return after - blocks.begin() - 1;
+    }
 
     static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
 
@@ -316,7 +318,7 @@ private:
         while (!stack_.empty()) {
             const i32 vertex = stack_.back();
             stack_.pop_back();
-            const Whole& b = blocks[block_of_vertex_[vertex]];
+            const Whole& b = blocks[block_of(vertex)];
             for_values(b, vertex - b.first_vertex, visit);
         }
     }
@@ -440,7 +442,7 @@ private:
                 for (i64 v = 0; v < blocks[k].n; v++)
                     sorted_[starts_[blocks[k].levels[v]]++] = static_cast<i32>(blocks[k].first_vertex + v);
         for (const i32 vertex : sorted_) {
-            Whole& b = blocks[block_of_vertex_[vertex]];
+            Whole& b = blocks[block_of(vertex)];
             settle(b, vertex - b.first_vertex);
         }
     }

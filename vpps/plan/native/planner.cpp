@@ -170,7 +170,7 @@ private:
     std::vector<i64> hyper_;   // by parameter: position of its hyper-parameters
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
-    std::vector<u32> ordinal_, starts_, rows_, sorted_, other_;
+    std::vector<u32> ordinal_, targets_, starts_, rows_, sorted_, other_;
     std::vector<i64> kept_, block_ordinal_;
     struct InStage {
         i64 stage, block, step;
@@ -241,42 +241,46 @@ private:
         for (i64 k = 0; k < rows_of_.n_blocks; k++) {
             const Block& b = rows_of_.blocks[k];
             block_ordinal_.push_back(total);
-            for (size_t o = 0; o < b.cell->outputs.size(); o++)
+            for (const Column ids : b.values)
                 for (i64 r = 0; r < b.n_rows; r++)
-                    ordinal_[b.values[o][b.vertex(r)]] = total++;
+                    ordinal_[ids[b.vertex(r)]] = total++;
         }
-        starts_.assign(total + 1, 0);
-        starts_[ordinal_[loss] + 1]++;
-        for_arguments([&](const Block& b, const Argument& argument, i64 n) {
-            Lists::values_read(b, b.cell->sources[argument.values], n,
-                               [&](i64, i64 value) { starts_[ordinal_[value] + 1]++; });
-        });
-        for (u32 i = 0; i < total; i++)
-            starts_[i + 1] += starts_[i];
-        u32 *entries, *offsets;
-        const i64 at = place(starts_[total], entries);
-        uses_ = place(total + 1, offsets);
-        for (u32 i = 0; i <= total; i++)
-            offsets[i] = static_cast<u32>(at) + starts_[i];
-        if (script_.size > call_->capacity)
-            return;  // there is no memory for the entries; the caller comes again
-        entries[starts_[ordinal_[loss]]++] = 1;  // the address of ONE
-        for_arguments([&](const Block& b, const Argument& argument, i64 n) {
-            rows_.resize(std::max<size_t>(rows_.size(), n));
-            lists_.addresses_of(b, argument.gradient, rows_.data(), n);
-            Lists::values_read(b, b.cell->sources[argument.values], n,
-                               [&](i64 i, i64 value) { entries[starts_[ordinal_[value]]++] = rows_[i]; });
-        });
-    }
-
-    template <class Do> void for_arguments(Do&& act)
-    {
+        // Where each gradient row goes, and its address; the loss has that of ONE.
+        targets_.assign(1, ordinal_[loss]);
+        rows_.assign(1, 1);
         for (i64 k = 0; k < rows_of_.n_blocks; k++) {
             const Block& b = rows_of_.blocks[k];
-            if (b.n_needed)
-                for (const Argument& argument : b.cell->arguments)
-                    act(b, argument, b.needed_rows(b.cell->sources[argument.values].domain));
+            if (!b.n_needed)
+                continue;
+            for (const Argument& argument : b.cell->arguments) {
+                const Source& read = b.cell->sources[argument.values];
+                const i64 n = b.needed_rows(read.domain);
+                const size_t before = rows_.size();
+                targets_.resize(before + n);
+                rows_.resize(before + n);
+                lists_.addresses_of(b, argument.gradient, rows_.data() + before, n);
+                const u32* ordinal = ordinal_.data();
+                u32* targets = targets_.data() + before;
+                Lists::values_read(b, read, n, [=](i64 row, i64 value) { targets[row] = ordinal[value]; });
+            }
         }
+        starts_.assign(total + 1, 0);
+        u32* starts = starts_.data() + 1;
+        for (const u32 target : targets_)
+            starts[target]++;
+        for (u32 i = 1; i < total; i++)
+            starts[i] += starts[i - 1];
+        starts = starts_.data();
+        u32 *entries, *offsets;
+        const auto n = static_cast<i64>(rows_.size());
+        const i64 at = place(n, entries);
+        uses_ = place(total + 1, offsets);
+        for (u32 i = 0; i <= total; i++)
+            offsets[i] = static_cast<u32>(at) + starts[i];
+        if (script_.size > call_->capacity)
+            return;  // there is no memory for the entries; the caller comes again
+        for (i64 i = 0; i < n; i++)
+            entries[starts[targets_[i]]++] = rows_[i];
     }
 
     void place_lists(bool training)
