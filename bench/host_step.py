@@ -45,6 +45,7 @@ from vpps.timeline import Timeline
 
 BENCH = "host_step"
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+LIMIT = 4096  # trees that are read
 CASES = 8  # mini-batches of one size that are measured, if there are so many trees
 
 
@@ -223,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
     library.prepare(wait=True)
-    trees, words = read_trees(options.trees, CASES * max(options.batch_sizes))
+    trees, words = read_trees(options.trees, max(LIMIT, max(options.batch_sizes)))
     for form in options.cases:
         for size in options.batch_sizes:
             run(form, size, options, trees, words)
