@@ -17,7 +17,7 @@ from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
 
 WORD = 8  # bytes of an int
 
-from_buffer = ctypes.c_char.from_buffer
+from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 addressof = ctypes.addressof
 
 
@@ -62,14 +62,28 @@ class Batch:
             found += (0, self._of_ints(lengths), self._of_ints(elements))
 
     def _chunk(self, v: Chunk, found: list[int]) -> None:
-        calls, args, ints, data = v.calls, v.args, v.ints, v.data
-        found.append(len(calls))
-        for column in (calls, v.first, v.levels):
-            found += (self._address(column), column.strides[0] // WORD)
-        for table in (args, ints):
-            beside = np.ascontiguousarray(table)
-            found += (self._address(beside) if beside.size else 0, beside.strides[0] // WORD)
-        found.append(self._address(np.ascontiguousarray(data)) if data.size else 0)
+        n = len(v.calls)
+        args, ints = v.args, v.ints
+        try:  # nearly always: arrays of our own, each in one piece
+            calls, first, levels = from_buffer(v.calls), from_buffer(v.first), from_buffer(v.levels)
+            alive = [calls, first, levels]
+            at_args = at_ints = 0
+            if args.size:
+                alive.append(from_buffer(args))
+                at_args = addressof(alive[-1])
+            if ints.size:
+                alive.append(from_buffer(ints))
+                at_ints = addressof(alive[-1])
+            self._alive += alive
+            found += (n, addressof(calls), 1, addressof(first), 1, addressof(levels), 1)
+            found += (at_args, args.shape[1], at_ints, ints.shape[1])
+        except (TypeError, ValueError):
+            found.append(n)
+            for column in (v.calls, v.first, v.levels):
+                found += (self._address(np.ascontiguousarray(column)), 1)
+            for table in (args, ints):
+                found += (self._address(np.ascontiguousarray(table)) if table.size else 0, table.shape[1])
+        found.append(self._address(np.ascontiguousarray(v.data)) if v.data.size else 0)
         for xs in v.lists:
             elements = self._address(np.ascontiguousarray(xs.elements)) if len(xs.elements) else 0
             found += (self._address(np.ascontiguousarray(xs.ends)), 0, elements)
