@@ -63,7 +63,7 @@ def test_breakdown_adds_up_to_the_step(trees_file: Path) -> None:
 
 
 def test_weights_are_read_level_by_level(trees_file: Path) -> None:
-    """On a CPU: what DyNet's depth strategy reads, and more of the output matrix: the padding of its last panel, and that
+    """On a CPU: what DyNet's depth strategy reads, and of the output matrix the padding of its last panel and that
     leaves and inner nodes, two cells, multiply by it apart."""
     trees, words = read_trees(trees_file, 100)
     hidden = embedding = 64
