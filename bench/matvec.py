@@ -108,9 +108,9 @@ def main() -> None:
             # oneDNN's own layout, weights converted beforehand: rows of inputs times rows of weights.
             DW, DWT, DA, DAT, DB, DBT = (m.contiguous().to_mkldnn() for m in (TW, TW.T, TA, TA.T, TB, TB.T))
             linear = torch._C._nn.mkldnn_linear
-            product = {"dst": y, "bias": zero, "weights": MATRIX, "columns": columns, "x": [(x, columns)]}
-            transposed = {"dst": x, "bias": zero, "weights": MATRIX, "columns": rows, "x": [(y, rows)]}
-            outer = {"gradient": MATRIX, "columns": columns, "dy": y, "x": [(x, columns)]}
+            product = {"dst": y, "bias": zero, "weights": MATRIX, "columns": columns, "matrix": 0, "x": [(x, columns)]}
+            transposed = {"dst": x, "bias": zero, "weights": MATRIX, "columns": rows, "matrix": 0, "x": [(y, rows)]}
+            outer = {"gradient": MATRIX, "columns": columns, "matrix": 0, "dy": y, "x": [(x, columns)]}
             cases: dict[str, tuple[Callable[[], float], list[Callable[[], object]]]] = {
                 "matvec": (
                     script_rate(machine, "matvec", n, rows, flops, **product),

@@ -113,10 +113,20 @@ VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1
     for (; p < p1; p++) panel_product<1, NV>(vp, i, i.x, p, r0);
 }
 
+enum { BLOCK_FLOATS = 1 << 16 };  // of vectors that one block has at most: 256 KiB
+
 // Panel by panel, all vectors: a panel is read once and stays in the cache while the vectors pass. With few vectors
 // several panels go together, to keep as many sums in flight.
 VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, int p0, int p1)
 {
+    // Of many vectors, blocks that stay in the second-level cache while all panels pass, of nearly equal size.
+    const int most_at_once = most(BLOCK_FLOATS / (int)i.columns, 4 * VP_VECTORS);
+    if (r1 - r0 > most_at_once) {
+        const int blocks = (r1 - r0 + most_at_once - 1) / most_at_once;
+        for (int k = 0; k < blocks; k++)
+            panels_product(vp, i, r0 + share(r1 - r0, k, blocks), r0 + share(r1 - r0, k + 1, blocks), p0, p1);
+        return;
+    }
     VP_TIMELINE(if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * i.columns * VP_PANEL);)
     switch (r1 - r0) {
     case 1: return few_vectors<4, 1>(vp, i, r0, p0, p1);
