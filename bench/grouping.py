@@ -20,9 +20,10 @@ from treelstm import in_batches, initial_weights
 from trees import read_trees
 
 import vpps
-from vpps.plan.build import Plan, Planner
+from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import group_vertices
+from vpps.plan.planner import Planner
 from vpps.plan.topology import Topology, known_policy
 from vpps.plan.update import Update
 

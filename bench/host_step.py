@@ -39,8 +39,8 @@ from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import Tree, read_trees
 
 import vpps
-from vpps.plan.build import Planner
 from vpps.plan.native import library
+from vpps.plan.planner import Planner
 from vpps.timeline import Timeline
 
 BENCH = "host_step"

@@ -31,13 +31,14 @@ from vpps.kernel.spec import KernelSpec
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer
-from vpps.plan.build import Plan, Planner
+from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library as compiled_planner
 from vpps.plan.native.planner import planner_for
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.passes.stacking import Stacking
+from vpps.plan.planner import Planner
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.residency import Residency

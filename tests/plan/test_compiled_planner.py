@@ -18,11 +18,12 @@ from tests.plan.passes import test_streaming
 from tests.plan.test_random_graphs import Drawn, cells, examples, random_graph
 from tests.simt import models
 from vpps.ops.philox import LaunchKey
-from vpps.plan.build import Plan, Planner
+from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Held
 from vpps.plan.native import library
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
 from vpps.plan.passes import Passes, streaming
+from vpps.plan.planner import Planner
 from vpps.plan.update import Averaging, Update
 
 pytestmark = pytest.mark.cpu

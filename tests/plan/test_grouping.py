@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vpps
-from vpps.plan.build import Planner
 from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components, group_vertices
 from vpps.plan.grouping import _deal as deal
+from vpps.plan.planner import Planner
 from vpps.plan.topology import Topology, known_policy
 
 pytestmark = pytest.mark.host

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan, Planner
+from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import AnyWord, encode, plain

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 import vpps
 from tests.script.test_verify import _conflicts, _Races, check, listing, waits
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan, Planner
+from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded
 

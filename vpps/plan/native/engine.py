@@ -21,7 +21,6 @@ from vpps.model import Parameter
 from vpps.ops import Form, size
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.optim import HYPER
-from vpps.plan.build import Planner
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.native.inputs import Batch
@@ -29,6 +28,7 @@ from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_cou
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.planner import Planner
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import known_policy

@@ -18,11 +18,12 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.plan.build import Plan, Planner
+from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.native import library
 from vpps.plan.native.engine import Engine, Found
 from vpps.plan.passes import Passes
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.verify import Layout
 

@@ -1,0 +1,189 @@
+"""Plans graphs for one distribution of the parameters: keeps compiled cells, and has a plan built for each graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from vpps.errors import ModelError
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows, value_ids
+from vpps.graph.trace import TracedCell
+from vpps.ops.philox import LaunchKey, StepKey
+from vpps.plan.build import Build, Plan
+from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
+from vpps.plan.memory import Life
+from vpps.plan.passes import Passes, dead_outputs, lazy_batching
+from vpps.plan.passes.dead_outputs import ALL_READ, Unread
+from vpps.plan.passes.lazy_batching import Part
+from vpps.plan.passes.nodes import Note, compiled
+from vpps.plan.passes.report import describe
+from vpps.plan.phases import PartTemplates, encode_parts
+from vpps.plan.schedules import SCHEDULES
+from vpps.plan.templates import CellTemplates
+from vpps.plan.topology import Topology
+from vpps.plan.update import Update
+
+
+class Planner:
+    """Makes plans for one distribution, policy and schedule; keeps the encoded cells.
+
+    Args:
+        distribution: places of the parameters, number of virtual processors.
+        policy: name of the batching policy.
+        schedule: name of the schedule.
+        passes: of the cell compiler; default as VPPS_PASSES says.
+
+    Attributes:
+        notes: what the passes did to the nodes of each cell: name of the pass, a sentence.
+    """
+
+    def __init__(
+        self, distribution: Distribution, policy: str, schedule: str = "vector", passes: Passes | None = None
+    ) -> None:
+        self.distribution = distribution
+        self.policy = policy
+        self.passes = Passes.from_environment() if passes is None else passes
+        self.schedule = SCHEDULES[schedule]
+        self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
+        self.notes: dict[TracedCell, list[Note]] = {}
+        self._compiled: dict[TracedCell, TracedCell] = {}
+        self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
+        self._cells: dict[tuple[TracedCell, Unread, bool], CellTemplates] = {}
+        self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
+        self._of_parts: dict[tuple[tuple[Part, ...], Unread, bool], list[PartTemplates]] = {}
+
+    def compiled(self, cell: TracedCell) -> TracedCell:
+        """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
+        known = self._compiled.get(cell)
+        if known is None:
+            for p in cell.parameters:
+                if p not in self.distribution.places:
+                    raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
+            known, self.notes[cell] = compiled(cell, self.passes, self.distribution.stacks)
+            self._compiled[cell] = known
+        return known
+
+    def without(self, cell: TracedCell, unread: Unread) -> TracedCell:
+        """The cell after the passes on its nodes, without some outputs: for inference."""
+        key = cell, unread
+        known = self._without.get(key)
+        if known is None:
+            known = self._without[key] = dead_outputs.without(self.compiled(cell), unread)
+            self._compiled[known] = known
+            self.notes[cell].append(("dead_outputs", dead_outputs.said(cell, unread, training=False)))
+        return known
+
+    def templates(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> CellTemplates:
+        """The encoded cell, with no gradients from some outputs; for inference another one where training keeps values
+        that only backward reads.
+
+        Raises ModelError where it uses a parameter of another model.
+        """
+        training = training or not self.passes.fusion
+        key = cell, unread, training
+        known = self._cells.get(key)
+        if known is None:
+            known = self._cells[key] = self._encode(self.compiled(cell), training=training, unread=unread)
+        return known
+
+    def note_unread(self, cell: TracedCell, unread: Unread) -> None:
+        """Note that some outputs of a cell have no backward."""
+        self.compiled(cell)
+        note = "dead_outputs", dead_outputs.said(cell, unread, training=True)
+        if note not in self.notes[cell]:
+            self.notes[cell].append(note)
+
+    def explain(self) -> list[tuple[str, list[Note]]]:
+        """What the passes did to each cell of several operators: its name, then (pass or direction, sentence)."""
+        found = []
+        for cell, notes in self.notes.items():
+            in_parts = next((p for (whole, *_), p in self._parts.items() if whole is cell and p), ())
+            encoded = [t for (parts, *_), ts in self._of_parts.items() if parts == in_parts and in_parts for t in ts]
+            templates = [t.cell for t in encoded[: len(in_parts)]]
+            templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
+            if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
+                streams = bool(in_parts) and self.streams(in_parts, training=True)
+                found.append((cell.name, describe(notes, in_parts, templates, streams)))
+        return found
+
+    def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+        """The parts of a recurrent cell (passes/lazy_batching.py)."""
+        key = cell, gathered, scattered
+        if key not in self._parts:
+            self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
+        return self._parts[key]
+
+    def templates_of(
+        self, parts: tuple[Part, ...], unread: Unread = ALL_READ, training: bool = True
+    ) -> list[PartTemplates]:
+        """The encoded parts of a cell, as `templates`."""
+        training = training or not self.passes.fusion
+        key = parts, unread, training
+        known = self._of_parts.get(key)
+        if known is None:
+            known = self._of_parts[key] = encode_parts(parts, self._encode, unread, training)
+        return known
+
+    def streams(self, parts: tuple[Part, ...], training: bool) -> bool:
+        """Whether the eager part of a cell may run while virtual processors wait: it must not wait itself, nor use
+        memory that others get when its stage is over."""
+        if not self.passes.streaming or self.schedule.exclusive:
+            return False
+        cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
+        given_back = (
+            self.templates_of(parts, training=training)[0]
+            .cell.slab_groups(training)
+            .of_life[Life.FORWARD if training else Life.SCRATCH]
+        )
+        if len(cell.forward) != 1 or given_back:
+            return False
+        return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
+
+    def plan_forward(
+        self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD, calls: int | None = None
+    ) -> Plan:
+        """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
+
+        Args:
+            calls: plan only the first so many vertices.
+        """
+        topology = Topology(graph, calls)
+        values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
+        needed = topology.reaching(values)
+        return Build(self, graph, topology, needed, values, skip_rest=True, held=held).forward_only(values)
+
+    def plan_training(
+        self,
+        graph: Graph,
+        loss: Expression,
+        update: Update | None,
+        parity: int,
+        key: LaunchKey | StepKey | None = None,
+        held: Held = NOTHING_HELD,
+        keep: bool = False,
+        calls: int | None = None,
+    ) -> Plan:
+        """Plan of forward, backward, gradients and (unless `update` is None) the update.
+
+        Args:
+            parity: of the launch; says where its loss is kept.
+            key: of the launch's random numbers; None turns dropout off.
+            held: gradients of earlier batches, to which those of this one are added.
+            keep: leave the sums in the pool for a later launch.
+            calls: plan only the first so many vertices.
+
+        Raises:
+            GraphError: the loss depends on no trainable parameter.
+        """
+        topology = Topology(graph, calls)
+        if topology.all_reach(loss.ref):
+            needed = np.ones(topology.n_calls, bool)
+        else:
+            needed = topology.reaching(np.array([loss.ref]))
+        asked = np.array([loss.ref])
+        build = Build(self, graph, topology, needed, asked, skip_rest=False, key=key, held=held)
+        return build.training(loss, update, parity, keep)
