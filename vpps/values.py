@@ -67,7 +67,14 @@ def as_index(value: Any) -> int | None:
         return None
 
 
+_SINGLE, _WORD = struct.Struct("<f"), struct.Struct("<I")
+
+
 def float_word(value: float) -> int:
     """The bits of an IEEE single. A Python constant beyond its range becomes infinite, as in any float32 arithmetic."""
-    with np.errstate(over="ignore"):
-        return int(struct.unpack("<I", np.float32(value).tobytes())[0])
+    try:
+        word: int = _WORD.unpack(_SINGLE.pack(value))[0]
+    except OverflowError:
+        with np.errstate(over="ignore"):
+            word = _WORD.unpack(np.float32(value).tobytes())[0]
+    return word

@@ -11,7 +11,7 @@ import pytest
 
 import vpps
 from vpps.errors import CompileError
-from vpps.graph import vertices
+from vpps.graph import ranges, vertices
 from vpps.graph.cell import Cell
 from vpps.graph.native import library
 from vpps.kernel.host_compiler import compiler
@@ -34,6 +34,7 @@ def use_recorder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def switch(kind: str) -> None:
         monkeypatch.setattr(vertices, "new_tape", vertices.Tape)
+        monkeypatch.setattr(ranges, "compiled", None)
         for owner, name in ((Cell, "__call__"), (vpps.Graph, "call"), (vpps.Graph, "lookup")):
             monkeypatch.setattr(owner, name, inspect.unwrap(getattr(owner, name)))
         if kind == "compiled":

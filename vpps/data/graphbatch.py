@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
+from vpps.graph.ranges import join
 
 if TYPE_CHECKING:
     from vpps.data.graphset import GraphSet
@@ -94,15 +95,19 @@ class GraphBatch:
     def children(self) -> Children:
         """int32[n, arity], or (offsets int32[n + 1], indices int32[edges]) where the number varies; -1 is no child."""
         arrays = self._graphs.arrays
-        first = self.offsets[:-1].astype(np.int32)
         if arrays.children is not None:
             arity = arrays.children.shape[1]
-            own = self._take(arrays.children)
             if len(self) == 1:  # it keeps its numbers
-                return own
+                return self._take(arrays.children)
+            joined = self._join(arrays.children, shift=True)
+            if joined is not None:
+                return joined
+            first = self.offsets[:-1].astype(np.int32)
+            own = self._take(arrays.children)
             return _shift(own.reshape(-1), first.repeat(self._sizes * arity), own.shape)
         assert arrays.child_offsets is not None
         assert arrays.child_indices is not None
+        first = self.offsets[:-1].astype(np.int32)
         starts = arrays.child_offsets.take(self._starts)
         sizes = arrays.child_offsets.take(self._starts + self._sizes) - starts
         offsets = running_sum(sizes)
@@ -174,7 +179,14 @@ class GraphBatch:
             return _range(self._starts, self.offsets)
         return ragged(self._starts, self._sizes, self.offsets)
 
+    def _join(self, array: NDArray[Any], shift: bool = False) -> NDArray[Any] | None:
+        return join(array, self._starts, self._sizes, int(self.offsets[-1]), shift)
+
     def _take(self, array: NDArray[Any]) -> NDArray[Any]:
+        if not self._contiguous:
+            joined = self._join(array)
+            if joined is not None:
+                return joined
         return _take(array, self._rows)
 
 

@@ -25,6 +25,7 @@ from vpps.graph.inputs import (
 )
 from vpps.graph.levels import raise_levels
 from vpps.graph.operand import Expression
+from vpps.graph.packed import record_packed
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats
 from vpps.graph.structure import Children, check_children, read_children, read_kinds
@@ -44,6 +45,10 @@ def record_map(
     levels: Any,
 ) -> Any:
     """See `Graph.map`."""
+    if levels is not None and state is None:
+        found = record_packed(graph, cells, kind, children, inputs, levels)
+        if found is not None:
+            return found
     made = cells_of(cells)
     rows, n = read_kinds(kind, len(made))
     trusted = levels is not None

@@ -32,6 +32,8 @@ _numbers = itertools.count(1)
 
 _OF_ROWS: Shape = (-1, -1)  # in place of the shape of a list's elements: there are rows among them
 
+_SCALAR: tuple[Shape, bool] = ((), False)  # inputs that are constants, in `Graph._inputs`
+
 # Ops with a Python constant, and what they are with the constant as an operand.
 CONSTANT_OPS = {"scale": "mul", "shift": "add"}
 
@@ -224,7 +226,7 @@ class Graph:
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record a bare op: a vertex of a one-op cell (Recorder)."""
-        if op in ("scale", "shift"):
+        if op in CONSTANT_OPS:
             # Constants of a graph may differ at every call (1 / number of tokens): as data they share one program.
             return self.apply(CONSTANT_OPS[op], [*operands, self._constant(attrs["value"])], {})
         key: list[Any] = [op, *attrs.items()]
@@ -264,10 +266,18 @@ class Graph:
 
     def _constant(self, value: float) -> Expression:
         key = float_word(value)  # its bits: 0.0 and -0.0 are equal but not the same
-        if key not in self._constants:
-            with np.errstate(over="ignore"):  # beyond float32's range it is infinite, as in any float32 arithmetic
-                self._constants[key] = self.input(np.float32(value)).ref
-        return Expression(self, self._constants[key], ())
+        ref = self._constants.get(key)
+        if ref is None:
+            block = self._inputs.get(_SCALAR)
+            if block is None:
+                attrs = {"shape": (), "grad": False}
+                block = self._inputs[_SCALAR] = self.block_of(
+                    self.bare_program(("input", *attrs.items()), None, "input", [], attrs)
+                )
+            self.last_block = block
+            ref = self._constants[key] = block.append(self, [], [], []).ref
+            block.data.append(np.array((key,), np.uint32).view(np.float32))
+        return Expression(self, ref, ())
 
     def _bare_program(self, op: str, floats: Sequence[Any], attrs: dict[str, Any]) -> TracedCell:
         """Trace a one-op cell; errors name the call."""
@@ -394,6 +404,11 @@ class Graph:
         first = len(self._tape.levels)
         extend(self._tape.levels, levels)
         return first
+
+    def make_vertices(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
+        """Make the values of a map's vertices in compiled code, as `record_values`, and the arrays of its chunks. None
+        where there is no such code or the map not of the usual form; see `vpps.graph.packed` and native/map.h."""
+        return self._tape.map(form, kind, children, levels, columns)
 
     def record_chunk(self, cell: TracedCell, chunk: Chunk) -> None:
         """Append vertices in bulk, whose recording indices follow each other with those of other chunks."""

@@ -31,13 +31,21 @@ class Rows(Operand):
         shape: of one row.
     """
 
-    __slots__ = ("_levels", "ids", "owner", "shape")
+    __slots__ = ("_highest", "_levels", "ids", "owner", "shape")
 
-    def __init__(self, owner: Graph, ids: Ints, shape: tuple[int, ...], levels: Ints | None = None) -> None:
+    def __init__(
+        self,
+        owner: Graph,
+        ids: Ints,
+        shape: tuple[int, ...],
+        levels: Ints | None = None,
+        highest: int | None = None,
+    ) -> None:
         self.owner = owner
         self.ids = ids
         self.shape = shape
         self._levels = levels
+        self._highest = highest
 
     @property
     def levels(self) -> Ints:
@@ -45,6 +53,10 @@ class Rows(Operand):
         if self._levels is None:
             self._levels = self.owner.levels_of(self.ids)
         return self._levels
+
+    def highest_level(self) -> int:
+        """The highest of `levels`; of one row at least."""
+        return int(np.maximum.reduce(self.levels)) if self._highest is None else self._highest
 
     def __repr__(self) -> str:
         return f"<{len(self.ids)} rows of shape {self.shape} in {self.owner.describe()}>"

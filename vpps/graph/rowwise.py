@@ -107,6 +107,11 @@ def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
 _UNSIGNED = {np.dtype(np.int32): np.uint32, np.dtype(np.int64): np.uint64}
 
 
+def int_range(limit: tuple[int, str] | None) -> tuple[int, int]:
+    """The lowest value of an int argument, and what lies just above the highest one."""
+    return (-(2**31), 2**31) if limit is None else (0, limit[0])
+
+
 def int_table(
     program: TracedCell, n: int, columns: Sequence[Any], where: str, number: Callable[[int], int] = int
 ) -> Ints:
@@ -122,7 +127,7 @@ def int_table(
         return np.empty((0, len(columns)), np.int64)
     table = None if len(columns) == 1 and not isinstance(columns[0], int) else np.empty((n, len(columns)), np.int64)
     for k, (column, limit) in enumerate(zip(columns, program.int_limits, strict=True)):
-        low, high = (-(2**31), 2**31) if limit is None else (0, limit[0])
+        low, high = int_range(limit)
         if isinstance(column, int):
             fits = low <= column < high
         elif limit is not None and column.dtype in _UNSIGNED:  # of which negative ones are beyond all limits
@@ -348,7 +353,7 @@ def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
     graph = rows.owner
     program = cell.program(((list, rows.shape),), {})
     assert isinstance(program.kinds[0], List)
-    level = np.array([np.maximum.reduce(rows.levels) + 1])
+    level = np.array([rows.highest_level() + 1])
     chunk = Chunk(
         np.array([graph.n_calls]),
         np.array([graph.record_values(level)]),

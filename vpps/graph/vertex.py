@@ -6,6 +6,7 @@ it scatters and pushes, so nothing below the graph knows of maps.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,9 +120,10 @@ class Kinds:
         vertices: one per cell.
         width: outputs of a vertex, where all kinds have so many, else 0.
         pushed: the outputs that the map returns, where they are the same ones for all kinds, else None.
+        form: of the map (`vpps.graph.packed`), None until that was needed.
     """
 
-    __slots__ = ("pushed", "vertices", "width")
+    __slots__ = ("form", "pushed", "vertices", "width")
 
     def __init__(self, vertices: tuple[Vertex, ...]) -> None:
         self.vertices = vertices
@@ -129,6 +131,7 @@ class Kinds:
         self.width = widths.pop() if len(widths) == 1 else 0
         pushed = {v.pushed for v in vertices}
         self.pushed = pushed.pop() if len(pushed) == 1 else None
+        self.form: array[int] | None = None
 
 
 class StateNeeded(Exception):

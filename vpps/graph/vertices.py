@@ -59,6 +59,10 @@ class Tape:
         """
         return quick_record(self, rows, arguments, results, single, takes_empty)
 
+    def map(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
+        """None: the compiled one makes values and arrays of a map's vertices, see `vpps.graph.packed`."""
+        return None
+
 
 new_tape: Callable[[], Tape] = Tape
 """Makes the tape of a new graph; `vpps.graph.native` replaces it."""

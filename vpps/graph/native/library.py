@@ -19,7 +19,7 @@ from types import ModuleType
 
 from vpps.config import RECORDER
 from vpps.errors import CompileError, HandleError
-from vpps.graph import vertices
+from vpps.graph import ranges, vertices
 from vpps.graph.cell import Cell
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, in_progress
@@ -30,8 +30,8 @@ from vpps.model import Lookup
 _log = logging.getLogger(__name__)
 
 NAME = "vpps_recorder"
-FILES = ("ints.h", "recorder.h", "module.cpp")  # each includes those before it
-FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+FILES = ("ints.h", "recorder.h", "map.h", "module.cpp")  # each includes those before it
+FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 # Tables of types, which Python's headers begin, are filled in by name; macOS looks up Python's symbols when loading.
 MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
 
@@ -108,6 +108,7 @@ def use(module: ModuleType) -> None:
     for owner, name, argument in ((Cell, "__call__", ()), (Graph, "call", (Cell,)), (Graph, "lookup", (Lookup,))):
         setattr(owner, name, module.Method(getattr(owner, name), *argument))
     vertices.new_tape = module.Tape
+    ranges.compiled = module.join
 
 
 def prepare() -> None:

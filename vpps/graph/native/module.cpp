@@ -3,7 +3,7 @@
 // Nothing here refers to a graph, so there are no cycles for a garbage collection to break. The interpreter's lock is
 // held throughout.
 #include <array>
-#include "recorder.h"
+#include "map.h"
 
 #include <structmember.h>
 
@@ -119,8 +119,14 @@ PyObject* bind(PyObject*, PyObject* args)
     Py_RETURN_NONE;
 }
 
+PyCFunction as_function(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t))
+{
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f));
+}
+
 PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS, "bind(Expression, in_progress), before anything else"},
+    {"join", as_function(join), METH_FASTCALL, "join(source, starts, sizes, to, shift)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMethodDef ints_methods[] = {
@@ -130,6 +136,7 @@ PyMethodDef ints_methods[] = {
 };
 PyMethodDef tape_methods[] = {
     {"recorder", tape_recorder, METH_VARARGS, "recorder(rows, arguments, results, single, takes_empty)"},
+    {"map", as_function(tape_map), METH_FASTCALL, "map(form, kind, children, levels, columns)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMemberDef tape_members[] = {

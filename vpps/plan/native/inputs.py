@@ -12,8 +12,10 @@ import numpy as np
 from vpps.graph.arrays import BlockArrays
 from vpps.graph.chunks import Chunk
 from vpps.graph.graph import Graph
+from vpps.graph.packed import PackedChunk
 from vpps.graph.trace import TracedCell
 from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
+from vpps.values import Float32
 
 WORD = 8  # bytes of an int
 
@@ -57,11 +59,17 @@ class Batch:
         args = rows + WORD * ARGS
         found += (len(ints) // width, rows + WORD * CALL, width, rows + WORD * FIRST, width, rows + WORD * LEVEL, width)
         found += (args, width, args + WORD * block.n_args, width)
-        found.append(self._address(np.concatenate(block.data)) if block.data else 0)
+        found.append(self._address(_joined(block.data)) if block.data else 0)
         for lengths, elements in zip(block.lengths, block.elements, strict=True):
             found += (0, self._of_ints(lengths), self._of_ints(elements))
 
     def _chunk(self, v: Chunk, found: list[int]) -> None:
+        if type(v) is PackedChunk:
+            n, at = v.n, v.address
+            args_at = at + 3 * WORD * n
+            found += (n, at, 1, at + WORD * n, 1, at + 2 * WORD * n, 1)
+            found += (args_at, v.n_args, args_at + WORD * n * v.n_args, v.n_ints, 0)
+            return
         n = len(v.calls)
         args, ints = v.args, v.ints
         try:  # nearly always: arrays of our own, each in one piece
@@ -104,3 +112,7 @@ class Batch:
             return address
         self._alive.append(found)
         return addressof(found)
+
+
+def _joined(data: list[Float32]) -> Float32:
+    return data[0] if len(data) == 1 else np.concatenate(data)

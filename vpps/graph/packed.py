@@ -1,0 +1,124 @@
+"""Maps of the usual form, recorded in one call of compiled code: all of a mini-batch's arrays in one piece of memory.
+
+The usual form: graphs of a `GraphSet`, whose levels are known, a fixed number of children none of which is missing
+where a cell reads it, and inputs that are ints. `vpps.graph.bulk` records any map, and says what is wrong with one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vpps.graph.cell import Cell
+from vpps.graph.chunks import NO_DATA, Chunk
+from vpps.graph.rows import Rows
+from vpps.graph.rowwise import int_range
+from vpps.graph.vertex import CSR, Child, Kinds
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
+
+WORD = 8  # bytes of an int
+
+
+class PackedChunk(Chunk):
+    """A chunk whose arrays lie in one piece of memory one after the other; NumPy sees them when somebody asks.
+
+    Attributes:
+        memory: ints, shared with other chunks.
+        at: where its arrays begin there.
+        address: of that place, for compiled code.
+        n: vertices.
+        n_args, n_ints: vector and int arguments of a vertex.
+    """
+
+    __slots__ = ("address", "at", "memory", "n", "n_args", "n_ints")
+
+    def __init__(self, memory: Any, address: int, at: int, n: int, n_args: int, n_ints: int) -> None:
+        self.memory = memory
+        self.at = at
+        self.address = address + WORD * at
+        self.n = n
+        self.n_args = n_args
+        self.n_ints = n_ints
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Chunk.__slots__:
+            raise AttributeError(f"a chunk has no {name!r}")
+        n, n_args, n_ints = self.n, self.n_args, self.n_ints
+        ints = np.frombuffer(self.memory, np.int64)[self.at : self.at + n * (3 + n_args + n_ints)]
+        self.calls, self.first, self.levels = ints[: 3 * n].reshape(3, n)
+        self.args = ints[3 * n : n * (3 + n_args)].reshape(n, n_args)
+        self.ints = ints[n * (3 + n_args) :].reshape(n, n_ints)
+        self.lists, self.data = [], NO_DATA
+        return object.__getattribute__(self, name)
+
+
+def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any) -> Any:
+    """Record a map, or return None, nothing recorded: where it was never recorded before, or is not of the usual form.
+
+    The arguments are those of `Graph.map`.
+    """
+    made = (cells,) if type(cells) is Cell else tuple(cells) if type(cells) is list else cells
+    if type(made) is not tuple or not made or type(inputs) is not dict:
+        return None
+    if children is None:
+        arity = 0
+    elif type(children) is np.ndarray and children.ndim == 2:
+        arity = children.shape[1]
+    else:
+        return None
+    for cell in made:
+        if type(cell) is not Cell:
+            return None
+    signature = tuple([(name, int) for name in inputs])  # as record_map has it
+    kinds: Kinds | None = made[0].maps.get((made, arity, signature, None))
+    if kinds is None:
+        return None
+    form = kinds.form
+    if form is None:
+        form = kinds.form = form_of(kinds, arity, inputs)
+    if not len(form):
+        return None
+    found = graph.make_vertices(form, kind, children, levels, tuple(inputs.values()))
+    if found is None:
+        return None
+    memory, address, base, highest, parts = found
+    n = 0
+    for number, count, at in parts:
+        program = kinds.vertices[number].program
+        n_args, n_ints, _ = program.layout
+        graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
+        n += count
+    width, vertex = kinds.width, kinds.vertices[0]
+    rows = []
+    for output, shape in zip(vertex.pushed, vertex.results, strict=True):
+        ids = np.arange(base + output, base + n * width, width)
+        rows.append(Rows(graph, ids, shape, None, highest))
+    return rows[0] if vertex.single else tuple(rows)
+
+
+def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any]) -> array[int]:
+    """What native/map.h has to know of a map: see there. Empty where it cannot do it."""
+    nothing = array("q")
+    if arity == CSR or not kinds.width or kinds.pushed is None:
+        return nothing
+    columns = list(inputs)
+    found = [arity, kinds.width, len(columns), len(kinds.vertices)]
+    for vertex in kinds.vertices:
+        if vertex.lists or len(vertex.ints) != len(vertex.program.int_limits):
+            return nothing
+        found += (len(vertex.vectors), len(vertex.ints))
+        for source in vertex.vectors:
+            if not isinstance(source, Child):
+                return nothing
+            found += (source.number, source.output)
+        for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
+            found += (columns.index(name), *int_range(limit))
+    return array("q", found)
