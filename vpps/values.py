@@ -45,6 +45,8 @@ def as_float32(value: ArrayLike, what: str) -> Float32:
 
 def as_number(value: Any) -> float | None:
     """`value` as a Python float if it is a plain real number (Python's or NumPy's, not a bool), else None."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool | np.bool_):
         return None
     if isinstance(value, int | float | np.integer | np.floating):

@@ -168,6 +168,7 @@ class GraphSet:
             contiguous = True
         else:
             indices = self._indices(graphs)
+            contiguous = len(indices) == 1
         try:
             starts = self._starts.take(indices)
             return GraphBatch(self, indices, starts, self._ends.take(indices) - starts, contiguous)

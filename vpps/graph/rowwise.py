@@ -343,9 +343,6 @@ def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
     return Rows(graph, first, shape, levels)
 
 
-_NO_ARGUMENT: Ints = np.zeros((1, 0), np.int64)
-
-
 def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
     """A reduction of all rows: one vertex that has them as its list."""
     if not len(rows):
@@ -353,15 +350,4 @@ def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
     graph = rows.owner
     program = cell.program(((list, rows.shape),), {})
     assert isinstance(program.kinds[0], List)
-    level = np.array([rows.highest_level() + 1])
-    chunk = Chunk(
-        np.array([graph.n_calls]),
-        np.array([graph.record_values(level)]),
-        level,
-        _NO_ARGUMENT,
-        _NO_ARGUMENT,
-        [Lists(np.array([0, len(rows)]), rows.ids)],
-        NO_DATA,
-    )
-    graph.record_chunk(program, chunk)
-    return Expression(graph, int(chunk.first[0]), program.layout[2][0])
+    return graph.block_of(program).append_list(graph, rows.ids, rows.highest_level() + 1)

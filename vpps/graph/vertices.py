@@ -162,6 +162,9 @@ class Block:
         first = len(levels)
         self.rows.extend((tape.n_calls, first, level, *refs, *ints))
         tape.n_calls += 1
+        if self.cell.single and not lists:  # a bare op, as often as not
+            levels.append(level)
+            return Expression(graph, first, self.results[0])
         levels.extend([level] * len(self.results))
         if lists and not any(lists) and not self._takes_empty:
             # Empty lists tell nothing of their elements' shapes, but now it is known that such calls belong here.
@@ -169,3 +172,14 @@ class Block:
             self._record = None
         results = tuple(Expression(graph, first + k, shape) for k, shape in enumerate(self.results))
         return results[0] if self.cell.single else results
+
+    def append_list(self, graph: Graph, ids: NDArray[np.int64], level: int) -> Expression:
+        """Append a vertex of a cell with one argument, a list, and one result, that is of this level."""
+        tape = self._tape
+        first = len(tape.levels)
+        self.lengths[0].append(len(ids))
+        extend(self.elements[0], np.ascontiguousarray(ids))
+        self.rows.extend((tape.n_calls, first, level))
+        tape.n_calls += 1
+        tape.levels.append(level)
+        return Expression(graph, first, self.results[0])

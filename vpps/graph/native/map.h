@@ -79,7 +79,7 @@ bool read_part(Kinds& from, i64 arity, i64 n_columns, PartOfMap& part)
 // could not do for fear of overlap.
 
 template <class T>
-bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step, i64 low,
+[[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step, i64 low,
                i64 high)
 {
     T least = column[rows[0]], most = least;
@@ -92,7 +92,7 @@ bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n
     return least >= low && most < high;
 }
 
-bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step,
+[[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step,
                    i64 arity, i64 number, i64 width, i64 result, i64 n_all)
 {
     int32_t least = 0, most = 0;
@@ -105,7 +105,7 @@ bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict
     return least >= 0 && most < n_all;
 }
 
-void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 start,
+[[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 start,
                    i64 base, i64 width)
 {
     for (i64 i = 0; i < n; i++) to[i] = start + rows[i];
@@ -139,7 +139,7 @@ bool fill(const PartOfMap& part, i64* to, const Tape* tape, i64 n_all, i64 arity
 }
 
 // The vertices of a kind; without a branch, which nobody could foresee.
-i64 find_rows(const signed char* __restrict kind, i64 n, i64 wanted, int32_t* __restrict rows)
+[[gnu::noinline]] i64 find_rows(const signed char* __restrict kind, i64 n, i64 wanted, int32_t* __restrict rows)
 {
     i64 found = 0;
     for (i64 i = 0; i < n; i++) {
@@ -149,7 +149,7 @@ i64 find_rows(const signed char* __restrict kind, i64 n, i64 wanted, int32_t* __
     return found;
 }
 
-void fill_levels(const int32_t* __restrict heights, i64 n, i64 width, i64* __restrict to)
+[[gnu::noinline]] void fill_levels(const int32_t* __restrict heights, i64 n, i64 width, i64* __restrict to)
 {
     for (i64 k = 0; k < width; k++)
         for (i64 i = 0; i < n; i++) to[i * width + k] = heights[i];
