@@ -115,8 +115,8 @@ class Optimizer:
 
     def hyper(self, step: int) -> NDArray[np.float32]:
         """The floats of `HYPER` for update number `step` (from 1, counted since the moments began)."""
-        values = dict.fromkeys(HYPER, 0.0) | {"lr": self.rate, "weight_decay": self.weight_decay} | self._extra(step)
-        return np.array([values[k] for k in HYPER], np.float32)
+        values = {"lr": self.rate, "weight_decay": self.weight_decay, **self._extra(step)}
+        return np.array([values.get(k, 0.0) for k in HYPER], np.float32)
 
     def _extra(self, step: int) -> dict[str, float]:
         return {}

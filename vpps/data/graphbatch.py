@@ -81,7 +81,7 @@ class GraphBatch:
     def __repr__(self) -> str:
         return f"GraphBatch({len(self)} graphs, {self.n_vertices} vertices)"
 
-    @property
+    @_once
     def n_vertices(self) -> int:
         """The number of vertices."""
         return int(self.offsets[-1])
@@ -180,7 +180,7 @@ class GraphBatch:
         return ragged(self._starts, self._sizes, self.offsets)
 
     def _join(self, array: NDArray[Any], shift: bool = False) -> NDArray[Any] | None:
-        return join(array, self._starts, self._sizes, int(self.offsets[-1]), shift)
+        return join(array, self._starts, self._sizes, self.n_vertices, shift)
 
     def _take(self, array: NDArray[Any]) -> NDArray[Any]:
         if not self._contiguous:

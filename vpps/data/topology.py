@@ -21,7 +21,7 @@ def running_sum(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, sizes[0], sizes[0] + sizes[1], ..."""
     offsets = np.empty(len(sizes) + 1, np.int64)
     offsets[0] = 0
-    sizes.cumsum(out=offsets[1:])
+    sizes.cumsum(0, None, offsets[1:])
     return offsets
 
 

@@ -1,7 +1,8 @@
 """`graph.map`: n vertices recorded in a few calls of NumPy, to be planned as if they had been called one by one.
 
-For small graphs every call of NumPy counts, at up to a microsecond: `take` rather than brackets, `astype` rather than
-`dtype=`, and no look at an array that is known to be what it should be.
+Maps of the usual form are recorded by compiled code where that is there (`vpps.graph.packed`); what follows is for all
+others, and says what is wrong with any. For small graphs every call of NumPy counts, at up to a microsecond: `take`
+rather than brackets, `astype` rather than `dtype=`, and no look at an array that is known to be what it should be.
 """
 
 from __future__ import annotations

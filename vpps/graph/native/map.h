@@ -11,6 +11,7 @@
 namespace {
 
 using std::int32_t;
+using u64 = std::uint64_t;
 
 // A view on an array, of none where the object is none, or not of the wanted form.
 struct View {
@@ -82,27 +83,26 @@ template <class T>
 [[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step, i64 low,
                i64 high)
 {
-    T least = column[rows[0]], most = least;
+    const u64 range = static_cast<u64>(high - low);
+    bool beyond = false;
     for (i64 i = 0; i < n; i++) {
-        const T value = column[rows[i]];
-        least = std::min(least, value);
-        most = std::max(most, value);
+        const i64 value = column[rows[i]];
+        beyond |= static_cast<u64>(value) - static_cast<u64>(low) >= range;
         to[i * step] = value;
     }
-    return least >= low && most < high;
+    return !beyond;
 }
 
 [[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step,
                    i64 arity, i64 number, i64 width, i64 result, i64 n_all)
 {
-    int32_t least = 0, most = 0;
+    bool beyond = false;
     for (i64 i = 0; i < n; i++) {
-        const int32_t child = children[rows[i] * arity + number];
-        least = std::min(least, child);
-        most = std::max(most, child);
+        const i64 child = children[rows[i] * arity + number];
+        beyond |= static_cast<u64>(child) >= static_cast<u64>(n_all);
         to[i * step] = result + width * child;
     }
-    return least >= 0 && most < n_all;
+    return !beyond;
 }
 
 [[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 start,

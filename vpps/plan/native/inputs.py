@@ -98,9 +98,11 @@ class Batch:
 
     def _of_ints(self, ints: Any) -> int:
         """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
-        if type(ints) is list:
-            ints = array("q", ints)
-        return self._address(ints) if len(ints) else 0
+        if not len(ints):
+            return 0
+        found = from_buffer(array("q", ints) if type(ints) is list else ints)
+        self._alive.append(found)
+        return addressof(found)
 
     def _address(self, numbers: Any) -> int:
         """Of the first of some numbers, which stay where they are."""
