@@ -218,3 +218,39 @@ def test_batches_are_joined_alike(which: str, use_recorder: Callable[[str], None
         arrays = (batch.children, batch.kind, batch.levels, batch["word"], batch["label"], batch.roots, batch.order)
         found.append([(a.dtype, a.tolist()) for a in arrays])  # type: ignore[union-attr]
     assert found[0] == found[1]
+
+
+def test_arrays_of_other_layouts_and_types_are_left_to_numpy(nets: Net) -> None:
+    batch = forest(7)[:]
+    graph = vpps.Graph()
+    map_of(graph, nets.cells, batch)
+    expected = everything_of(graph)
+    kind, children, levels = batch.kind, batch.children, batch.levels
+    assert kind is not None
+    assert isinstance(children, np.ndarray)
+    for other in (
+        {"levels": levels.repeat(2)[::2]},
+        {"levels": levels.astype(np.int64)},
+        {"kind": kind.astype(np.int64)},
+        {"kind": kind.repeat(2)[::2]},
+        {"children": np.asfortranarray(children)},
+        {"children": children.astype(np.int64)},
+        {"inputs": {"word": batch["word"].repeat(2)[::2], "label": batch["label"]}},
+        {"inputs": {"word": batch["word"].astype(np.uint32), "label": batch["label"]}},
+    ):
+        graph = vpps.Graph()
+        map_of(graph, nets.cells, batch, **other)
+        assert not is_packed(graph)
+        assert everything_of(graph) == expected
+
+
+@pytest.mark.parametrize("recorder", ["compiled"], indirect=True)
+@pytest.mark.parametrize(
+    "form", [[], [2, 3, 0, 1], [2, 3, 0, 1, 1, 0, 2, 0], [2, 3, 0, 1, 0, 1, 0, 0, 5], [0, 1, 0, 2]]
+)
+def test_a_form_that_says_too_little_or_what_cannot_be_is_refused(form: list[int], recorder: str) -> None:
+    """No array, nor child 2 of two, nor column 0 of none, nor two kinds without saying which."""
+    tape = vpps.Graph()._tape
+    levels, children = np.zeros(3, np.int32), np.zeros((3, 2), np.int32)
+    assert tape.map(np.array(form, np.int64), None, children, levels, ()) is None
+    assert tape.n_calls == len(tape.levels) == 0

@@ -176,8 +176,9 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         const View& column = *columns.back();
         if (!(column.holds_ints(4) || column.holds_ints(8)) || column.length() != n) Py_RETURN_NONE;
     }
+    if (static_cast<i64>(columns.size()) != n_columns || width < 1 || n_kinds < 1 || n_kinds > form.length())
+        Py_RETURN_NONE;
     std::vector<PartOfMap> parts(static_cast<std::size_t>(n_kinds));
-    if (static_cast<i64>(columns.size()) != n_columns) Py_RETURN_NONE;
     for (PartOfMap& part : parts) {
         part.kind = &part - parts.data();
         if (!read_part(from, arity, n_columns, part)) Py_RETURN_NONE;
