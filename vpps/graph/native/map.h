@@ -45,8 +45,9 @@ struct View {
 
 // ---- vertices
 
-// The form of a map (vpps/graph/packed.py): arity, outputs of a vertex, number of columns, number of kinds; then of each
-// kind its vector arguments (number of a child, and which of its results), and its ints (column, lowest, past highest).
+// The form of a map (vpps/graph/packed.py): arity, outputs of a vertex, number of columns, number of kinds; then of
+// each kind how many vector arguments and ints it has, its vector arguments (number of a child, and which of its
+// results), and its ints (column, lowest value, what is past the highest).
 struct Kinds {
     const i64 *at, *end;
 
@@ -76,12 +77,12 @@ bool read_part(Kinds& from, i64 arity, i64 n_columns, PartOfMap& part)
     return true;
 }
 
-// What follows reads from one array and writes to another; numbers are copied out of structures first, which the compiler
-// could not do for fear of overlap.
+// What follows reads from one array and writes to another. Numbers are copied out of structures first, which the
+// compiler could not do for fear of overlap, and each loop has the registers for itself.
 
 template <class T>
-[[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step, i64 low,
-               i64 high)
+[[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to,
+                                 i64 step, i64 low, i64 high)
 {
     const u64 range = static_cast<u64>(high - low);
     bool beyond = false;
@@ -93,8 +94,9 @@ template <class T>
     return !beyond;
 }
 
-[[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 step,
-                   i64 arity, i64 number, i64 width, i64 result, i64 n_all)
+[[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
+                                     i64* __restrict to, i64 step, i64 arity, i64 number, i64 width, i64 result,
+                                     i64 n_all)
 {
     bool beyond = false;
     for (i64 i = 0; i < n; i++) {
@@ -105,8 +107,8 @@ template <class T>
     return !beyond;
 }
 
-[[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n, i64* __restrict to, i64 start,
-                   i64 base, i64 width)
+[[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
+                                     i64* __restrict to, i64 start, i64 base, i64 width)
 {
     for (i64 i = 0; i < n; i++) to[i] = start + rows[i];
     for (i64 i = 0; i < n; i++) to[n + i] = base + width * rows[i];
@@ -156,8 +158,8 @@ bool fill(const PartOfMap& part, i64* to, const Tape* tape, i64 n_all, i64 arity
 }
 
 // map(form, kind, children, levels, columns): makes the values of n vertices and, in one memory, the arrays of each
-// kind's chunk. Returns (memory, its address, first value, highest level, [(kind, vertices, place in the memory), ...]),
-// the kinds in the order of their first vertices.
+// kind's chunk. Returns (memory, its address, first value, highest level, ((kind, vertices, place in the memory),
+// ...)), the kinds in the order of their first vertices.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 5 || !PyTuple_CheckExact(args[4])) Py_RETURN_NONE;
@@ -251,7 +253,8 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 // ---- ranges of rows
 
 // join(source, starts, sizes, to, shift): copies the rows of each range, one range after the other; whether that could
-// be done. With `shift` elements are int32, and to those that are not negative the row is added where their range begins.
+// be done. With `shift` elements are int32, and to those that are not negative the row is added where their range
+// begins; the others become -1.
 PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 5) Py_RETURN_FALSE;
