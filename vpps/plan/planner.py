@@ -18,7 +18,7 @@ from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.memory import Life
 from vpps.plan.passes import Passes, dead_outputs, lazy_batching
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread
-from vpps.plan.passes.lazy_batching import Part
+from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.passes.nodes import Note, compiled
 from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, encode_parts
@@ -133,6 +133,8 @@ class Planner:
         memory that others get when its stage is over."""
         if not self.passes.streaming or self.schedule.exclusive:
             return False
+        if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
+            return False  # nothing goes level by level that could wait
         cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
         given_back = (
             self.templates_of(parts, training=training)[0]
