@@ -29,7 +29,7 @@ from vpps.graph.operand import Expression
 from vpps.graph.packed import record_packed
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats
-from vpps.graph.structure import Children, check_children, read_children, read_kinds
+from vpps.graph.structure import Children, check_children, read_children, read_kinds, trusted_levels
 from vpps.graph.vertex import Child, Input, Kinds, Source, Vertex, trace_cells
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def record_map(
         kinds = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
         made[0].maps[key] = kinds
     if trusted:
-        heights = np.asarray(levels).astype(np.int64)
+        heights = trusted_levels(levels, structure, n)
     elif structure is not None:
         heights = check_children(structure, n)
     else:

@@ -15,7 +15,7 @@ from vpps.graph.rowwise import checked_offsets
 from vpps.graph.vertex import CSR
 
 SHOWN = 8
-"""Chunk of a cycle that an error names."""
+"""Vertices of a cycle that an error names."""
 
 
 @dataclass(slots=True)
@@ -76,6 +76,16 @@ def read_children(given: Any, trusted: bool) -> Children | None:
     return Children(table.shape[1], table)
 
 
+def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
+    """Levels as given; that nothing outside the map is meant is checked, for the rest the caller vouches."""
+    found: Ints = np.asarray(levels).astype(np.int64)
+    if found.shape != (n,):
+        raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
+    if children is not None:
+        check_range(children, n)
+    return found
+
+
 def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
     if array.size == 0 and array.dtype.kind == "f":  # an empty list
         return array.astype(np.int64)
@@ -84,8 +94,8 @@ def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
     return array
 
 
-def check_children(children: Children, n: int) -> Ints:
-    """Raise unless children are vertices of the map and nobody its own descendant; returns the levels."""
+def check_range(children: Children, n: int) -> None:
+    """Raise unless children are vertices of the map."""
     count = len(children.table) if children.ends is None else len(children.ends) - 1
     if count != n:
         raise ShapeError(f"graph.map: children of {count} vertices, but there are {n}")
@@ -98,6 +108,11 @@ def check_children(children: Children, n: int) -> Ints:
             f"graph.map: vertex {vertex} has child {int(flat[wrong])}; children are vertices of the map, "
             f"0 to {n - 1}, or -1 for none"
         )
+
+
+def check_children(children: Children, n: int) -> Ints:
+    """Raise unless children are vertices of the map and nobody its own descendant; returns the levels."""
+    check_range(children, n)
     parents, below = children.edges()
     levels = find_levels(n, parents, below)
     if n and int(levels.min()) < 0:

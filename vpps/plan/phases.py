@@ -64,6 +64,7 @@ def encode_parts(
     made: dict[int, PartTemplates] = {}
     numbers = {part.batching: k for k, part in enumerate(parts)}
     handed: dict[tuple[Batching, int], tuple[int, Beside, View]] = {}  # by what crosses: who hands it back, and where
+    crossed = {(c.batching, c.output) for part in parts for c in part.crossings}
     for k in reversed(range(len(parts))):  # readers first
         part = parts[k]
         beside: dict[Beside | BesideGradient, tuple[int, View]] = {}
@@ -74,7 +75,11 @@ def encode_parts(
                 taken_back[output] = made[reader].cell.lowered.slabs[view.slab].width
                 made[reader].cell.handed_back.remove((key, view))
                 beside[BesideGradient(output)] = reader, view
-        dead = [output for output, k in enumerate(part.outputs) if k in unread]
+        dead = [
+            output
+            for output, k in enumerate(part.outputs)
+            if k in unread and (part.batching, output) not in crossed  # what other parts read has a gradient
+        ]
         cell = encode(part.cell, part.first_crossing, taken_back, training, dead)
         for position, crossing in enumerate(part.crossings, start=part.first_crossing):
             key = Beside(position)
@@ -88,7 +93,7 @@ def encode_parts(
             view = made[other].cell.lowered.outputs[crossing.output]
             assert view.slab >= 0
             made[k].beside[Beside(position)] = other, view
-            if part.batching is Batching.LAZY and crossing.batching is Batching.LEVEL:
+            if part.batching is Batching.LAZY:  # in one step, whatever steps computed it
                 made[other].cell.read_whole.add(view.slab)
     return [made[k] for k in range(len(parts))]
 

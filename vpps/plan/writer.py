@@ -295,6 +295,7 @@ class ScriptWriter:
     def _meet(self) -> None:
         """A barrier of all groups. Whose group alone has come to one just before leaves that out."""
         for stream in self.streams:
+            assert not stream.signalled, "a pause ends at a barrier of the group"
             if stream.unmet:
                 stream.add(SIGNALS[self.groups], (None, None, self.n_barriers, self._why, self.during))
                 self._meetings += self.n_vps

@@ -89,7 +89,7 @@ class _State:
         self.handle = handle
         self.pid = os.getpid()
         self.alive: list[Any] = []  # memory that a launch in flight uses
-        self.table: Any = None  # of tails
+        self.tables: list[Any] = []  # of tails; the last one is what the threads have
 
     def shutdown(self) -> None:
         """Wait for the launch in flight and end the threads, in one call that Ctrl-C cannot leave half done: the pool
@@ -199,13 +199,17 @@ class CpuMachine:
         if not new:
             return
         check_numbers(spec.tails | self._tails.keys())
-        self._entries.extend(_entries(build_tails(new, self._timeline)))
-        self._tails.update(dict.fromkeys(new))
-        table = (_TailEntry * (len(self._entries) + 1))()  # the last one stays zero: it runs nothing
-        for entry, (number, address) in zip(table, self._entries, strict=False):
+        entries = [*self._entries, *_entries(build_tails(new, self._timeline))]
+        table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
+        for entry, (number, address) in zip(table, entries, strict=False):
             entry.number, entry.run = number, address
+        # Ctrl-C may come between any two of these: the table that the threads have must not go, and what is not in it
+        # must not be thought to be.
+        self._state.tables.append(table)
         self._state.lib.vpps_set_tails(self._state.handle, table)
-        self._state.table = table
+        del self._state.tables[:-1]
+        self._entries = entries
+        self._tails.update(dict.fromkeys(new))
 
     def wait(self, number: int | None = None) -> Failure | None:
         """Wait for the launch to end. None if all went well."""

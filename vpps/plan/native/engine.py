@@ -246,8 +246,12 @@ class Engine:
 
     def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
         batch = Batch(graph, self._cell)
-        if batch.n_blocks > MAX_BLOCKS:
-            return None
+        try:
+            return self._plan_batch(batch, wanted) if batch.n_blocks <= MAX_BLOCKS else None
+        finally:
+            batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
+
+    def _plan_batch(self, batch: Batch, wanted: NDArray[np.int64]) -> Found | None:
         call = self._call
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)

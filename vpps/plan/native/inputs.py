@@ -53,6 +53,10 @@ class Batch:
         self._description = array("q", found)
         self.at = self._description.buffer_info()[0]
 
+    def release(self) -> None:
+        """Let go of the arrays: their addresses are used no more, and they may grow."""
+        self._alive.clear()
+
     def _one_by_one(self, block: Block, found: list[int]) -> None:
         ints, width = block.rows, block.width
         rows = self._of_ints(ints)

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <exception>
 #include <memory>
 
 namespace {
@@ -88,8 +89,6 @@ public:
         const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits, training, call->chunk_rows);
         if (unknown >= 0)
             return ask_for(unknown);
-        if (!rows_of_.led())
-            return NOT_MINE;
         call->n_all_values = rows_of_.n_values;
         if (rows_of_.n_values > call->room_for_values)
             return MORE_MEMORY;
@@ -791,4 +790,11 @@ EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 free)
     static_cast<Planner*>(planner)->add_pair(pair, free != 0);
 }
 
-EXPORT i64 vpps_plan(void* planner, Call* call) { return static_cast<Planner*>(planner)->plan(call); }
+EXPORT i64 vpps_plan(void* planner, Call* call)
+{
+    try {
+        return static_cast<Planner*>(planner)->plan(call);
+    } catch (const std::exception&) {  // no memory: NumPy says so in the user's words
+        return NOT_MINE;
+    }
+}

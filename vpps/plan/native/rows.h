@@ -99,17 +99,6 @@ public:
             key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
     }
 
-    // Whether parts that stream have one that runs by level beside them, whose order of rows they take.
-    bool led() const
-    {
-        for (const Parts* parts : of_whole_)
-            for (const Part& part : *parts)
-                if (part.streams &&
-                    std::none_of(parts->begin(), parts->end(), [](const Part& p) { return p.batching == LEVEL; }))
-                    return false;
-        return true;
-    }
-
     void arrange(const Graph& graph, bool skip_rest)
     {
         i64 next = 0;

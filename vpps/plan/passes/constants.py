@@ -185,6 +185,8 @@ class _Folding:
             shape = self.nodes[part].shape
             rows = shape[0] if shape else 1
             if before <= start and stop <= before + rows:
+                if self.nodes[part].domain != node.domain:
+                    return None  # a value of the vertex, where a row per list element is wanted
                 if shape == node.shape:
                     return part
                 if not shape:
