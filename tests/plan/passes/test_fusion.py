@@ -410,7 +410,7 @@ class TestScripts:
         with vpps.Handle(net.model, target="cpu", vps=2, passes=FUSED, verify=False) as handle:
             handle.gradients(graph, loss)
             lib, machine = handle._machine._state.lib, handle._machine._state.handle  # type: ignore[attr-defined]
-            lib.vpps_set_tails(machine, (type(handle._machine._state.table)._type_ * 1)())  # type: ignore[attr-defined]
+            lib.vpps_set_tails(machine, (type(handle._machine._state.tables[-1])._type_ * 1)())  # type: ignore[attr-defined]
             with pytest.raises(vpps.KernelError, match=r"stopped at word \d+ .* cell 'gated'"):
                 handle.gradients(graph, loss)
 
