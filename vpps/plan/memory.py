@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vpps.graph.arrays import Ints
+from vpps.graph.levels import ragged
 from vpps.plan.distribution import ALIGN, aligned
-from vpps.plan.topology import ragged
 
 if TYPE_CHECKING:
     from vpps.plan.lower import LoweredCell

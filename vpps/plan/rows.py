@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from vpps.graph.arrays import BlockArrays
 from vpps.graph.arrays import Ints as IntArray
+from vpps.graph.levels import ragged
 from vpps.ops import size
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
@@ -25,7 +26,6 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import ragged
 
 
 class BlockPlan:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpps.errors import GraphError
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.graph import Graph
+from vpps.graph.levels import ragged
 from vpps.graph.trace import TracedCell
 from vpps.plan.recurrence import Recurrence
 
@@ -104,14 +105,6 @@ class Topology:
             for _, values in b.operands():
                 used[self.value_call[values]] = True
         return bool(used.all())
-
-
-def ragged(ends: Ints, rows: Ints) -> Ints:
-    """Positions of the elements of the given rows of a CSR structure, row after row."""
-    starts = ends[rows]
-    lengths = ends[rows + 1] - starts
-    begin = np.cumsum(lengths) - lengths
-    return np.repeat(starts - begin, lengths) + np.arange(int(lengths.sum()))
 
 
 # ---- policies: the stage of every vertex
