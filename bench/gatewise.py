@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from models import Trainer
 
 import vpps
 from vpps.data import GraphSet
@@ -22,7 +23,7 @@ TREE_GATES = ("i", "f_left", "f_right", "o", "u")
 CHAIN_GATES = ("i", "f", "o", "u")
 
 
-class Gatewise:
+class Gatewise(Trainer):
     """What both have in common: a model, graphs that are data, and steps."""
 
     def __init__(self, graphs: GraphSet, words: int, classes: int, hidden: int) -> None:
@@ -32,7 +33,6 @@ class Gatewise:
         self.words = self.model.lookup("words", (words, hidden))
         self.Wo, self.bo = self.model.parameter("Wo", (classes, hidden)), self.model.parameter("bo", (classes,))
         self.cells: list[Callable[[], None]]
-        self.handle: vpps.Handle
 
     def biases(self, gates: Sequence[str], prefix: str) -> dict[str, vpps.Parameter]:
         """A vector per gate."""
@@ -61,34 +61,12 @@ class Gatewise:
         losses = graph.map(self.cells, kind=graphs.kind, children=graphs.children, inputs=inputs, levels=graphs.levels)
         return graph, vpps.sum(losses) * (1.0 / len(graphs))
 
-    def step(self, batch: Sequence[int]) -> None:
-        """Train on one mini-batch; returns while the kernel runs."""
-        self.run(self.graph(batch))
-
-    def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
-        """The rest of a step."""
-        self.handle.fb(*graph)
-
-    def planned(self) -> int:
-        """When the latest script was complete (`time.perf_counter_ns`)."""
-        plan = self.handle._plan
-        assert plan is not None
-        return plan.encoded[1]
-
     @property
     def barriers(self) -> int:
         """Of the latest step."""
         plan = self.handle._plan
         assert plan is not None
         return plan.n_barriers
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
-        return self.handle.sync_get_latest_loss()
-
-    def close(self) -> None:
-        """Stop the virtual processors."""
-        self.handle.close()
 
 
 class GatewiseTreeLstm(Gatewise):

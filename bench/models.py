@@ -23,7 +23,43 @@ class Node(NamedTuple):
     label: int
 
 
-class VppsTreeLstm:
+class Trainer:
+    """What the programs of vpps share: a handle, and a step as the benches take it apart.
+
+    Attributes:
+        handle: made by the program when its parameters are there.
+    """
+
+    handle: vpps.Handle
+
+    def graph(self, batch: Sequence[Any]) -> tuple[vpps.Graph, vpps.Expression]:
+        """Record a mini-batch; returns it with its loss."""
+        raise NotImplementedError
+
+    def step(self, batch: Sequence[Any]) -> None:
+        """Train on one mini-batch; returns while the kernel runs."""
+        self.run(self.graph(batch))
+
+    def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
+        """The rest of a step."""
+        self.handle.fb(*graph)
+
+    def planned(self) -> int:
+        """When the latest script was complete (`time.perf_counter_ns`): what follows is the kernel's."""
+        plan = self.handle._plan
+        assert plan is not None
+        return plan.encoded[1]
+
+    def loss(self) -> float:
+        """Loss of the latest step, before its update; waits for it."""
+        return self.handle.sync_get_latest_loss()
+
+    def close(self) -> None:
+        """Stop the virtual processors."""
+        self.handle.close()
+
+
+class VppsTreeLstm(Trainer):
     """Trains the Tree-LSTM whose equations and weights are in `treelstm.py`, recording a call of a cell per node."""
 
     def __init__(
@@ -70,20 +106,6 @@ class VppsTreeLstm:
         """The tree as the loop below wants it. Made once per tree, as a data loader would, outside the timing."""
         return [Node(*node) for node in zip(tree.words, tree.left, tree.right, tree.labels, strict=True)]
 
-    def step(self, batch: Sequence[list[Node]]) -> None:
-        """Train on one mini-batch; returns while the kernel runs."""
-        self.run(self.graph(batch))
-
-    def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
-        """The rest of a step."""
-        self.handle.fb(*graph)
-
-    def planned(self) -> int:
-        """When the latest script was complete (`time.perf_counter_ns`): what follows is the kernel's."""
-        plan = self.handle._plan
-        assert plan is not None
-        return plan.encoded[1]
-
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
         """Record a mini-batch; returns it with its loss."""
         graph = vpps.Graph()
@@ -99,14 +121,6 @@ class VppsTreeLstm:
                 states.append((c, h))
                 losses.append(loss)
         return graph, vpps.sum(losses) * (1.0 / len(batch))
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
-        return self.handle.sync_get_latest_loss()
-
-    def close(self) -> None:
-        """Stop the virtual processors."""
-        self.handle.close()
 
 
 class VppsBulkTreeLstm(VppsTreeLstm):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from models import Node, TreesAsData, VppsTreeLstm
+from models import Node, Trainer, TreesAsData, VppsTreeLstm
 from numpy.typing import NDArray
 from trees import Tree
 
 import vpps
 
 
-class VppsTreeFc:
+class VppsTreeFc(Trainer):
     """Trains Tree-FC by SGD, recording a call of a cell per node."""
 
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, threads: int) -> None:
@@ -39,20 +39,6 @@ class VppsTreeFc:
         """The tree as the loop below wants it, outside the timing."""
         return VppsTreeLstm.prepare(tree)
 
-    def step(self, batch: Sequence[list[Node]]) -> None:
-        """Train on one mini-batch; returns while the kernel runs."""
-        self.run(self.graph(batch))
-
-    def run(self, graph: tuple[vpps.Graph, vpps.Expression]) -> None:
-        """The rest of a step."""
-        self.handle.fb(*graph)
-
-    def planned(self) -> int:
-        """When the latest script was complete (`time.perf_counter_ns`): what follows is the kernel's."""
-        plan = self.handle._plan
-        assert plan is not None
-        return plan.encoded[1]
-
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
         """Record a mini-batch; returns it with its loss."""
         graph = vpps.Graph()
@@ -63,14 +49,6 @@ class VppsTreeFc:
                 states.append(graph.lookup(self.words, word) if left < 0 else self.inner(states[left], states[right]))
             losses.append(self.root_loss(states[-1], tree[-1].label))
         return graph, vpps.sum(losses) * (1.0 / len(batch))
-
-    def loss(self) -> float:
-        """Loss of the latest step, before its update; waits for it."""
-        return self.handle.sync_get_latest_loss()
-
-    def close(self) -> None:
-        """Stop the virtual processors."""
-        self.handle.close()
 
 
 class VppsBulkTreeFc(VppsTreeFc):
