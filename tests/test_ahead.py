@@ -167,7 +167,10 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes() -> None:
     with vpps.Handle(model, vpps.Adam(), target="cpu", vps=2, ema=0.9) as handle:
         text = handle.explain()
         handle.fb(*example)
-        assert handle.explain().startswith(text)  # then come memory and cells
+        again = handle.explain()
+        assert again.startswith(text + "peak  ")  # then come memory and cells, and nothing else has changed
+        assert {"cell TreeLSTMSentiment.leaf", "cell tree_lstm.inner"} <= set(again.splitlines())
+        assert handle.explain() == again
         memory = handle.memory
     for p in model:
         assert any(line.startswith(p.name) for line in text.splitlines())
