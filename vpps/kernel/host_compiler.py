@@ -121,12 +121,23 @@ def build_tails(tails: Sequence[Tail], timeline: bool = False) -> Path:
 
 
 def _compiled(source: str, tile: Tile, what: str) -> Path:
-    """Path of the library of a source."""
+    """Path of the library of a source for this processor."""
+    return build_library(source, what, (*FLAGS, *ISA_FLAGS[tile.isa]), *sorted(cpu_features()))
+
+
+def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str) -> Path:
+    """A shared library, compiled unless the cache has it.
+
+    Args:
+        what: the source is, for messages.
+        flags: of the compiler.
+        depends_on: what else the library depends on, besides source, flags, compiler and kind of machine.
+
+    Raises:
+        CompileError: no compiler, or it rejects the source (the message shows its first complaints).
+    """
     command = tuple(compiler())
-    flags = (*FLAGS, *ISA_FLAGS[tile.isa])
-    key = key_of(
-        source, shlex.join([*command, *flags]), compiler_version(command), platform.machine(), *sorted(cpu_features())
-    )
+    key = key_of(source, shlex.join([*command, *flags]), compiler_version(command), platform.machine(), *depends_on)
 
     def build(text: Path, binary: Path) -> None:
         run = subprocess.run(

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import platform
-import shlex
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -23,8 +20,7 @@ from vpps.graph import ranges, vertices
 from vpps.graph.cell import Cell
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, in_progress
-from vpps.kernel.cache import cached, key_of
-from vpps.kernel.host_compiler import compiler, compiler_version
+from vpps.kernel.host_compiler import build_library
 from vpps.model import Lookup
 
 _log = logging.getLogger(__name__)
@@ -70,18 +66,8 @@ def build() -> Path:
         CompileError: this Python cannot use it, there is no compiler or no header, or the source is rejected.
     """
     headers = check_python()
-    command = (*compiler(), *FLAGS, *MORE_FLAGS, f"-I{headers}")
-    key = key_of(
-        source(), shlex.join(command), compiler_version(tuple(compiler())), platform.machine(), sys.version,
-        str(sysconfig.get_config_var("SOABI")),
-    )  # fmt: skip
-
-    def compile_it(text: Path, binary: Path) -> None:
-        run = subprocess.run([*command, str(text), "-o", str(binary)], capture_output=True, text=True, check=False)
-        if run.returncode or not binary.is_file():
-            raise CompileError(f"{shlex.join(command)} rejected the recorder's source:\n{run.stderr[:2000]}")
-
-    return cached(key, ".so", source(), compile_it)
+    flags = (*FLAGS, *MORE_FLAGS, f"-I{headers}")
+    return build_library(source(), "the recorder's source", flags, sys.version, str(sysconfig.get_config_var("SOABI")))
 
 
 def load() -> ModuleType:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import platform
 import re
-import shlex
-import subprocess
 import threading
 from functools import cache
 from pathlib import Path
 
 from vpps.config import PLANNER
 from vpps.errors import CompileError, HandleError
-from vpps.kernel.cache import cached, key_of, load_library
-from vpps.kernel.host_compiler import compiler, compiler_version
+from vpps.kernel.cache import load_library
+from vpps.kernel.host_compiler import build_library
 
 _log = logging.getLogger(__name__)
 
@@ -48,17 +45,7 @@ def build() -> Path:
     Raises:
         CompileError: no compiler, or it rejects the source.
     """
-    command = tuple(compiler())
-    key = key_of(source(), shlex.join([*command, *FLAGS]), compiler_version(command), platform.machine())
-
-    def compile_it(text: Path, binary: Path) -> None:
-        run = subprocess.run(
-            [*command, *FLAGS, str(text), "-o", str(binary)], capture_output=True, text=True, check=False
-        )
-        if run.returncode or not binary.is_file():
-            raise CompileError(f"{shlex.join(command)} rejected the planner's source:\n{run.stderr[:2000]}")
-
-    return cached(key, ".so", source(), compile_it)
+    return build_library(source(), "the planner's source", FLAGS)
 
 
 def _load(path: Path) -> ctypes.CDLL:
