@@ -95,7 +95,7 @@ class TestErrors:
 
     def test_of_what_is_forced_and_does_not_fit_are_those_of_the_planner(self) -> None:
         model, example = small()
-        nowhere = {f"{name}{role}": "L2" for name in ("tree_lstm/U", "tree_lstm/W", "Wo") for role in ("", "^T")}
+        nowhere = {f"{name}{role}": "L2" for name in ("tree_lstm/U", "tree_lstm/W", "output/W") for role in ("", "^T")}
         text = refused(model, example, error=vpps.CapacityError, sms=2, gradients="registers", tiers=nowhere)
         assert "no trained matrix is on the chip" in text
 

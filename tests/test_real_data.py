@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.data import Tree, Vocabulary, read_trees
+from vpps.data import GraphBatch, read_treebank
+from vpps.data.lines import Part
 from vpps.reference import Reference, weights_of
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
@@ -19,8 +20,8 @@ BATCH_SIZE = 16
 MAJORITY_CLASS = 0.262  # share of the most frequent label among the roots of dev
 
 
-def batch_loss(task: TreeLSTMSentiment, graph: vpps.Graph, batch: list[Tree]) -> vpps.Expression:
-    return vpps.sum([task.loss(graph, t) for t in batch]) * (1 / len(batch))
+def batch_loss(task: TreeLSTMSentiment, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+    return task.loss(graph, batch) * (1 / len(batch))
 
 
 def test_first_200_losses_follow_the_reference(
@@ -28,11 +29,9 @@ def test_first_200_losses_follow_the_reference(
 ) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify scripts; these are long
     steps = 200
-    trees = read_trees(real_data("sst/train.txt"))[: steps * BATCH_SIZE]
-    vocabulary = Vocabulary.from_sentences(t.tokens for t in trees)
-    trees = [vocabulary.encode(t) for t in trees]
+    trees = read_treebank(Part(real_data("sst/train.txt"), 0, steps * BATCH_SIZE), min_count=1)
     model = vpps.Model(seed=1)
-    task = TreeLSTMSentiment(model, len(vocabulary), embedding=256, hidden=256)
+    task = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=256, hidden=256)
     optimizer = vpps.Adam(lr=1e-3)
     weights = weights_of(model)
     moments = {k: [np.zeros_like(w) for _ in optimizer.moments] for k, w in weights.items()}
@@ -57,24 +56,20 @@ def test_three_epochs_beat_the_majority_class(
     real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")
-    train = read_trees(real_data("sst/train.txt"))[:2000]
-    dev = read_trees(real_data("sst/dev.txt"))
-    assert np.bincount([t.labels[-1] for t in dev]).max() / len(dev) == pytest.approx(MAJORITY_CLASS, abs=1e-3)
-    vocabulary = Vocabulary.from_sentences((t.tokens for t in train), min_count=2)
-    train, dev = [vocabulary.encode(t) for t in train], [vocabulary.encode(t) for t in dev]
+    train = read_treebank(Part(real_data("sst/train.txt"), 0, 2000))
+    dev = read_treebank(real_data("sst/dev.txt"), like=train)
+    labels = dev[:]["label"][dev[:].roots]
+    assert np.bincount(labels).max() / len(dev) == pytest.approx(MAJORITY_CLASS, abs=1e-3)
     model = vpps.Model(seed=1)
-    task = TreeLSTMSentiment(model, len(vocabulary), embedding=256, hidden=256)
-    rng = np.random.default_rng(1)
+    task = TreeLSTMSentiment(model, len(train.vocabularies["word"]), embedding=256, hidden=256)
     with vpps.Handle(model, vpps.Adam(lr=3e-3)) as handle:
-        for _ in range(3):
-            order = rng.permutation(len(train))
-            for start in range(0, len(train), BATCH_SIZE):
+        for epoch in range(3):
+            for batch in train.batches(BATCH_SIZE, epoch=epoch):
                 graph = vpps.Graph()
-                handle.fb(graph, batch_loss(task, graph, [train[i] for i in order[start : start + BATCH_SIZE]]))
+                handle.fb(graph, batch_loss(task, graph, batch))
         right = 0
-        for start in range(0, len(dev), 64):
-            batch = dev[start : start + 64]
+        for batch in dev.batches(64, shuffle=False):
             graph = vpps.Graph()
-            logits = handle.forward(graph, [task.logits(graph, t)[-1] for t in batch])
-            right += sum(int(x.argmax() == t.labels[-1]) for x, t in zip(logits, batch, strict=True))
+            (logits,) = handle.forward(graph, [task.logits(graph, batch, root_only=True)])
+            right += int((logits.argmax(axis=1) == batch["label"][batch.roots]).sum())
     assert right / len(dev) >= 0.30

@@ -21,7 +21,7 @@ def rendered() -> str:
     headers are named, not there: their text is in templates/."""
     model, example = tree_lstm(8, embedding=8)
     gpu = dataclasses.replace(known_device("H200"), name="small GPU", sms=2)
-    options = vpps.ChipOptions(tiers={"tree_lstm/W^T": "shared", "Wo": "L2"})
+    options = vpps.ChipOptions(tiers={"tree_lstm/W^T": "shared", "output/W": "L2"})
     update = Update(vpps.Adam(), 1, 1, None)
     spec, _, _ = next(specs(model, example, gpu, gpu.sms, update, 2, options, passes=vpps.Passes()))
     return render_cuda(spec, named=True)

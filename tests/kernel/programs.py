@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import vpps
 from vpps.ahead import Example
-from vpps.data import Vocabulary, synthetic_treebank
+from vpps.data import graphs_of_trees, synthetic_treebank
 from vpps.nn import LSTM
 from vpps.zoo import TreeLSTMSentiment
 
 
 def tree_lstm(hidden: int, embedding: int = 256) -> tuple[vpps.Model, Example]:
     """The Tree-LSTM of the zoo, a loss at every node."""
-    bank = synthetic_treebank(n_train=3, n_dev=1)
-    vocabulary = Vocabulary.from_sentences(tree.tokens for tree in bank.train)
+    trees = graphs_of_trees(synthetic_treebank(n_train=3, n_dev=0).train, min_count=1)
     model = vpps.Model(seed=1)
-    net = TreeLSTMSentiment(model, len(vocabulary), embedding=embedding, hidden=hidden)
+    net = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=embedding, hidden=hidden)
     graph = vpps.Graph()
-    return model, (graph, vpps.sum([net.loss(graph, vocabulary.encode(tree)) for tree in bank.train]))
+    return model, (graph, net.loss(graph, trees[:]))
 
 
 def bilstm_tagger(hidden: int = 256, n_tags: int = 9) -> tuple[vpps.Model, Example]:

@@ -35,29 +35,47 @@ _LR_TEXT = ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.ite
 Epochs = Annotated[int, typer.Option(min=1, help="Train until so many epochs are done, resumed ones included.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples per update.")]
 LearningRate = Annotated[float | None, typer.Option(min=0.0, show_default=_LR_TEXT, help="Learning rate.")]
-Optimizer = Annotated[OptimizerName, typer.Option(help="Update rule.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N training examples.", metavar="N")]
-Seed = Annotated[int, typer.Option(min=0, help="Initial weights and the order of the data follow from it.")]
+ClipNorm = Annotated[float | None, typer.Option(min=0.0, help="Scale gradients of a larger global norm down to it.")]
+Rule = Annotated[OptimizerName, typer.Option(help="Update rule.")]
+Patience = Annotated[
+    int | None,
+    typer.Option(min=1, help="Stop when the first score has not become better for so many epochs.", metavar="N"),
+]
 Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors; by default as many as the target likes.")]
 Checkpoint = Annotated[
-    Path | None, typer.Option(dir_okay=False, help="Write model, optimizer state and settings here after every epoch.")
+    Path | None,
+    typer.Option(
+        dir_okay=False,
+        help="Write model, optimizer state and settings here after every epoch, and the model with the best score "
+        "beside it, as NAME.best.",
+    ),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue from --checkpoint; options not given are as they were then.")
 ]
 
 
+class TargetName(StrEnum):
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    SIMT = "simt"
+
+
+Target = Annotated[TargetName, typer.Option(help="What runs the kernel.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """The values of the options above. `data` is a directory; None stands for built-in synthetic data."""
+    """The options of the training loop, which all tasks have."""
 
-    data: Path | str | None
-    epochs: int
-    batch_size: int
-    lr: float | None
-    optimizer: OptimizerName | str
-    limit: int | None
-    seed: int
-    vps: int | None
-    checkpoint: Path | None
-    resume: bool
+    epochs: Epochs = 10
+    batch_size: BatchSize = 16
+    optimizer: Rule = OptimizerName.ADAM
+    lr: LearningRate = None
+    clip_norm: ClipNorm = None
+    patience: Patience = None
+    target: Target = TargetName.AUTO
+    vps: Vps = None
+    checkpoint: Checkpoint = None
+    resume: Resume = False

@@ -26,12 +26,14 @@ class SavedRun:
         epoch: number of finished epochs.
         settings: the command's options by name.
         state: what the task derived from its data (vocabulary, number of classes).
+        best: the best score so far and its epoch.
     """
 
     task: str
     epoch: int
     settings: dict[str, Any]
     state: dict[str, Any]
+    best: dict[str, Any]
 
     def save(self, model: vpps.Model, path: Path) -> None:
         """Writes the model with this in its metadata, atomically."""
@@ -55,7 +57,7 @@ class SavedRun:
 
 
 def resolve(ctx: typer.Context, fixed: Collection[str]) -> tuple[dict[str, Any], SavedRun | None]:
-    """The options of this run by name, and where it continues from.
+    """The options of this run by name, the task's settings among them, and where it continues from.
 
     On `--resume` an option that was not given is what the checkpoint says.
 

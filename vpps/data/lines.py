@@ -9,6 +9,8 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from os import PathLike, fspath
 
 from vpps.errors import DataError
@@ -17,12 +19,46 @@ words_in = re.compile(r"[^ \t]+").findall
 """The words of a line."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Lines `first` to `end - 1` of a file, counted from 0, or to its end. Readers take it in place of a path."""
+
+    path: str | PathLike[str]
+    first: int = 0
+    end: int | None = None
+
+    def __fspath__(self) -> str:
+        return fspath(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[Part, Part]:
+    """A file's beginning to train on, and the last `fraction` of its lines to judge by; blank ones count.
+
+    Raises:
+        DataError: the file cannot be read, or has too few lines for both.
+    """
+    n = sum(1 for _ in read_lines(path))
+    cut = n - round(fraction * n)
+    if not 0 < cut < n:
+        raise DataError(f"{path}: {n} lines are too few to hold out {fraction:.0%} of them")
+    return Part(path, 0, cut), Part(path, cut)
+
+
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
     """Every line with its number from 1, without its end. A name that ends in `.gz` is decompressed.
+
+    Args:
+        path: a file, or a `Part` of one.
 
     Raises:
         DataError: the file cannot be read or decompressed, or a line is not UTF-8.
     """
+    if isinstance(path, Part):
+        yield from islice(read_lines(path.path), path.first, path.end)
+        return
     try:
         with gzip.open(path, "rb") if fspath(path).endswith(".gz") else open(path, "rb") as file:
             for number, line in enumerate(file, start=1):

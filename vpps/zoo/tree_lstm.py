@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import vpps
-from vpps.data.treebank import Tree
+from vpps.data import GraphBatch
 from vpps.errors import DataError
-from vpps.nn.tree_lstm import NaryTreeLSTM, State
+from vpps.nn import Linear, NaryTreeLSTM
+from vpps.nn.tree_lstm import State
 
 
 class TreeLSTMSentiment:
     """Word embeddings at the leaves, a Tree-LSTM up the tree, a linear classifier at every node.
 
     Args:
-        model: the parameters go here: "words", "tree_lstm/...", "Wo", "bo".
+        model: the parameters go here: "words", "tree_lstm/...", "output/...".
         n_words: rows of the embedding table, `len(vocabulary)`.
         n_classes: labels are 0 to n_classes - 1.
         embedding: length of a word vector.
@@ -32,53 +35,50 @@ class TreeLSTMSentiment:
     ) -> None:
         self.words = model.lookup("words", (n_words, embedding))
         self.tree_lstm = NaryTreeLSTM(model, embedding, hidden, arity)
-        self.Wo = model.parameter("Wo", (n_classes, hidden))
-        self.bo = model.parameter("bo", (n_classes,), init="zeros")
+        self.output = Linear(model, hidden, n_classes, name="output")
 
     @vpps.cell
     def leaf(self, word: int) -> State:
         """(h, c) of a word."""
         return self.tree_lstm.leaf(vpps.lookup(self.words, word))
 
-    def states(self, graph: vpps.Graph, tree: Tree) -> list[vpps.Expression]:
-        """The hidden state h of every node, in post-order.
+    @vpps.cell
+    def inner(self) -> State:
+        """(h, c) of a phrase, from those of its parts; a missing part reads zeros."""
+        hs, cs = zip(*(vpps.gather(k) for k in range(self.tree_lstm.arity)), strict=True)
+        return self.tree_lstm.inner(*hs, *cs)
+
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The hidden state h of every node.
 
         Args:
-            tree: with word indices, from `Vocabulary.encode`.
+            batch: of a set that `vpps.data.read_treebank` made: kinds leaf and inner, columns word and label.
 
         Raises:
-            DataError: the tree has no word indices, or a node more than `arity` children.
+            DataError: the set has room for another number of children than the network.
         """
         arity = self.tree_lstm.arity
-        hs: list[vpps.Expression] = []
-        cs: list[vpps.Expression] = []
-        for word, children in tree.nodes():
-            if not children:
-                h, c = graph.call(self.leaf, word)
-            else:
-                if len(children) > arity:
-                    raise DataError(f"node {len(hs)} has {len(children)} children, the model takes {arity}: {tree}")
-                missing = [graph.zeros(self.tree_lstm.hidden_size)] * (arity - len(children))
-                h, c = self.tree_lstm.inner(*(hs[k] for k in children), *missing, *(cs[k] for k in children), *missing)
-            hs.append(h)
-            cs.append(c)
-        return hs
-
-    def logits(self, graph: vpps.Graph, tree: Tree) -> list[vpps.Expression]:
-        """The unnormalised log-probabilities of the classes at every node, in post-order: `[-1]` is the root's."""
-        return [self.classify(h) for h in self.states(graph, tree)]
-
-    def loss(self, graph: vpps.Graph, tree: Tree, root_only: bool = False) -> vpps.Expression:
-        """The cross entropy at the root, or its sum over all nodes; a scalar. Raises as `states` does."""
-        nodes = list(zip(self.states(graph, tree), tree.labels.tolist(), strict=True))
-        return vpps.sum([self.node_loss(h, label) for h, label in nodes[-1 if root_only else 0 :]])
-
-    @vpps.cell
-    def classify(self, h: vpps.Expression) -> vpps.Expression:
-        """Logits of shape (n_classes,) from a state of shape (hidden,)."""
-        return self.Wo @ h + self.bo
+        if not isinstance(batch.children, np.ndarray) or batch.children.shape[1] != arity:
+            raise DataError(
+                f"the network takes a table of {arity} children per node: read trees with lists=False, like=..."
+            )
+        h: vpps.Rows
+        h, _ = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]})
+        return h
 
     @vpps.cell
     def node_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
         """The cross entropy of one node; a scalar."""
-        return vpps.cross_entropy(self.classify(h), label)
+        return vpps.cross_entropy(self.output(h), label)
+
+    def logits(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Rows:
+        """The unnormalised log-probabilities of the classes at every node, or at every root."""
+        h = self.states(graph, batch)
+        return self.output(h[batch.roots] if root_only else h)
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Expression:
+        """The cross entropy summed over all nodes, or over the roots; a scalar."""
+        h, labels = self.states(graph, batch), batch["label"]
+        if root_only:
+            h, labels = h[batch.roots], labels[batch.roots]
+        return vpps.sum(self.node_loss(h, labels))

@@ -793,7 +793,6 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 0: return;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
         case 2: if (!wait(vp, Wait::decode(vp, ip))) return; break;
-        case 4: zero(vp, Fill::decode(vp, ip)); break;
         case 6: gather_sum(vp, GatherSum::decode(vp, ip)); break;
         case 8: matvec(vp, Matvec::decode(vp, ip)); break;
         case 10: load(vp, Load::decode(vp, ip)); break;

@@ -1,0 +1,8 @@
+"""PyTorch programs of the networks of vpps.zoo, by the name of the task; on equal weights they compute equal losses."""
+
+from __future__ import annotations
+
+from peers.torch_zoo.program import TorchProgram
+from peers.torch_zoo.trees import TreeLstm
+
+PROGRAMS: dict[str, type[TorchProgram]] = {"tree-lstm": TreeLstm}

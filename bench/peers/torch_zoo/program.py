@@ -1,0 +1,99 @@
+"""What the PyTorch programs of all networks share: equal weights, and a step as the benches take it apart."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class TorchProgram(ABC):
+    """A network of vpps.zoo in PyTorch, batched by hand; its parameters have the names of the vpps model.
+
+    Attributes:
+        weights: by name; what `vpps.Model` calls "words" is `self.weights["words"]`.
+        per_node: compute one vertex at a time, as an engineer would begin: no batching at all.
+    """
+
+    sparse: ClassVar[tuple[str, ...]] = ("words",)
+    """Names of embedding tables, whose gradients are sparse in training."""
+
+    def __init__(self, task: Any, per_node: bool = False) -> None:
+        """Copy the weights of a `vpps.zoo` task. `task.settings`, `task.network` and `task.train` say the sizes."""
+        self.task = task
+        self.settings = task.settings
+        self.per_node = per_node
+        self.weights = {p.name: torch.tensor(p.numpy(), requires_grad=p.trainable) for p in task.model}
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self._loss: Tensor | None = None
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Tensor:
+        """What `task.loss` computes: a scalar, summed over units."""
+
+    @abstractmethod
+    def outputs(self, batch: Any) -> Tensor:
+        """What `task.outputs` computes: a row per unit."""
+
+    def gradients(self, batch: Any) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Loss and dense gradients by name."""
+        for weight in self.weights.values():
+            weight.grad = None
+        loss = self.loss(batch)
+        loss.backward()
+        return loss.item(), {
+            name: (torch.zeros_like(w) if w.grad is None else w.grad.to_dense()).numpy()
+            for name, w in self.weights.items()
+        }
+
+    def train_with(self, optimizer: str, lr: float) -> None:
+        """Choose the update rule: "sgd" or "adam". Rows of embedding tables that a batch does not use stay as they are."""
+        dense = [w for name, w in self.weights.items() if name not in self.sparse and w.requires_grad]
+        tables = [w for name, w in self.weights.items() if name in self.sparse and w.requires_grad]
+        if optimizer == "sgd":
+            self.optimizers = [torch.optim.SGD(dense + tables, lr=lr)]
+        else:
+            self.optimizers = [torch.optim.Adam(dense, lr=lr, fused=True)]
+            if tables:
+                self.optimizers.append(torch.optim.SparseAdam(tables, lr=lr))
+
+    def step(self, batch: Any) -> None:
+        """Train on one mini-batch."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(batch) * (1.0 / len(batch))
+        loss.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self._loss = loss.detach()
+
+    def last_loss(self) -> float:
+        """Loss of the latest step, before its update."""
+        assert self._loss is not None
+        return self._loss.item()
+
+    @torch.inference_mode()
+    def infer(self, batch: Any) -> Tensor:
+        """Outputs without gradients."""
+        return self.outputs(batch)
+
+    def lookup(self, table: str, rows: Tensor) -> Tensor:
+        """Rows of an embedding table; their gradient is sparse."""
+        return torch.nn.functional.embedding(rows, self.weights[table], sparse=True)
+
+    @staticmethod
+    def column(array: NDArray[Any]) -> Tensor:
+        """Ints of a batch as an index, a copy: batches are read-only."""
+        return torch.from_numpy(array.astype(np.int64))
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        """`vpps.nn.Linear` of that name."""
+        return torch.nn.functional.linear(x, self.weights[f"{name}/W"], self.weights.get(f"{name}/b"))
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,42 @@
+"""Every task of `vpps-train`, small: what the tests of this folder run through. Variants are cases of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vpps.zoo.task import Task
+from vpps.zoo.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task and its settings.
+
+    Attributes:
+        task: its name.
+        settings: sizes that no block of units divides, so that edges are tested.
+        data: the folder of its real data in shared/data; None where there is none.
+    """
+
+    task: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    data: str | None = None
+
+    def make(self, data: Path | None = None, limit: int | None = 40, seed: int = 3, **settings: Any) -> Task[Any]:
+        """The task on real data, or on synthetic data where there is none."""
+        kind = TASKS[self.task]
+        return kind(kind.settings_type(data=data, limit=limit, seed=seed, **self.settings | settings))
+
+
+TREE = {"hidden": 20, "embedding": 12}
+
+CASES = {
+    "tree-lstm": Case("tree-lstm", TREE, "sst"),
+    "tree-lstm at the root": Case("tree-lstm", {**TREE, "root_only": True}, "sst"),
+}
+
+every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -1,0 +1,53 @@
+"""Affine layers: for the ends of networks, on expressions, inside cells and on rows."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import vpps
+from vpps.init import Initialiser
+
+Vector = TypeVar("Vector", vpps.Expression, vpps.Rows)
+
+
+class Linear:
+    """y = W x + b; `Linear(...)(x)` on an expression of shape (input_size,), or on rows of that shape.
+
+    Args:
+        bias: False leaves b out.
+        init: of W.
+    """
+
+    def __init__(
+        self,
+        model: vpps.Model,
+        input_size: int,
+        output_size: int,
+        *,
+        bias: bool = True,
+        init: str | Initialiser = "glorot_uniform",
+        name: str = "linear",
+    ) -> None:
+        with model.scope(name):
+            self.W = model.parameter("W", (output_size, input_size), init=init)
+            self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
+
+    def __call__(self, x: Vector) -> Vector:
+        y: Any = self.W @ x
+        return y if self.b is None else y + self.b  # type: ignore[no-any-return]
+
+
+class MLP:
+    """Multi-layer perceptron with one hidden layer: y = V tanh(W x + b) + a."""
+
+    def __init__(
+        self, model: vpps.Model, input_size: int, hidden_size: int, output_size: int, *, name: str = "mlp"
+    ) -> None:
+        with model.scope(name):
+            self.hidden = Linear(model, input_size, hidden_size, name="hidden")
+            self.output = Linear(model, hidden_size, output_size, name="output")
+
+    def __call__(self, x: Vector) -> Vector:
+        hidden: Any = self.hidden(x)
+        activated: Any = vpps.tanh(hidden)
+        return self.output(activated)  # type: ignore[no-any-return]

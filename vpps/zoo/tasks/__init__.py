@@ -1,0 +1,8 @@
+"""The data, settings and scores of the networks of vpps.zoo: what `vpps-train NAME` trains, by name."""
+
+from typing import Any
+
+from vpps.zoo.task import Task
+from vpps.zoo.tasks.sentiment import TreeLSTMTask
+
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask,)}
