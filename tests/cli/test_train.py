@@ -21,7 +21,7 @@ SMALL = ["--hidden", "16", "--embedding", "16", "--limit", "64", "--lr", "0.01"]
 ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
 EPOCH = re.compile(
     r"epoch (?P<epoch>\d+)/\d+  loss (?P<loss>\d+\.\d{4}) per (?P<unit>\w+)"
-    r"  dev root accuracy (?P<root>[01]\.\d{3})  all nodes (?P<nodes>[01]\.\d{3})  \d+ sentences/s"
+    r"  dev root accuracy (?P<root>[01]\.\d{3})  all nodes (?P<nodes>[01]\.\d{3})  \d+ examples/s"
 )
 
 

@@ -2,8 +2,8 @@
 
 The states of all vertices are rows of one memory per state, ordered by level and kind, so that what a level computes is
 written to consecutive rows, once. Autograd would give every read of that memory a gradient of the whole memory's
-size; here reads add their gradients into one memory of gradients, and writes take theirs from it. This is the program of an
-engineer who has profiled the obvious one.
+size; here reads add their gradients into one memory of gradients, and writes take theirs from it. This is the program
+of an engineer who has profiled the obvious one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Group(NamedTuple):
     Attributes:
         kind: which cell.
         vertices: numbers in the batch, as an int64 tensor: rows of input columns.
-        children: (n, arity) positions in the memory, or for lists (edges,) the positions of all, end to end; row 0 of the
-            memory is zeros, what a missing child reads.
+        children: (n, arity) positions in the memory, or for lists (edges,) the positions of all, end to end; row 0 of
+            the memory is zeros, what a missing child reads.
         owner: for lists (edges,) which of the n vertices, from 0, each belongs to; None for tables.
     """
 
@@ -142,7 +142,7 @@ class _Read(torch.autograd.Function):
 
 
 Cell = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""A cell over n vertices: (vertices (n,), the children's states, owner of each where they are lists) -> states (n, width).
+"""A cell over n vertices: (vertices (n,), the children's states, owner of each in lists) -> states (n, width).
 
 Children's states have shape (n, arity, width), or (edges, width) for lists.
 """

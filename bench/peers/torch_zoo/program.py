@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,7 +51,7 @@ class TorchProgram(ABC):
         }
 
     def train_with(self, optimizer: str, lr: float) -> None:
-        """Choose the update rule: "sgd" or "adam". Rows of embedding tables that a batch does not use stay as they are."""
+        """Choose the update rule: "sgd" or "adam". Rows of tables that a batch does not use stay as they are."""
         dense = [w for name, w in self.weights.items() if name not in self.sparse and w.requires_grad]
         tables = [w for name, w in self.weights.items() if name in self.sparse and w.requires_grad]
         if optimizer == "sgd":
@@ -94,6 +93,3 @@ class TorchProgram(ABC):
     def linear(self, name: str, x: Tensor) -> Tensor:
         """`vpps.nn.Linear` of that name."""
         return torch.nn.functional.linear(x, self.weights[f"{name}/W"], self.weights.get(f"{name}/b"))
-
-    def close(self) -> None:
-        """Nothing to release."""
