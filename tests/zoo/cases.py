@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,13 @@ class Case:
         """The task on real data, or on synthetic data where there is none."""
         kind = TASKS[self.task]
         return kind(kind.settings_type(data=data, limit=limit, seed=seed, **self.settings | settings))
+
+    def make_full_size(self) -> Task[Any]:
+        """The task as users get it, with the settings that its kernel differs by, on little synthetic data."""
+        kind = TASKS[self.task]
+        sizes = {field.name for field in fields(kind.settings_type) if type(field.default) is int}
+        variant = {name: value for name, value in self.settings.items() if name not in sizes}
+        return kind(kind.settings_type(limit=4, **variant))
 
 
 TREE = {"hidden": 20, "embedding": 12}
