@@ -105,3 +105,18 @@ def test_child_sum_follows_the_equations_for_0_to_3_children() -> None:
         states.append(cell.node(graph.input(x), [states[k][0] for k in children], [states[k][1] for k in children]))
         expected.append(child_sum(weights, x.astype(np.float64), [expected[k] for k in children]))
     assert_states_equal(graph, model, states, expected)
+
+
+def test_child_sum_without_inner_inputs_is_the_same_with_zeros_for_them() -> None:
+    model = vpps.Model(seed=4)
+    cell = ChildSumTreeLSTM(model, X, H, inner_inputs=False, forget_bias=0.5)
+    assert {p.name: p.shape for p in model}["child_sum/W"] == (3 * H, X)
+    xs = inputs(3)
+    graph = vpps.Graph()
+    leaves = [cell.leaf(graph.input(x)) for x in xs]
+    states = [*leaves, cell.inner(*map(list, zip(*leaves, strict=True)))]
+
+    weights = weights_of(model)
+    weights["child_sum/W"] = np.concatenate([weights["child_sum/W"], np.zeros((H, X))])  # of the forget gates
+    expected = [child_sum(weights, x.astype(np.float64), []) for x in xs]
+    assert_states_equal(graph, model, states, [*expected, child_sum(weights, np.zeros(X), expected)])

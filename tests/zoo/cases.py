@@ -44,6 +44,8 @@ TREE = {"hidden": 20, "embedding": 12}
 CASES = {
     "tree-lstm": Case("tree-lstm", TREE, "sst"),
     "tree-lstm at the root": Case("tree-lstm", {**TREE, "root_only": True}, "sst"),
+    "tree-lstm-child-sum": Case("tree-lstm-child-sum", TREE, "sst"),
+    "tree-lstm-child-sum at the root": Case("tree-lstm-child-sum", {**TREE, "root_only": True}, "sst"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -85,17 +85,29 @@ class ChildSumTreeLSTM:
         c   = i ⊙ u + Σ_k f_k ⊙ c_k
         h   = o ⊙ tanh(c)
 
+    That is `node`. In constituency trees words are at the leaves only: x is zero elsewhere, the sums over children
+    vanish at the leaves, and no forget gate looks at an input. `leaf` and `inner` are what remains then.
+
     Args:
+        inner_inputs: False for such trees: W_f is not declared, and there is no `node`.
         forget_bias: initial bias of the forget gates.
     """
 
     def __init__(
-        self, model: vpps.Model, input_size: int, hidden_size: int, *, forget_bias: float = 0.0, name: str = "child_sum"
+        self,
+        model: vpps.Model,
+        input_size: int,
+        hidden_size: int,
+        *,
+        inner_inputs: bool = True,
+        forget_bias: float = 0.0,
+        name: str = "child_sum",
     ) -> None:
         self.name = name
         self.hidden_size = H = hidden_size
+        gates = 4 if inner_inputs else 3
         with model.scope(name):
-            self.W = model.parameter("W", (4 * H, input_size), init=glorot_per_gate(4))
+            self.W = model.parameter("W", (gates * H, input_size), init=glorot_per_gate(gates))
             self.b = model.parameter("b", (4 * H,), init=gate_biases(H, 0, 0, 0, forget_bias))
             self.U = model.parameter("U", (3 * H, H), init=glorot_per_gate(3))
             self.Uf = model.parameter("Uf", (H, H), init="glorot_uniform")
@@ -108,6 +120,21 @@ class ChildSumTreeLSTM:
         kept = vpps.each(lambda h, c: vpps.sigmoid(wf + self.Uf @ h) * c, hs, cs)
         c = vpps.sigmoid(wi + ui) * vpps.tanh(wu + uu) + vpps.sum(kept)
         return vpps.sigmoid(wo + uo) * vpps.tanh(c), c
+
+    @vpps.cell
+    def leaf(self, x: vpps.Expression) -> State:
+        """(h, c) of a node without children, from an input of shape (input_size,); with inner_inputs=False."""
+        i, o, u = vpps.split(self.W @ x + self.b[: 3 * self.hidden_size], 3)
+        return _memorise(i, o, u)
+
+    @vpps.cell
+    def inner(self, hs: list[vpps.Expression], cs: list[vpps.Expression]) -> State:
+        """(h, c) of a node without input, from its children's states."""
+        H = self.hidden_size
+        i, o, u = vpps.split(self.U @ vpps.sum(hs) + self.b[: 3 * H], 3)
+        kept = vpps.each(lambda h, c: vpps.sigmoid(self.Uf @ h + self.b[3 * H :]) * c, hs, cs)
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sum(kept)
+        return vpps.sigmoid(o) * vpps.tanh(c), c
 
 
 def _memorise(

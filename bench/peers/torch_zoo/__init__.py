@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from peers.torch_zoo.program import TorchProgram
-from peers.torch_zoo.trees import TreeLstm
+from peers.torch_zoo.trees import ChildSumTreeLstm, TreeLstm
 
-PROGRAMS: dict[str, type[TorchProgram]] = {"tree-lstm": TreeLstm}
+PROGRAMS: dict[str, type[TorchProgram]] = {
+    "tree-lstm": TreeLstm,
+    "tree-lstm-child-sum": ChildSumTreeLstm,
+}

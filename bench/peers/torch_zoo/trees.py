@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peers.torch_zoo.levels import run
+from peers.torch_zoo.levels import run, sum_of_lists
 from peers.torch_zoo.program import TorchProgram
 
 
@@ -52,3 +52,30 @@ class TreeLstm(TreeProgram):
             return torch.cat([c, o.sigmoid() * c.tanh()], 1)
 
         return run(batch, [leaf, inner], 2 * H, w["tree_lstm/U"], self.per_node)[:, H:]
+
+
+class ChildSumTreeLstm(TreeProgram):
+    """`vpps.zoo.ChildSumTreeLSTMSentiment`. A state is c and h side by side."""
+
+    def states(self, batch: Any) -> Tensor:
+        w, H = self.weights, self.settings.hidden
+        b, bf = w["child_sum/b"].split([3 * H, H])
+        words = self.column(batch["word"])
+
+        def leaf(vertices: Tensor, _: Tensor, __: Tensor | None) -> Tensor:
+            x = self.lookup("words", words[vertices])
+            return finish(torch.addmm(b, x, w["child_sum/W"].t()))
+
+        def inner(vertices: Tensor, children: Tensor, owner: Tensor | None) -> Tensor:
+            assert owner is not None
+            c, h = children[:, :H], children[:, H:]
+            kept = torch.addmm(bf, h, w["child_sum/Uf"].t()).sigmoid() * c
+            sums = sum_of_lists(torch.cat([kept, h], 1), owner, len(vertices))
+            return finish(torch.addmm(b, sums[:, H:], w["child_sum/U"].t()), sums[:, :H])
+
+        def finish(gates: Tensor, kept: Tensor | float = 0.0) -> Tensor:
+            i, o, u = gates.chunk(3, 1)
+            c = i.sigmoid() * u.tanh() + kept
+            return torch.cat([c, o.sigmoid() * c.tanh()], 1)
+
+        return run(batch, [leaf, inner], 2 * H, w["child_sum/U"], self.per_node)[:, H:]

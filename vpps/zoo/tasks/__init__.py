@@ -3,6 +3,6 @@
 from typing import Any
 
 from vpps.zoo.task import Task
-from vpps.zoo.tasks.sentiment import TreeLSTMTask
+from vpps.zoo.tasks.sentiment import ChildSumTreeLSTMTask, TreeLSTMTask
 
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask,)}
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask)}

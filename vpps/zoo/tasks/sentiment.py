@@ -1,122 +1,43 @@
-"""Sentiment of sentences and their phrases: networks over the trees of a treebank."""
+"""Sentiment of sentences and their phrases, by the networks over trees."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-import vpps
-from vpps.data import GraphBatch, GraphSet, graphs_of_trees, read_treebank, synthetic_treebank
-from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.task import setting
+from vpps.zoo.tasks.trees import TreeSettings, TreeTask
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
-
-MIN_COUNT = 2  # words seen once train the embedding of unknown words
+from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSettings(Settings):
-    """Sizes of a network over trees."""
+class WordTreeSettings(TreeSettings):
+    """What networks over trees of word vectors can be told."""
 
-    hidden: int = setting(256, "Length of a node's state.", min=1, shapes_model=True)
     embedding: int = setting(256, "Length of a word vector.", min=1, shapes_model=True)
-    root_only: bool = setting(False, "Train on sentence labels alone, not on every phrase's.")
-
-
-class TreeTask(Task[GraphBatch]):
-    """Labels of the nodes of trees.
-
-    Attributes:
-        graphs: train and dev set; kinds leaf and inner, columns word and label.
-    """
-
-    settings_type = TreeSettings
-    data_help: ClassVar[str] = (
-        "A folder with train.txt and dev.txt, one bracketed tree a line, labels from 0: such as the Stanford Sentiment "
-        "Treebank."
-    )
-    lists: ClassVar[bool] = False
-    """Whether the network takes children as lists, not as a table."""
-
-    network: Any
-    train: GraphSet
-    dev: GraphSet
-
-    def __init__(self, settings: TreeSettings, state: Mapping[str, Any] | None = None) -> None:
-        self.settings = settings
-        self.root_only = settings.root_only
-        self.unit = "tree" if settings.root_only else "node"
-        like = None if state is None else set_with_names(state["names"])
-        self.n_classes: int | None = None if state is None else int(state["n_classes"])
-        self.train, self.dev = self.read(settings.data, settings.limit, like)
-        if self.n_classes is None:
-            self.n_classes = 1 + max(int(graphs[:]["label"].max()) for graphs in (self.train, self.dev))
-        self.n_words = len(self.train.vocabularies["word"])
-        self.model = vpps.Model(seed=settings.seed)
-        self.network = self.make_network(settings)
-
-    def read(self, data: Path | None, limit: int | None, like: GraphSet | None) -> tuple[GraphSet, GraphSet]:
-        """Train and dev set; real, or synthetic where `data` is None."""
-        options: dict[str, Any] = {"lists": self.lists, "min_count": MIN_COUNT}
-        if data is None:
-            bank = synthetic_treebank()
-            train = graphs_of_trees(bank.train[:limit], like=like, **options)
-            return train, graphs_of_trees(bank.dev, like=train, **options)
-        options["n_classes"] = self.n_classes
-        train = read_treebank(data / "train.txt", like=like, **options)
-        dev = read_treebank(data / "dev.txt", like=train, **options)
-        return train.subset(slice(limit)) if limit is not None else train, dev
-
-    @abstractmethod
-    def make_network(self, settings: Any) -> Any:
-        """Declare the parameters in `self.model`."""
-
-    @property
-    def description(self) -> str:
-        data = f"{len(self.train)} train and {len(self.dev)} dev trees, {self.n_words} words"
-        return f"{data}, {self.model.n_weights} weights"
-
-    def state(self) -> dict[str, Any]:
-        return {"names": names_of(self.train), "n_classes": self.n_classes}
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        loss: vpps.Expression = self.network.loss(graph, batch, self.root_only)
-        return loss
-
-    def units(self, batch: GraphBatch) -> int:
-        return len(batch) if self.root_only else batch.n_vertices
-
-    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        """Logits of all nodes, also where only roots are trained."""
-        logits: vpps.Rows = self.network.logits(graph, batch)
-        return logits
-
-    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
-        """Accuracy at the roots and at all nodes."""
-        right_roots = right_nodes = n_roots = n_nodes = 0
-        for batch, logits in results:
-            right = logits.argmax(axis=1) == batch["label"]
-            right_nodes += int(right.sum())
-            right_roots += int(right[batch.roots].sum())
-            n_roots += len(batch)
-            n_nodes += batch.n_vertices
-        return {"dev root accuracy": right_roots / n_roots, "all nodes": right_nodes / n_nodes}
 
 
 class TreeLSTMTask(TreeTask):
     """Train a Tree-LSTM for sentiment (Tai, Socher & Manning 2015)."""
 
     name = "tree-lstm"
+    settings_type = WordTreeSettings
 
-    def make_network(self, settings: TreeSettings) -> TreeLSTMSentiment:
-        assert self.n_classes is not None
+    def make_network(self, settings: WordTreeSettings) -> TreeLSTMSentiment:
         return TreeLSTMSentiment(
             self.model, self.n_words, self.n_classes,
-            embedding=settings.embedding, hidden=settings.hidden, arity=self.train.arity or 2,
+            embedding=settings.embedding, hidden=settings.hidden, arity=self.arity,
         )  # fmt: skip
+
+
+class ChildSumTreeLSTMTask(TreeTask):
+    """Train a child-sum Tree-LSTM for sentiment (Tai, Socher & Manning 2015), over trees of any fan-in."""
+
+    name = "tree-lstm-child-sum"
+    settings_type = WordTreeSettings
+    lists = True
+
+    def make_network(self, settings: WordTreeSettings) -> ChildSumTreeLSTMSentiment:
+        return ChildSumTreeLSTMSentiment(
+            self.model, self.n_words, self.n_classes, embedding=settings.embedding, hidden=settings.hidden
+        )

@@ -1,0 +1,116 @@
+"""Labels of the nodes of trees: what the tasks of all networks over treebanks share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+from vpps.data import GraphBatch, GraphSet, graphs_of_trees, read_treebank, synthetic_treebank
+from vpps.zoo.task import Settings, Task, setting
+from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.tree_classifier import TreeClassifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSettings(Settings):
+    """What every network over trees can be told."""
+
+    hidden: int = setting(256, "Length of a node's state.", min=1, shapes_model=True)
+    min_count: int = setting(2, "Rarer words of the training trees are unknown words.", min=1, shapes_model=True)
+    root_only: bool = setting(False, "Train on sentence labels alone, not on every phrase's.")
+
+
+class TreeTask(Task[GraphBatch]):
+    """Labels of the nodes of trees.
+
+    Attributes:
+        train, dev: kinds leaf and inner, columns word and label.
+        n_classes: labels are 0 to n_classes - 1.
+        n_words: in the vocabulary, the unknown one included.
+    """
+
+    settings_type = TreeSettings
+    data_help: ClassVar[str] = (
+        "A folder with train.txt and dev.txt, one bracketed tree a line, labels from 0: such as the Stanford Sentiment "
+        "Treebank."
+    )
+    lists: ClassVar[bool] = False
+    """Whether the network takes children as lists, not as a table."""
+
+    network: TreeClassifier
+    train: GraphSet
+    dev: GraphSet
+
+    def __init__(self, settings: TreeSettings, state: Mapping[str, Any] | None = None) -> None:
+        self.settings = settings
+        self.root_only = settings.root_only
+        self.unit = "tree" if settings.root_only else "node"
+        like = None if state is None else set_with_names(state["names"])
+        n_classes = None if state is None else int(state["n_classes"])
+        self.train, self.dev = self.read(settings, like, n_classes)
+        self.n_classes = n_classes or 1 + max(int(graphs[:]["label"].max()) for graphs in (self.train, self.dev))
+        self.n_words = len(self.train.vocabularies["word"])
+        self.model = vpps.Model(seed=settings.seed)
+        self.network = self.make_network(settings)
+
+    def read(self, settings: Any, like: GraphSet | None, n_classes: int | None) -> tuple[GraphSet, GraphSet]:
+        """Train and dev set; real, or synthetic where there is no data.
+
+        Args:
+            like: has the vocabulary of the run that is resumed.
+            n_classes: of that run: other labels are refused.
+        """
+        options: dict[str, Any] = {"lists": self.lists, "min_count": settings.min_count}
+        if settings.data is None:
+            bank = synthetic_treebank()
+            train = graphs_of_trees(bank.train[: settings.limit], like=like, **options)
+            return train, graphs_of_trees(bank.dev, like=train, **options)
+        options["n_classes"] = n_classes
+        train = read_treebank(settings.data / "train.txt", like=like, **options)
+        dev = read_treebank(settings.data / "dev.txt", like=train, **options)
+        return train.subset(slice(settings.limit)) if settings.limit is not None else train, dev
+
+    @property
+    def arity(self) -> int:
+        """The most children that a node may have, where they are a table."""
+        assert self.train.arity is not None
+        return self.train.arity
+
+    @abstractmethod
+    def make_network(self, settings: Any) -> TreeClassifier:
+        """Declare the parameters in `self.model`."""
+
+    @property
+    def description(self) -> str:
+        data = f"{len(self.train)} train and {len(self.dev)} dev trees, {self.n_words} words"
+        return f"{data}, {self.model.n_weights} weights"
+
+    def state(self) -> dict[str, Any]:
+        return {"names": names_of(self.train), "n_classes": self.n_classes}
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        return self.network.loss(graph, batch, self.root_only)
+
+    def units(self, batch: GraphBatch) -> int:
+        return len(batch) if self.root_only else batch.n_vertices
+
+    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """Logits of all nodes, also where only roots are trained."""
+        return self.network.logits(graph, batch)
+
+    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
+        """Accuracy at the roots and at all nodes."""
+        right_roots = right_nodes = n_roots = n_nodes = 0
+        for batch, logits in results:
+            right = logits.argmax(axis=1) == batch["label"]
+            right_nodes += int(right.sum())
+            right_roots += int(right[batch.roots].sum())
+            n_roots += len(batch)
+            n_nodes += batch.n_vertices
+        return {"dev root accuracy": right_roots / n_roots, "all nodes": right_nodes / n_nodes}

@@ -1,0 +1,68 @@
+"""What the networks over trees have in common: a label for every node, the loss summed over nodes or roots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import vpps
+from vpps.data import GraphBatch
+from vpps.errors import DataError
+from vpps.graph.cell import Cell
+from vpps.nn import MLP, Linear
+
+
+class TreeClassifier(ABC):
+    """Classifies nodes by their state; a network says what a node's state is.
+
+    Attributes:
+        arity: the most children that a node may have; None where children are lists of any length.
+        output: from a node's state to the unnormalised log-probabilities of the classes.
+    """
+
+    arity: int | None
+    output: Linear | MLP
+
+    @property
+    @abstractmethod
+    def cells(self) -> Sequence[Cell[Any]]:
+        """A vertex function per kind of node, in the order of the set's kinds; its first result is the state."""
+
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The state of every node.
+
+        Args:
+            batch: of a set that `vpps.data.read_treebank` made: kinds leaf and inner, columns word and label.
+
+        Raises:
+            DataError: the set keeps children in another form than the network takes.
+        """
+        room = None if isinstance(batch.children, tuple) else batch.children.shape[1]
+        if room != self.arity:
+            raise DataError(
+                "the network takes lists of children: read trees with lists=True"
+                if self.arity is None
+                else f"the network takes a table of {self.arity} children per node: read trees with lists=False, "
+                "like=..."
+            )
+        states: Any = graph.map(self.cells, **batch.structure, inputs={"word": batch["word"]})
+        first: vpps.Rows = states[0] if isinstance(states, tuple) else states
+        return first
+
+    @vpps.cell
+    def node_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
+        """The cross entropy of one node; a scalar."""
+        return vpps.cross_entropy(self.output(h), label)
+
+    def logits(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Rows:
+        """The unnormalised log-probabilities of the classes at every node, or at every root."""
+        h = self.states(graph, batch)
+        return self.output(h[batch.roots] if root_only else h)
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch, root_only: bool = False) -> vpps.Expression:
+        """The cross entropy summed over all nodes, or over the roots; a scalar."""
+        h, labels = self.states(graph, batch), batch["label"]
+        if root_only:
+            h, labels = h[batch.roots], labels[batch.roots]
+        return vpps.sum(self.node_loss(h, labels))
