@@ -1,0 +1,78 @@
+"""Scores of taggers: accuracy of tags, and F1 of the entities that tags such as B-PER, I-PER and O mark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MARK = re.compile(r"([BIMESLU])-(.+)")  # beginning, inside = middle, end = last, single = unit
+_BEGINS, _ENDS = frozenset("BSU"), frozenset("ESLU")
+
+Tagged = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
+"""(offsets of sentences (n + 1,), the right tags, those that were predicted): of some sentences, end to end."""
+
+
+class Spans:
+    """Entities in sequences of tags, which may follow any of the schemes IO, BIO (IOB2), IOB1, BMES and BIOES.
+
+    As in conlleval (Tjong Kim Sang & De Meulder 2003) an entity is a longest run of tags of one type within a sentence,
+    which B (S, U) at the latest ends, as does anything behind E (L, S, U). So every sequence of tags marks some
+    entities, whether it keeps to its scheme or not.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """names: of the tags by number; all but O are a mark and a type, `are_spans(names)`."""
+        marks = [_MARK.fullmatch(name) for name in names]
+        types = sorted({mark[2] for mark in marks if mark})
+        self._type = np.array([types.index(mark[2]) if mark else -1 for mark in marks])
+        self._begins = np.array([mark is not None and mark[1] in _BEGINS for mark in marks])
+        self._ends = np.array([mark is not None and mark[1] in _ENDS for mark in marks])
+        self._n_types = len(types)
+
+    def of(self, tags: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The entities of some sentences: (entities, 3), rising: first word, word behind the last, number of the type.
+
+        Args:
+            tags: (words,) of all sentences, end to end.
+            offsets: (sentences + 1,) the words of sentence k are `offsets[k]:offsets[k + 1]`.
+        """
+        types = self._type[tags]
+        apart = np.ones(len(tags) + 1, bool)  # whether an entity cannot go on from the word before this one
+        apart[1:-1] = (types[1:] != types[:-1]) | self._begins[tags[1:]] | self._ends[tags[:-1]]
+        apart[offsets] = True
+        first = np.flatnonzero(apart[:-1] & (types >= 0))
+        behind = np.flatnonzero(apart[1:] & (types >= 0)) + 1
+        return np.stack([first, behind, types[first]], axis=1)
+
+
+def are_spans(names: Sequence[str]) -> bool:
+    """Whether tags mark entities: one is O, all others are such as B-PER."""
+    return "O" in names and len(names) > 1 and all(name == "O" or _MARK.fullmatch(name) for name in names)
+
+
+def tag_scores(results: Iterable[Tagged], names: Sequence[str]) -> dict[str, float]:
+    """`dev entity F1`, where tags mark entities, and `dev accuracy` of tags.
+
+    F1 is of all entities together (micro-averaged): one counts as found where its first word, last word and type are
+    right. It is 0 where nothing is found.
+
+    Args:
+        names: of the tags by number.
+    """
+    spans = Spans(names) if are_spans(names) else None
+    n = right = found = expected = common = 0
+    for offsets, tags, predicted in results:
+        n += len(tags)
+        right += int((tags == predicted).sum())
+        if spans is not None:
+            ours, theirs = spans.of(predicted, offsets), spans.of(tags, offsets)
+            found += len(ours)
+            expected += len(theirs)
+            common += len(set(map(tuple, ours.tolist())) & set(map(tuple, theirs.tolist())))
+    scores = {"dev accuracy": right / n}
+    if spans is None:
+        return scores
+    return {"dev entity F1": 2 * common / max(1, found + expected)} | scores
