@@ -230,9 +230,17 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
         lambda w: w.single(lambda: vpps.scatter(vpps.tanh(w.b * vpps.gather(2)))), G,
         r"gather\(2\): children has 2 columns, 0 to 1",
     ),
-    "gather of one in CSR": (
-        lambda w: w.graph.map(lambda: vpps.scatter(vpps.gather(0)), children=CSR), G,
-        r"gather\(0\): vertices have any number of children",
+    "gather before the first in CSR": (
+        lambda w: w.graph.map(lambda: vpps.scatter(vpps.gather(-1)), children=CSR), G,
+        r"gather\(-1\): children are counted from 0",
+    ),
+    "gather from beyond": (
+        lambda w: w.single(lambda: vpps.scatter(vpps.sum(vpps.gather(start=3)))), G,
+        r"gather\(start=3\): children has 2 columns, 0 to 1",
+    ),
+    "gather one and a list": (
+        lambda w: w.graph.map(lambda: vpps.scatter(vpps.gather(0, start=1)), children=CSR), G,
+        r"gather\(0, start=1\): one child or a list, not both",
     ),
     "gather without children": (
         lambda w: w.graph.map(lambda: vpps.gather(0), kind=KIND * 0), G,

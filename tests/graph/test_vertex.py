@@ -190,6 +190,60 @@ def test_gather_of_all_children(model: vpps.Model) -> None:
     assert same(*got)
 
 
+LISTS = [[], [-1], [0], [1, 2, -1, 0], [3, -1], [0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["levels found", "levels given"])
+def test_first_children_of_lists_and_the_others(trusted: bool, model: vpps.Model) -> None:
+    """Children of lists by place, zeros where a list is shorter, are those that calls one by one are given."""
+    U = model["U"]
+
+    def combined(h: Any, c: Any, second: Any, rest: Any, all_cs: Any, x: Any) -> Any:
+        gates = vpps.softmax(vpps.each(lambda r: vpps.dot(r, c), rest))
+        pooled = vpps.sum(vpps.each(lambda g, r: g * r, gates, rest))
+        return vpps.tanh(U @ vpps.concat([h, second]) + pooled + x), c + vpps.sum(all_cs) + x
+
+    one_by_one = vpps.cell(combined)
+
+    def gathering() -> None:
+        (h, c), (second, _), (rest, _), (_, cs) = vpps.gather(0), vpps.gather(1), vpps.gather(start=1), vpps.gather()
+        vpps.scatter(*combined(h, c, second, rest, cs, vpps.pull()))
+
+    n = len(LISTS)
+    x = np.arange(n * H, dtype=np.float32).reshape(n, H) % 5 / 4
+    offsets = np.cumsum([0, *map(len, LISTS)])
+    children = offsets, np.array([c for some in LISTS for c in some], np.int32)
+    levels = np.array([0, 0, 1, 2, 3, 4]) if trusted else None
+    graph = vpps.Graph()
+    h, c = graph.map(gathering, children=children, inputs={"x": x}, state=(H, H), levels=levels)
+    zeros = graph.zeros(H)
+    states: list[Any] = []
+    for some, row in zip(LISTS, x, strict=True):
+        given = [states[k] if k >= 0 else (zeros, zeros) for k in some]
+        padded = [*given, (zeros, zeros), (zeros, zeros)]
+        (h0, c0), (h1, _) = padded[:2]
+        states.append(one_by_one(h0, c0, h1, [h for h, _ in given[1:]], [c for _, c in given], graph.input(row)))
+    got = values(model, graph, h, c, [h for h, _ in states], [c for _, c in states])
+    assert same(got[0], got[2])
+    assert same(got[1], got[3])
+
+
+def test_first_of_fixed_children_and_the_others(model: vpps.Model) -> None:
+    b = model["b"]
+    graph = vpps.Graph()
+    x = graph.rows(X)
+
+    def sliced() -> None:
+        (right,) = vpps.gather(start=1)
+        vpps.scatter(vpps.tanh(vpps.gather(0) * b + right + vpps.pull()))
+
+    def plain(left: Any, right: Any, x: Any) -> Any:
+        return vpps.tanh(left * b + right + x)
+
+    maps = [graph.map(f, children=CHILDREN, inputs={"x": x}, state=H) for f in (sliced, plain)]
+    assert same(*values(model, graph, *maps))
+
+
 def test_kinds_may_push_from_other_places_and_have_more_outputs(model: vpps.Model) -> None:
     b = model["b"]
 

@@ -146,6 +146,8 @@ class _Part:
                 self.children = table if vertex.used == structure.arity else table[:, : vertex.used]
         if self.children is not None and self.children.size:
             self.reads_zeros = bool(np.minimum.reduce(self.children, axis=None) < 0)
+        if self.ends is not None and vertex.used:  # single children of lists, which may be shorter
+            self.reads_zeros = self.reads_zeros or int(np.diff(self.ends).min()) < vertex.used
 
     def _refuse_child(self, row: int, takes: str) -> None:
         raise GraphError(
@@ -173,7 +175,7 @@ class _Part:
         if isinstance(source, Child):
             assert self.ends is not None
             assert self.children is not None
-            return Lists(self.ends, self.children)
+            return Lists(self.ends, self.children).after(source.start)
         column = columns[source.name]
         assert isinstance(column, Lists)
         return column if self.rows is None else column.of(self.rows)
@@ -189,24 +191,40 @@ class _Part:
         args = np.empty((self.n, len(self.vertex.vectors)), np.int64)
         for column, source in enumerate(self.vertex.vectors):
             if isinstance(source, Child):
-                k = source.number
+                ids, absent = self._child(source.number, read, missing)
                 if source.output:
-                    np.add(read[:, k], source.output, out=args[:, column])
+                    np.add(ids, source.output, out=args[:, column])
                 else:
-                    args[:, column] = read[:, k]
-                if missing is not None:
-                    args[missing[:, k], column] = zeros[source.output]
+                    args[:, column] = ids
+                if absent is not None:
+                    args[absent, column] = zeros[source.output]
             else:
                 values = columns[source.name]
                 args[:, column] = self.of(values.ids) if isinstance(values, Rows) else values.ref  # type: ignore[union-attr]
         lists = []
         for source in self.vertex.lists:
-            xs = self.list_of(source, columns)
-            if isinstance(source, Child):
-                values = read + source.output if source.output else read
-                xs = Lists(xs.ends, values if missing is None else np.where(missing, zeros[source.output], values))
-            lists.append(xs)
+            if not isinstance(source, Child):
+                lists.append(self.list_of(source, columns))
+                continue
+            assert self.ends is not None
+            values = read + source.output if source.output else read
+            values = values if missing is None else np.where(missing, zeros[source.output], values)
+            lists.append(Lists(self.ends, values).after(source.start))
         return args, lists
+
+    def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:
+        """Child k of every vertex: what of `read` is its, and whether there is none (None where all are there)."""
+        if self.ends is None:
+            return read[:, k], None if missing is None else missing[:, k]
+        if missing is None:  # nor is a list too short
+            return read[self.ends[:-1] + k], None
+        places = self.ends[:-1] + k
+        absent = places >= self.ends[1:]
+        places[absent] = 0
+        if not len(read):
+            return places, absent
+        absent |= missing[places]
+        return read[places], absent
 
 
 def _record(

@@ -6,6 +6,7 @@ it scatters and pushes, so nothing below the graph knows of maps.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +29,12 @@ MOST_STATES = 4
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An argument that is a result of a child, or the list of those of all children (`number` is CSR)."""
+    """An argument that is a result of a child, or the list of those of all children (`number` is CSR) from child
+    `start` on."""
 
     number: int
     output: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,41 +181,42 @@ class VertexTrace(Trace):
         """An input of the map."""
         return self._symbol(Input(name), self._inputs[name])
 
-    def child(self, number: int, output: int) -> Any:
-        """A result of a child; of all children where `number` is CSR."""
+    def child(self, number: int, output: int, start: int = 0) -> Any:
+        """A result of a child; of all children from `start` on where `number` is CSR."""
         assert self._state is not None
         shape = self._state[output]
         if number == CSR:
-            return self._symbol(Child(CSR, output), List(shape))
+            return self._symbol(Child(CSR, output, start), List(shape))
         return self._symbol(Child(number, output), Vector(UNKNOWN if shape is None else shape))
 
     # ---- Cavs's calls
 
-    def gather(self, k: int | None) -> Any:
+    def gather(self, k: int | None, start: int) -> Any:
         """See `vpps.gather`."""
         self.uses_calls = True
-        asked = "gather()" if k is None else f"gather({k!r})"
+        asked = f"gather({k!r})" if k is not None else f"gather(start={start!r})" if start else "gather()"
         if not self._arity:
             raise GraphError(f"{self.describe()}: {asked}: the map has no children; give graph.map children=")
-        if self._arity == CSR:
-            if k is not None:
-                raise GraphError(
-                    f"{self.describe()}: {asked}: vertices have any number of children (CSR); gather() gives what all "
-                    "of them scattered, as a list for each, sum and their like"
-                )
-            return self._results_of(CSR)
-        if k is None:
-            return [self._results_of(i) for i in range(self._arity)]
-        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < self._arity:
-            raise GraphError(f"{self.describe()}: {asked}: children has {self._arity} columns, 0 to {self._arity - 1}")
-        return self._results_of(k)
+        if k is not None and start:
+            raise GraphError(f"{self.describe()}: gather({k!r}, start={start!r}): one child or a list, not both")
+        csr = self._arity == CSR
+        number = start if k is None else k
+        most = sys.maxsize if csr else self._arity - (k is not None)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
+            there = "are counted from 0" if csr else f"has {self._arity} columns, 0 to {self._arity - 1}"
+            raise GraphError(f"{self.describe()}: {asked}: children {there}")
+        if k is not None:
+            return self._results_of(k)
+        if csr:
+            return self._results_of(CSR, start)
+        return [self._results_of(i) for i in range(start, self._arity)]
 
-    def _results_of(self, number: int) -> Any:
+    def _results_of(self, number: int, start: int = 0) -> Any:
         if self._state is None:
             raise StateNeeded
         if not self._state:
             raise GraphError(f"{self.describe()} gathers, but no cell of the map scatters anything")
-        results = tuple(self.child(number, o) for o in range(len(self._state)))
+        results = tuple(self.child(number, o, start) for o in range(len(self._state)))
         return results[0] if len(results) == 1 else results
 
     def pull(self, name: str | None) -> Any:
@@ -265,12 +269,17 @@ def _running(call: str) -> VertexTrace:
     return trace
 
 
-def gather(k: int | None = None) -> Any:
+def gather(k: int | None = None, *, start: int = 0) -> Any:
     """In a cell of `graph.map`: what child k scattered, or zeros where it is -1 (Xu et al. 2018, section 3.1).
 
+        h_previous, c_previous = vpps.gather(0)  # the first child, whatever the number of them
+        hs, cs = vpps.gather(start=1)            # lists of the others
+
     Args:
-        k: column of `children`; without it, a list of what each child scattered, for CSR children a list of any length
-            for `vpps.each`, `vpps.sum` and their like.
+        k: which child: column of `children`, or place in the vertex's list where they are CSR: zeros where that is
+            shorter. Without it, a list of what each child scattered, for CSR children a list of any length for
+            `vpps.each`, `vpps.sum` and their like.
+        start: that list without its first `start` children; for CSR empty where there are no more.
 
     Returns:
         An expression, or a tuple of them where cells scatter (or return) several.
@@ -279,7 +288,7 @@ def gather(k: int | None = None) -> Any:
         GraphError: there are no children, or not so many.
         TraceError: the cell was not called by `graph.map`.
     """
-    return _running("gather").gather(k)
+    return _running("gather").gather(k, start)
 
 
 def pull(name: str | None = None) -> Any:
