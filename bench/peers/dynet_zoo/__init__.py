@@ -1,0 +1,13 @@
+"""DyNet programs of the networks of vpps.zoo, by the name of the task; on equal weights they compute equal losses.
+
+    python bench/peers/dynet_zoo/check.py [--tasks NAME,...]
+
+compares losses (before and after updates) and outputs with vpps, for both strategies.
+"""
+
+from __future__ import annotations
+
+from peers.dynet_zoo.program import DynetProgram
+from peers.dynet_zoo.trees import TreeLstm
+
+PROGRAMS: dict[str, type[DynetProgram]] = {"tree-lstm": TreeLstm}
