@@ -16,10 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import vpps
 from peers.dynet_zoo import PROGRAMS
 from peers.dynet_zoo.program import STRATEGIES, WHOLE_UP_TO
-
-import vpps
 from vpps.zoo.tasks import TASKS
 
 TOLERANCE = 1e-4

@@ -1,4 +1,4 @@
-"""What the DyNet programs of all networks share: equal weights, strong forms of products, a step as the benches want it.
+"""What the DyNet programs of all networks share: equal weights, strong forms of products, a step as benches want it.
 
 A program writes expressions for one vertex at a time; DyNet batches the operations of a mini-batch by itself. What was
 found to make it strong (see also `peers/dynet_treelstm.py`):
@@ -19,6 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,7 +72,7 @@ class Graphs:
         """Takes a GraphBatch apart."""
         if isinstance(batch.children, tuple):
             offsets, indices = (array.tolist() for array in batch.children)
-            children = [indices[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+            children = [indices[a:b] for a, b in pairwise(offsets)]
         else:
             children = [[child for child in row if child >= 0] for row in batch.children.tolist()]
         kind = [0] * batch.n_vertices if batch.kind is None else batch.kind.tolist()
