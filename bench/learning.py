@@ -1,0 +1,353 @@
+"""Does every model learn what the same model in PyTorch learns? Equal data, seeds and epochs; scores on held-out data.
+
+    python bench/learning.py [--tasks tree-lstm,...] [--seeds 1,2,3] [--epochs N] >> bench/results/cpu/learning.jsonl
+    python bench/learning.py --table bench/results/cpu/learning.jsonl
+
+vpps trains through the task and the handle as `vpps-train` does; the peer is the program of `peers/torch_zoo`, batched
+by hand, with the same initial weights, mini-batches, update rule and learning rate. Both are judged by the task's own
+scores. A line per task and seed, then one per task: `value` and `peer_value` are means over the seeds of the first
+score after the last epoch, `spread` and `peer_spread` their standard deviations, `noise` how large the difference of
+the two means may be by chance alone (95 %, Student's t with the pooled deviation).
+
+The losses of the first ten steps, each after the updates before it, must agree to 1e-4: until then both programs do
+the same, and later on rounding alone parts them. `baseline` is the best score of a constant answer, the same for every
+example - one class, or how frequent each is in the training data: a model that is no better has learned nothing. The
+program ends with status 1 where first losses differ, where nothing was learned, and where vpps is worse than the peer
+by more than noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+
+BENCH = "learning"
+ROOT = Path(__file__).resolve().parent.parent
+FIRST_STEPS = 10
+TOLERANCE = 1e-4  # of their losses, relative
+STUDENT_95 = {2: 4.30, 4: 2.78, 6: 2.45, 8: 2.31, 10: 2.23}  # by degrees of freedom
+EVALUATION_BATCH = 64
+FEW_CLASSES = 50
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a task is trained here: smaller than its defaults, and long enough to be well above the baseline.
+
+    Attributes:
+        data: folder or file of its real data.
+        epochs: how often it sees them.
+        limit: it sees only so many examples.
+        settings: sizes and variants.
+        labels: column of the classes that it predicts.
+    """
+
+    data: str
+    epochs: int
+    limit: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    labels: str = "label"
+
+
+SMALL = {"hidden": 64, "embedding": 64}
+
+SETUPS = {
+    "tree-lstm": Setup("sst", epochs=3, limit=4000, settings=SMALL),
+}
+
+
+def make_task(name: str, seed: int, options: argparse.Namespace) -> Any:
+    """The task on its real data."""
+    from vpps.zoo.tasks import TASKS
+
+    setup, kind = SETUPS[name], TASKS[name]
+    settings = setup.settings | {"data": options.data / setup.data, "seed": seed, "limit": options.limit or setup.limit}
+    if options.hidden is not None:
+        sizes = {"hidden", "embedding"} & {field.name for field in fields(kind.settings_type)}
+        settings |= dict.fromkeys(sizes, options.hidden)
+    return kind(kind.settings_type(**settings))
+
+
+class Vpps:
+    """Trains as `vpps-train` does."""
+
+    def __init__(self, task: Any, lr: float, threads: int) -> None:
+        import vpps
+
+        self.vpps, self.task = vpps, task
+        self.handle = vpps.Handle(task.model, vpps.Adam(lr=lr), vps=threads)
+
+    def train(self, batches: Iterable[Any]) -> list[float]:
+        """Loss of every step, before its update."""
+        stale = []
+        for batch in batches:
+            graph = self.vpps.Graph()
+            stale.append(self.handle.fb(graph, self.task.loss(graph, batch) * (1 / len(batch))))
+        return [*stale[1:], self.handle.sync_get_latest_loss()]
+
+    def scores(self) -> dict[str, float]:
+        found: dict[str, float] = self.task.evaluate(self.handle)
+        return found
+
+    def close(self) -> None:
+        self.handle.close()
+
+
+class Torch:
+    """The program of `peers/torch_zoo`."""
+
+    def __init__(self, task: Any, lr: float, threads: int) -> None:
+        import torch
+        from peers.torch_zoo import PROGRAMS
+
+        torch.set_num_threads(threads)
+        self.task = task
+        self.program = PROGRAMS[task.name](task)
+        self.program.train_with("adam", lr)
+
+    def train(self, batches: Iterable[Any]) -> list[float]:
+        """Loss of every step, before its update."""
+        losses = []
+        for batch in batches:
+            self.program.step(batch)
+            losses.append(self.program.last_loss())
+        return losses
+
+    def scores(self) -> dict[str, float]:
+        batches = self.task.dev.batches(EVALUATION_BATCH, shuffle=False)
+        found: dict[str, float] = self.task.scores((batch, self.program.infer(batch).numpy()) for batch in batches)
+        return found
+
+
+def baseline(task: Any, labels: str) -> float:
+    """The best first score of a constant answer: the frequencies of the classes, or one and the same class."""
+    counts = np.bincount(np.concatenate([batch[labels] for batch in task.train.batches(EVALUATION_BATCH)]))
+    dev = list(task.dev.batches(EVALUATION_BATCH, shuffle=False))
+    n_classes = max(len(counts), 1 + max(int(batch[labels].max()) for batch in dev))
+    counts = np.pad(counts, (0, n_classes - len(counts))) + 1  # one more each: none is impossible
+    answers = [np.log(counts / counts.sum())]
+    if n_classes <= FEW_CLASSES:  # scores of words are perplexities, which want frequencies
+        answers += list(np.eye(n_classes))
+    scores = []
+    for row in answers:
+        results = ((batch, np.tile(row.astype(np.float32), (len(batch[labels]), 1))) for batch in dev)
+        scores.append(next(iter(task.scores(results).values())))
+    return min(scores) if task.lower_is_better else max(scores)
+
+
+@dataclass
+class Run:
+    """What one seed gave.
+
+    Attributes:
+        baseline: of the first score.
+        scores, peer_scores: the first score after every epoch.
+        last, peer_last: all scores after the last one.
+        first_difference: the largest relative difference of the losses of the first steps.
+        losses, peer_losses: mean loss of each epoch per unit.
+    """
+
+    task: str
+    seed: int
+    lower_is_better: bool
+    baseline: float
+    first_difference: float = 0.0
+    scores: list[float] = field(default_factory=list)
+    peer_scores: list[float] = field(default_factory=list)
+    last: dict[str, float] = field(default_factory=dict)
+    peer_last: dict[str, float] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    peer_losses: list[float] = field(default_factory=list)
+
+    @property
+    def score(self) -> str:
+        """The name of the first score."""
+        return next(iter(self.last))
+
+
+def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dict[str, Any]]:
+    """Train both with one seed; also returns what the line says about sizes."""
+    from vpps.cli.options import LEARNING_RATES, OptimizerName
+
+    setup = SETUPS[name]
+    task = make_task(name, seed, options)
+    lr = task.training.get("lr") or LEARNING_RATES[OptimizerName.ADAM]
+    size, epochs = task.training.get("batch_size", 16), options.epochs or setup.epochs
+    assert "clip_norm" not in task.training, "the peers do not clip gradients"
+    peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
+    ours = Vpps(task, lr, options.threads)
+    run = Run(name, seed, task.lower_is_better, baseline(task, setup.labels))
+    for epoch in range(epochs):
+        start = time.perf_counter()
+        batches = list(task.train.batches(size, seed=seed, epoch=epoch))
+        losses, peer_losses = ours.train(batches), peer.train(batches)
+        if epoch == 0:
+            pairs = list(zip(losses, peer_losses, strict=True))[:FIRST_STEPS]
+            run.first_difference = max(abs(a - b) / abs(b) for a, b in pairs)
+        units = sum(map(task.units, batches))
+        run.losses.append(_mean_loss(losses, batches, units))
+        run.peer_losses.append(_mean_loss(peer_losses, batches, units))
+        run.last, run.peer_last = ours.scores(), peer.scores()
+        run.scores.append(run.last[run.score])
+        run.peer_scores.append(run.peer_last[run.score])
+        print(
+            f"{name} seed {seed} epoch {epoch + 1}/{epochs}: {run.score} {run.scores[-1]:.4g}, torch "
+            f"{run.peer_scores[-1]:.4g}, baseline {run.baseline:.4g}; {time.perf_counter() - start:.1f} s",
+            file=sys.stderr,
+        )
+    ours.close()
+    settings = {k: v for k, v in vars(task.settings).items() if k not in ("data", "seed", "limit")}
+    sizes = {"examples": len(task.train), "dev": len(task.dev), "epochs": epochs, "batch_size": size, "lr": lr}
+    return run, {"data": setup.data, **sizes, "settings": settings}
+
+
+def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> float:
+    """Per unit, from mini-batches' means over examples."""
+    return sum(loss * len(batch) for loss, batch in zip(losses, batches, strict=True)) / units
+
+
+def noise_of(values: Sequence[float], others: Sequence[float]) -> float:
+    """How far the means of two samples of equal size may lie apart by chance, 95 %; nan for samples of one."""
+    n = len(values)
+    if n < 2:
+        return float("nan")
+    pooled = (statistics.variance(values) + statistics.variance(others)) / 2
+    return STUDENT_95.get(2 * n - 2, 2.1) * float(np.sqrt(2 * pooled / n))
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """The line of a task, from all its seeds."""
+    values, others = [run.scores[-1] for run in runs], [run.peer_scores[-1] for run in runs]
+    sign = -1 if runs[0].lower_is_better else 1
+    value, other, noise = statistics.mean(values), statistics.mean(others), noise_of(values, others)
+    lead = sign * (value - other)
+    learned = all(sign * (score - run.baseline) > 0 for run, score in zip(runs, values, strict=True))
+    first = max(run.first_difference for run in runs)
+    if not first <= TOLERANCE:
+        verdict = "the first losses differ"
+    elif not learned:
+        verdict = "not learned"
+    elif len(runs) < 2:
+        verdict = "one seed tells nothing"
+    else:
+        verdict = "equal" if abs(lead) <= noise else "better" if lead > 0 else "worse"
+    return {
+        "value": value, "peer_value": other, "spread": _spread(values), "peer_spread": _spread(others),
+        "difference": value - other, "noise": noise, "first_loss_difference": first,
+        "baseline": statistics.mean(run.baseline for run in runs), "verdict": verdict,
+    }  # fmt: skip
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+def emit(case: str, run: Run, seeds: Sequence[int], sizes: dict[str, Any], found: dict[str, Any]) -> None:
+    """Print one line."""
+    line = {"bench": BENCH, "case": case, "task": run.task, "seeds": list(seeds), "unit": run.score, "peer": "torch"}
+    line |= {"lower_is_better": run.lower_is_better, **_rounded(found), **sizes}
+    line |= {"machine": harness.machine(), "versions": harness.versions(), "commit": harness.commit()}
+    print(json.dumps(line), flush=True)
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits of every number; null where there is none."""
+    if isinstance(value, dict):
+        return {key: _rounded(x) for key, x in value.items()}
+    if isinstance(value, list):
+        return [_rounded(x) for x in value]
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if np.isfinite(value) else None
+    return value
+
+
+def measure(name: str, options: argparse.Namespace) -> bool:
+    """All seeds of a task; returns whether vpps learns as the peer does."""
+    runs = []
+    for seed in options.seeds:
+        run, sizes = compare(name, seed, options)
+        runs.append(run)
+        found = {
+            "value": run.scores[-1], "peer_value": run.peer_scores[-1], "baseline": run.baseline,
+            "first_loss_difference": run.first_difference, "epoch_scores": run.scores,
+            "peer_epoch_scores": run.peer_scores, "losses": run.losses, "peer_losses": run.peer_losses,
+            "scores": run.last, "peer_scores": run.peer_last,
+        }  # fmt: skip
+        emit(f"{name} seed={seed}", run, [seed], sizes, found)
+    found = summary(runs)
+    emit(name, runs[0], options.seeds, sizes, found)
+    print(f"{name}: {found['verdict']}", file=sys.stderr)
+    return found["verdict"] in ("equal", "better")
+
+
+def table(paths: Sequence[Path]) -> Iterator[str]:
+    """Lines of a Markdown table, from the lines of this program."""
+    yield "| task | data, epochs | score | constant answer | vpps | PyTorch | difference | noise | verdict |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["bench"] != BENCH or "verdict" not in line:
+            continue
+        ours, peer = (
+            f"{_text(line[k])} ± {_text(line[s])}" for k, s in (("value", "spread"), ("peer_value", "peer_spread"))
+        )
+        data = f"{line['data']}, {line['examples']} x {line['epochs']}"
+        better = " (lower is better)" if line["lower_is_better"] else ""
+        yield (
+            f"| {line['task']} | {data} | {line['unit']}{better} | {_text(line['baseline'])} | {ours} | {peer} | "
+            f"{_text(line['difference'], '+')} | {_text(line['noise'])} | {line['verdict']} |"
+        )
+
+
+def _text(value: float | None, sign: str = "") -> str:
+    if value is None:
+        return "-"
+    digits = 1 if abs(value) >= 10 else 3
+    return f"{value:{sign}.{digits}f}"
+
+
+def main() -> None:
+    """Read the command line; train, or print the table of what was trained."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", help=f"separated by commas, of {', '.join(SETUPS)}")
+    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $VPPS_DATA or shared/data")
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3])
+    parser.add_argument("--epochs", type=int, help="instead of the task's own number")
+    parser.add_argument("--limit", type=int, help="train on the first so many examples")
+    parser.add_argument("--hidden", type=int, help="hidden and embedding size")
+    parser.add_argument("--threads", type=int, default=1, help="virtual processors, threads of torch")
+    parser.add_argument(
+        "--mkl-avx512", action="store_true", help="make MKL use AVX-512 on a CPU that Intel did not make"
+    )
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print a table of these lines instead")
+    options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(options.table)))
+        return
+    names = options.tasks.split(",") if options.tasks else list(SETUPS)
+    if unknown := set(names) - set(SETUPS):
+        sys.exit(f"{BENCH}: unknown tasks: {', '.join(sorted(unknown))}; there are {', '.join(SETUPS)}")
+    if options.mkl_avx512:
+        harness.mkl_avx512()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if options.data is None:
+        options.data = Path(os.environ.get("VPPS_DATA", ROOT.parent / "shared" / "data"))
+    if not options.data.is_dir():
+        sys.exit(f"{BENCH}: there is no folder {options.data}: name the one of the data sets with --data")
+    learned = [measure(name, options) for name in names]
+    sys.exit(not all(learned))
+
+
+if __name__ == "__main__":
+    main()
