@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import GraphError
 from vpps.graph.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.graph.distinct import Cut, find_distinct
 from vpps.graph.inputs import (
     Column,
     argument_kind,
@@ -28,8 +29,9 @@ from vpps.graph.levels import raise_levels
 from vpps.graph.operand import Expression
 from vpps.graph.packed import record_packed
 from vpps.graph.rows import Rows
-from vpps.graph.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats
+from vpps.graph.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
 from vpps.graph.structure import Children, check_children, read_children, read_kinds, trusted_levels
+from vpps.graph.trace import TracedCell
 from vpps.graph.vertex import Child, Input, Kinds, Source, Vertex, trace_cells
 
 if TYPE_CHECKING:
@@ -44,9 +46,10 @@ def record_map(
     inputs: Mapping[str, Any] | None,
     state: Any,
     levels: Any,
+    distinct: bool,
 ) -> Any:
     """See `Graph.map`."""
-    if levels is not None and state is None:
+    if levels is not None and state is None and not distinct:
         found = record_packed(graph, cells, kind, children, inputs, levels)
         if found is not None:
             return found
@@ -82,6 +85,8 @@ def record_map(
             if structure is not None:
                 part.take_children(structure, trusted)
             part.take_data(columns)
+            if distinct:
+                part.cut = part.vertex.cut
     if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
         parts.sort(key=_Part.first_vertex)
     return _record(graph, kinds, parts, structure, columns, heights, n)
@@ -96,9 +101,11 @@ class _Part:
         ends: of CSR, where those of each vertex begin, and the end.
         reads_zeros: whether a child is missing.
         ints: the int arguments, a row per vertex.
+        cut: of its cell, where what follows from ints alone is computed once for equal ones.
+        once: then, of each vertex, the value id of what was computed from its ints: of the first result.
     """
 
-    __slots__ = ("children", "ends", "ints", "n", "reads_zeros", "rows", "vertex")
+    __slots__ = ("children", "cut", "ends", "ints", "n", "once", "reads_zeros", "rows", "vertex")
 
     def __init__(self, vertex: Vertex, rows: Ints | None, n: int) -> None:
         self.vertex = vertex
@@ -108,6 +115,13 @@ class _Part:
         self.ends: Ints | None = None
         self.reads_zeros = False
         self.ints: Ints
+        self.cut: Cut | None = None
+        self.once: Ints
+
+    @property
+    def program(self) -> TracedCell | None:
+        """Of the vertices themselves; None where equal ints are all there is to them."""
+        return self.vertex.program if self.cut is None else self.cut.rest
 
     def of(self, array: Any) -> Any:
         """What of an array over all vertices is theirs."""
@@ -170,6 +184,15 @@ class _Part:
             lists = [self.list_of(source, columns) for source in vertex.lists]
             check_lengths(vertex.program, lists, vertex.where, self.number)
 
+    def record_once(self, graph: Graph, cut: Cut) -> None:
+        """Record what is computed once for equal ints."""
+        ints = self.ints[:, list(cut.ints)]
+        distinct, own = find_distinct(ints)
+        n = len(distinct)
+        levels, nothing = np.zeros(n, np.int64), np.empty((n, 0), np.int64)
+        self.once = record_vertices(graph, cut.once, n, nothing, ints[distinct], [], levels)[own]
+        self.ints = self.ints[:, list(cut.rest_ints)]
+
     def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
         """A list of each vertex; of children, vertices rather than values."""
         if isinstance(source, Child):
@@ -188,7 +211,10 @@ class _Part:
             zeros: by result of a child, what is read where it is missing.
         """
         missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
-        args = np.empty((self.n, len(self.vertex.vectors)), np.int64)
+        crossing = 0 if self.cut is None else len(self.cut.once.outputs)
+        args = np.empty((self.n, len(self.vertex.vectors) + crossing), np.int64)
+        for k in range(crossing):
+            np.add(self.once, k, out=args[:, len(self.vertex.vectors) + k])
         for column, source in enumerate(self.vertex.vectors):
             if isinstance(source, Child):
                 ids, absent = self._child(source.number, read, missing)
@@ -238,6 +264,9 @@ def _record(
 ) -> Any:
     """Record a map of which everything was checked."""
     vertices = kinds.vertices
+    for part in parts:
+        if part.cut is not None:
+            part.record_once(graph, part.cut)
     _record_leaves(graph, parts, columns, n)
     zeros: dict[int, int] = {}  # by result of a child
     for part in parts:
@@ -245,11 +274,13 @@ def _record(
             if isinstance(source, Child) and source.output not in zeros:
                 zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
     levels = _levels(graph, parts, structure, columns, heights)
-    width = kinds.width
+    width = 0 if any(part.program is None for part in parts) else kinds.width
     first = new_values(graph, n, width, levels) if width else _uneven_values(graph, parts, levels, n)
-    base, start = int(first[0]) if n else 0, graph.n_calls
+    base, number = int(first[0]) if n else 0, _numbers(graph, parts, n)
     for part in parts:
-        rows = part.rows
+        program = part.program
+        if program is None:
+            continue
         read: Any = None
         if part.children is not None:
             if width:  # arithmetic is quicker than looking up
@@ -260,9 +291,8 @@ def _record(
             else:
                 read = first[part.children]
         args, lists = part.arguments(columns, read, zeros)
-        calls = np.arange(start, start + n) if rows is None else rows + start
-        made = Chunk(calls, part.of(first), part.of(levels), args, part.ints, lists, NO_DATA)
-        graph.record_chunk(part.vertex.program, made)
+        made = Chunk(part.of(number), part.of(first), part.of(levels), args, part.ints, lists, NO_DATA)
+        graph.record_chunk(program, made)
     found = []
     for place, shape in enumerate(vertices[0].results):
         if kinds.pushed is not None:
@@ -292,11 +322,29 @@ def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Colu
 
 
 def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -> Ints:
-    """Value ids where kinds have different numbers of outputs."""
+    """Value ids where kinds have different numbers of outputs, or some have been computed."""
     widths = np.zeros(n, np.int64)
     for part in parts:
-        widths[part.rows] = len(part.vertex.program.outputs)
-    return np.cumsum(widths) - widths + graph.record_values(levels.repeat(widths))
+        if part.program is not None:
+            widths[part.rows] = len(part.program.outputs)
+    first: Ints = np.cumsum(widths) - widths + graph.record_values(levels.repeat(widths))
+    for part in parts:
+        if part.program is None:
+            first[part.rows] = part.once
+    return first
+
+
+def _numbers(graph: Graph, parts: Sequence[_Part], n: int) -> Ints:
+    """Recording indices: those computed before have theirs."""
+    start = graph.n_calls
+    if all(part.program is not None for part in parts):
+        return np.arange(start, start + n)
+    recorded = np.ones(n, np.int64)
+    for part in parts:
+        if part.program is None:
+            recorded[part.rows] = 0
+    numbers: Ints = np.cumsum(recorded) + (start - 1)
+    return numbers
 
 
 # ---- levels
@@ -319,7 +367,7 @@ def _levels(
 def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
     """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
     # Zeros are of level 0. Whoever has other children is higher anyway.
-    lowest: Ints | int = 1 if part.reads_zeros else 0
+    lowest: Ints | int = 1 if part.reads_zeros or (part.cut is not None and part.program is not None) else 0
     if not part.vertex.reads_outside:
         return lowest
     found: list[Ints | int] = []

@@ -157,6 +157,7 @@ class Graph:
         *,
         state: Any = None,
         levels: NDArray[np.integer[Any]] | None = None,
+        distinct: bool = False,
     ) -> Any:
         """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
@@ -184,6 +185,11 @@ class Graph:
             state: shapes (or lengths) of what children give, one per result; needed where nothing in the cells tells.
             levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
                 keeps. Whoever gives them vouches for them and for `children`, which are then not checked.
+            distinct: compute once what vertices with equal ints have in common. The part of a cell that follows from
+                ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
+                combination of them, and the rest of the cell reads its results; of a cell that takes nothing but ints
+                no rest is left. In a batch of sentences half the words are repetitions. Values are the same to the bit,
+                gradients but for rounding: they are summed before they are multiplied.
 
         Returns:
             `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.
@@ -194,7 +200,7 @@ class Graph:
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.
         """
-        return record_map(self, cells, kind, children, inputs, state, levels)
+        return record_map(self, cells, kind, children, inputs, state, levels, distinct)
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from vpps.errors import GraphError, ShapeError, TraceError, VppsError
 from vpps.graph.cell import Cell
+from vpps.graph.distinct import Cut, cut
 from vpps.graph.operand import Expression, running, tracing
 from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector
 from vpps.model import Parameter
@@ -111,6 +112,11 @@ class Vertex:
     def used(self) -> int:
         """How many children it reads, of a fixed number of them."""
         return 1 + max((s.number for s in self.sources if isinstance(s, Child)), default=-1)
+
+    @cached_property
+    def cut(self) -> Cut | None:
+        """What of it follows from ints alone, and the rest."""
+        return cut(self.program)
 
     def _sources_of(self, kind: type) -> tuple[Source, ...]:
         return tuple(s for k, s in zip(self.program.kinds, self.sources, strict=True) if isinstance(k, kind))
