@@ -120,3 +120,9 @@ def test_child_sum_without_inner_inputs_is_the_same_with_zeros_for_them() -> Non
     weights["child_sum/W"] = np.concatenate([weights["child_sum/W"], np.zeros((H, X))])  # of the forget gates
     expected = [child_sum(weights, x.astype(np.float64), []) for x in xs]
     assert_states_equal(graph, model, states, [*expected, child_sum(weights, np.zeros(X), expected)])
+
+
+def test_nary_without_leaves_declares_no_weights_for_them() -> None:
+    model = vpps.Model()
+    NaryTreeLSTM(model, 0, H, name="second")
+    assert {p.name for p in model} == {"second/U", "second/b"}

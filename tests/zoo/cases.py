@@ -46,6 +46,11 @@ CASES = {
     "tree-lstm at the root": Case("tree-lstm", {**TREE, "root_only": True}, "sst"),
     "tree-lstm-child-sum": Case("tree-lstm-child-sum", TREE, "sst"),
     "tree-lstm-child-sum at the root": Case("tree-lstm-child-sum", {**TREE, "root_only": True}, "sst"),
+    "tree-lstm-2type": Case("tree-lstm-2type", TREE, "sst"),
+    "tree-gru": Case("tree-gru", TREE, "sst"),
+    "rvnn": Case("rvnn", {**TREE, "mlp": 9}, "sst"),
+    "rvnn at every node": Case("rvnn", {**TREE, "mlp": 9, "root_only": False}, "sst"),
+    "mv-rnn": Case("mv-rnn", {"hidden": 9, "min_count": 20}, "sst"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -3,6 +3,7 @@
 from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
+from vpps.data.kinds import draw_kinds
 from vpps.data.readers import (
     graphs_of_trees,
     read_jsonl,
@@ -25,6 +26,7 @@ __all__ = [
     "Tree",
     "Treebank",
     "Vocabulary",
+    "draw_kinds",
     "graphs_of_trees",
     "load_treebank",
     "parse_tree",

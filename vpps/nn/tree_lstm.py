@@ -25,6 +25,7 @@ class NaryTreeLSTM:
     matrix and `inner` one ((3 + N)H, N H) matrix. `node` is the equations in full.
 
     Args:
+        input_size: length of the x that `leaf` takes; 0 declares no weights for it, where another cell makes leaves.
         arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
         inner_input_size: length of the x that `node` takes (node types, say); 0 declares no weights for it.
         forget_bias: initial bias of the forget gates.
@@ -45,8 +46,9 @@ class NaryTreeLSTM:
         self.hidden_size = H = hidden_size
         self.arity = arity
         with model.scope(name):
-            self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))
-            self.b_leaf = model.parameter("b_leaf", (3 * H,), init="zeros")
+            if input_size:
+                self.W = model.parameter("W", (3 * H, input_size), init=glorot_per_gate(3))
+                self.b_leaf = model.parameter("b_leaf", (3 * H,), init="zeros")
             self.U = model.parameter("U", ((3 + arity) * H, arity * H), init=glorot_per_gate(3 + arity))
             self.b = model.parameter("b", ((3 + arity) * H,), init=gate_biases(H, 0, 0, 0, *[forget_bias] * arity))
             if inner_input_size:

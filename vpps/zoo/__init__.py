@@ -1,6 +1,17 @@
 """Whole models, written as a user would write them."""
 
+from vpps.zoo.mv_rnn import MVRNNSentiment
+from vpps.zoo.rvnn import RvNNSentiment
+from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
+from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
 
-__all__ = ["ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]
+__all__ = [
+    "ChildSumTreeLSTMSentiment",
+    "MVRNNSentiment",
+    "RvNNSentiment",
+    "TreeGRUSentiment",
+    "TreeLSTMSentiment",
+    "TwoTypeTreeLSTMSentiment",
+]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from peers.torch_zoo.program import TorchProgram
-from peers.torch_zoo.trees import ChildSumTreeLstm, TreeLstm
+from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
 PROGRAMS: dict[str, type[TorchProgram]] = {
     "tree-lstm": TreeLstm,
     "tree-lstm-child-sum": ChildSumTreeLstm,
+    "tree-lstm-2type": TwoTypeTreeLstm,
+    "tree-gru": TreeGru,
+    "rvnn": RvNN,
+    "mv-rnn": MvRnn,
 }

@@ -3,6 +3,16 @@
 from typing import Any
 
 from vpps.zoo.task import Task
-from vpps.zoo.tasks.sentiment import ChildSumTreeLSTMTask, TreeLSTMTask
+from vpps.zoo.tasks.sentiment import (
+    ChildSumTreeLSTMTask,
+    MVRNNTask,
+    RvNNTask,
+    TreeGRUTask,
+    TreeLSTMTask,
+    TwoTypeTreeLSTMTask,
+)
 
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask)}
+TASKS: dict[str, type[Task[Any]]] = {
+    task.name: task
+    for task in (TreeLSTMTask, ChildSumTreeLSTMTask, TwoTypeTreeLSTMTask, TreeGRUTask, RvNNTask, MVRNNTask)
+}

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from vpps.data import GraphSet, draw_kinds
+from vpps.errors import DataError
+from vpps.zoo.mv_rnn import MVRNNSentiment
+from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.task import setting
 from vpps.zoo.tasks.trees import TreeSettings, TreeTask
+from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
+from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
 
 
@@ -41,3 +50,83 @@ class ChildSumTreeLSTMTask(TreeTask):
         return ChildSumTreeLSTMSentiment(
             self.model, self.n_words, self.n_classes, embedding=settings.embedding, hidden=settings.hidden
         )
+
+
+class TwoTypeTreeLSTMTask(TreeTask):
+    """Train a Tree-LSTM whose inner nodes are of two types, drawn 50/50 (ED-Batch's TreeLSTM-2Type)."""
+
+    name = "tree-lstm-2type"
+    settings_type = WordTreeSettings
+
+    def read(self, settings: Any, like: GraphSet | None, n_classes: int | None) -> tuple[GraphSet, GraphSet]:
+        """The drawing is part of the data: the same for all seeds of training."""
+        train, dev = super().read(settings, like, n_classes)
+        types = ["inner 1", "inner 2"]
+        return draw_kinds(train, "inner", types, seed=1), draw_kinds(dev, "inner", types, seed=2)
+
+    def make_network(self, settings: WordTreeSettings) -> TwoTypeTreeLSTMSentiment:
+        return TwoTypeTreeLSTMSentiment(
+            self.model, self.n_words, self.n_classes,
+            embedding=settings.embedding, hidden=settings.hidden, arity=self.arity,
+        )  # fmt: skip
+
+
+class TreeGRUTask(TreeTask):
+    """Train a Tree-GRU for sentiment (after Kokkinos & Potamianos 2017)."""
+
+    name = "tree-gru"
+    settings_type = WordTreeSettings
+
+    def make_network(self, settings: WordTreeSettings) -> TreeGRUSentiment:
+        return TreeGRUSentiment(
+            self.model, self.n_words, self.n_classes,
+            embedding=settings.embedding, hidden=settings.hidden, arity=self.arity,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RvNNSettings(WordTreeSettings):
+    """Sizes of the VPPS paper, whose network judges sentences."""
+
+    hidden: int = setting(512, "Length of a node's state.", min=1, shapes_model=True)
+    embedding: int = setting(512, "Length of a word vector.", min=1, shapes_model=True)
+    mlp: int = setting(256, "Length of the hidden layer that judges a state.", min=1, shapes_model=True)
+    root_only: bool = setting(True, "Train on sentence labels alone, or on every phrase's.")
+
+
+class RvNNTask(TreeTask):
+    """Train a recursive network for the sentiment of sentences (the VPPS paper's RvNN)."""
+
+    name = "rvnn"
+    settings_type = RvNNSettings
+
+    def make_network(self, settings: RvNNSettings) -> RvNNSentiment:
+        return RvNNSentiment(
+            self.model, self.n_words, self.n_classes,
+            embedding=settings.embedding, hidden=settings.hidden, mlp=settings.mlp, arity=self.arity,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MVRNNSettings(TreeSettings):
+    """A word costs hidden x hidden weights, so the defaults are small."""
+
+    hidden: int = setting(32, "Length of vectors and of the rows of matrices.", min=1, shapes_model=True)
+
+
+class MVRNNTask(TreeTask):
+    """Train a matrix-vector recursive network for sentiment (Socher et al. 2012)."""
+
+    name = "mv-rnn"
+    settings_type = MVRNNSettings
+
+    def make_network(self, settings: MVRNNSettings) -> MVRNNSentiment:
+        for graphs in (self.train, self.dev):
+            _, parents, _ = graphs.edges()
+            children = np.bincount(parents, minlength=graphs.n_vertices)
+            other = children[(children != 0) & (children != 2)]
+            if len(other):
+                raise DataError(
+                    f"{settings.data}: an MV-RNN composes two parts, but a node has {other[0]}: make the trees binary"
+                )
+        return MVRNNSentiment(self.model, self.n_words, self.n_classes, hidden=settings.hidden)

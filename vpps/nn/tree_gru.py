@@ -1,0 +1,50 @@
+"""A gated recurrent unit for trees."""
+
+from __future__ import annotations
+
+import vpps
+from vpps.nn.gates import glorot_per_gate
+
+
+class NaryTreeGRU:
+    """A GRU (Chung et al. 2014) whose previous state is that of up to N ordered children:
+
+        r  = σ(Σ_l U_rl h_l + b_r)                             reset
+        z  = σ(Σ_l U_zl h_l + b_z)                             update
+        h~ = tanh(Σ_l U_l (r ⊙ h_l) + b)
+        h  = (1 - z) ⊙ mean_l h_l + z ⊙ h~
+
+    as in the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811): each gate sees all children. A leaf with input x
+    is a step from a state of zeros, h = σ(W_z x + b_z) ⊙ tanh(W x + b), with biases of its own as in Tree-LSTMs.
+
+    Args:
+        arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
+    """
+
+    def __init__(
+        self, model: vpps.Model, input_size: int, hidden_size: int, arity: int = 2, *, name: str = "tree_gru"
+    ) -> None:
+        self.name = name
+        self.hidden_size = H = hidden_size
+        self.arity = arity
+        with model.scope(name):
+            self.W = model.parameter("W", (2 * H, input_size), init=glorot_per_gate(2))
+            self.b_leaf = model.parameter("b_leaf", (2 * H,), init="zeros")
+            self.U_gates = model.parameter("U_gates", (2 * H, arity * H), init=glorot_per_gate(2))
+            self.b_gates = model.parameter("b_gates", (2 * H,), init="zeros")
+            self.U = model.parameter("U", (H, arity * H), init="glorot_uniform")
+            self.b = model.parameter("b", (H,), init="zeros")
+
+    @vpps.cell
+    def leaf(self, x: vpps.Expression) -> vpps.Expression:
+        """h of a node without children, from an input of shape (input_size,)."""
+        z, candidate = vpps.split(self.W @ x + self.b_leaf, 2)
+        return vpps.sigmoid(z) * vpps.tanh(candidate)
+
+    @vpps.cell
+    def inner(self, *hs: vpps.Expression) -> vpps.Expression:
+        """h of a node without input, from h_1 ... h_N."""
+        r, z = vpps.split(vpps.sigmoid(self.U_gates @ vpps.concat(hs) + self.b_gates), 2)
+        candidate = vpps.tanh(self.U @ vpps.concat([r * h for h in hs]) + self.b)
+        mean = vpps.sum(hs) * (1 / self.arity)
+        return mean + z * (candidate - mean)
