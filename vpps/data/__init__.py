@@ -4,6 +4,7 @@ from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
 from vpps.data.kinds import draw_kinds
+from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers import (
     graphs_of_trees,
     read_jsonl,
@@ -30,6 +31,7 @@ __all__ = [
     "graphs_of_trees",
     "load_treebank",
     "parse_tree",
+    "pyramids_of_trees",
     "read_jsonl",
     "read_lattices",
     "read_parallel",
