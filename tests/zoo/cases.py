@@ -51,6 +51,8 @@ CASES = {
     "rvnn": Case("rvnn", {**TREE, "mlp": 9}, "sst"),
     "rvnn at every node": Case("rvnn", {**TREE, "mlp": 9, "root_only": False}, "sst"),
     "mv-rnn": Case("mv-rnn", {"hidden": 9, "min_count": 20}, "sst"),
+    "td-rnn": Case("td-rnn", {"hidden": 20, "mlp": 12}, "sst"),
+    "td-lstm": Case("td-lstm", {**TREE, "mlp": 13}, "sst"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -3,6 +3,8 @@
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.tree_gru import TreeGRUSentiment
+from vpps.zoo.td_lstm import TDLSTMSentiment
+from vpps.zoo.td_rnn import TDRNNSentiment
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
@@ -15,3 +17,5 @@ __all__ = [
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",
 ]
+__all__ = ["ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]
+__all__ = ["TDLSTMSentiment", "TDRNNSentiment", "TreeLSTMSentiment"]

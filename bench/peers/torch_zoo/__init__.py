@@ -13,3 +13,7 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "rvnn": RvNN,
     "mv-rnn": MvRnn,
 }
+from peers.torch_zoo.pyramids import TdLstm, TdRnn
+from peers.torch_zoo.trees import TreeLstm
+
+PROGRAMS: dict[str, type[TorchProgram]] = {"tree-lstm": TreeLstm, "td-rnn": TdRnn, "td-lstm": TdLstm}

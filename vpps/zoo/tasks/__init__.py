@@ -16,3 +16,8 @@ TASKS: dict[str, type[Task[Any]]] = {
     task.name: task
     for task in (TreeLSTMTask, ChildSumTreeLSTMTask, TwoTypeTreeLSTMTask, TreeGRUTask, RvNNTask, MVRNNTask)
 }
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask)}
+from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
+from vpps.zoo.tasks.sentiment import TreeLSTMTask
+
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, TDRNNTask, TDLSTMTask)}

@@ -1,0 +1,127 @@
+"""Sentiment of sentences by networks that compose neighbours again and again: no tree is given, only words."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+from vpps.data import GraphBatch, GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_treebank
+from vpps.zoo.task import Settings, Task, setting
+from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.td_lstm import TDLSTMSentiment
+from vpps.zoo.td_rnn import TDRNNSentiment
+
+MIN_COUNT = 2  # words seen once train the embedding of unknown words
+
+
+@dataclass(frozen=True, kw_only=True)
+class TDRNNSettings(Settings):
+    """Sizes of a TD-RNN."""
+
+    hidden: int = setting(512, "Length of a word vector and of all states.", min=1, shapes_model=True)
+    mlp: int = setting(256, "Length of the hidden layer on top.", min=1, shapes_model=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TDLSTMSettings(Settings):
+    """Sizes of a TD-LSTM."""
+
+    hidden: int = setting(256, "Length of a state.", min=1, shapes_model=True)
+    embedding: int = setting(256, "Length of a word vector.", min=1, shapes_model=True)
+    mlp: int = setting(256, "Length of the hidden layer on top.", min=1, shapes_model=True)
+
+
+class PyramidTask(Task[GraphBatch]):
+    """Labels of sentences.
+
+    Attributes:
+        train, dev: made by `vpps.data.pyramids_of_trees`.
+    """
+
+    data_help: ClassVar[str] = (
+        "A folder with train.txt and dev.txt, one bracketed tree a line, labels from 0, of which the words and the "
+        "root's label are used: such as the Stanford Sentiment Treebank."
+    )
+    unit = "sentence"
+
+    train: GraphSet
+    dev: GraphSet
+
+    def __init__(self, settings: Settings, state: Mapping[str, Any] | None = None) -> None:
+        self.settings = settings
+        like = None if state is None else set_with_names(state["names"])
+        known = None if state is None else int(state["n_classes"])
+        options: dict[str, Any] = {"lists": True, "min_count": MIN_COUNT, "like": like}
+        if settings.data is None:
+            bank = synthetic_treebank()
+            trees = graphs_of_trees(bank.train, **options)
+            dev_trees = graphs_of_trees(bank.dev, lists=True, like=trees)
+        else:
+            trees = read_treebank(settings.data / "train.txt", n_classes=known, **options)
+            dev_trees = read_treebank(settings.data / "dev.txt", lists=True, n_classes=known, like=trees)
+        self.names = names_of(trees)
+        self.train, self.dev = pyramids_of_trees(trees).subset(slice(settings.limit)), pyramids_of_trees(dev_trees)
+        self.n_classes = known or 1 + max(int(graphs[:]["label"].max()) for graphs in (trees, dev_trees))
+        self.n_words = len(self.train.vocabularies["word"])
+        self.model = vpps.Model(seed=settings.seed)
+        self.network = self.make_network(settings)
+
+    @abstractmethod
+    def make_network(self, settings: Any) -> Any:
+        """Declare the parameters in `self.model`."""
+
+    @property
+    def description(self) -> str:
+        data = f"{len(self.train)} train and {len(self.dev)} dev sentences, {self.n_words} words"
+        return f"{data}, {self.model.n_weights} weights"
+
+    def state(self) -> dict[str, Any]:
+        return {"names": self.names, "n_classes": self.n_classes}
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        loss: vpps.Expression = self.network.loss(graph, batch)
+        return loss
+
+    def units(self, batch: GraphBatch) -> int:
+        return len(batch)
+
+    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        logits: vpps.Rows = self.network.logits(graph, batch)
+        return logits
+
+    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
+        """Accuracy of the sentences' labels."""
+        right = total = 0
+        for batch, logits in results:
+            right += int((logits.argmax(axis=1) == batch["label"]).sum())
+            total += len(batch)
+        return {"dev accuracy": right / total}
+
+
+class TDRNNTask(PyramidTask):
+    """Train a TD-RNN for the sentiment of sentences (VPPS, section IV-E)."""
+
+    name = "td-rnn"
+    settings_type = TDRNNSettings
+
+    def make_network(self, settings: TDRNNSettings) -> TDRNNSentiment:
+        return TDRNNSentiment(self.model, self.n_words, self.n_classes, hidden=settings.hidden, mlp=settings.mlp)
+
+
+class TDLSTMTask(PyramidTask):
+    """Train a TD-LSTM for the sentiment of sentences (VPPS, section IV-E)."""
+
+    name = "td-lstm"
+    settings_type = TDLSTMSettings
+
+    def make_network(self, settings: TDLSTMSettings) -> TDLSTMSentiment:
+        return TDLSTMSentiment(
+            self.model, self.n_words, self.n_classes,
+            embedding=settings.embedding, hidden=settings.hidden, mlp=settings.mlp,
+        )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Sentiment of a sentence by a time-delay network: neighbours become one, again and again (VPPS, section IV-E: TD-RNN).
+
+    level 0:    the embeddings of the n words
+    level k:    h_i = tanh(W_left l + W_right r + b)    of neighbours l, r of level k - 1; n - k of them
+    level n-1:  a single h, from which a multi-layer perceptron predicts the sentence's class
+
+All levels share one composition. The paper says that neighbours are multiplied by left and right weights and added; it
+names no nonlinearity. Without one the network would be linear in the words, so this follows the composition that it
+refers to: tanh and a bias, as in the RNN of Socher et al. 2013. The network is a convolution of width 2 that is
+repeated until one vertex is left, hence a time-delay network (Waibel et al. 1989, Peddinti et al. 2015).
+"""
+
+from __future__ import annotations
+
+import vpps
+from vpps.data import GraphBatch
+from vpps.nn import MLP, Linear
+
+
+class TDRNNSentiment:
+    """Word embeddings, a pyramid of compositions over them, an MLP at its top.
+
+    Args:
+        model: the parameters go here: "words", "composition/...", "mlp/...".
+        n_words: rows of the embedding table, `len(vocabulary)`.
+        n_classes: labels are 0 to n_classes - 1.
+        hidden: length of a word vector, and of the state of every other vertex.
+        mlp: length of the MLP's hidden layer.
+    """
+
+    def __init__(
+        self, model: vpps.Model, n_words: int, n_classes: int = 5, *, hidden: int = 512, mlp: int = 256
+    ) -> None:
+        self.words = model.lookup("words", (n_words, hidden))
+        self.composition = Linear(model, 2 * hidden, hidden, name="composition")
+        self.output = MLP(model, hidden, mlp, n_classes)
+
+    @vpps.cell
+    def leaf(self, word: int) -> vpps.Expression:
+        """The embedding of a word."""
+        return vpps.lookup(self.words, word)
+
+    @vpps.cell
+    def inner(self) -> vpps.Expression:
+        """Two neighbours as one vector."""
+        return vpps.tanh(self.composition(vpps.concat([vpps.gather(0), vpps.gather(1)])))
+
+    @vpps.cell
+    def sentence_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
+        """The cross entropy of one sentence; a scalar."""
+        return vpps.cross_entropy(self.output(h), label)
+
+    def tops(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The hidden state at the top of every pyramid.
+
+        Args:
+            batch: of a set that `vpps.data.pyramids_of_trees` made: kinds leaf and inner, column word, and column label
+                of graphs.
+        """
+        h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]})
+        tops: vpps.Rows = h[batch.roots]
+        return tops
+
+    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The unnormalised log-probabilities of the classes of every sentence."""
+        return self.output(self.tops(graph, batch))
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        """The cross entropy summed over the sentences; a scalar."""
+        return vpps.sum(self.sentence_loss(self.tops(graph, batch), batch["label"]))
