@@ -83,6 +83,8 @@ class TestBatch:
         assert_holds(found.reversed()[:], turned, 1 if single else None)
         part = found.subset(slice(len(graphs) - 1, None)).reversed()
         assert part[0].levels.tolist() == found.reversed()[-1].levels.tolist()
+        some = data.draw(st.lists(st.integers(0, len(graphs) - 1), min_size=1, max_size=4))
+        assert_holds(found[some].reversed, [turned[k] for k in some], 1 if single else None)
 
 
 class TestChoosing:

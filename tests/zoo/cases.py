@@ -40,6 +40,7 @@ class Case:
 
 
 TREE = {"hidden": 20, "embedding": 12}
+TAGGER = {"hidden": 20, "embedding": 12, "mlp": 28}
 
 CASES = {
     "tree-lstm": Case("tree-lstm", TREE, "sst"),
@@ -53,6 +54,7 @@ CASES = {
     "mv-rnn": Case("mv-rnn", {"hidden": 9, "min_count": 20}, "sst"),
     "td-rnn": Case("td-rnn", {"hidden": 20, "mlp": 12}, "sst"),
     "td-lstm": Case("td-lstm", {**TREE, "mlp": 13}, "sst"),
+    "bilstm-tagger": Case("bilstm-tagger", TAGGER, "wikiner"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -6,6 +6,7 @@ from vpps.data.graphset import GraphSet
 from vpps.data.kinds import draw_kinds
 from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers import (
+    graphs_of_tagged,
     graphs_of_trees,
     read_jsonl,
     read_lattices,
@@ -16,6 +17,7 @@ from vpps.data.readers import (
 )
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_treebank
+from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
@@ -28,6 +30,7 @@ __all__ = [
     "Treebank",
     "Vocabulary",
     "draw_kinds",
+    "graphs_of_tagged",
     "graphs_of_trees",
     "load_treebank",
     "parse_tree",
@@ -39,5 +42,6 @@ __all__ = [
     "read_text",
     "read_treebank",
     "read_trees",
+    "synthetic_sentences",
     "synthetic_treebank",
 ]

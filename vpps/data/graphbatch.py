@@ -150,6 +150,14 @@ class GraphBatch:
         return np.flatnonzero(root[:-1])
 
     @_once
+    def reversed(self) -> GraphBatch:
+        """The same graphs with every edge turned round, such as the other direction of chains; see `GraphSet.reversed`.
+
+        Vertices keep their numbers. The whole set is turned round when this is first asked for, and kept.
+        """
+        return self._graphs.turned[self.indices]
+
+    @_once
     def graph_of_vertex(self) -> NDArray[np.int64]:
         """int64[n]: which graph of the batch, from 0, each vertex belongs to."""
         return np.arange(len(self)).repeat(self._sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,11 @@ class GraphSet:
             columns={name: x[rows] for name, x in self.arrays.columns.items()},
             graph_columns=self.arrays.graph_columns, vocabularies=self.vocabularies, classes=self.classes,
         )  # fmt: skip
+
+    @cached_property
+    def turned(self) -> GraphSet:
+        """What `reversed` returned the first time."""
+        return self.reversed()
 
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(offsets of graphs, parents, children): every edge, vertices numbered through from 0, parents in order."""

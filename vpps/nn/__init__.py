@@ -1,9 +1,11 @@
 """Ready-made cells: each declares its parameters in a scope of the model and has functions to call per vertex."""
 
 from vpps.nn.attention import attend
+from vpps.nn.bilstm import BiLSTM
 from vpps.nn.linear import MLP, Linear
 from vpps.nn.lstm import LSTM
 from vpps.nn.tree_gru import NaryTreeGRU
 from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
 __all__ = ["LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
+__all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeLSTM", "attend"]

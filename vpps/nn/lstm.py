@@ -7,6 +7,9 @@ from collections.abc import Iterable
 import vpps
 from vpps.nn.gates import gate_biases, glorot_per_gate
 
+State = tuple[vpps.Expression, vpps.Expression]
+"""(h, c): hidden state and memory, of shape (hidden_size,) each."""
+
 
 class LSTM:
     """LSTM (Hochreiter & Schmidhuber 1997) with forget gates (Gers et al. 2000).
@@ -30,9 +33,14 @@ class LSTM:
             self.b = model.parameter("b", (4 * hidden_size,), init=gate_biases(hidden_size, 0, forget_bias, 0, 0))
 
     @vpps.cell
-    def step(
-        self, x: vpps.Expression, h: vpps.Expression, c: vpps.Expression
-    ) -> tuple[vpps.Expression, vpps.Expression]:
+    def begin(self, x: vpps.Expression) -> State:
+        """The (h, c) after the first input: those of `step` from zeros, without multiplying by zeros."""
+        i, _, o, u = vpps.split(self.W @ x + self.b, 4)
+        c = vpps.sigmoid(i) * vpps.tanh(u)
+        return vpps.sigmoid(o) * vpps.tanh(c), c
+
+    @vpps.cell
+    def step(self, x: vpps.Expression, h: vpps.Expression, c: vpps.Expression) -> State:
         """The next (h, c), of shape (hidden_size,) each, from an input of shape (input_size,)."""
         i, f, o, u = vpps.split(self.W @ x + self.U @ h + self.b, 4)
         c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c

@@ -5,6 +5,7 @@ from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
+from vpps.zoo.bilstm_tagger import BiLSTMTagger
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
@@ -19,3 +20,4 @@ __all__ = [
 ]
 __all__ = ["ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]
 __all__ = ["TDLSTMSentiment", "TDRNNSentiment", "TreeLSTMSentiment"]
+__all__ = ["BiLSTMTagger", "ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]

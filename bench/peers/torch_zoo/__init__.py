@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
+from peers.torch_zoo.taggers import BiLstmTagger
+from peers.torch_zoo.trees import ChildSumTreeLstm, TreeLstm
 
 PROGRAMS: dict[str, type[TorchProgram]] = {
     "tree-lstm": TreeLstm,
@@ -12,6 +14,7 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "tree-gru": TreeGru,
     "rvnn": RvNN,
     "mv-rnn": MvRnn,
+    "bilstm-tagger": BiLstmTagger,
 }
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.trees import TreeLstm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +29,18 @@ def read_tagged(*paths: Source, min_count: int = 2, like: GraphSet | None = None
         DataError: a file cannot be read, holds no sentence, or a token has no tag or an unknown one; with file and
             line.
     """
-    sources, where, tags = [], [], []
-    sentences: list[list[str]] = []
+    sources, sentences = tagged_lines(*paths)
+    return graphs_of_tagged(sentences, min_count=min_count, like=like, sources=sources)
+
+
+Token = tuple[str, str]
+"""A word and its tag."""
+
+
+def tagged_lines(*paths: Source) -> tuple[list[str], list[list[Token]]]:
+    """Where every sentence of some files stands, and its tokens; see `read_tagged`."""
+    sources: list[str] = []
+    sentences: list[list[Token]] = []
     for path in paths:
         for number, text in read_lines(path):
             tokens = words_in(text)
@@ -40,17 +52,38 @@ def read_tagged(*paths: Source, min_count: int = 2, like: GraphSet | None = None
                 word, bar, tag = token.rpartition("|")
                 if not (word and bar and tag):
                     raise DataError(f"{path}:{number}: expected word|TAG as token {place}, found {token!r}")
-                sentences[-1].append(word)
-                tags.append(tag)
-            where += [sources[-1]] * len(tokens)
+                sentences[-1].append((word, tag))
     some_graphs(paths, len(sentences), "one sentence of word|TAG a line")
-    vocabulary = words_of(sentences, "word", min_count, like)
-    numbers, classes = classes_of(tags, where, "tag", like)
-    words = np.array([vocabulary[word] for sentence in sentences for word in sentence], np.int32)
+    return sources, sentences
+
+
+def graphs_of_tagged(
+    sentences: Sequence[Sequence[Token]],
+    *,
+    min_count: int = 2,
+    like: GraphSet | None = None,
+    sources: Sequence[str] | None = None,
+) -> GraphSet:
+    """Sentences of words and their tags as a set: chains, columns `word` and `tag`.
+
+    Args:
+        min_count: words that occur less often become unknown.
+        like: take vocabulary and tags from this set.
+        sources: names of the sentences for messages.
+
+    Raises:
+        DataError: there is no sentence, or a tag that `like` does not have.
+    """
+    some_graphs(["sentences"], len(sentences), "at least one sentence")
+    names = sources or [f"sentence {k}" for k in range(len(sentences))]
+    vocabulary = words_of(([word for word, _ in sentence] for sentence in sentences), "word", min_count, like)
+    where = [name for name, sentence in zip(names, sentences, strict=True) for _ in sentence]
+    tags, classes = classes_of([tag for sentence in sentences for _, tag in sentence], where, "tag", like)
+    words = np.array([vocabulary[word] for sentence in sentences for word, _ in sentence], np.int32)
     sizes = np.array([len(sentence) for sentence in sentences], np.int64)
     return GraphSet(
-        sizes, _chains(sizes), columns={"word": words, "tag": numbers}, kinds=("word",),
-        vocabularies={"word": vocabulary}, classes={"tag": classes}, sources=sources,
+        sizes, chains(sizes), columns={"word": words, "tag": tags}, kinds=("word",),
+        vocabularies={"word": vocabulary}, classes={"tag": classes}, sources=names,
     )  # fmt: skip
 
 
@@ -119,10 +152,10 @@ def _text(
         following = np.roll(words, -1)
         following[sizes.cumsum() - 1] = vocabulary[BOUNDARY]
         columns["next"], vocabularies["next"] = following, vocabulary
-    return GraphSet(sizes, _chains(sizes), columns=columns, kinds=("word",), vocabularies=vocabularies, sources=sources)
+    return GraphSet(sizes, chains(sizes), columns=columns, kinds=("word",), vocabularies=vocabularies, sources=sources)
 
 
-def _chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def chains(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N, 1) the child of every vertex is the one before it; -1 at the beginning."""
     places = np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
     return (places - 1)[:, None]

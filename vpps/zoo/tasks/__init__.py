@@ -21,3 +21,7 @@ from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
 from vpps.zoo.tasks.sentiment import TreeLSTMTask
 
 TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, TDRNNTask, TDLSTMTask)}
+from vpps.zoo.tasks.sentiment import ChildSumTreeLSTMTask, TreeLSTMTask
+from vpps.zoo.tasks.tagging import BiLSTMTaggerTask
+
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask, BiLSTMTaggerTask)}

@@ -1,0 +1,81 @@
+"""An LSTM in both directions over chains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+from vpps.data import GraphBatch
+from vpps.nn.lstm import LSTM, State
+
+
+class BiLSTM:
+    """Two LSTMs, one from the first vertex of every chain to the last, one back (Graves & Schmidhuber 2005).
+
+    Neither reads the other, so that level k of both runs at once: as many steps as the longest chain has vertices.
+
+    Args:
+        table: inputs are rows of this embedding table; without it, vectors.
+    """
+
+    def __init__(
+        self,
+        model: vpps.Model,
+        input_size: int,
+        hidden_size: int,
+        *,
+        table: vpps.Lookup | None = None,
+        name: str = "bilstm",
+    ) -> None:
+        self.table = table
+        with model.scope(name):
+            self.forward = LSTM(model, input_size, hidden_size, name="forward")
+            self.backward = LSTM(model, input_size, hidden_size, name="backward")
+
+    def _read(self, x: Any) -> vpps.Expression:
+        return x if self.table is None else vpps.lookup(self.table, x)
+
+    @vpps.cell
+    def begin_forward(self, x: Any) -> State:
+        """(h, c) of the first vertex."""
+        return self.forward.begin(self._read(x))
+
+    @vpps.cell
+    def step_forward(self, x: Any, h: vpps.Expression, c: vpps.Expression) -> State:
+        """(h, c) of any other, from those of the one before."""
+        return self.forward.step(self._read(x), h, c)
+
+    @vpps.cell
+    def begin_backward(self, x: Any) -> State:
+        """(h, c) of the last vertex."""
+        return self.backward.begin(self._read(x))
+
+    @vpps.cell
+    def step_backward(self, x: Any, h: vpps.Expression, c: vpps.Expression) -> State:
+        """(h, c) of any other, from those of the one behind."""
+        return self.backward.step(self._read(x), h, c)
+
+    def __call__(
+        self, graph: vpps.Graph, chains: GraphBatch, x: NDArray[np.int32] | vpps.Rows
+    ) -> tuple[vpps.Rows, vpps.Rows]:
+        """The state h of every vertex in the forward and in the backward direction, each (hidden_size,).
+
+        Args:
+            chains: every vertex has at most one child, the one before it; for example `vpps.data.read_tagged`.
+            x: the input of every vertex: (vertices,) rows of the table, or vectors where there is no table.
+        """
+        forward = self._direction(graph, chains, x, [self.begin_forward, self.step_forward])
+        return forward, self._direction(graph, chains.reversed, x, [self.begin_backward, self.step_backward])
+
+    @staticmethod
+    def _direction(graph: vpps.Graph, chains: GraphBatch, x: Any, cells: list[Any]) -> vpps.Rows:
+        children = chains.children
+        if not isinstance(children, np.ndarray) or children.shape[1] != 1:
+            raise vpps.errors.DataError("a BiLSTM reads chains: every vertex has one child at most, the one before it")
+        kind = (children[:, 0] >= 0).view(np.int8)
+        h: vpps.Rows
+        h, _ = graph.map(cells, kind=kind, children=children, levels=chains.levels, inputs={"x": x})
+        return h
