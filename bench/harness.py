@@ -187,8 +187,14 @@ def mkl_avx512() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     folder = tempfile.mkdtemp(prefix="vpps-bench-")
+    library = mkl_avx512_library(folder)
+    os.execve(sys.executable, sys.orig_argv, os.environ | {"LD_PRELOAD": str(library), _PRELOADED: folder})
+
+
+def mkl_avx512_library(folder: str) -> Path:
+    """Compile what `mkl_avx512` preloads."""
     library = Path(folder, "mkl_avx512.so")
     source = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source, text=True, check=True)
-    os.execve(sys.executable, sys.orig_argv, os.environ | {"LD_PRELOAD": str(library), _PRELOADED: folder})
+    return library

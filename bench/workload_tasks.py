@@ -1,0 +1,54 @@
+"""The tasks of vpps.zoo as the benches make them: on real data, with the sizes of the papers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from vpps.zoo.task import Task
+from vpps.zoo.tasks import TASKS
+
+_ROOT = Path(__file__).resolve().parent.parent
+SIZE = 256  # of hidden states and embeddings, VPPS paper IV-E
+SIZES = {"rvnn": 512, "td-rnn": 512}
+# Folders of the data sets; a task that is not here is measured on its synthetic data.
+DATA = {
+    "tree-lstm": "sst",
+}
+
+
+def data_folder(asked: Path | None = None) -> Path | None:
+    """The folder of all data sets: the one asked for, $VPPS_DATA, or shared/data in the checkout or beside it."""
+    folders = [asked, os.environ.get("VPPS_DATA"), _ROOT / "shared" / "data", _ROOT.parent / "shared" / "data"]
+    return next((Path(folder) for folder in folders if folder and Path(folder).is_dir()), None)
+
+
+def data_of(name: str, folder: Path | None) -> Path | None:
+    """Where the data of a task lies; None where it is to be synthetic."""
+    if folder is None or name not in DATA:
+        return None
+    path = folder / DATA[name]
+    return path if path.exists() else None
+
+
+def make_task(name: str, data: Path | None, hidden: int | None, embedding: int | None, limit: int) -> Task[Any]:
+    """A task with at most `limit` training examples.
+
+    Args:
+        data: its own data, or None for synthetic.
+        hidden: default: that of the VPPS paper.
+        embedding: default: as hidden.
+    """
+    kind = TASKS[name].settings_type
+    hidden = hidden or SIZES.get(name, SIZE)
+    sizes = {"hidden": hidden, "embedding": embedding or hidden}
+    known = {key: size for key, size in sizes.items() if key in kind.__dataclass_fields__}
+    return TASKS[name](kind(data=data, limit=limit, **known))
+
+
+def sizes_of(task: Task[Any]) -> str:
+    """The settings that are sizes, as words of a case."""
+    settings: Any = task.settings  # type: ignore[attr-defined]
+    fields = [f.name for f in type(settings).__dataclass_fields__.values() if f.metadata["shapes_model"]]
+    return " ".join(f"{name}={getattr(settings, name)}" for name in fields)

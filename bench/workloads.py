@@ -1,0 +1,364 @@
+"""Every task of vpps.zoo on real data, training or inference: vpps beside PyTorch and DyNet in the same run.
+
+    python bench/workloads.py > bench/results/cpu/DATE-workloads.jsonl
+    python bench/workloads.py --mode infer --hidden 128 --batch-sizes 1,8,64,256 >> ...
+    python bench/workloads.py --tasks tree-lstm --hidden 384 --embedding 128 >> ...         VPPS paper, figure 9
+    python bench/workloads.py --memory --batch-sizes 128 >> ...
+
+Sizes are those of the VPPS paper (section IV-E) unless --hidden says otherwise. Contenders, each in processes of its
+own (contenders.py), confined to the same cores, one of them working at a time:
+
+    vpps             as a user has it
+    torch            PyTorch, batched by hand (peers/torch_zoo), as shipped
+    torch-avx512     the same, its MKL told to use AVX-512, as harness.mkl_avx512 does
+    torch-per-node   PyTorch vertex by vertex
+    dynet-agenda, dynet-depth   DyNet, which batches by itself (peers/dynet_zoo)
+
+Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs
+is not measured. One JSON object per line and peer. Rates are vertices per second over the mean number of vertices of
+an example, since slow contenders are timed on fewer examples. `gemm` and `peer_gemm` are the GFLOP/s of either side
+for the largest matrix of the model times 64 vectors: what the ratio would be if only products counted. Contenders
+that would need more than --slowest seconds for a mini-batch are left out, which their lines say under `skipped`.
+
+With --memory the value is MB: the peak resident set of a fresh process less what was resident when data and weights
+were there and the program was not: what training adds. --mode infer likewise.
+
+Exit status 1 where a contender failed or differed; the others are measured all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import harness
+from workers import FORMS, Worker, WorkerError
+from workload_tasks import data_folder, data_of
+
+from vpps.zoo.tasks import TASKS
+
+BENCH = "workloads"
+CHECKED_BATCHES = 3
+TOLERANCE = 1e-4  # relative; of outputs, to the largest of them
+GEMM_VECTORS = 64
+MEMORY_CONTENDERS = ("vpps", "torch")
+MEMORY_BATCHES = 4
+ORDER_SEED = 1
+
+
+class Complaints:
+    """What went wrong, told at once and counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, text: str) -> None:
+        """Tell it."""
+        print(f"{BENCH}: {text}", file=sys.stderr, flush=True)
+        self.count += 1
+
+
+class Measured:
+    """A contender that is being measured on mini-batches of one size.
+
+    Attributes:
+        per_run: mini-batches per timing.
+        rates: examples per second, by round.
+    """
+
+    def __init__(self, name: str, worker: Worker, work: Sequence[tuple[int, int]]) -> None:
+        self.name, self.worker = name, worker
+        self.examples = [examples for examples, _ in work]
+        self.vertices = [vertices for _, vertices in work]
+        self.per_run = 1
+        self.rates: list[float] = []
+
+    def run(self) -> float:
+        """Seconds for `per_run` mini-batches."""
+        seconds: float = self.worker.ask("run", name=self.name, n=self.per_run)
+        return seconds
+
+    def calibrate(self, seconds: float) -> None:
+        """Choose how many mini-batches take about so long."""
+        for _ in range(2):  # the first estimate is of one mini-batch, and rough
+            self.per_run = max(1, round(self.per_run * seconds / self.run()))
+
+    def time(self) -> None:
+        """One round."""
+        vertices = sum(self.vertices[k % len(self.vertices)] for k in range(self.per_run))
+        per_example = sum(self.vertices) / sum(self.examples)
+        self.rates.append(vertices / per_example / self.run())
+
+
+class TaskBench:
+    """The contenders of one task."""
+
+    def __init__(self, name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+        self.name, self.options, self.preload, self.complaints = name, options, preload, complaints
+        self.workers: dict[str, Worker] = {}
+        self.facts: dict[str, Any] = {}  # by process
+        self.gemm: dict[str, float | None] = {}
+        self.versions: dict[str, str | None] = {}
+        self.latest: dict[str, float] = {}  # examples/s at the batch size before
+        self.failed: set[str] = set()
+
+    def start(self, contenders: Sequence[str], keep_memory: bool = True) -> list[str]:
+        """Start their processes; returns those that could."""
+        options = self.options
+        data = None if options.synthetic else data_of(self.name, options.data)
+        for process in dict.fromkeys(FORMS[name].process for name in contenders):
+            form = next(form for form in FORMS.values() if form.process == process)
+            worker = self.workers[process] = Worker(self.preload if form.tuned else None)
+            try:
+                self.facts[process] = worker.ask(
+                    "start", kind=form.kind, task=self.name, data=None if data is None else str(data),
+                    hidden=options.hidden, embedding=options.embedding, limit=options.limit, keep_memory=keep_memory,
+                )  # fmt: skip
+                matrix = self.facts[process]["largest_matrix"]
+                self.gemm[process] = matrix and worker.ask("product", rows=matrix[0], columns=matrix[1], n=GEMM_VECTORS)
+                self.versions[process] = worker.ask("version")
+            except WorkerError as error:
+                self.complaints.add(f"{self.name}: {form.shown}: {error}")
+                self.facts.pop(process, None)
+        return [name for name in contenders if FORMS[name].process in self.facts]
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self.workers.values():
+            worker.close()
+
+    def batches(self, batch_size: int) -> list[list[int]]:
+        """Examples of every mini-batch: random, and the same for all contenders."""
+        n = next(iter(self.facts.values()))["examples"]
+        order = random.Random(ORDER_SEED).sample(range(n), n)
+        full = [order[k : k + batch_size] for k in range(0, n - batch_size + 1, batch_size)]
+        return full or [order]
+
+    def begin(self, name: str, batch_size: int) -> Measured:
+        """A contender, ready to work."""
+        worker = self.workers[FORMS[name].process]
+        options = self.options
+        form = {
+            "name": name, "infers": options.mode == "infer", "lr": options.lr, "batch_size": batch_size,
+            "threads": options.threads,
+        }  # fmt: skip
+        return Measured(name, worker, worker.ask("begin", form=form, batches=self.batches(batch_size)))
+
+    def checked(self, contenders: Sequence[str], batch_size: int) -> Iterator[Measured]:
+        """Those that compute what the first one does."""
+        expected: list[list[float]] | None = None
+        for name in contenders:
+            try:
+                measured = self.begin(name, batch_size)
+                results = measured.worker.ask("check", name=name, n=CHECKED_BATCHES)
+            except WorkerError as error:
+                self.fail(name, f"batch {batch_size}: {error}")
+                continue
+            if expected is None:
+                expected = results
+            elif difference := _difference(results, expected):
+                self.fail(name, f"batch {batch_size}: {difference}, its figures would mean nothing")
+                continue
+            yield measured
+
+    def fail(self, name: str, why: str) -> None:
+        """Measure a contender no more."""
+        self.complaints.add(f"{self.name}: {FORMS[name].shown}: {why}")
+        self.failed.add(name)
+
+    def compare(self, contenders: Sequence[str], batch_size: int) -> None:
+        """Check, time and report one batch size."""
+        too_slow = {
+            name: seconds
+            for name in contenders
+            if name in self.latest and (seconds := batch_size / self.latest[name]) > self.options.slowest
+        }
+        chosen = [name for name in contenders if name not in too_slow and name not in self.failed]
+        entrants = {measured.name: measured for measured in self.checked(chosen, batch_size)}
+        for turn in range(-1, self.options.passes):
+            names = list(entrants)
+            first = max(turn, 0) % max(len(names), 1)
+            for name in names[first:] + names[:first]:
+                try:
+                    if turn < 0:
+                        entrants[name].calibrate(self.options.seconds)
+                    else:
+                        entrants[name].time()
+                except WorkerError as error:
+                    self.fail(name, f"batch {batch_size}: {error}")
+                    del entrants[name]
+        self.latest |= {name: statistics.median(measured.rates) for name, measured in entrants.items()}
+        self.report(entrants, batch_size)
+        for name, seconds in too_slow.items():
+            self.skipped(name, batch_size, f"{seconds:.1f} s for a mini-batch, by the rate of the size before")
+
+    def case(self, batch_size: int) -> str:
+        """What a line is about."""
+        options, facts = self.options, next(iter(self.facts.values()))
+        return (
+            f"task={self.name} mode={options.mode} batch={batch_size} {facts['sizes']} cores={options.cores} "
+            f"threads={options.threads}"
+        )
+
+    def report(self, entrants: dict[str, Measured], batch_size: int) -> None:
+        """A line per peer; alone where there is none, or where vpps is not measured."""
+        peers = [name for name in entrants if name != "vpps"]
+        emit = functools.partial(harness.report, BENCH, self.case(batch_size), unit="examples/s")
+        own = entrants.get("vpps")
+        for name in peers if own else []:
+            assert own is not None
+            emit(
+                values=own.rates, peer=(FORMS[name].shown, entrants[name].rates), program="vpps",
+                **self.extra("vpps"), **{f"peer_{key}": value for key, value in self.extra(name).items()},
+            )  # fmt: skip
+        if own is None or not peers:
+            for name, measured in entrants.items():
+                emit(values=measured.rates, program=FORMS[name].shown, **self.extra(name))
+
+    def extra(self, name: str) -> dict[str, Any]:
+        """What else is known of a contender."""
+        process = FORMS[name].process
+        gemm, version = self.gemm[process], self.versions[process]
+        return {"gemm": gemm and round(gemm, 1)} | ({"version": version} if version else {})
+
+    def skipped(self, name: str, batch_size: int, why: str) -> None:
+        """A line that says why there is no figure."""
+        line = {"bench": BENCH, "case": self.case(batch_size), "peer": FORMS[name].shown, "skipped": why}
+        print(json.dumps(line | {"machine": harness.machine(), "commit": harness.commit()}), flush=True)
+
+    def added_memory(self, name: str, batch_size: int) -> float:
+        """MB that a program adds to what is resident before it is made."""
+        worker = self.workers[FORMS[name].process]
+        before: float = worker.ask("forget_peak")
+        self.begin(name, batch_size)
+        worker.ask("run", name=name, n=MEMORY_BATCHES)
+        peak: float = worker.ask("peak")
+        return peak - before
+
+
+def _difference(results: list[list[float]], expected: list[list[float]]) -> str | None:
+    """How results differ by more than TOLERANCE, or None."""
+    for k, (own, wanted) in enumerate(zip(results, expected, strict=True)):
+        if len(own) != len(wanted):
+            return f"mini-batch {k} has {len(own)} numbers, expected {len(wanted)}"
+        scale = max(map(abs, wanted))
+        worst = max(
+            (abs(a - b) / scale if a == a and b == b else float("inf")) for a, b in zip(own, wanted, strict=True)
+        )
+        if not worst <= TOLERANCE:
+            return f"mini-batch {k} differs by {worst:.1e} (such as {own[0]:.6g} for {wanted[0]:.6g})"
+    return None
+
+
+def measure_speed(name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+    """All batch sizes of a task."""
+    bench = TaskBench(name, options, preload, complaints)
+    try:
+        started = bench.start(options.contenders)
+        if started:
+            facts = next(iter(bench.facts.values()))
+            print(f"{name}: {facts['description']}", file=sys.stderr, flush=True)
+        for batch_size in options.batch_sizes if started else []:
+            bench.compare(started, batch_size)
+    finally:
+        bench.close()
+
+
+def measure_memory(name: str, options: argparse.Namespace, preload: Path | None, complaints: Complaints) -> None:
+    """Peaks of every contender, in a process per contender, batch size and round."""
+    for batch_size in options.batch_sizes:
+        added: dict[str, list[float]] = {}
+        case = ""
+        for contender in options.contenders:
+            for _ in range(options.passes):
+                bench = TaskBench(name, options, preload, complaints)
+                try:
+                    if not bench.start([contender], keep_memory=False):
+                        break
+                    case = bench.case(batch_size)
+                    added.setdefault(contender, []).append(bench.added_memory(contender, batch_size))
+                except WorkerError as error:
+                    bench.fail(contender, str(error))
+                    break
+                finally:
+                    bench.close()
+        full = {contender: values for contender, values in added.items() if len(values) == options.passes}
+        own = full.pop("vpps", None)
+        for contender, values in full.items():
+            shown = FORMS[contender].shown
+            if own is None:
+                harness.report(f"{BENCH}_memory", case, values, "MB", program=shown)
+            else:
+                harness.report(
+                    f"{BENCH}_memory", case, own, "MB", (shown, values), higher_is_better=False, program="vpps"
+                )
+        if own is not None and not full:
+            harness.report(f"{BENCH}_memory", case, own, "MB", program="vpps")
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", metavar="NAME,...", help=f"default: all of {', '.join(TASKS)}")
+    parser.add_argument("--mode", choices=["train", "infer"], default="train")
+    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 2, 4, 8, 16, 32, 64, 128], metavar="N,N,...")
+    parser.add_argument("--hidden", type=int, help="default: 512 for RvNN and TD-RNN, 256 for others")
+    parser.add_argument("--embedding", type=int, help="default: as --hidden")
+    parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(FORMS)} (default: all that can run)")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
+    parser.add_argument("--synthetic", action="store_true", help="measure on synthetic data")
+    parser.add_argument("--limit", type=int, default=512, help="examples to choose mini-batches from")
+    parser.add_argument("--passes", type=int, default=5, help="timed rounds, interleaved (of memory: 1)")
+    parser.add_argument("--seconds", type=float, default=0.15, help="that a timing should take")
+    parser.add_argument("--slowest", type=float, default=0.5, help="seconds that a mini-batch may take")
+    parser.add_argument("--threads", type=int, default=1, help="of every contender that can use more than one")
+    parser.add_argument("--cores", type=int, help="that all processes are kept on (default: as many as --threads)")
+    parser.add_argument("--lr", type=float, default=0.01, help="of SGD")
+    parser.add_argument("--memory", action="store_true", help="measure memory rather than speed")
+    options = parser.parse_args()
+    options.tasks = options.tasks.split(",") if options.tasks else list(TASKS)
+    if unknown := set(options.tasks) - set(TASKS):
+        sys.exit(f"unknown tasks: {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+    known = list(MEMORY_CONTENDERS) if options.memory and options.contenders is None else list(FORMS)
+    options.contenders = harness.choose_contenders(options.contenders, known)
+    options.cores = options.cores or options.threads
+    options.data = data_folder(options.data)
+    if options.data is None and not options.synthetic:
+        print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    return options
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+@contextmanager
+def _preloaded(contenders: Sequence[str]) -> Iterator[Path | None]:
+    """The library that tuned contenders preload, where there are any."""
+    with tempfile.TemporaryDirectory(prefix="vpps-bench-") as folder:
+        yield harness.mkl_avx512_library(folder) if any(FORMS[name].tuned for name in contenders) else None
+
+
+def main() -> None:
+    """Every task."""
+    options = parse_options()
+    harness.confine(options.cores)
+    complaints = Complaints()
+    measure = measure_memory if options.memory else measure_speed
+    with _preloaded(options.contenders) as preload:
+        for name in options.tasks:
+            measure(name, options, preload, complaints)
+    sys.exit(1 if complaints.count else 0)
+
+
+if __name__ == "__main__":
+    main()
