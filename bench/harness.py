@@ -50,11 +50,11 @@ def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
     if asked is None:
         if not has_dynet:
             print(f"measuring without DyNet: {advice}", file=sys.stderr)
-        return [name for name in known if name != "dynet" or has_dynet]
+        return [name for name in known if not name.startswith("dynet") or has_dynet]
     names = asked.split(",")
     if unknown := set(names) - set(known):
         sys.exit(f"unknown contenders: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    if "dynet" in names and not has_dynet:
+    if any(name.startswith("dynet") for name in names) and not has_dynet:
         sys.exit(advice)
     return names
 

@@ -3,7 +3,8 @@
     python bench/plot.py results/cpu/2026-11-20-breakdown.jsonl [--out FILE.svg]
 
 The figure follows from the `bench` of the lines: `breakdown` and `ablation` (bars), `weight_bytes` and `tree_fc`
-(curves). Of several lines of one case the last counts. Default output: the same name with .svg.
+(curves), `workloads` (several figures, of which `--figure` chooses). Of several lines of one case the last counts.
+Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import workload_figures
+import workload_lines
 
 Line = dict[str, Any]
 
@@ -167,11 +171,38 @@ FIGURES = {
 }
 
 
+def draw_workloads(figure: Any, options: argparse.Namespace) -> None:
+    """One of the figures of workload_figures.py."""
+    lines = [line for line in workload_lines.read(options.lines) if line["bench"] == workload_lines.BENCH]
+    wanted = options.tasks.split(",") if options.tasks else None
+    cases = [
+        case
+        for case in workload_lines.cases_of(lines)
+        if case.mode == options.mode and case.rates() and (wanted is None or case.task in wanted)
+    ]
+    if not cases:
+        sys.exit(f"{options.lines}: no figures of mode {options.mode}{f' and {options.tasks}' if wanted else ''}")
+    try:
+        workload_figures.FIGURES[options.figure](figure, cases)
+    except ValueError as error:
+        sys.exit(f"{options.lines}: {error}")
+    commits = {(line["commit"]["id"] or "unknown")[:9] for line in lines}
+    cores = {f"{case.settings['threads']} thread(s) on {case.settings['cores']} core(s)" for case in cases}
+    made = f"{lines[-1]['machine']['cpu']}, {', '.join(sorted(cores))}, commit {', '.join(sorted(commits))}"
+    title = figure.get_suptitle() or ("inference" if options.mode == "infer" else "training")
+    figure.suptitle(f"{title}\n{made}", fontsize=9)
+
+
 def main() -> None:
     """Read, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
     parser.add_argument("--out", type=Path, metavar="FILE.svg")
+    parser.add_argument(
+        "--figure", choices=list(workload_figures.FIGURES), default="ratios", help="of the lines of workloads.py"
+    )
+    parser.add_argument("--mode", choices=["train", "infer"], default="train", help="of the lines of workloads.py")
+    parser.add_argument("--tasks", metavar="NAME,...", help="of the lines of workloads.py (default: all)")
     options = parser.parse_args()
     try:
         import matplotlib
@@ -186,6 +217,13 @@ def main() -> None:
         line = json.loads(text)
         latest[line["case"], line.get("program"), line.get("peer")] = line
     benches = {line["bench"] for line in latest.values()}
+    out = options.out or options.lines.with_suffix(".svg")
+    if benches and benches <= {workload_lines.BENCH, workload_lines.MEMORY}:
+        figure = plt.figure(layout="constrained")
+        draw_workloads(figure, options)
+        figure.savefig(out, metadata={"Date": None})
+        print(out)
+        return
     if len(benches) != 1 or not benches <= FIGURES.keys():
         sys.exit(f"{options.lines}: expected lines of one bench of {', '.join(FIGURES)}, found {sorted(benches)}")
     kind = FIGURES[benches.pop()]
@@ -196,7 +234,6 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     kind.draw(axes, lines)
     axes.set_xlabel(kind.label or x)
-    out = options.out or options.lines.with_suffix(".svg")
     figure.savefig(out, metadata={"Date": None})
     print(out)
 

@@ -13,6 +13,7 @@ own (contenders.py), confined to the same cores, one of them working at a time:
     torch-avx512     the same, its MKL told to use AVX-512, as harness.mkl_avx512 does
     torch-per-node   PyTorch vertex by vertex
     dynet-agenda, dynet-depth   DyNet, which batches by itself (peers/dynet_zoo)
+    dynet-native-agenda, dynet-native-depth   with --native-dynet FOLDER: compiled for this machine (peers/build_dynet)
 
 Losses of the first mini-batches (each after an update), or outputs, must be equal to 1e-4: a contender that differs
 is not measured. One JSON object per line and peer. Rates are vertices per second over the mean number of vertices of
@@ -41,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from workers import FORMS, Worker, WorkerError
+from workers import FORMS, MKL_AVX512, NATIVE_DYNET, Worker, WorkerError
 from workload_tasks import data_folder, data_of
 
 from vpps.zoo.tasks import TASKS
@@ -117,7 +118,10 @@ class TaskBench:
         data = None if options.synthetic else data_of(self.name, options.data)
         for process in dict.fromkeys(FORMS[name].process for name in contenders):
             form = next(form for form in FORMS.values() if form.process == process)
-            worker = self.workers[process] = Worker(self.preload if form.tuned else None)
+            worker = self.workers[process] = Worker(
+                self.preload if process == MKL_AVX512 else None,
+                options.native_dynet if process == NATIVE_DYNET else None,
+            )
             try:
                 self.facts[process] = worker.ask(
                     "start", kind=form.kind, task=self.name, data=None if data is None else str(data),
@@ -314,6 +318,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, help="default: 512 for RvNN and TD-RNN, 256 for others")
     parser.add_argument("--embedding", type=int, help="default: as --hidden")
     parser.add_argument("--contenders", metavar="NAME,...", help=f"of {', '.join(FORMS)} (default: all that can run)")
+    parser.add_argument("--native-dynet", type=Path, metavar="FOLDER", help="the python folder of peers/build_dynet")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
     parser.add_argument("--synthetic", action="store_true", help="measure on synthetic data")
     parser.add_argument("--limit", type=int, default=512, help="examples to choose mini-batches from")
@@ -329,6 +334,8 @@ def parse_options() -> argparse.Namespace:
     if unknown := set(options.tasks) - set(TASKS):
         sys.exit(f"unknown tasks: {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
     known = list(MEMORY_CONTENDERS) if options.memory and options.contenders is None else list(FORMS)
+    if options.native_dynet is None:
+        known = [name for name in known if FORMS[name].process != NATIVE_DYNET]
     options.contenders = harness.choose_contenders(options.contenders, known)
     options.cores = options.cores or options.threads
     options.data = data_folder(options.data)
@@ -343,9 +350,10 @@ def _numbers(text: str) -> list[int]:
 
 @contextmanager
 def _preloaded(contenders: Sequence[str]) -> Iterator[Path | None]:
-    """The library that tuned contenders preload, where there are any."""
+    """The library that makes MKL use AVX-512, where a contender is to be told so."""
     with tempfile.TemporaryDirectory(prefix="vpps-bench-") as folder:
-        yield harness.mkl_avx512_library(folder) if any(FORMS[name].tuned for name in contenders) else None
+        needed = any(FORMS[name].process == MKL_AVX512 for name in contenders)
+        yield harness.mkl_avx512_library(folder) if needed else None
 
 
 def main() -> None:

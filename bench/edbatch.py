@@ -1,0 +1,96 @@
+"""Inference beside ED-Batch's own figures (edbatch.json), which are of another machine; DyNet is measured on both.
+
+    python bench/workloads.py --mode infer --hidden 128 --batch-sizes 64 --tasks ... > infer.jsonl     and 256
+    python bench/edbatch.py infer.jsonl [--markdown]
+
+For each of its workloads: vpps and DyNet (the better strategy) here in one run, ED-Batch and vanilla DyNet there, and
+what each gains over its DyNet. `value` is vpps's examples per second and `edbatch` the figure of ED-Batch, to compare
+them one to one; `scaled` is ED-Batch's figure times (DyNet here / DyNet there), what it would reach if both DyNets
+were one program. They are not: there a program in C++, here one in Python, whose building of graphs takes longer, so
+`scaled` is fair to small models only as far as DyNet's core dominates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import workload_lines
+from table import markdown, three_digits
+from workload_lines import Case
+
+FIGURES = json.loads(Path(__file__).with_name("edbatch.json").read_text(encoding="utf-8"))
+TASKS = {
+    "tagger": "bilstm",
+    "NMT": "seq2seq",
+    "Tree-LSTM": "tree-lstm",
+    "Tree-GRU": "tree-gru",
+    "MV-RNN": "mv-rnn",
+    "Tree-LSTM, two types": "tree-lstm-two-types",
+    "lattice LSTM": "lattice-lstm",
+    "lattice GRU": "lattice-gru",
+}
+
+
+def comparisons(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
+    """A line per workload and size of ED-Batch that was measured here."""
+    measured = {
+        (case.task, case.hidden): case for case in cases if case.mode == "infer" and case.batch == FIGURES["batch"]
+    }
+    for hidden, workloads in FIGURES["hidden"].items():
+        for workload, (vanilla, cavs, edbatch) in workloads.items():
+            case = measured.get((TASKS[workload], int(hidden)))
+            if case is None or not case.vpps:
+                continue
+            line = {
+                "bench": "edbatch", "case": f"task={case.task} hidden={hidden} batch={case.batch}", "value": case.vpps,
+                "unit": "examples/s", "edbatch": edbatch, "vanilla_there": vanilla, "cavs_there": cavs,
+                "ratio": _rounded(case.vpps / edbatch), "gain_there": _rounded(edbatch / vanilla),
+            }  # fmt: skip
+            here = max((rate for name, (rate, _) in case.peers.items() if name.startswith("DyNet")), default=None)
+            if here is not None:
+                line |= {
+                    "dynet_here": here, "gain_here": _rounded(case.vpps / here),
+                    "scaled": _rounded(edbatch * here / vanilla),
+                    "gain_ratio": _rounded(case.vpps / here * vanilla / edbatch),
+                }  # fmt: skip
+            yield line
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def table(lines: Iterable[dict[str, Any]]) -> str:
+    """A row per line."""
+    head = ["", "vpps", "ED-Batch there", "ratio", "DyNet here", "there", "gain here", "there"]
+    columns = ("value", "edbatch", "ratio", "dynet_here", "vanilla_there", "gain_here", "gain_there")
+    shown = [
+        [line["case"].rpartition(" batch")[0], *(three_digits(line[c]) if c in line else "–" for c in columns)]
+        for line in lines
+    ]
+    return markdown([head, *shown])
+
+
+def main() -> None:
+    """Print what there is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lines", type=Path, metavar="FILE.jsonl", help="lines of workloads.py --mode infer")
+    parser.add_argument("--markdown", action="store_true", help="a table rather than JSON lines")
+    options = parser.parse_args()
+    found = list(comparisons(workload_lines.cases_of(workload_lines.read(options.lines))))
+    if not found:
+        sys.exit(f"{options.lines}: no inference at batch size {FIGURES['batch']} and hidden sizes 128 or 256")
+    if options.markdown:
+        print(table(found))
+    else:
+        for line in found:
+            print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Markdown tables from the lines of workloads.py.
+
+    python bench/table.py bench/results/cpu/DATE-workloads.jsonl [--mode infer] [--batch-sizes 1,8,32,128]
+
+A cell is vpps's examples per second, times how many it is as fast as the best peer as shipped, and (where they were
+measured) as the strongest of all, tuned ones included: `1,240 · 3.10 · 2.24`. Then memory, where the lines have it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import workload_lines
+from workload_lines import TUNED, Case, Memory
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table, its first row being the head; numbers to the right."""
+    head, *body = rows
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
+
+
+def three_digits(value: float) -> str:
+    """A number as people read it: 3 digits, no exponent."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def cell(case: Case | None) -> str:
+    """What the table says of a case."""
+    if case is None or not case.vpps:
+        return ""
+    kinds = [False, True] if TUNED & case.peers.keys() else [False]
+    ratios = [case.best_ratio(tuned) for tuned in kinds]
+    return " · ".join([three_digits(case.vpps), *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
+
+
+def speed(cases: Sequence[Case], batch_sizes: Sequence[int] | None = None) -> str:
+    """A row per task and size of model, a column per batch size."""
+    sizes = batch_sizes or sorted({case.batch for case in cases})
+    several = len({(case.task, case.hidden) for case in cases}) > len({case.task for case in cases})
+    rows: dict[str, dict[int, Case]] = {}
+    for case in cases:
+        name = f"{case.task}, {case.hidden}" if several else case.task
+        rows.setdefault(name, {})[case.batch] = case
+    head = ["", *(str(size) for size in sizes)]
+    return markdown([head, *([name, *(cell(row.get(size)) for size in sizes)] for name, row in rows.items())])
+
+
+def memory(found: Iterable[Memory]) -> str:
+    """A row per task."""
+    rows = [
+        [m.task, str(m.batch), m.peer, three_digits(m.vpps), three_digits(m.peer_value), f"{m.peer_value / m.vpps:.2g}"]
+        for m in found
+    ]
+    return markdown([["", "batch", "peer", "vpps MB", "peer MB", "times less"], *rows])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    parser.add_argument("--mode", choices=["train", "infer"], default="train")
+    parser.add_argument("--batch-sizes", type=lambda text: [int(part) for part in text.split(",")], metavar="N,N,...")
+    options = parser.parse_args()
+    lines = workload_lines.read(options.lines)
+    cases = [case for case in workload_lines.cases_of(lines) if case.mode == options.mode]
+    used = [m for m in workload_lines.memory_of(lines) if m.mode == options.mode]
+    if not cases and not used:
+        sys.exit(f"{options.lines}: no lines of workloads.py with mode={options.mode}")
+    if cases:
+        print(speed(cases, options.batch_sizes))
+    if used:
+        print("\n" + memory(used) if cases else memory(used))
+
+
+if __name__ == "__main__":
+    main()

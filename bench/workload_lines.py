@@ -1,0 +1,103 @@
+"""The lines of workloads.py, read again: for figures and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workers import FORMS
+
+BENCH, MEMORY = "workloads", "workloads_memory"
+TUNED = {form.shown for form in FORMS.values() if form.tuned}
+
+
+@dataclass
+class Case:
+    """What was measured of a task with one batch size.
+
+    Attributes:
+        task, mode, batch: as in the command.
+        settings: the other words of the case: sizes, cores, threads.
+        vpps: examples/s.
+        peers: (examples/s, ratio) by name.
+        skipped: why a peer has no figure, by name.
+    """
+
+    task: str
+    mode: str
+    batch: int
+    settings: Mapping[str, str]
+    vpps: float = 0.0
+    peers: dict[str, tuple[float, float]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> int:
+        """Size of the model; 0 where it has no such setting."""
+        return int(self.settings.get("hidden", 0))
+
+    def best_ratio(self, tuned: bool) -> float | None:
+        """Against the best of the peers as shipped, or of all."""
+        ratios = [ratio for name, (_, ratio) in self.peers.items() if tuned or name not in TUNED]
+        return min(ratios, default=None)
+
+    def rates(self) -> dict[str, float]:
+        """examples/s by name, vpps first."""
+        own = {"vpps": self.vpps} if self.vpps else {}
+        return own | {name: rate for name, (rate, _) in self.peers.items()}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """MB that training adds: of vpps, and of a peer."""
+
+    task: str
+    mode: str
+    batch: int
+    vpps: float
+    peer: str
+    peer_value: float
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that are of this bench."""
+    lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line["bench"] in (BENCH, MEMORY)]
+
+
+def words_of(line: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a case."""
+    return dict(word.split("=", 1) for word in line["case"].split())
+
+
+def cases_of(lines: Iterable[Mapping[str, Any]]) -> list[Case]:
+    """Every case in the order in which it first appears; of several lines of one program the last counts."""
+    cases: dict[str, Case] = {}
+    for line in lines:
+        if line["bench"] != BENCH:
+            continue
+        words = words_of(line)
+        task, mode, batch = words.pop("task"), words.pop("mode"), int(words.pop("batch"))
+        case = cases.setdefault(line["case"], Case(task, mode, batch, words))
+        if "skipped" in line:
+            case.skipped[line["peer"]] = line["skipped"]
+        elif line.get("program") == "vpps":
+            case.vpps = line["value"]
+            if "peer" in line:
+                case.peers[line["peer"]] = line["peer_value"], line["ratio"]
+    return list(cases.values())
+
+
+def memory_of(lines: Iterable[Mapping[str, Any]]) -> list[Memory]:
+    """What --memory measured, where there is a peer; the last line of a case and peer counts."""
+    found = {}
+    for line in lines:
+        if line["bench"] == MEMORY and "peer" in line:
+            words = words_of(line)
+            found[line["case"], line["peer"]] = Memory(
+                words["task"], words["mode"], int(words["batch"]), line["value"], line["peer"], line["peer_value"]
+            )
+    return list(found.values())
