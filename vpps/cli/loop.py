@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import vpps
 from vpps.cli.options import LEARNING_RATES, OptimizerName, TrainOptions
-from vpps.cli.saved_run import SavedRun
+from vpps.cli.saved_run import SavedRun, best_of
 from vpps.errors import VppsError
 from vpps.optim import OPTIMIZERS, Optimizer
 from vpps.zoo.task import Settings, Task
@@ -30,10 +29,14 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
     finished = resumed.epoch if resumed is not None else 0
     best = Best(task.lower_is_better) if resumed is None else Best(**resumed.best)
     # force_terminal=False: no colours and no animation in a file or a pipe, whatever the environment asks for.
-    console = Console(force_terminal=None if sys.stdout.isatty() else False, highlight=False)
-    console.print(f"{task.name}: {task.description}", soft_wrap=True)
+    console = Console(force_terminal=None if sys.stdout.isatty() else False, highlight=False, markup=False, emoji=False)
+    console.print(f"{task.name} on {settings.data or 'synthetic data'}: {task.description}", soft_wrap=True)
     if finished >= options.epochs:
         console.print(f"{options.checkpoint} has finished epoch {finished}: ask for more with --epochs", soft_wrap=True)
+        return
+    if best.is_old(finished, options.patience):
+        since = f"no better score since epoch {best.epoch} of {finished}"
+        console.print(f"{options.checkpoint} has {since}: ask for more with --patience", soft_wrap=True)
         return
     try:
         with vpps.Handle(
@@ -56,7 +59,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 finished = epoch + 1
                 done = f"epoch {finished}/{options.epochs}  loss {loss:.4f} per {task.unit}"
                 console.print(f"{done}{scores}  {speed:.0f} examples/s", soft_wrap=True)
-                if options.patience is not None and finished - best.epoch >= options.patience:
+                if best.is_old(finished, options.patience):
                     where = f", kept in {best_of(options.checkpoint)}" if options.checkpoint else ""
                     console.print(
                         f"no better {next(iter(found))} for {options.patience} epochs: the best, {best.score:.3f}, "
@@ -67,11 +70,6 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         kept_run = options.checkpoint is not None and finished
         advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept_run else "; nothing was saved"
         raise KeyboardInterrupt(f"after {finished} of {options.epochs} epochs{advice}") from None
-
-
-def best_of(checkpoint: Path) -> Path:
-    """Where the model with the best score is kept."""
-    return checkpoint.with_name(checkpoint.name + ".best")
 
 
 @dataclass
@@ -89,6 +87,10 @@ class Best:
             self.score, self.epoch = score, epoch
             return True
         return False
+
+    def is_old(self, finished: int, patience: int | None) -> bool:
+        """Whether `patience` epochs or more, of those finished, were no better."""
+        return patience is not None and finished - self.epoch >= patience
 
 
 def _epoch(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,27 +32,40 @@ LEARNING_RATES = {
 }
 _LR_TEXT = ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
 
+_option = partial(typer.Option, rich_help_panel="Training")
+
 # For the signatures of commands: Typer reads them.
-Epochs = Annotated[int, typer.Option(min=1, help="Train until so many epochs are done, resumed ones included.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Examples per update.")]
-LearningRate = Annotated[float | None, typer.Option(min=0.0, show_default=_LR_TEXT, help="Learning rate.")]
-ClipNorm = Annotated[float | None, typer.Option(min=0.0, help="Scale gradients of a larger global norm down to it.")]
-Rule = Annotated[OptimizerName, typer.Option(help="Update rule.")]
+Epochs = Annotated[int, _option(min=1, help="Train until so many epochs are done, resumed ones included.")]
+BatchSize = Annotated[int, _option(min=1, help="Examples per update.")]
+
+
+def learning_rate(usual: float | None = None) -> Any:
+    """The type of `--lr`.
+
+    Args:
+        usual: what suits a task, with its own optimizer; None: what suits the optimizer.
+    """
+    default = _LR_TEXT if usual is None else f"{usual:g}; with another --optimizer what suits that"
+    return Annotated[float | None, _option(min=0.0, show_default=default, help="Learning rate.")]
+
+
+ClipNorm = Annotated[float | None, _option(min=0.0, help="Scale gradients of a larger global norm down to it.")]
+Rule = Annotated[OptimizerName, _option(help="Update rule.")]
 Patience = Annotated[
     int | None,
-    typer.Option(min=1, help="Stop when the first score has not become better for so many epochs.", metavar="N"),
+    _option(min=1, help="Stop when the first score has not become better for so many epochs.", metavar="N"),
 ]
-Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors; by default as many as the target likes.")]
+Vps = Annotated[int | None, _option(min=1, help="Virtual processors; by default as many as the target likes.")]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(
+    _option(
         dir_okay=False,
         help="Write model, optimizer state and settings here after every epoch, and the model with the best score "
         "beside it, as NAME.best.",
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue from --checkpoint; options not given are as they were then.")
+    bool, _option("--resume", help="Continue from --checkpoint; options not given are as they were then.")
 ]
 
 
@@ -62,7 +76,7 @@ class TargetName(StrEnum):
     SIMT = "simt"
 
 
-Target = Annotated[TargetName, typer.Option(help="What runs the kernel.")]
+Target = Annotated[TargetName, _option(help="What runs the kernel.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +86,7 @@ class TrainOptions:
     epochs: Epochs = 10
     batch_size: BatchSize = 16
     optimizer: Rule = OptimizerName.ADAM
-    lr: LearningRate = None
+    lr: float | None = None  # `learning_rate` makes an option of it
     clip_norm: ClipNorm = None
     patience: Patience = None
     target: Target = TargetName.AUTO

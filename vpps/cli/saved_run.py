@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,43 +51,72 @@ class SavedRun:
         text = vpps.Model.load(path).metadata.get(_KEY)
         if text is None:
             raise CheckpointError(f"{path}: has weights but was not written by vpps-train, so it cannot be resumed")
-        run = cls(**json.loads(text))
+        try:
+            run = cls(**json.loads(text))
+        except TypeError:
+            raise CheckpointError(
+                f"{path}: was written by another version of vpps-train; restore its weights in Python, with "
+                "Model.restore, or train anew"
+            ) from None
         if run.task != task:
             raise CheckpointError(f"{path}: is a run of `vpps-train {run.task}`, not of {task}")
         return run
 
 
-def resolve(ctx: typer.Context, fixed: Collection[str]) -> tuple[dict[str, Any], SavedRun | None]:
+def best_of(checkpoint: Path) -> Path:
+    """Where the model with the best score is kept."""
+    return checkpoint.with_name(checkpoint.name + ".best")
+
+
+def resolve(ctx: typer.Context, fixed: Collection[str], optimizer: str) -> tuple[dict[str, Any], SavedRun | None]:
     """The options of this run by name, the task's settings among them, and where it continues from.
 
-    On `--resume` an option that was not given is what the checkpoint says.
+    On `--resume` an option that was not given is what the checkpoint says. A learning rate belongs to an optimizer: to
+    choose another one without a rate leaves that open (None).
 
     Args:
         ctx: the command's context.
         fixed: options that the shape of the model depends on, which may therefore not change.
+        optimizer: the one that the task's learning rate is for.
 
     Raises:
         typer.BadParameter: the options contradict each other or the checkpoint.
         CheckpointError: the checkpoint cannot be resumed.
     """
     options = dict(ctx.params)
-    path: Path | None = options["checkpoint"]
-    if path is None:
-        if options["resume"]:
-            raise typer.BadParameter("needs --checkpoint FILE to continue from", param_hint="--resume")
-        return options, None
-    if not options["resume"]:
-        if path.exists():
-            raise typer.BadParameter(f"{path} exists: add --resume to continue it", param_hint="--checkpoint")
-        if not path.parent.is_dir():
-            raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--checkpoint")
-        return options, None
-
-    saved = SavedRun.load(path, ctx.info_name or "")
-    for name in options.keys() & saved.settings.keys():
-        source, stored = ctx.get_parameter_source(name), saved.settings[name]
-        if source is None or source.name == "DEFAULT":
-            options[name] = stored
-        elif name in fixed and options[name] != stored:
-            raise typer.BadParameter(f"{path} was trained with {stored}", param_hint=f"--{name.replace('_', '-')}")
+    saved = _saved(ctx, options["checkpoint"])
+    if saved is not None:
+        optimizer = saved.settings.get("optimizer", optimizer)
+        for name in options.keys() & saved.settings.keys():
+            stored = saved.settings[name]
+            if not _given(ctx, name):
+                options[name] = stored
+            elif name in fixed and options[name] != stored:
+                wrong = f"{options['checkpoint']} was trained with {stored}"
+                raise typer.BadParameter(wrong, param_hint=f"--{name.replace('_', '-')}")
+    if options["optimizer"] != optimizer and not _given(ctx, "lr"):
+        options["lr"] = None
     return options, saved
+
+
+def _given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _saved(ctx: typer.Context, path: Path | None) -> SavedRun | None:
+    """The run to continue, None for a fresh one. That it can be kept is found out now, not after the first epoch."""
+    if path is None:
+        if ctx.params["resume"]:
+            raise typer.BadParameter("needs --checkpoint FILE to continue from", param_hint="--resume")
+        return None
+    if ctx.params["resume"]:
+        return SavedRun.load(path, ctx.info_name or "")
+    for file in (path, best_of(path)):
+        if file.exists():
+            raise typer.BadParameter(f"{file} exists: add --resume to continue it", param_hint="--checkpoint")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--checkpoint")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path.parent} may not be written to", param_hint="--checkpoint")
+    return None

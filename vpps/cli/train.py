@@ -5,23 +5,30 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from vpps.cli import loop
-from vpps.cli.options import TrainOptions
+from vpps.cli.options import OptimizerName, TrainOptions, learning_rate
 from vpps.cli.saved_run import resolve
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
-app = typer.Typer(name="vpps-train", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="vpps-train", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)  # fmt: skip
 
 
 @app.callback()
 def about() -> None:
-    """Train dynamic neural networks, one kernel launch per mini-batch."""
+    """Train dynamic neural networks, one kernel launch per mini-batch.
+
+    Every command trains on synthetic data as it is, and on yours with --data; `vpps-train NAME --help` says which.
+    """
 
 
 def command_of(task: type[Task[Any]]) -> Callable[..., None]:
@@ -32,7 +39,7 @@ def command_of(task: type[Task[Any]]) -> Callable[..., None]:
 
     def command(ctx: typer.Context, **_: Any) -> None:
         with loop.exit_codes():
-            values, resumed = resolve(ctx, fixed)
+            values, resumed = resolve(ctx, fixed, task.training.get("optimizer", OptimizerName.ADAM))
             chosen = task.settings_type(**{name: _as(types[name], values.pop(name)) for name in settings})
             made = task(chosen, resumed.state if resumed else None)
             loop.run(made, TrainOptions(**values), chosen, resumed)
@@ -41,13 +48,10 @@ def command_of(task: type[Task[Any]]) -> Callable[..., None]:
     for name, field in settings.items():
         parameters.append(_parameter(name, types[name], field))
     hints = get_type_hints(TrainOptions, include_extras=True)
+    hints["lr"] = learning_rate(task.training.get("lr"))
     for option in fields(TrainOptions):
         default = task.training.get(option.name, option.default)
-        parameters.append(
-            inspect.Parameter(
-                option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[option.name]
-            )
-        )
+        parameters.append(_keyword(option.name, default, hints[option.name]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__doc__ = inspect.getdoc(task)
     return command
@@ -60,15 +64,23 @@ def _parameter(name: str, kind: Any, field: Field[Any]) -> inspect.Parameter:
     option = typer.Option(
         *declared, help=field.metadata["help"], min=field.metadata["min"],
         show_default="synthetic data" if kind == Path | None else True, resolve_path=kind == Path | None,
+        rich_help_panel="Data and network",
     )  # fmt: skip
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[kind, option]
-    )
+    return _keyword(name, field.default, Annotated[kind, option])
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _as(kind: Any, value: Any) -> Any:
-    """A setting that a checkpoint kept as text."""
-    return Path(value) if kind == Path | None and isinstance(value, str) else value
+    """A setting; a checkpoint keeps paths and members of an Enum as text."""
+    if not isinstance(value, str):
+        return value
+    for type_ in (kind, *get_args(kind)):  # of `Path | None`, for example
+        if isinstance(type_, type) and issubclass(type_, Path | Enum):
+            return type_(value)
+    return value
 
 
 for _task in TASKS.values():
