@@ -86,7 +86,8 @@ class Vpps:
         import vpps
 
         self.vpps, self.task = vpps, task
-        self.handle = vpps.Handle(task.model, vpps.Adam(lr=lr), vps=threads)
+        clip_norm = task.training.get("clip_norm")
+        self.handle = vpps.Handle(task.model, vpps.Adam(lr=lr), vps=threads, clip_norm=clip_norm)
 
     def train(self, batches: Iterable[Any]) -> list[float]:
         """Loss of every step, before its update."""
@@ -114,7 +115,7 @@ class Torch:
         torch.set_num_threads(threads)
         self.task = task
         self.program = PROGRAMS[task.name](task)
-        self.program.train_with("adam", lr)
+        self.program.train_with("adam", lr, task.training.get("clip_norm"))
 
     def train(self, batches: Iterable[Any]) -> list[float]:
         """Loss of every step, before its update."""
@@ -184,7 +185,6 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
     task = make_task(name, seed, options)
     lr = task.training.get("lr") or LEARNING_RATES[OptimizerName.ADAM]
     size, epochs = task.training.get("batch_size", 16), options.epochs or setup.epochs
-    assert "clip_norm" not in task.training, "the peers do not clip gradients"
     peer = Torch(task, lr, options.threads)  # first: it copies the initial weights
     ours = Vpps(task, lr, options.threads)
     run = Run(name, seed, task.lower_is_better, baseline(task, setup.labels))

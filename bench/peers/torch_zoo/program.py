@@ -29,6 +29,7 @@ class TorchProgram(ABC):
         self.per_node = per_node
         self.weights = {p.name: torch.tensor(p.numpy(), requires_grad=p.trainable) for p in task.model}
         self.optimizers: list[torch.optim.Optimizer] = []
+        self.clip_norm: float | None = None
         self._loss: Tensor | None = None
 
     @abstractmethod
@@ -50,8 +51,13 @@ class TorchProgram(ABC):
             for name, w in self.weights.items()
         }
 
-    def train_with(self, optimizer: str, lr: float) -> None:
-        """Choose the update rule: "sgd" or "adam". Rows of tables that a batch does not use stay as they are."""
+    def train_with(self, optimizer: str, lr: float, clip_norm: float | None = None) -> None:
+        """Choose the update rule: "sgd" or "adam". Rows of tables that a batch does not use stay as they are.
+
+        Args:
+            clip_norm: bound of the norm of all gradients together.
+        """
+        self.clip_norm = clip_norm
         dense = [w for name, w in self.weights.items() if name not in self.sparse and w.requires_grad]
         tables = [w for name, w in self.weights.items() if name in self.sparse and w.requires_grad]
         if optimizer == "sgd":
@@ -67,9 +73,21 @@ class TorchProgram(ABC):
             optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch) * (1.0 / len(batch))
         loss.backward()
+        if self.clip_norm is not None:
+            self._clip(self.clip_norm)
         for optimizer in self.optimizers:
             optimizer.step()
         self._loss = loss.detach()
+
+    def _clip(self, bound: float) -> None:
+        """`torch.nn.utils.clip_grad_norm_`, which takes no sparse gradients, with them."""
+        for name in self.sparse:
+            if (grad := self.weights[name].grad) is not None:
+                self.weights[name].grad = grad.coalesce()  # else rows that occur twice count as two
+        grads = [w.grad for w in self.weights.values() if w.grad is not None]
+        values = [grad.values() if grad.is_sparse else grad for grad in grads]
+        scale = bound / (torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))) + 1e-6)
+        torch._foreach_mul_(values, scale.clamp(max=1.0))
 
     def last_loss(self) -> float:
         """Loss of the latest step, before its update."""
