@@ -61,9 +61,11 @@ class Setup:
 
 
 SMALL = {"hidden": 64, "embedding": 64}
+TREES = Setup("sst", epochs=4, limit=4000, settings=SMALL)
 
 SETUPS = {
-    "tree-lstm": Setup("sst", epochs=3, limit=4000, settings=SMALL),
+    "tree-lstm": TREES,
+    "tree-lstm-child-sum": TREES,
 }
 
 

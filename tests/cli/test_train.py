@@ -81,7 +81,9 @@ class TestUsage:
     def test_missing_data_is_one_sentence_and_exit_code_1(self, tmp_path: Path) -> None:
         result = vpps_train("tree-lstm", "--data", tmp_path)
         assert result.returncode == 1
-        assert result.stderr == f"vpps-train: {tmp_path / 'train.txt'}: cannot be read: No such file or directory\n"
+        assert (
+            result.stderr == f"vpps-train: {tmp_path}: expected train.txt and dev.txt, or one text file, found none\n"
+        )
 
     def test_malformed_data_is_located(self, treebank: Path) -> None:
         (treebank / "dev.txt").write_text("(3 (2 a) b)\n")

@@ -98,9 +98,7 @@ def _part(
     """The cell of a part, and which of the whole's ints it takes. It has all other arguments of the whole, unless it
     takes ints only, and last what is given."""
     reached = _reached(cell.nodes, outputs, given)
-    taken = [
-        p for p, k in enumerate(cell.kinds) if cell.arguments[p] in reached or (given and not isinstance(k, Int))
-    ]
+    taken = [p for p, k in enumerate(cell.kinds) if cell.arguments[p] in reached or (given and not isinstance(k, Int))]
     kept = sorted({*reached, *(cell.arguments[p] for p in taken)})
     number = {i: k for k, i in enumerate(kept)}
     position = {p: k for k, p in enumerate(taken)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_trees, read_treebank, synthetic_treebank
 from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.tasks.files import names_of, set_with_names, train_and_dev
 from vpps.zoo.tree_classifier import TreeClassifier
 
 
@@ -37,8 +37,8 @@ class TreeTask(Task[GraphBatch]):
 
     settings_type = TreeSettings
     data_help: ClassVar[str] = (
-        "A folder with train.txt and dev.txt, one bracketed tree a line, labels from 0: such as the Stanford Sentiment "
-        "Treebank."
+        "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one bracketed tree a "
+        "line, labels from 0: such as the Stanford Sentiment Treebank."
     )
     lists: ClassVar[bool] = False
     """Whether the network takes children as lists, not as a table."""
@@ -72,8 +72,9 @@ class TreeTask(Task[GraphBatch]):
             train = graphs_of_trees(bank.train[: settings.limit], like=like, **options)
             return train, graphs_of_trees(bank.dev, like=train, **options)
         options["n_classes"] = n_classes
-        train = read_treebank(settings.data / "train.txt", like=like, **options)
-        dev = read_treebank(settings.data / "dev.txt", like=train, **options)
+        train_file, dev_file = train_and_dev(settings.data)
+        train = read_treebank(train_file, like=like, **options)
+        dev = read_treebank(dev_file, like=train, **options)
         return train.subset(slice(settings.limit)) if settings.limit is not None else train, dev
 
     @property

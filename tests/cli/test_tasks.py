@@ -1,0 +1,170 @@
+"""Every task of `vpps-train`, small, through its command: what it says and refuses, that it learns and resumes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from safetensors import safe_open
+from typer.testing import CliRunner
+
+from vpps.cli.train import app
+from vpps.zoo.tasks import TASKS
+
+
+class Small(NamedTuple):
+    """A task so small that it is learned within seconds.
+
+    Attributes:
+        sizes: its settings, as options.
+        training: what is needed to be better than any constant answer, on synthetic data.
+        labels: column of the classes that it predicts.
+        malformed: a line that its reader refuses; None where any text will do.
+    """
+
+    sizes: dict[str, Any]
+    training: dict[str, Any]
+    labels: str = "label"
+    malformed: str | None = None
+
+
+TREES = Small({"hidden": 24, "embedding": 16}, {"epochs": 4, "limit": 400, "lr": 0.01}, malformed="(3 (2 a) b)")
+
+SMALL = {
+    "tree-lstm": TREES,
+    "tree-lstm-child-sum": TREES,
+}
+
+EPOCH = re.compile(r"epoch (\d+)/\d+  loss (\d+\.\d{4}) per \w+((?:  [\w ]+ \d+\.\d{3})+)  \d+ examples/s")
+
+every_task = pytest.mark.parametrize("name", list(TASKS))
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies scripts of every task
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def vpps_train(name: str, *flags: str, **options: Any) -> tuple[int, str, str]:
+    """Exit code, output and error output of a command."""
+    arguments = [name, *flags]
+    for option, value in options.items():
+        arguments += [f"--{option.replace('_', '-')}", str(value)]
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+class Epoch(NamedTuple):
+    """A line of output without the speed."""
+
+    number: int
+    loss: float
+    scores: dict[str, float]
+
+
+def epochs(name: str, *flags: str, **options: Any) -> list[Epoch]:
+    """The lines of a run that succeeds: a heading, and then an epoch each."""
+    code, out, err = vpps_train(name, *flags, **options)
+    assert code == 0, err
+    found = []
+    for line in out.splitlines()[1:]:
+        match = EPOCH.fullmatch(line)
+        assert match, line
+        scores = dict(item.rsplit(" ", 1) for item in match[3].split("  ")[1:])
+        found.append(Epoch(int(match[1]), float(match[2]), {name: float(score) for name, score in scores.items()}))
+    return found
+
+
+def contents(checkpoint: Path) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Metadata, and the bytes of every array."""
+    with safe_open(checkpoint, framework="numpy") as file:
+        return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+
+
+@pytest.mark.host
+class TestUsage:
+    def test_every_task_is_tested_here(self) -> None:
+        assert SMALL.keys() == TASKS.keys()
+
+    def test_help_of_the_program_lists_the_tasks(self) -> None:
+        out = CliRunner().invoke(app, ["--help"]).stdout
+        assert all(re.search(rf"^\W+{name} +Train ", out, re.MULTILINE) for name in TASKS)
+
+    @every_task
+    def test_help_names_settings_and_data(self, name: str) -> None:
+        code, out, _ = vpps_train(name, "--help")
+        assert code == 0
+        for setting in fields(TASKS[name].settings_type):
+            assert f"--{setting.name.replace('_', '-')}" in out
+        words, page = (" ".join(text.split()) for text in (TASKS[name].data_help, out))
+        assert words
+        assert f"--data: {words}" in page
+        assert "[bold]" not in page
+
+    @every_task
+    def test_missing_data_is_one_sentence(self, name: str, tmp_path: Path) -> None:
+        assert_refused(name, tmp_path / "nowhere", "nowhere")
+
+    @every_task
+    def test_empty_folder_is_one_sentence(self, name: str, tmp_path: Path) -> None:
+        assert_refused(name, tmp_path, str(tmp_path))
+
+    @every_task
+    def test_data_that_is_no_text_is_one_sentence(self, name: str, tmp_path: Path) -> None:
+        for file in ("train.txt", "dev.txt"):
+            (tmp_path / file).write_bytes(b"\xff\xfe\x00binary\n" * 20)
+        assert_refused(name, tmp_path, ".txt:1:1: expected UTF-8 text")
+
+    @every_task
+    def test_empty_data_is_one_sentence(self, name: str, tmp_path: Path) -> None:
+        for file in ("train.txt", "dev.txt"):
+            (tmp_path / file).touch()
+        assert_refused(name, tmp_path, "train.txt: expected")
+
+    @pytest.mark.parametrize("name", [name for name, small in SMALL.items() if small.malformed is not None])
+    def test_malformed_data_is_located(self, name: str, tmp_path: Path) -> None:
+        for file in ("train.txt", "dev.txt"):
+            (tmp_path / file).write_text(f"{SMALL[name].malformed}\n" * 20, encoding="utf-8")
+        assert_refused(name, tmp_path, "train.txt:1:")
+
+
+def assert_refused(name: str, data: Path, complaint: str) -> None:
+    """The command ends with status 1 and one line that says why."""
+    code, out, err = vpps_train(name, data=data)
+    assert code == 1
+    assert out == ""
+    assert err.startswith("vpps-train: ")
+    assert len(err.splitlines()) == 1
+    assert complaint in err
+
+
+@pytest.mark.cpu
+class TestTraining:
+    @every_task
+    def test_learns_on_synthetic_data(self, name: str) -> None:
+        from learning import baseline
+
+        small, task = SMALL[name], TASKS[name]
+        lines = epochs(name, **small.sizes, **small.training)
+        assert [line.number for line in lines] == list(range(1, small.training["epochs"] + 1))
+        losses = [line.loss for line in lines]
+        assert losses[-1] < losses[1] < losses[0]
+        limit = small.training["limit"]
+        constant = baseline(task(task.settings_type(**small.sizes, limit=limit)), small.labels)
+        score = next(iter(lines[-1].scores.values()))
+        assert score < constant if task.lower_is_better else score > constant
+
+    @every_task
+    def test_resumed_run_equals_an_uninterrupted_one(self, name: str, tmp_path: Path) -> None:
+        whole, parts = tmp_path / "whole", tmp_path / "parts"
+        uninterrupted = epochs(name, epochs=2, limit=24, checkpoint=whole, **SMALL[name].sizes)
+        epochs(name, epochs=1, limit=24, checkpoint=parts, **SMALL[name].sizes)
+        resumed = epochs(name, "--resume", epochs=2, checkpoint=parts)  # sizes come from the checkpoint
+        assert resumed == uninterrupted[1:]
+        assert contents(whole) == contents(parts)
