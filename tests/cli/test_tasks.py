@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from safetensors import safe_open
 from typer.testing import CliRunner
 
+from tests.cli.program import contents, epochs, vpps_train
 from vpps.cli.train import app
 from vpps.zoo.tasks import TASKS
 
@@ -38,8 +38,6 @@ SMALL = {
     "tree-lstm-child-sum": TREES,
 }
 
-EPOCH = re.compile(r"epoch (\d+)/\d+  loss (\d+\.\d{4}) per \w+((?:  [\w ]+ \d+\.\d{3})+)  \d+ examples/s")
-
 every_task = pytest.mark.parametrize("name", list(TASKS))
 
 
@@ -47,44 +45,6 @@ every_task = pytest.mark.parametrize("name", list(TASKS))
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies scripts of every task
     monkeypatch.setenv("COLUMNS", "200")
-
-
-def vpps_train(name: str, *flags: str, **options: Any) -> tuple[int, str, str]:
-    """Exit code, output and error output of a command."""
-    arguments = [name, *flags]
-    for option, value in options.items():
-        arguments += [f"--{option.replace('_', '-')}", str(value)]
-    result = CliRunner().invoke(app, arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-class Epoch(NamedTuple):
-    """A line of output without the speed."""
-
-    number: int
-    loss: float
-    scores: dict[str, float]
-
-
-def epochs(name: str, *flags: str, **options: Any) -> list[Epoch]:
-    """The lines of a run that succeeds: a heading, and then an epoch each."""
-    code, out, err = vpps_train(name, *flags, **options)
-    assert code == 0, err
-    found = []
-    for line in out.splitlines()[1:]:
-        match = EPOCH.fullmatch(line)
-        assert match, line
-        scores = dict(item.rsplit(" ", 1) for item in match[3].split("  ")[1:])
-        found.append(Epoch(int(match[1]), float(match[2]), {name: float(score) for name, score in scores.items()}))
-    return found
-
-
-def contents(checkpoint: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Metadata, and the bytes of every array."""
-    with safe_open(checkpoint, framework="numpy") as file:
-        return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 
 
 @pytest.mark.host

@@ -1,0 +1,190 @@
+"""What a run keeps beside its weights: which options come back, what is best, when it may be continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vpps
+from tests.cli.program import contents, epochs, vpps_train
+from vpps.cli.options import LEARNING_RATES, OptimizerName
+from vpps.cli.saved_run import best_of
+from vpps.data import synthetic_treebank
+from vpps.zoo.tasks import TASKS
+from vpps.zoo.tasks.sentiment import TreeLSTMTask
+
+pytestmark = pytest.mark.cpu
+
+SMALL = {"hidden": 8, "embedding": 8}
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VPPS_VERIFY", "0")  # tests/zoo verifies scripts of every task
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Where a run is kept."""
+    return tmp_path / "run"
+
+
+def train(*flags: str, **options: Any) -> list[Any]:
+    return epochs("tree-lstm", *flags, **{"epochs": 1, "limit": 16, **SMALL, **options})
+
+
+def kept(checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint says of its run."""
+    found: dict[str, Any] = json.loads(vpps.Model.load(checkpoint).metadata["vpps-train"])
+    return found
+
+
+def write_treebank(folder: Path, seed: int) -> Path:
+    """A folder as --data takes it."""
+    folder.mkdir()
+    bank = synthetic_treebank(30, 10, seed=seed)
+    for name, trees in (("train.txt", bank.train), ("dev.txt", bank.dev)):
+        (folder / name).write_text("".join(f"{tree}\n" for tree in trees))
+    return folder
+
+
+class TestOptions:
+    def test_of_all_types_come_back(self, tmp_path: Path, run: Path) -> None:
+        data = write_treebank(tmp_path / "trees", seed=2)
+        given = {"data": data, "lr": 0.02, "optimizer": "momentum", "vps": 2, "target": "cpu", "clip_norm": 3.0}
+        train("--root-only", checkpoint=run, **given)
+        before = kept(run)["settings"]
+        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        assert line.number == 2
+        assert kept(run)["settings"] == before | {"epochs": 2}
+        assert before["data"] == str(data)
+        assert before["root_only"] is True
+        assert before["limit"] == 16
+
+    def test_data_may_be_another_on_resume_and_keeps_the_vocabulary(self, tmp_path: Path, run: Path) -> None:
+        first, second = (write_treebank(tmp_path / f"trees{k}", seed=k) for k in (1, 2))
+        train(checkpoint=run, data=first)
+        words = kept(run)["state"]["names"]["vocabularies"]
+        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2, data=second)
+        assert line.number == 2
+        assert kept(run)["settings"]["data"] == str(second)
+        assert kept(run)["state"]["names"]["vocabularies"] == words
+
+    def test_data_that_has_gone_is_one_sentence(self, tmp_path: Path, run: Path) -> None:
+        data = write_treebank(tmp_path / "trees", seed=1)
+        train(checkpoint=run, data=data)
+        data.rename(tmp_path / "elsewhere")
+        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        assert code == 1
+        assert err == f"vpps-train: {data}: cannot be read: No such file or directory\n"
+
+    def test_learning_rate_is_that_of_the_optimizer(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(TreeLSTMTask, "training", {"lr": 0.123})
+        monkeypatch.setattr("vpps.cli.loop._optimizer", rates := Rates())
+        from vpps.cli import train as program
+
+        monkeypatch.setitem(TASKS, "tree-lstm", TreeLSTMTask)
+        app = program.typer.Typer()
+        app.callback()(program.about)
+        app.command("tree-lstm")(program.command_of(TreeLSTMTask))
+        monkeypatch.setattr("tests.cli.program.app", app)
+        train()
+        train(optimizer="adam")
+        train(optimizer="sgd")
+        train(optimizer="sgd", lr=0.5)
+        assert rates.found == [0.123, 0.123, None, 0.5]
+        _, out, _ = vpps_train("tree-lstm", "--help")
+        assert "0.123; with another --optimizer" in out
+
+
+class Rates:
+    """In place of what makes the optimizer: takes note of the learning rates asked for."""
+
+    def __init__(self) -> None:
+        self.found: list[float | None] = []
+
+    def __call__(self, options: Any) -> Any:
+        self.found.append(options.lr)
+        return vpps.SGD(lr=0.1)
+
+
+class TestStopping:
+    def test_patience_stops_and_the_best_is_kept(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scores = iter([0.2, 0.5, 0.3, 0.5, 0.4, 0.9])
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": next(scores)})
+        code, out, _ = vpps_train("tree-lstm", epochs=9, patience=3, limit=16, checkpoint=run, **SMALL)
+        assert code == 0
+        lines = out.splitlines()
+        assert [line.split()[1] for line in lines[1:-1]] == ["1/9", "2/9", "3/9", "4/9", "5/9"]
+        assert lines[-1] == f"no better dev score for 3 epochs: the best, 0.500, was epoch 2, kept in {best_of(run)}"
+        assert kept(run)["epoch"] == 5
+        assert kept(best_of(run))["epoch"] == 2
+        # What is kept is the model as it was then.
+        scores = iter([0.2, 0.5])
+        train(epochs=2, checkpoint=run.with_name("two"))
+        assert contents(best_of(run))[1] == contents(run.with_name("two"))[1]
+        # Who continues is told, and may ask for more.
+        code, out, _ = vpps_train("tree-lstm", "--resume", checkpoint=run)
+        assert (code, out.splitlines()[1]) == (
+            0, f"{run} has no better score since epoch 2 of 5: ask for more with --patience",
+        )  # fmt: skip
+        scores = iter([0.9])
+        code, out, _ = vpps_train("tree-lstm", "--resume", checkpoint=run, patience=4, epochs=6)
+        assert code == 0
+        assert kept(best_of(run))["epoch"] == 6
+
+    def test_lower_is_better_where_the_task_says_so(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scores = iter([9.0, 7.0, 8.0])
+        monkeypatch.setattr(TreeLSTMTask, "lower_is_better", True)
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"perplexity": next(scores)})
+        train(epochs=3, checkpoint=run)
+        assert kept(run)["best"] == {"lower_is_better": True, "score": 7.0, "epoch": 2}
+        assert kept(best_of(run))["epoch"] == 2
+
+
+class TestRefusals:
+    def test_best_of_another_run_is_not_overwritten(self, run: Path) -> None:
+        best_of(run).write_text("precious")
+        code, _, err = vpps_train("tree-lstm", checkpoint=run)
+        assert code == 2
+        assert f"{best_of(run).name} exists" in err
+        assert best_of(run).read_text() == "precious"
+
+    def test_folder_that_cannot_be_written_to_is_found_before_training(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("os.access", lambda path, mode: path != run.parent)
+        code, out, err = vpps_train("tree-lstm", checkpoint=run)
+        assert (code, out) == (2, "")
+        assert "may not be written to" in err
+
+    def test_checkpoint_of_another_version_is_one_sentence(self, run: Path) -> None:
+        model = vpps.Model(seed=1)
+        model.parameter("b", (3,))
+        model.save(run, metadata={"vpps-train": json.dumps({"task": "tree-lstm", "epoch": 1})})
+        code, _, err = vpps_train("tree-lstm", "--resume", checkpoint=run)
+        assert code == 1
+        assert "another version of vpps-train" in err
+
+    def test_checkpoint_of_another_task_is_one_sentence(self, run: Path) -> None:
+        train(checkpoint=run)
+        code, _, err = vpps_train("tree-lstm-child-sum", "--resume", checkpoint=run)
+        assert (code, err) == (
+            1,
+            f"vpps-train: {run}: is a run of `vpps-train tree-lstm`, not of tree-lstm-child-sum\n",
+        )
+
+    def test_target_that_is_absent_is_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vpps.runtime.driver._LIBRARY", "no-such-library.so")
+        code, _, err = vpps_train("tree-lstm", target="cuda", **SMALL)
+        assert code == 1
+        assert err.startswith("vpps-train: target='cuda': this machine has no NVIDIA driver")
+        assert len(err.splitlines()) == 1
+
+
+def test_every_optimizer_has_a_learning_rate() -> None:
+    assert LEARNING_RATES.keys() == set(OptimizerName)
