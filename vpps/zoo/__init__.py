@@ -1,23 +1,23 @@
 """Whole models, written as a user would write them."""
 
+from vpps.zoo.bilstm_tagger import BiLSTMTagger
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
-from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
-from vpps.zoo.bilstm_tagger import BiLSTMTagger
+from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
 
 __all__ = [
+    "BiLSTMTagger",
     "ChildSumTreeLSTMSentiment",
     "MVRNNSentiment",
     "RvNNSentiment",
+    "TDLSTMSentiment",
+    "TDRNNSentiment",
     "TreeGRUSentiment",
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",
 ]
-__all__ = ["ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]
-__all__ = ["TDLSTMSentiment", "TDRNNSentiment", "TreeLSTMSentiment"]
-__all__ = ["BiLSTMTagger", "ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from peers.torch_zoo.program import TorchProgram
-from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
+from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmTagger
-from peers.torch_zoo.trees import ChildSumTreeLstm, TreeLstm
+from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
 PROGRAMS: dict[str, type[TorchProgram]] = {
     "tree-lstm": TreeLstm,
@@ -14,9 +14,7 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "tree-gru": TreeGru,
     "rvnn": RvNN,
     "mv-rnn": MvRnn,
+    "td-rnn": TdRnn,
+    "td-lstm": TdLstm,
     "bilstm-tagger": BiLstmTagger,
 }
-from peers.torch_zoo.pyramids import TdLstm, TdRnn
-from peers.torch_zoo.trees import TreeLstm
-
-PROGRAMS: dict[str, type[TorchProgram]] = {"tree-lstm": TreeLstm, "td-rnn": TdRnn, "td-lstm": TdLstm}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vpps.zoo.task import Task
+from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
 from vpps.zoo.tasks.sentiment import (
     ChildSumTreeLSTMTask,
     MVRNNTask,
@@ -11,17 +12,18 @@ from vpps.zoo.tasks.sentiment import (
     TreeLSTMTask,
     TwoTypeTreeLSTMTask,
 )
-
-TASKS: dict[str, type[Task[Any]]] = {
-    task.name: task
-    for task in (TreeLSTMTask, ChildSumTreeLSTMTask, TwoTypeTreeLSTMTask, TreeGRUTask, RvNNTask, MVRNNTask)
-}
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask)}
-from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
-from vpps.zoo.tasks.sentiment import TreeLSTMTask
-
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, TDRNNTask, TDLSTMTask)}
-from vpps.zoo.tasks.sentiment import ChildSumTreeLSTMTask, TreeLSTMTask
 from vpps.zoo.tasks.tagging import BiLSTMTaggerTask
 
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask, BiLSTMTaggerTask)}
+_ALL: tuple[type[Task[Any]], ...] = (
+    TreeLSTMTask,
+    ChildSumTreeLSTMTask,
+    TwoTypeTreeLSTMTask,
+    TreeGRUTask,
+    RvNNTask,
+    MVRNNTask,
+    TDRNNTask,
+    TDLSTMTask,
+    BiLSTMTaggerTask,
+)
+
+TASKS = {task.name: task for task in _ALL}
