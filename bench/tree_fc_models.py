@@ -1,4 +1,4 @@
-"""Tree-FC in vpps; equations and weights are in `tree_fc.py`."""
+"""Tree-FC in vpps, the network of vpps.zoo; equations and weights are in `tree_fc.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from numpy.typing import NDArray
 from trees import Tree
 
 import vpps
+from vpps.zoo import TreeFC
+
+PARAMETERS = {
+    "words": "words",
+    "W": "composition/W",
+    "b": "composition/b",
+    "Wo": "output/W",
+    "bo": "output/b",
+}
+"""What the bench calls the parameters of the network."""
 
 
 class VppsTreeFc(Trainer):
@@ -18,20 +28,10 @@ class VppsTreeFc(Trainer):
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, threads: int) -> None:
         """Copy the weights. threads: virtual processors."""
         model = vpps.Model(seed=1)
-        self.words = model.lookup("words", weights["words"].shape, init=weights["words"])
-        W, b, Wo, bo = (
-            model.parameter(name, weights[name].shape, init=weights[name]) for name in ("W", "b", "Wo", "bo")
-        )
-
-        @vpps.cell
-        def inner(left, right):
-            return vpps.tanh(W @ vpps.concat([left, right]) + b)
-
-        @vpps.cell
-        def root_loss(h, label):
-            return vpps.cross_entropy(Wo @ h + bo, label)
-
-        self.inner, self.root_loss = inner, root_loss
+        (n_words, hidden), n_classes = weights["words"].shape, len(weights["bo"])
+        self.network = TreeFC(model, n_words, n_classes, hidden=hidden)
+        for name, parameter in PARAMETERS.items():
+            model[parameter].assign(weights[name])
         self.handle = vpps.Handle(model, optimizer=vpps.SGD(lr=lr), target="cpu", vps=threads)
 
     @staticmethod
@@ -42,12 +42,13 @@ class VppsTreeFc(Trainer):
     def graph(self, batch: Sequence[list[Node]]) -> tuple[vpps.Graph, vpps.Expression]:
         """Record a mini-batch; returns it with its loss."""
         graph = vpps.Graph()
+        table, inner, root_loss = self.network.words, self.network.inner, self.network.root_loss
         losses = []
         for tree in batch:
             states = []
             for word, left, right, _ in tree:
-                states.append(graph.lookup(self.words, word) if left < 0 else self.inner(states[left], states[right]))
-            losses.append(self.root_loss(states[-1], tree[-1].label))
+                states.append(graph.lookup(table, word) if left < 0 else inner(states[left], states[right]))
+            losses.append(root_loss(states[-1], tree[-1].label))
         return graph, vpps.sum(losses) * (1.0 / len(batch))
 
 
@@ -56,13 +57,7 @@ class VppsBulkTreeFc(VppsTreeFc):
 
     def __init__(self, weights: Mapping[str, NDArray[np.float32]], lr: float, threads: int) -> None:
         super().__init__(weights, lr, threads)
-        table = self.words
-
-        @vpps.cell
-        def leaf(word):
-            return vpps.lookup(table, word)
-
-        self.cells = [leaf, self.inner]
+        self.cells = [self.network.leaf, self.network.inner]
         self.trees = TreesAsData()
 
     def prepare(self, tree: Tree) -> int:  # type: ignore[override]
@@ -76,7 +71,8 @@ class VppsBulkTreeFc(VppsTreeFc):
         h = graph.map(
             self.cells, kind=trees.kind, children=trees.children, inputs={"word": trees["word"]}, levels=trees.levels
         )
-        losses = self.root_loss(h[trees.offsets[1:] - 1], trees["root_label"])  # the root is the last node of its tree
+        roots = h[trees.offsets[1:] - 1]  # the last nodes of their trees
+        losses = self.network.root_loss(roots, trees["root_label"])
         return graph, vpps.sum(losses) * (1.0 / len(trees))
 
 
