@@ -8,6 +8,13 @@ compares losses (before and after updates) and outputs with vpps, for both strat
 from __future__ import annotations
 
 from peers.dynet_zoo.program import DynetProgram
-from peers.dynet_zoo.trees import TreeLstm
+from peers.dynet_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
-PROGRAMS: dict[str, type[DynetProgram]] = {"tree-lstm": TreeLstm}
+PROGRAMS: dict[str, type[DynetProgram]] = {
+    "tree-lstm": TreeLstm,
+    "tree-lstm-child-sum": ChildSumTreeLstm,
+    "tree-lstm-2type": TwoTypeTreeLstm,
+    "tree-gru": TreeGru,
+    "rvnn": RvNN,
+    "mv-rnn": MvRnn,
+}

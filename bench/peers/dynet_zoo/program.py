@@ -177,9 +177,16 @@ class DynetProgram(ABC):
 
     # Parameters.
 
+    def derive(self, name: str, source: str, array: NDArray[np.float32]) -> None:
+        """Part of a parameter as one of its own, which is then taken instead of the whole."""
+        self.weights[name], self._trainable[name] = array, self._trainable[source]
+
     def lookup(self, name: str) -> Any:
-        """An embedding table; `table[row]` is a vector."""
-        table = self.model.lookup_parameters_from_numpy(self.weights[name])
+        """An embedding table; `table[row]` is a vector, or a matrix."""
+        array = self.weights[name]
+        if array.ndim == 3:  # DyNet takes its matrices column after column
+            array = np.ascontiguousarray(array.swapaxes(1, 2))
+        table = self.model.lookup_parameters_from_numpy(array)
         table.set_updated(self._trainable[name])
         return table
 
