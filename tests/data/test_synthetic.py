@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vpps.data.synthetic import LENGTHS, N_CLASSES, compose_tree, synthetic_treebank
+from vpps.data.synthetic import _SCOPING, LENGTHS, N_CLASSES, compose_tree, synthetic_opinions, synthetic_treebank
 from vpps.data.treebank import Tree, Treebank, parse_tree
 from vpps.data.vocabulary import Vocabulary
 
@@ -106,3 +106,25 @@ def test_counting_words_does_not_suffice(bank: Treebank) -> None:
         weights = np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ target)
         accuracies.append(np.mean((counts(bank.dev) @ weights).argmax(axis=1) == roots(bank.dev)))
     assert 0.25 < max(accuracies) < 0.45
+
+
+def test_words_of_a_plain_sentence_say_its_tree() -> None:
+    for tree in synthetic_opinions(300, 1).train:
+        tokens = iter(tree.tokens)
+        units = [f"(0 (0 {word}) (0 {next(tokens)}))" if word in _SCOPING else f"(0 {word})" for word in tokens]
+        text = units[0]
+        for unit in units[1:]:
+            text = f"(0 {text} {unit})"
+        expected = labelled(parse_tree(text))
+        assert tree.labels.tolist() == expected.labels.tolist()
+        assert tree.children.tolist() == expected.children.tolist()
+
+
+def test_plain_sentences_are_deterministic_and_have_all_labels() -> None:
+    sentences, again = synthetic_opinions(500, 10, seed=3), synthetic_opinions(500, 10, seed=3)
+    assert [str(tree) for tree in sentences.train] == [str(tree) for tree in again.train]
+    shares = Counter(int(tree.labels[-1]) for tree in sentences.train)
+    assert set(shares) == set(range(N_CLASSES))
+    assert max(shares.values()) < 0.4 * 500
+    lengths = [len(tree.tokens) for tree in sentences.train]
+    assert 2 <= min(lengths) <= max(lengths) <= 12

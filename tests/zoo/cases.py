@@ -53,6 +53,7 @@ CASES = {
     "rvnn at every node": Case("rvnn", {**TREE, "mlp": 9, "root_only": False}, "sst"),
     "mv-rnn": Case("mv-rnn", {"hidden": 9, "min_count": 20}, "sst"),
     "td-rnn": Case("td-rnn", {"hidden": 20, "mlp": 12}, "sst"),
+    "tree-fc": Case("tree-fc", {"hidden": 20, "leaves": 8}),
     "td-lstm": Case("td-lstm", {**TREE, "mlp": 13}, "sst"),
     "bilstm-tagger": Case("bilstm-tagger", TAGGER, "wikiner"),
 }

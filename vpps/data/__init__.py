@@ -16,8 +16,9 @@ from vpps.data.readers import (
     read_treebank,
 )
 from vpps.data.statistics import GraphStatistics
-from vpps.data.synthetic import synthetic_treebank
+from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
 from vpps.data.synthetic_tags import synthetic_sentences
+from vpps.data.tournaments import tournaments
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
@@ -42,6 +43,8 @@ __all__ = [
     "read_text",
     "read_treebank",
     "read_trees",
+    "synthetic_opinions",
     "synthetic_sentences",
     "synthetic_treebank",
+    "tournaments",
 ]

@@ -66,6 +66,16 @@ def synthetic_treebank(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> 
     return Treebank(*([compose_tree(_random_phrase(rng)) for _ in range(count)] for count in (n_train, n_dev)))
 
 
+def synthetic_opinions(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> Treebank:
+    """The same for models that are given no trees: here the brackets follow from the words.
+
+    A negator, intensifier or diminisher always takes the one word behind it; values are then added from left to right:
+    `(((the (not funny)) (very dull)) plot)`. The sentences have 2 to 12 words.
+    """
+    rng = random.Random(seed)
+    return Treebank(*([compose_tree(_plain_sentence(rng)) for _ in range(count)] for count in (n_train, n_dev)))
+
+
 def _compose(left: Meaning, right: Meaning) -> Meaning:
     """The rules of the module's docstring."""
     (role, value), (right_role, right_value) = left, right
@@ -89,8 +99,7 @@ def _random_phrase(rng: random.Random) -> Iterator[str | None]:
     """A phrase as `compose_tree` takes it."""
 
     def pick(choices: Sequence[T]) -> T:
-        # Of all the methods of Random, Python promises for random() alone that its numbers never change.
-        return choices[int(rng.random() * len(choices))]
+        return _pick(rng, choices)
 
     pending: list[int | str | None] = [pick(LENGTHS)]  # the top comes first; a number is a phrase of so many words
     while pending:
@@ -107,6 +116,24 @@ def _random_phrase(rng: random.Random) -> Iterator[str | None]:
         else:
             left = pick(range(1, item))
             pending += [None, item - left, left]
+
+
+def _plain_sentence(rng: random.Random) -> Iterator[str | None]:
+    """A sentence of `synthetic_opinions` as `compose_tree` takes it."""
+    for k in range(_pick(rng, range(2, 7))):
+        modified = rng.random() < 0.4
+        if modified:
+            yield _pick(rng, _SCOPING)
+        yield _pick(rng, _POLAR if modified or rng.random() < 0.3 else _NEUTRAL)
+        if modified:
+            yield None
+        if k:
+            yield None
+
+
+def _pick(rng: random.Random, choices: Sequence[T]) -> T:
+    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
+    return choices[int(rng.random() * len(choices))]
 
 
 def compose_tree(post_order: Iterable[str | None]) -> Tree:

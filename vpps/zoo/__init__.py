@@ -5,6 +5,7 @@ from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
+from vpps.zoo.tree_fc import TreeFC
 from vpps.zoo.tree_gru import TreeGRUSentiment
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
@@ -17,6 +18,7 @@ __all__ = [
     "RvNNSentiment",
     "TDLSTMSentiment",
     "TDRNNSentiment",
+    "TreeFC",
     "TreeGRUSentiment",
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",

@@ -12,9 +12,20 @@ repeated until one vertex is left, hence a time-delay network (Waibel et al. 198
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 import vpps
 from vpps.data import GraphBatch
 from vpps.nn import MLP, Linear
+
+
+def mean_of_both(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Initial [W_left W_right]: half the identity each, and noise, as Socher et al. 2013 begin ("Parsing with
+    compositional vector grammars"). Random matrices, multiplied as often as there are words, keep nothing of them.
+    """
+    noise = rng.uniform(-0.01, 0.01, shape)
+    return noise + 0.5 * np.tile(np.eye(shape[0]), 2)
 
 
 class TDRNNSentiment:
@@ -32,7 +43,7 @@ class TDRNNSentiment:
         self, model: vpps.Model, n_words: int, n_classes: int = 5, *, hidden: int = 512, mlp: int = 256
     ) -> None:
         self.words = model.lookup("words", (n_words, hidden))
-        self.composition = Linear(model, 2 * hidden, hidden, name="composition")
+        self.composition = Linear(model, 2 * hidden, hidden, init=mean_of_both, name="composition")
         self.output = MLP(model, hidden, mlp, n_classes)
 
     @vpps.cell

@@ -7,6 +7,7 @@ compares losses (before and after updates) and outputs with vpps, for both strat
 
 from __future__ import annotations
 
+from peers.dynet_zoo.complete_trees import TreeFc
 from peers.dynet_zoo.program import DynetProgram
 from peers.dynet_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
@@ -17,4 +18,12 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "tree-gru": TreeGru,
     "rvnn": RvNN,
     "mv-rnn": MvRnn,
+from peers.dynet_zoo.pyramids import TdLstm, TdRnn
+from peers.dynet_zoo.trees import TreeLstm
+
+PROGRAMS: dict[str, type[DynetProgram]] = {
+    "tree-lstm": TreeLstm,
+    "td-rnn": TdRnn,
+    "td-lstm": TdLstm,
+    "tree-fc": TreeFc,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peers.torch_zoo.complete_trees import TreeFc
 from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmTagger
@@ -16,5 +17,6 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "mv-rnn": MvRnn,
     "td-rnn": TdRnn,
     "td-lstm": TdLstm,
+    "tree-fc": TreeFc,
     "bilstm-tagger": BiLstmTagger,
 }

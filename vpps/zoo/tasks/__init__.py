@@ -13,6 +13,7 @@ from vpps.zoo.tasks.sentiment import (
     TwoTypeTreeLSTMTask,
 )
 from vpps.zoo.tasks.tagging import BiLSTMTaggerTask
+from vpps.zoo.tasks.tournaments import TreeFCTask
 
 _ALL: tuple[type[Task[Any]], ...] = (
     TreeLSTMTask,
@@ -23,6 +24,7 @@ _ALL: tuple[type[Task[Any]], ...] = (
     MVRNNTask,
     TDRNNTask,
     TDLSTMTask,
+    TreeFCTask,
     BiLSTMTaggerTask,
 )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from vpps.data import GraphBatch, GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_treebank
+from vpps.data import GraphBatch, GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
 from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.tasks.files import names_of, set_with_names
 from vpps.zoo.td_lstm import TDLSTMSentiment
@@ -59,7 +59,7 @@ class PyramidTask(Task[GraphBatch]):
         known = None if state is None else int(state["n_classes"])
         options: dict[str, Any] = {"lists": True, "min_count": MIN_COUNT, "like": like}
         if settings.data is None:
-            bank = synthetic_treebank()
+            bank = synthetic_opinions(n_train=8000)
             trees = graphs_of_trees(bank.train, **options)
             dev_trees = graphs_of_trees(bank.dev, lists=True, like=trees)
         else:
@@ -108,6 +108,7 @@ class TDRNNTask(PyramidTask):
     """Train a TD-RNN for the sentiment of sentences (VPPS, section IV-E)."""
 
     name = "td-rnn"
+    training: ClassVar[Mapping[str, Any]] = {"lr": 1e-3, "clip_norm": 1.0}
     settings_type = TDRNNSettings
 
     def make_network(self, settings: TDRNNSettings) -> TDRNNSentiment:
@@ -118,6 +119,7 @@ class TDLSTMTask(PyramidTask):
     """Train a TD-LSTM for the sentiment of sentences (VPPS, section IV-E)."""
 
     name = "td-lstm"
+    training: ClassVar[Mapping[str, Any]] = {"lr": 1e-3}
     settings_type = TDLSTMSettings
 
     def make_network(self, settings: TDLSTMSettings) -> TDLSTMSentiment:

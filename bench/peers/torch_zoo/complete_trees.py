@@ -1,0 +1,41 @@
+"""Tree-FC in PyTorch: in complete trees of one size the children of a level are, two by two, the rows below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peers.torch_zoo.program import TorchProgram
+
+
+class TreeFc(TorchProgram):
+    """`vpps.zoo.TreeFC`."""
+
+    def loss(self, batch: Any) -> Tensor:
+        return F.cross_entropy(self.outputs(batch), self.column(batch["label"]), reduction="sum")
+
+    def outputs(self, batch: Any) -> Tensor:
+        words = self.column(batch["word"]).view(len(batch), -1)
+        words = words[:, : (words.shape[1] + 1) // 2]  # the leaves come first
+        if self.per_node:
+            return self.linear("output", torch.cat([self.one_by_one(tree) for tree in words]))
+        h = self.lookup("words", words.reshape(-1))
+        while len(h) > len(batch):
+            h = self.composed(h.view(len(h) // 2, -1))
+        return self.linear("output", h)
+
+    def composed(self, pairs: Tensor) -> Tensor:
+        """States from those of two children, side by side."""
+        return self.linear("composition", pairs).tanh()
+
+    def one_by_one(self, words: Tensor) -> Tensor:
+        """The root of one tree, a vertex at a time."""
+        level = [self.lookup("words", word) for word in words.split(1)]
+        while len(level) > 1:
+            level = [
+                self.composed(torch.cat([left, right], 1)) for left, right in zip(level[::2], level[1::2], strict=True)
+            ]
+        return level[0]

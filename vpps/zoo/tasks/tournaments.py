@@ -1,0 +1,68 @@
+"""Complete binary trees: the benchmark of TensorFlow Fold and Cavs, on data that can be learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+from vpps.data import GraphBatch, GraphSet, tournaments
+from vpps.data.tournaments import N_CLASSES
+from vpps.errors import DataError
+from vpps.zoo.task import Settings, Task, setting
+from vpps.zoo.tree_fc import TreeFC
+
+N_WORDS = 30
+N_TRAIN, N_DEV = 8000, 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeFCSettings(Settings):
+    """Sizes of Tree-FC and its trees."""
+
+    hidden: int = setting(256, "Length of a word vector and of all states.", min=1, shapes_model=True)
+    leaves: int = setting(16, "Of every tree: 2, 4, 8, ...; Cavs measures trees of 256.", min=2)
+
+
+class TreeFCTask(Task[GraphBatch]):
+    """Train Tree-FC (Looks et al. 2017), a layer on complete trees: who wins a knockout tournament?"""
+
+    name = "tree-fc"
+    settings_type = TreeFCSettings
+    data_help: ClassVar[str] = "None: its trees are made, as in the papers that measure it."
+    unit = "tree"
+
+    train: GraphSet
+    dev: GraphSet
+
+    def __init__(self, settings: TreeFCSettings, state: Mapping[str, Any] | None = None) -> None:
+        if settings.data is not None:
+            raise DataError(f"tree-fc makes its own trees and reads none: leave out --data {settings.data}")
+        self.settings = settings
+        self.train = tournaments(N_TRAIN, settings.leaves, n_words=N_WORDS, seed=1).subset(slice(settings.limit))
+        self.dev = tournaments(N_DEV, settings.leaves, n_words=N_WORDS, seed=2)
+        self.model = vpps.Model(seed=settings.seed)
+        self.network = TreeFC(self.model, N_WORDS, N_CLASSES, hidden=settings.hidden)
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        loss: vpps.Expression = self.network.loss(graph, batch)
+        return loss
+
+    def units(self, batch: GraphBatch) -> int:
+        return len(batch)
+
+    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        logits: vpps.Rows = self.network.logits(graph, batch)
+        return logits
+
+    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
+        """How often the winner is found."""
+        right = total = 0
+        for batch, logits in results:
+            right += int((logits.argmax(axis=1) == batch["label"]).sum())
+            total += len(batch)
+        return {"dev accuracy": right / total}

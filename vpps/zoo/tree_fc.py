@@ -1,0 +1,64 @@
+"""Tree-FC: a fully connected layer at every vertex of complete binary trees (Looks et al. 2017, the Fold benchmark).
+
+    leaf:   h = the embedding of its word
+    inner:  h = tanh(W [h_left, h_right] + b)
+    root:   a linear classifier of h
+
+The simplest recursive network there is, for measuring: all trees of a size look alike, all vertices compute the same.
+Fold leaves the layer's nonlinearity to the user; tanh keeps what is composed again and again within bounds.
+"""
+
+from __future__ import annotations
+
+import vpps
+from vpps.data import GraphBatch
+from vpps.nn import Linear
+
+
+class TreeFC:
+    """Word embeddings at the leaves, one composition up the tree, a linear classifier at the root.
+
+    Args:
+        model: the parameters go here: "words", "composition/...", "output/...".
+        n_words: rows of the embedding table.
+        n_classes: labels are 0 to n_classes - 1.
+        hidden: length of a word vector, and of the state of every other vertex.
+    """
+
+    def __init__(self, model: vpps.Model, n_words: int, n_classes: int, *, hidden: int = 512) -> None:
+        self.words = model.lookup("words", (n_words, hidden))
+        self.composition = Linear(model, 2 * hidden, hidden, name="composition")
+        self.output = Linear(model, hidden, n_classes, name="output")
+
+    @vpps.cell
+    def leaf(self, word: int) -> vpps.Expression:
+        """The embedding of a word."""
+        return vpps.lookup(self.words, word)
+
+    @vpps.cell
+    def inner(self, left: vpps.Expression, right: vpps.Expression) -> vpps.Expression:
+        """The state of a vertex from its children's."""
+        return vpps.tanh(self.composition(vpps.concat([left, right])))
+
+    @vpps.cell
+    def root_loss(self, h: vpps.Expression, label: int) -> vpps.Expression:
+        """The cross entropy of one tree; a scalar."""
+        return vpps.cross_entropy(self.output(h), label)
+
+    def roots(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The state of every root.
+
+        Args:
+            batch: kinds leaf and inner, column word, and column label of graphs, such as `vpps.data.tournaments` makes.
+        """
+        h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]})
+        roots: vpps.Rows = h[batch.roots]
+        return roots
+
+    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The unnormalised log-probabilities of the classes of every tree."""
+        return self.output(self.roots(graph, batch))
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        """The cross entropy summed over the trees; a scalar."""
+        return vpps.sum(self.root_loss(self.roots(graph, batch), batch["label"]))
