@@ -108,7 +108,8 @@ class TDRNNTask(PyramidTask):
     """Train a TD-RNN for the sentiment of sentences (VPPS, section IV-E)."""
 
     name = "td-rnn"
-    training: ClassVar[Mapping[str, Any]] = {"lr": 1e-3, "clip_norm": 1.0}
+    # A wide matrix that is multiplied as often as there are words bears no long steps.
+    training: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "clip_norm": 1.0}
     settings_type = TDRNNSettings
 
     def make_network(self, settings: TDRNNSettings) -> TDRNNSentiment:
