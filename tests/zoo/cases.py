@@ -56,6 +56,7 @@ CASES = {
     "tree-fc": Case("tree-fc", {"hidden": 20, "leaves": 8}),
     "td-lstm": Case("td-lstm", {**TREE, "mlp": 13}, "sst"),
     "bilstm-tagger": Case("bilstm-tagger", TAGGER, "wikiner"),
+    "bilstm-char-tagger": Case("bilstm-char-tagger", {**TAGGER, "characters": 9}, "wikiner"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

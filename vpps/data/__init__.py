@@ -15,6 +15,7 @@ from vpps.data.readers import (
     read_text,
     read_treebank,
 )
+from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
 from vpps.data.synthetic_tags import synthetic_sentences
@@ -27,6 +28,8 @@ __all__ = [
     "GraphBatch",
     "GraphSet",
     "GraphStatistics",
+    "SpelledBatch",
+    "SpelledSentences",
     "Tree",
     "Treebank",
     "Vocabulary",

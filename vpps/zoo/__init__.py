@@ -1,5 +1,6 @@
 """Whole models, written as a user would write them."""
 
+from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
@@ -12,6 +13,7 @@ from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
 
 __all__ = [
+    "BiLSTMCharTagger",
     "BiLSTMTagger",
     "ChildSumTreeLSTMSentiment",
     "MVRNNSentiment",

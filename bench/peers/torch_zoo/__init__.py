@@ -5,7 +5,7 @@ from __future__ import annotations
 from peers.torch_zoo.complete_trees import TreeFc
 from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
-from peers.torch_zoo.taggers import BiLstmTagger
+from peers.torch_zoo.taggers import BiLstmCharTagger, BiLstmTagger
 from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
 PROGRAMS: dict[str, type[TorchProgram]] = {
@@ -19,4 +19,5 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "td-lstm": TdLstm,
     "tree-fc": TreeFc,
     "bilstm-tagger": BiLstmTagger,
+    "bilstm-char-tagger": BiLstmCharTagger,
 }

@@ -44,18 +44,64 @@ class BiLstmTagger(TorchProgram):
         """The same in the batch's order, from inputs in that order."""
         return vertex_by_vertex(x, *(self.weights[f"{name}/{part}"] for part in "WUb"), offsets.tolist())
 
+    def inputs(self, batch: Any) -> Tensor:
+        """The vector of every word, (n, embedding), in the batch's order."""
+        return self.lookup("words", self.column(batch["word"]))
+
     def states(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The states of every word in each direction, (n, H), in the batch's order."""
-        words = self.column(batch["word"])
         if self.per_node:
-            forward, backward = self.one_by_one("bilstm", self.lookup("words", words), batch.offsets)
+            forward, backward = self.one_by_one("bilstm", self.inputs(batch), batch.offsets)
             return forward, backward
-        chains = PackedChains(batch)
-        h = self.run("bilstm", self.lookup("words", words[chains.vertices]), chains)
+        chains = PackedChains(self.chains(batch))
+        h = self.run("bilstm", self.ordered_inputs(batch, chains), chains)
         return h[0].index_select(0, chains.places[0]), h[1].index_select(0, chains.places[1])
+
+    def chains(self, batch: Any) -> Any:
+        """The chains of words."""
+        return batch
+
+    def ordered_inputs(self, batch: Any, chains: PackedChains) -> Tensor:
+        """The vectors of the words in the order of computation of each direction, (2, n, embedding)."""
+        return self.lookup("words", self.column(batch["word"])[chains.vertices])
 
     def outputs(self, batch: Any) -> Tensor:
         return self.linear("mlp/output", self.linear("mlp/hidden", torch.cat(self.states(batch), 1)).tanh())
 
     def loss(self, batch: Any) -> Tensor:
         return F.cross_entropy(self.outputs(batch), self.column(batch["tag"]), reduction="sum")
+
+
+class BiLstmCharTagger(BiLstmTagger):
+    """`vpps.zoo.BiLSTMCharTagger`. In a mini-batch every distinct rare word is read once."""
+
+    sparse = ("words", "characters")
+    bilstms = ("spelling", "bilstm")
+
+    def chains(self, batch: Any) -> Any:
+        return batch.sentences
+
+    def ordered_inputs(self, batch: Any, chains: PackedChains) -> Tensor:
+        return self.inputs(batch)[chains.vertices]
+
+    def inputs(self, batch: Any) -> Tensor:
+        words = self.column(batch["word"])
+        if not batch.rare.any():
+            return self.lookup("words", words)
+        rare = torch.from_numpy(batch.rare)
+        frequent = self.lookup("words", words[~rare])
+        # Rows of the words of the vocabulary, then of the rare ones; which of them each word has.
+        row = torch.where(rare, len(frequent) + torch.from_numpy(batch.spelling), rare.logical_not().cumsum(0) - 1)
+        return torch.cat([frequent, self.spelled(batch.spellings)]).index_select(0, row)
+
+    def spelled(self, spellings: Any) -> Tensor:
+        """The vector of every spelling, (spellings, embedding): the last state of each direction."""
+        characters = self.column(spellings["character"])
+        last, first = torch.from_numpy(spellings.offsets[1:] - 1), torch.from_numpy(spellings.offsets[:-1])
+        if self.per_node:
+            h = self.one_by_one("spelling", self.lookup("characters", characters), spellings.offsets)
+        else:
+            chains = PackedChains(spellings)
+            h = self.run("spelling", self.lookup("characters", characters[chains.vertices]), chains)
+            last, first = chains.places[0][last], chains.places[1][first]
+        return torch.cat([h[0].index_select(0, last), h[1].index_select(0, first)], 1)

@@ -14,6 +14,7 @@ from vpps.zoo.tasks.sentiment import (
 )
 from vpps.zoo.tasks.tagging import BiLSTMTaggerTask
 from vpps.zoo.tasks.tournaments import TreeFCTask
+from vpps.zoo.tasks.tagging import BiLSTMCharTaggerTask, BiLSTMTaggerTask
 
 _ALL: tuple[type[Task[Any]], ...] = (
     TreeLSTMTask,
@@ -26,6 +27,7 @@ _ALL: tuple[type[Task[Any]], ...] = (
     TDLSTMTask,
     TreeFCTask,
     BiLSTMTaggerTask,
+    BiLSTMCharTaggerTask,
 )
 
 TASKS = {task.name: task for task in _ALL}

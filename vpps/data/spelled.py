@@ -1,0 +1,164 @@
+"""Sentences whose rare words are spelled out: two sets of chains, of words and of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpps.data.graphbatch import GraphBatch
+from vpps.data.graphset import GraphSet
+from vpps.data.readers.names import Source, words_of
+from vpps.data.readers.sentences import Token, chains, graphs_of_tagged, tagged_lines
+
+EDGE = "<*>"
+"""The character before the first of a word and after the last."""
+
+CHARACTER_MIN_COUNT = 2  # characters seen once train the embedding of unknown ones
+
+
+class SpelledSentences:
+    """Tagged sentences, and the spelling of every word that their vocabulary does not hold.
+
+        for batch in train.batches(16):
+            batch.sentences["word"], batch.spellings["character"]
+
+    Attributes:
+        sentences: chains of words; columns word, tag, and spelling: which of the spellings it is, -1 for words of the
+            vocabulary.
+        spellings: chains of characters, `EDGE` at both ends, one for every distinct rare word; column character.
+            Number 0 is the empty word, so that there is one where all words are frequent.
+    """
+
+    def __init__(self, sentences: GraphSet, spellings: GraphSet) -> None:
+        self.sentences, self.spellings = sentences, spellings
+
+    @classmethod
+    def of(
+        cls,
+        sentences: Sequence[Sequence[Token]],
+        *,
+        min_count: int = 5,
+        like: SpelledSentences | None = None,
+        sources: Sequence[str] | None = None,
+    ) -> SpelledSentences:
+        """From pairs of word and tag.
+
+        Args:
+            min_count: words that occur less often are rare: they are spelled.
+            like: take the vocabularies of words and characters and the tags from these.
+            sources: names of the sentences for messages.
+
+        Raises:
+            DataError: there is no sentence, or a tag that `like` does not have.
+        """
+        like_sentences, like_spellings = (None, None) if like is None else (like.sentences, like.spellings)
+        tagged = graphs_of_tagged(sentences, min_count=min_count, like=like_sentences, sources=sources)
+        vocabulary = tagged.vocabularies["word"]
+        numbers: dict[str, int] = {"": 0}
+        spelling = np.array(
+            [
+                -1 if word in vocabulary else numbers.setdefault(word, len(numbers))
+                for sentence in sentences
+                for word, _ in sentence
+            ],
+            np.int32,
+        )
+        spelled = [[EDGE, *word, EDGE] for word in numbers]
+        characters = words_of(spelled, "character", CHARACTER_MIN_COUNT, like_spellings)
+        sizes = np.array([len(word) for word in spelled], np.int64)
+        with_spelling = GraphSet(
+            tagged.sizes, chains(tagged.sizes), kinds=tagged.kinds,
+            columns={"word": tagged[:]["word"], "tag": tagged[:]["tag"], "spelling": spelling},
+            vocabularies=tagged.vocabularies, classes=tagged.classes,
+        )  # fmt: skip
+        return cls(
+            with_spelling,
+            GraphSet(
+                sizes, chains(sizes), kinds=("character",), vocabularies={"character": characters},
+                columns={"character": [characters[character] for word in spelled for character in word]},
+            ),
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, *paths: Source, min_count: int = 5, like: SpelledSentences | None = None) -> SpelledSentences:
+        """Sentences of `word|TAG`, as `vpps.data.read_tagged` reads them; arguments and errors of both."""
+        sources, sentences = tagged_lines(*paths)
+        return cls.of(sentences, min_count=min_count, like=like, sources=sources)
+
+    def __len__(self) -> int:
+        """The number of sentences."""
+        return len(self.sentences)
+
+    def __repr__(self) -> str:
+        return f"SpelledSentences({self.sentences!r}, {self.spellings!r})"
+
+    def __getitem__(self, sentences: slice | ArrayLike) -> SpelledBatch:
+        """Some of the sentences, with the spellings of their rare words."""
+        return SpelledBatch(self.sentences[sentences], self.spellings)
+
+    def subset(self, sentences: slice | ArrayLike) -> SpelledSentences:
+        """Some of the sentences as a set of their own; see `GraphSet.subset`."""
+        return SpelledSentences(self.sentences.subset(sentences), self.spellings)
+
+    def batches(self, size: int, *, seed: int = 1, epoch: int = 0, shuffle: bool = True) -> Iterator[SpelledBatch]:
+        """Mini-batches, as `GraphSet.batches` makes them."""
+        for batch in self.sentences.batches(size, seed=seed, epoch=epoch, shuffle=shuffle):
+            yield SpelledBatch(batch, self.spellings)
+
+
+@dataclass(frozen=True)
+class SpelledBatch:
+    """Some sentences, and the distinct rare words among theirs.
+
+    Attributes:
+        sentences: n words in all.
+        all_spellings: of the set.
+    """
+
+    sentences: GraphBatch
+    all_spellings: GraphSet
+
+    def __len__(self) -> int:
+        """The number of sentences."""
+        return len(self.sentences)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """A column of the words."""
+        return self.sentences[column]
+
+    @property
+    def n_vertices(self) -> int:
+        """The number of words."""
+        return self.sentences.n_vertices
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """The words of sentence k are `offsets[k]:offsets[k + 1]`."""
+        return self.sentences.offsets
+
+    @cached_property
+    def rare(self) -> NDArray[np.bool_]:
+        """(n,): which words are spelled."""
+        rare: NDArray[np.bool_] = self["spelling"] >= 0
+        return rare
+
+    @cached_property
+    def _distinct(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        return np.unique(self["spelling"][self.rare], return_inverse=True)
+
+    @cached_property
+    def spellings(self) -> GraphBatch:
+        """A chain of characters for each distinct rare word; none where all words are frequent."""
+        return self.all_spellings[self._distinct[0]]
+
+    @cached_property
+    def spelling(self) -> NDArray[np.int64]:
+        """(n,): which of `spellings` each rare word is; 0 for the others."""
+        spelling = np.zeros(self.n_vertices, np.int64)
+        spelling[self.rare] = self._distinct[1]
+        return spelling
