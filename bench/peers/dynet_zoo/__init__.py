@@ -19,6 +19,7 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "rvnn": RvNN,
     "mv-rnn": MvRnn,
 from peers.dynet_zoo.pyramids import TdLstm, TdRnn
+from peers.dynet_zoo.taggers import BiLstmCharTagger, BiLstmTagger
 from peers.dynet_zoo.trees import TreeLstm
 
 PROGRAMS: dict[str, type[DynetProgram]] = {
@@ -26,4 +27,6 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "td-rnn": TdRnn,
     "td-lstm": TdLstm,
     "tree-fc": TreeFc,
+    "bilstm-tagger": BiLstmTagger,
+    "bilstm-char-tagger": BiLstmCharTagger,
 }
