@@ -41,6 +41,7 @@ class Case:
 
 TREE = {"hidden": 20, "embedding": 12}
 TAGGER = {"hidden": 20, "embedding": 12, "mlp": 28}
+LSTM = {"hidden": 20, "embedding": 12}
 
 CASES = {
     "tree-lstm": Case("tree-lstm", TREE, "sst"),
@@ -57,6 +58,8 @@ CASES = {
     "td-lstm": Case("td-lstm", {**TREE, "mlp": 13}, "sst"),
     "bilstm-tagger": Case("bilstm-tagger", TAGGER, "wikiner"),
     "bilstm-char-tagger": Case("bilstm-char-tagger", {**TAGGER, "characters": 9}, "wikiner"),
+    "fixed-lstm": Case("fixed-lstm", {**LSTM, "steps": 9}, "ptb"),
+    "var-lstm": Case("var-lstm", LSTM, "ptb"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

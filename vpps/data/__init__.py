@@ -7,10 +7,13 @@ from vpps.data.kinds import draw_kinds
 from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers import (
     graphs_of_tagged,
+    graphs_of_stream,
+    graphs_of_text,
     graphs_of_trees,
     read_jsonl,
     read_lattices,
     read_parallel,
+    read_stream,
     read_tagged,
     read_text,
     read_treebank,
@@ -20,6 +23,7 @@ from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
 from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.tournaments import tournaments
+from vpps.data.synthetic_text import synthetic_text
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
@@ -35,6 +39,8 @@ __all__ = [
     "Vocabulary",
     "draw_kinds",
     "graphs_of_tagged",
+    "graphs_of_stream",
+    "graphs_of_text",
     "graphs_of_trees",
     "load_treebank",
     "parse_tree",
@@ -42,12 +48,14 @@ __all__ = [
     "read_jsonl",
     "read_lattices",
     "read_parallel",
+    "read_stream",
     "read_tagged",
     "read_text",
     "read_treebank",
     "read_trees",
     "synthetic_opinions",
     "synthetic_sentences",
+    "synthetic_text",
     "synthetic_treebank",
     "tournaments",
 ]

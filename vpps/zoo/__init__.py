@@ -8,6 +8,7 @@ from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 from vpps.zoo.tree_fc import TreeFC
 from vpps.zoo.tree_gru import TreeGRUSentiment
+from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
@@ -25,3 +26,4 @@ __all__ = [
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",
 ]
+__all__ = ["LSTMLanguageModel", "TreeLSTMSentiment"]

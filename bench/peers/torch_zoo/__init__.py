@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from peers.torch_zoo.complete_trees import TreeFc
+from peers.torch_zoo.language import LstmLanguageModel
 from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmCharTagger, BiLstmTagger
@@ -20,4 +21,6 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "tree-fc": TreeFc,
     "bilstm-tagger": BiLstmTagger,
     "bilstm-char-tagger": BiLstmCharTagger,
+    "fixed-lstm": LstmLanguageModel,
+    "var-lstm": LstmLanguageModel,
 }

@@ -101,6 +101,12 @@ def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: Gr
     Raises:
         DataError: a file cannot be read or holds no sentence.
     """
+    sources, sentences = read_sentences(paths)
+    return graphs_of_text(sentences, min_count=min_count, targets=targets, like=like, sources=sources)
+
+
+def read_sentences(paths: Sequence[Source]) -> tuple[list[str], list[list[str]]]:
+    """File and line of every sentence, and its words. Raises DataError where a file cannot be read or none is found."""
     sources: list[str] = []
     sentences: list[list[str]] = []
     for path in paths:
@@ -109,7 +115,7 @@ def read_text(*paths: Source, min_count: int = 2, targets: bool = True, like: Gr
                 sources.append(f"{path}:{number}")
                 sentences.append(words)
     some_graphs(paths, len(sentences), "one sentence a line")
-    return _text(sentences, sources, min_count, targets, like)
+    return sources, sentences
 
 
 def read_parallel(
@@ -131,17 +137,37 @@ def read_parallel(
         raise DataError(f"{source} has {len(texts[0])} lines and {target} {len(texts[1])}: parallel text has as many")
     pairs = [(n, a, b) for (n, a), (_, b) in zip(*texts, strict=True) if a and b]
     some_graphs([source, target], len(pairs), "one sentence a line")
-    sides = ((source, [a for _, a, _ in pairs], False), (target, [b for _, _, b in pairs], True))
     first, second = (
-        _text(words, [f"{path}:{n}" for n, _, _ in pairs], min_count, targets, like and like[k])
-        for k, (path, words, targets) in enumerate(sides)
+        graphs_of_text(
+            [pair[1 + k] for pair in pairs],
+            min_count=min_count,
+            targets=k == 1,
+            like=like and like[k],
+            sources=[f"{path}:{pair[0]}" for pair in pairs],
+        )
+        for k, path in enumerate((source, target))
     )
     return first, second
 
 
-def _text(
-    sentences: list[list[str]], sources: list[str], min_count: int, targets: bool, like: GraphSet | None
+def graphs_of_text(
+    sentences: Sequence[Sequence[str]],
+    *,
+    min_count: int = 2,
+    targets: bool = True,
+    like: GraphSet | None = None,
+    sources: Sequence[str] | None = None,
 ) -> GraphSet:
+    """Sentences that are lists of words, as `read_text` makes them a set.
+
+    Args:
+        min_count, targets, like: as there.
+        sources: names of the sentences for messages.
+
+    Raises:
+        DataError: there is no sentence, or one has no word.
+    """
+    some_graphs(["sentences"], len(sentences), "at least one sentence")
     if targets:
         sentences = [[BOUNDARY, *words] for words in sentences]
     vocabulary = words_of(sentences, "word", min_count, like)

@@ -31,3 +31,7 @@ _ALL: tuple[type[Task[Any]], ...] = (
 )
 
 TASKS = {task.name: task for task in _ALL}
+from vpps.zoo.tasks.language import FixedLSTMTask, VarLSTMTask
+from vpps.zoo.tasks.sentiment import TreeLSTMTask
+
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, FixedLSTMTask, VarLSTMTask)}
