@@ -6,8 +6,8 @@ from vpps.data.graphset import GraphSet
 from vpps.data.kinds import draw_kinds
 from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers import (
-    graphs_of_tagged,
     graphs_of_stream,
+    graphs_of_tagged,
     graphs_of_text,
     graphs_of_trees,
     read_jsonl,
@@ -38,8 +38,8 @@ __all__ = [
     "Treebank",
     "Vocabulary",
     "draw_kinds",
-    "graphs_of_tagged",
     "graphs_of_stream",
+    "graphs_of_tagged",
     "graphs_of_text",
     "graphs_of_trees",
     "load_treebank",

@@ -2,13 +2,13 @@
 
 from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger
+from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 from vpps.zoo.tree_fc import TreeFC
 from vpps.zoo.tree_gru import TreeGRUSentiment
-from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
@@ -17,6 +17,7 @@ __all__ = [
     "BiLSTMCharTagger",
     "BiLSTMTagger",
     "ChildSumTreeLSTMSentiment",
+    "LSTMLanguageModel",
     "MVRNNSentiment",
     "RvNNSentiment",
     "TDLSTMSentiment",
@@ -26,4 +27,3 @@ __all__ = [
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",
 ]
-__all__ = ["LSTMLanguageModel", "TreeLSTMSentiment"]

@@ -6,15 +6,21 @@ and the arity, from there. Words that it does not know become 0; labels that it 
 
 from vpps.data.readers.jsonlines import read_jsonl
 from vpps.data.readers.lattice import read_lattices
-from vpps.data.readers.sentences import BOUNDARY, graphs_of_tagged, read_parallel, read_tagged, read_text
-from vpps.data.readers.sentences import BOUNDARY, graphs_of_text, read_parallel, read_tagged, read_text
+from vpps.data.readers.sentences import (
+    BOUNDARY,
+    graphs_of_tagged,
+    graphs_of_text,
+    read_parallel,
+    read_tagged,
+    read_text,
+)
 from vpps.data.readers.stream import graphs_of_stream, read_stream
 from vpps.data.readers.trees import graphs_of_trees, read_treebank
 
 __all__ = [
     "BOUNDARY",
-    "graphs_of_tagged",
     "graphs_of_stream",
+    "graphs_of_tagged",
     "graphs_of_text",
     "graphs_of_trees",
     "read_jsonl",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vpps.zoo.task import Task
+from vpps.zoo.tasks.language import FixedLSTMTask, VarLSTMTask
 from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
 from vpps.zoo.tasks.sentiment import (
     ChildSumTreeLSTMTask,
@@ -28,10 +29,8 @@ _ALL: tuple[type[Task[Any]], ...] = (
     TreeFCTask,
     BiLSTMTaggerTask,
     BiLSTMCharTaggerTask,
+    FixedLSTMTask,
+    VarLSTMTask,
 )
 
 TASKS = {task.name: task for task in _ALL}
-from vpps.zoo.tasks.language import FixedLSTMTask, VarLSTMTask
-from vpps.zoo.tasks.sentiment import TreeLSTMTask
-
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, FixedLSTMTask, VarLSTMTask)}
