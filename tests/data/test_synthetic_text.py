@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vpps.data import synthetic_text
-from vpps.data.synthetic_text import _ADVERBS, _DETERMINERS, _NOUNS, _TRANSITIVE, _VERBS
+from vpps.data.synthetic_text import _ADVERBS, _TRANSITIVE, _VERBS, DETERMINERS, NOUNS
 
 pytestmark = pytest.mark.host
 
@@ -18,9 +18,9 @@ def test_every_verb_has_the_number_of_its_subject() -> None:
         nearest = False
         subject = True  # whether the next noun begins to wait
         for word in sentence:
-            if word in _DETERMINERS[0] or word in _DETERMINERS[1]:
-                plural = word in _DETERMINERS[1]
-            elif word.removesuffix("s") in _NOUNS:
+            if word in DETERMINERS[0] or word in DETERMINERS[1]:
+                plural = word in DETERMINERS[1]
+            elif word.removesuffix("s") in NOUNS:
                 assert word.endswith("s") == plural
                 nearest = plural
                 if subject:

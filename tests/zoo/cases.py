@@ -60,6 +60,8 @@ CASES = {
     "bilstm-char-tagger": Case("bilstm-char-tagger", {**TAGGER, "characters": 9}, "wikiner"),
     "fixed-lstm": Case("fixed-lstm", {**LSTM, "steps": 9}, "ptb"),
     "var-lstm": Case("var-lstm", LSTM, "ptb"),
+    "nmt": Case("nmt", LSTM, "iwslt15"),
+    "nmt with attention": Case("nmt", {**LSTM, "attention": True}, "iwslt15"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

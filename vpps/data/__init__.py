@@ -4,6 +4,7 @@ from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.graphset import GraphSet
 from vpps.data.kinds import draw_kinds
+from vpps.data.pairs import chain_pairs
 from vpps.data.pyramids import pyramids_of_trees
 from vpps.data.readers import (
     graphs_of_stream,
@@ -21,6 +22,8 @@ from vpps.data.readers import (
 from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
+from vpps.data.synthetic import synthetic_treebank
+from vpps.data.synthetic_parallel import synthetic_parallel
 from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.tournaments import tournaments
 from vpps.data.synthetic_text import synthetic_text
@@ -37,6 +40,7 @@ __all__ = [
     "Tree",
     "Treebank",
     "Vocabulary",
+    "chain_pairs",
     "draw_kinds",
     "graphs_of_stream",
     "graphs_of_tagged",
@@ -54,6 +58,7 @@ __all__ = [
     "read_treebank",
     "read_trees",
     "synthetic_opinions",
+    "synthetic_parallel",
     "synthetic_sentences",
     "synthetic_text",
     "synthetic_treebank",

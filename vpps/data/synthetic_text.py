@@ -17,26 +17,31 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-_DETERMINERS = ("this every a one".split(), "these all some many".split())
-_NOUNS = "author critic actor pilot baker doctor lawyer painter singer farmer teacher sailor".split()
+DETERMINERS = ("this every a one".split(), "these all some many".split())
+NOUNS = "author critic actor pilot baker doctor lawyer painter singer farmer teacher sailor".split()
 _VERBS = "sleep laugh wait sing run smile arrive listen".split()
 _TRANSITIVE = "admire know help see follow trust".split()
-_ADJECTIVES = "old young tall quiet clever famous happy tired".split()
+ADJECTIVES = "old young tall quiet clever famous happy tired".split()
 _PREPOSITIONS = "near behind beside with".split()
 _ADVERBS = "quietly often again slowly today".split()
 
-DEEPEST = 3  # clauses within clauses
+DEPTH = 3  # clauses within clauses
 
 Sentences = list[list[str]]
 
 
-def synthetic_text(n_train: int = 2000, n_dev: int = 400, seed: int = 1) -> tuple[Sentences, Sentences]:
+def synthetic_text(
+    n_train: int = 2000, n_dev: int = 400, seed: int = 1, depth: int = DEPTH
+) -> tuple[Sentences, Sentences]:
     """Random sentences to train and to judge by; equal arguments give equal sentences everywhere.
 
     They have 3 to 21 words, 8 or 9 on average, of 78 different ones.
+
+    Args:
+        depth: how many clauses may stand within each other.
     """
     rng = random.Random(seed)
-    train, dev = ([list(_sentence(rng)) for _ in range(count)] for count in (n_train, n_dev))
+    train, dev = ([list(_sentence(rng, depth)) for _ in range(count)] for count in (n_train, n_dev))
     return train, dev
 
 
@@ -45,19 +50,19 @@ def _pick(rng: random.Random, choices: Sequence[str]) -> str:
     return choices[int(rng.random() * len(choices))]
 
 
-def _sentence(rng: random.Random) -> Iterator[str]:
+def _sentence(rng: random.Random, depth: int) -> Iterator[str]:
     plural = rng.random() < 0.5
-    yield from _phrase(rng, plural, DEEPEST)
+    yield from _phrase(rng, plural, depth)
     yield _verb(rng, _VERBS, plural)
     if rng.random() < 0.4:
         yield _pick(rng, _ADVERBS)
 
 
 def _phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
-    yield _pick(rng, _DETERMINERS[plural])
+    yield _pick(rng, DETERMINERS[plural])
     if rng.random() < 0.4:
-        yield _pick(rng, _ADJECTIVES)
-    noun = _pick(rng, _NOUNS)
+        yield _pick(rng, ADJECTIVES)
+    noun = _pick(rng, NOUNS)
     yield noun + "s" if plural else noun
     if not depth or rng.random() < 0.4:
         return

@@ -2,6 +2,7 @@
 
 from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger
+from vpps.zoo.encoder_decoder import EncoderDecoder
 from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
@@ -17,6 +18,7 @@ __all__ = [
     "BiLSTMCharTagger",
     "BiLSTMTagger",
     "ChildSumTreeLSTMSentiment",
+    "EncoderDecoder",
     "LSTMLanguageModel",
     "MVRNNSentiment",
     "RvNNSentiment",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import vpps
 from vpps.data import GraphBatch
+from vpps.errors import DataError
 from vpps.nn import LSTM, Linear
+from vpps.nn.lstm import State
 
 
 class LSTMLanguageModel:
@@ -28,8 +32,13 @@ class LSTMLanguageModel:
         self.output = Linear(model, hidden, n_words, name="output")
 
     @vpps.cell
-    def step(self, h: vpps.Expression, c: vpps.Expression, word: int) -> tuple[vpps.Expression, vpps.Expression]:
-        """The next (h, c), from those of the word before; zeros where there is none."""
+    def begin(self, word: int) -> State:
+        """(h, c) of the first word."""
+        return self.lstm.begin(vpps.lookup(self.words, word))
+
+    @vpps.cell
+    def step(self, word: int, h: vpps.Expression, c: vpps.Expression) -> State:
+        """(h, c) of any other, from those of the word before."""
         return self.lstm.step(vpps.lookup(self.words, word), h, c)
 
     @vpps.cell
@@ -42,9 +51,17 @@ class LSTMLanguageModel:
 
         Args:
             batch: of a set that `vpps.data.read_text` or `read_stream` made: columns word and next.
+
+        Raises:
+            DataError: the graphs are no chains.
         """
+        children = batch.children
+        if not isinstance(children, np.ndarray) or children.shape[1] != 1:
+            raise DataError("a language model reads chains: every word has one child at most, the word before it")
+        kind = (children[:, 0] >= 0).view(np.int8)
+        inputs = {"word": batch["word"]}
         h: vpps.Rows
-        h, _ = graph.map(self.step, **batch.structure, inputs={"word": batch["word"]})
+        h, _ = graph.map([self.begin, self.step], kind=kind, children=children, levels=batch.levels, inputs=inputs)
         return h
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:

@@ -7,6 +7,8 @@ from peers.torch_zoo.language import LstmLanguageModel
 from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmCharTagger, BiLstmTagger
+from peers.torch_zoo.taggers import BiLstmTagger
+from peers.torch_zoo.translation import EncoderDecoder
 from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
 PROGRAMS: dict[str, type[TorchProgram]] = {
@@ -23,4 +25,5 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "bilstm-char-tagger": BiLstmCharTagger,
     "fixed-lstm": LstmLanguageModel,
     "var-lstm": LstmLanguageModel,
+    "nmt": EncoderDecoder,
 }

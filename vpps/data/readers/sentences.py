@@ -132,22 +132,32 @@ def read_parallel(
     Raises:
         DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
     """
+    pairs = read_pairs(source, target)
+    first, second = (
+        graphs_of_text(
+            [(a, b)[k] for _, a, b in pairs],
+            min_count=min_count,
+            targets=k == 1,
+            like=like and like[k],
+            sources=[f"{path}:{n}" for n, _, _ in pairs],
+        )
+        for k, path in enumerate((source, target))
+    )
+    return first, second
+
+
+def read_pairs(source: Source, target: Source) -> list[tuple[int, list[str], list[str]]]:
+    """Line number and words of every pair of lines that translate each other; pairs with a blank line are left out.
+
+    Raises:
+        DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
+    """
     texts = [[(n, words_in(text)) for n, text in read_lines(path)] for path in (source, target)]
     if len(texts[0]) != len(texts[1]):
         raise DataError(f"{source} has {len(texts[0])} lines and {target} {len(texts[1])}: parallel text has as many")
     pairs = [(n, a, b) for (n, a), (_, b) in zip(*texts, strict=True) if a and b]
     some_graphs([source, target], len(pairs), "one sentence a line")
-    first, second = (
-        graphs_of_text(
-            [pair[1 + k] for pair in pairs],
-            min_count=min_count,
-            targets=k == 1,
-            like=like and like[k],
-            sources=[f"{path}:{pair[0]}" for pair in pairs],
-        )
-        for k, path in enumerate((source, target))
-    )
-    return first, second
+    return pairs
 
 
 def graphs_of_text(

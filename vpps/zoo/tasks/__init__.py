@@ -16,6 +16,7 @@ from vpps.zoo.tasks.sentiment import (
 from vpps.zoo.tasks.tagging import BiLSTMTaggerTask
 from vpps.zoo.tasks.tournaments import TreeFCTask
 from vpps.zoo.tasks.tagging import BiLSTMCharTaggerTask, BiLSTMTaggerTask
+from vpps.zoo.tasks.translation import TranslationTask
 
 _ALL: tuple[type[Task[Any]], ...] = (
     TreeLSTMTask,
@@ -31,6 +32,7 @@ _ALL: tuple[type[Task[Any]], ...] = (
     BiLSTMCharTaggerTask,
     FixedLSTMTask,
     VarLSTMTask,
+    TranslationTask,
 )
 
 TASKS = {task.name: task for task in _ALL}
