@@ -57,6 +57,7 @@ class TestConvert:
             (["text", "en.txt"], 2, 5),
             (["text", "en.txt", "--no-targets"], 2, 3),
             (["lattice", "weibo.txt"], 1, 1),
+            (["lattice", "weibo.txt", "--min-count", "1"], 1, 1),
             (["jsonl", "dags.jsonl", "--fixed", "--classes", "op"], 1, 2),
         ],
         ids=lambda x: " ".join(x) if isinstance(x, list) else None,
@@ -130,7 +131,7 @@ class TestConvert:
         [
             (["trees", "dev.txt"], "Missing argument"),
             (["penn", "dev.txt", "out"], "'penn' is not one of"),
-            (["lattice", "weibo.txt", "out", "--min-count", "2"], "--min-count: means nothing for lattice"),
+            (["lattice", "weibo.txt", "out", "--lists"], "--lists: means nothing for lattice"),
             (["trees", "dev.txt", "out", "--min-count", "0"], "--min-count"),
             (["text", "en.txt", "out", "--fixed"], "--lists: means nothing for text"),
             (["parallel", "en.txt", "vi.txt", "out"], "--target-output: parallel text needs a file for the second"),

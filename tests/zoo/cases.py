@@ -43,8 +43,12 @@ TREE = {"hidden": 20, "embedding": 12}
 TAGGER = {"hidden": 20, "embedding": 12, "mlp": 28}
 LSTM = {"hidden": 20, "embedding": 12}
 
+LATTICE = {"hidden": 20, "embedding": 12}
+
 CASES = {
     "tree-lstm": Case("tree-lstm", TREE, "sst"),
+    "lattice-lstm": Case("lattice-lstm", LATTICE, "weibo"),
+    "lattice-gru": Case("lattice-gru", LATTICE, "weibo"),
     "tree-lstm at the root": Case("tree-lstm", {**TREE, "root_only": True}, "sst"),
     "tree-lstm-child-sum": Case("tree-lstm-child-sum", TREE, "sst"),
     "tree-lstm-child-sum at the root": Case("tree-lstm-child-sum", {**TREE, "root_only": True}, "sst"),

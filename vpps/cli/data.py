@@ -57,7 +57,7 @@ _READERS = {
     Format.TAGGED: _Reader(read_tagged, frozenset({"min_count", "like"})),
     Format.TEXT: _Reader(read_text, frozenset({"min_count", "targets", "like"})),
     Format.PARALLEL: _Reader(read_parallel, frozenset({"min_count", "like", "target_output", "target_like"})),
-    Format.LATTICE: _Reader(read_lattices, frozenset()),
+    Format.LATTICE: _Reader(read_lattices, frozenset({"min_count", "like"})),
     Format.JSONL: _Reader(read_jsonl, frozenset({"min_count", "lists", "classes", "like"})),
 }
 
@@ -88,7 +88,11 @@ Inputs = Annotated[
 Output = Annotated[Path, typer.Argument(help="The file to write; graphs that it holds already are replaced.")]
 MinCount = Annotated[
     int | None,
-    typer.Option(min=1, show_default="2, for jsonl 1", help="Words that occur less often become unknown (number 0)."),
+    typer.Option(
+        min=1,
+        show_default="2, for jsonl 1, for lattice the file's own numbers",
+        help="Words that occur less often become unknown (number 0).",
+    ),
 ]
 Lists = Annotated[
     bool | None,

@@ -27,6 +27,7 @@ from vpps.data.synthetic_parallel import synthetic_parallel
 from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.tournaments import tournaments
 from vpps.data.synthetic_text import synthetic_text
+from vpps.data.synthetic_lattices import synthetic_lattices
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
@@ -61,6 +62,7 @@ __all__ = [
     "synthetic_parallel",
     "synthetic_sentences",
     "synthetic_text",
+    "synthetic_lattices",
     "synthetic_treebank",
     "tournaments",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from peers.torch_zoo.complete_trees import TreeFc
 from peers.torch_zoo.language import LstmLanguageModel
+from peers.torch_zoo.lattices import LatticeGru, LatticeLstm
 from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmCharTagger, BiLstmTagger
@@ -26,4 +27,13 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "fixed-lstm": LstmLanguageModel,
     "var-lstm": LstmLanguageModel,
     "nmt": EncoderDecoder,
+}
+from peers.torch_zoo.pyramids import TdLstm, TdRnn
+from peers.torch_zoo.trees import TreeLstm
+
+PROGRAMS: dict[str, type[TorchProgram]] = {"tree-lstm": TreeLstm, "td-rnn": TdRnn, "td-lstm": TdLstm}
+PROGRAMS: dict[str, type[TorchProgram]] = {
+    "tree-lstm": TreeLstm,
+    "lattice-lstm": LatticeLstm,
+    "lattice-gru": LatticeGru,
 }

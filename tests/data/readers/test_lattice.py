@@ -55,6 +55,19 @@ def test_words_stand_between_characters(file: Path) -> None:
     assert graphs[1]["tag"].tolist() == [5]
 
 
+def test_vocabularies_number_what_is_frequent_enough(file: Path, tmp_path: Path) -> None:
+    file.write_text(LATTICE.replace("1 2 947", "1 2 480"))
+    train = read_lattices(file, min_count=2)
+    assert train.vocabularies["character"].words == ("<unk>", "480")
+    assert train[0]["character"].tolist() == [0, -1, 1, 1]
+    assert train[0]["word"].tolist() == [-1, 0, -1, -1]
+    (tmp_path / "dev.txt").write_text("1\n3\n0 0 0\n0\n1 0 7\n2 1 480 0 3395\n")
+    dev = read_lattices(tmp_path / "dev.txt", like=train)
+    assert dev[0]["character"].tolist() == [0, -1, 1]
+    with pytest.raises(DataError, match="has no vocabulary for 'character'"):
+        read_lattices(file, like=read_lattices(file))
+
+
 @pytest.mark.parametrize(
     "old, new, message",
     [

@@ -20,31 +20,45 @@ from typing import NoReturn
 
 from vpps.data.graphset import GraphSet
 from vpps.data.lines import read_lines
-from vpps.data.readers.names import Source, some_graphs
+from vpps.data.readers.names import Source, some_graphs, words_of
+from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
 KINDS = ("character", "word")
 
 
-def read_lattices(*paths: Source) -> GraphSet:
+def read_lattices(*paths: Source, min_count: int | None = None, like: GraphSet | None = None) -> GraphSet:
     """Lattices as lists of children: kinds `character` and `word`, columns `character`, `word` and `tag`.
 
     A column is -1 where it does not apply: `word` at characters, `character` and `tag` at words. Characters and words
     are numbered apart. The first child of a character is the one before it, -1 at the beginning.
 
+    Args:
+        min_count: number characters and words anew, by vocabularies whose words are the file's numbers: those that
+            occur less often become unknown, 0. By default the numbers are those of the file.
+        like: take the vocabularies from this set, which has some.
+
     Raises:
-        DataError: a file cannot be read or is malformed; with file and line.
+        DataError: a file cannot be read or is malformed; with file and line. `like` has no vocabularies.
     """
     lattice = _Lattices()
     for path in paths:
         lattice.read(path)
     some_graphs(paths, len(lattice.sizes), "a number of sentences")
+    columns = {"character": lattice.character, "word": lattice.word, "tag": lattice.tag}
+    vocabularies: dict[str, Vocabulary] = {}
+    if min_count is not None or like is not None:
+        for name in KINDS:
+            symbols = [str(number) for number in columns[name] if number >= 0]
+            words = vocabularies[name] = words_of([symbols], name, min_count or 1, like)
+            columns[name] = [-1 if number < 0 else words[str(number)] for number in columns[name]]
     return GraphSet(
         lattice.sizes,
         (lattice.offsets, lattice.children),
         kind=lattice.kind,
         kinds=KINDS,
-        columns={"character": lattice.character, "word": lattice.word, "tag": lattice.tag},
+        columns=columns,
+        vocabularies=vocabularies,
         sources=lattice.sources,
     )
 

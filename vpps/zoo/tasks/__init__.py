@@ -36,3 +36,8 @@ _ALL: tuple[type[Task[Any]], ...] = (
 )
 
 TASKS = {task.name: task for task in _ALL}
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask, BiLSTMTaggerTask)}
+from vpps.zoo.tasks.lattices import LatticeGRUTask, LatticeLSTMTask
+from vpps.zoo.tasks.sentiment import TreeLSTMTask
+
+TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, LatticeLSTMTask, LatticeGRUTask)}

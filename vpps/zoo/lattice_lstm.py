@@ -1,0 +1,143 @@
+"""Named entities in Chinese by an LSTM over characters and the words among them (Zhang & Yang 2018)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vpps
+from vpps.data import GraphBatch
+from vpps.nn import Linear
+from vpps.nn.gates import gate_biases, glorot_per_gate
+
+CHARACTER, WORD, JOINED = range(3)
+"""Kinds of vertices: of characters those where no word ends, words, and characters where words end."""
+
+
+class LatticeLSTM:
+    """A tag for every character from the state of a lattice LSTM (section 3.3 of "Chinese NER using lattice LSTM").
+
+    A word's cell reads the state where it begins and has no output gate (equation 13); its memory enters that of the
+    character where it ends by a gate of its own (14). There all gates are normalised together, element by element:
+
+        [i f u]_w = [σ σ tanh](W_w x_w + U_w h + b_w)          c_w = f ⊙ c + i ⊙ u
+        i_w       = σ(W_l x + U_l c_w + b_l)
+        a, a_w    = exp(i), exp(i_w), each over the sum of all
+        c'        = Σ_w a_w ⊙ c_w + a ⊙ u                      (15, 16)
+        h'        = o ⊙ tanh(c')
+
+    with i, o and u of the character as in an LSTM, which is what characters are where no word ends.
+
+    As in ED-Batch's lattices a word reads the state before its first character (the paper: after it), the network runs
+    in one direction, and the tags are chosen one by one, without a CRF.
+
+    Args:
+        model: the parameters go here.
+        n_characters, n_words: rows of the embedding tables.
+        n_tags: tags are 0 to n_tags - 1.
+        embedding: length of the vectors of characters and words.
+        hidden: length of h and c.
+    """
+
+    def __init__(
+        self,
+        model: vpps.Model,
+        n_characters: int,
+        n_words: int,
+        n_tags: int,
+        *,
+        embedding: int = 256,
+        hidden: int = 256,
+    ) -> None:
+        self.hidden = H = hidden
+        vectors = vpps.init.uniform((3 / embedding) ** 0.5)  # of length 1, more or less
+        self.characters = model.lookup("characters", (n_characters, embedding), init=vectors)
+        self.words = model.lookup("words", (n_words, embedding), init=vectors)
+        with model.scope("character"):
+            self.W = model.parameter("W", (3 * H, embedding), init=glorot_per_gate(3))  # of i, o and u
+            self.U = model.parameter("U", (3 * H, H), init=glorot_per_gate(3))
+            self.b = model.parameter("b", (3 * H,), init="zeros")
+            self.Wf = model.parameter("Wf", (H, embedding))
+            self.Uf = model.parameter("Uf", (H, H))
+            self.bf = model.parameter("bf", (H,), init=gate_biases(H, 1))
+        with model.scope("word"):
+            self.Ww = model.parameter("W", (3 * H, embedding), init=glorot_per_gate(3))  # of i, f and u
+            self.Uw = model.parameter("U", (3 * H, H), init=glorot_per_gate(3))
+            self.bw = model.parameter("b", (3 * H,), init=gate_biases(H, 0, 1, 0))
+        with model.scope("link"):
+            self.Wl = model.parameter("W", (H, embedding))
+            self.Ul = model.parameter("U", (H, H))
+            self.bl = model.parameter("b", (H,), init="zeros")
+        self.output = Linear(model, hidden, n_tags, name="output")
+
+    @vpps.cell
+    def character(self, character: int) -> None:
+        """Scatters h and c of a character where no word ends."""
+        x = vpps.lookup(self.characters, character)
+        h, c = vpps.gather(0)
+        i, o, u = vpps.split(self.W @ x + self.U @ h + self.b, 3)
+        f = self.Wf @ x + self.Uf @ h + self.bf
+        c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(u)
+        vpps.scatter(vpps.sigmoid(o) * vpps.tanh(c), c)
+
+    @vpps.cell
+    def word(self, word: int) -> None:
+        """Scatters what the memory of a word adds to its gate, U_l c_w, and that memory."""
+        h, c = vpps.gather(0)
+        i, f, u = vpps.split(self.Ww @ vpps.lookup(self.words, word) + self.Uw @ h + self.bw, 3)
+        c = vpps.sigmoid(f) * c + vpps.sigmoid(i) * vpps.tanh(u)
+        vpps.scatter(self.Ul @ c, c)
+
+    @vpps.cell
+    def joined(self, character: int) -> None:
+        """Scatters h and c of a character where words end."""
+        x = vpps.lookup(self.characters, character)
+        h, _ = vpps.gather(0)
+        links, memories = vpps.gather(start=1)
+        i, o, u = vpps.split(self.W @ x + self.U @ h + self.b, 3)
+        gate = self.Wl @ x + self.bl
+        own = vpps.exp(vpps.sigmoid(i))
+        weights = vpps.each(lambda link: vpps.exp(vpps.sigmoid(gate + link)), links)
+        kept = vpps.sum(vpps.each(lambda weight, memory: weight * memory, weights, memories))
+        c = (own * vpps.tanh(u) + kept) / (own + vpps.sum(weights))
+        vpps.scatter(vpps.sigmoid(o) * vpps.tanh(c), c)
+
+    def states(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The hidden state h of every character, in order.
+
+        Args:
+            batch: of a set that `vpps.data.read_lattices` made: kinds character and word, and columns of those names.
+        """
+        h, _ = graph.map(
+            [self.character, self.word, self.joined],
+            kind=kinds_of(batch), children=batch.children, levels=batch.levels,
+            inputs={"character": batch["character"], "word": batch["word"]},
+            state=(self.hidden, self.hidden),
+        )  # fmt: skip
+        tagged: vpps.Rows = h[characters_of(batch)]
+        return tagged
+
+    @vpps.cell
+    def character_loss(self, h: vpps.Expression, tag: int) -> vpps.Expression:
+        """The cross entropy of one character; a scalar."""
+        return vpps.cross_entropy(self.output(h), tag)
+
+    def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
+        """The unnormalised log-probabilities of the tags of every character."""
+        return self.output(self.states(graph, batch))
+
+    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
+        """The cross entropy summed over all characters; a scalar."""
+        return vpps.sum(self.character_loss(self.states(graph, batch), batch["tag"][characters_of(batch)]))
+
+
+def characters_of(batch: GraphBatch) -> NDArray[np.intp]:
+    """The vertices of a batch of lattices that are characters, not words."""
+    return np.flatnonzero(batch["character"] >= 0)
+
+
+def kinds_of(batch: GraphBatch) -> NDArray[np.int8]:
+    """CHARACTER, WORD or JOINED per vertex: more than one child has a character where words end."""
+    assert batch.kind is not None
+    offsets, _ = batch.children
+    return np.where(np.diff(offsets) > 1, np.int8(JOINED), batch.kind)
