@@ -25,11 +25,11 @@ class LatticeProgram(TorchProgram):
 
     sparse = ("characters", "words")
     width: int
-    """Floats of a vertex: `step` makes them of its group."""
+    """Floats of a vertex: `cell` makes them of its group."""
     joins: bool
     """Whether characters where words end are a kind of their own."""
 
-    def step(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
+    def cell(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
         """The states of a group, (n, width), from what `inputs` made and the states of all children, end to end."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class LatticeProgram(TorchProgram):
         numbers[CHARACTER] = numbers[JOINED] = self.column(batch["character"])
         inputs = {k: self._inputs(k, numbers[k], schedule) for k in sorted({g.kind for g in schedule.groups})}
         for group in schedule.groups:
-            memory.write(self.step(group, next(inputs[group.kind]), memory.read(group.children)))
+            memory.write(self.cell(group, next(inputs[group.kind]), memory.read(group.children)))
         characters = torch.from_numpy(np.flatnonzero(batch.kind == CHARACTER))
         return memory.read(schedule.position[characters])
 
@@ -101,7 +101,7 @@ class LatticeLstm(LatticeProgram):
         last = ("character/Wf", "character/bf") if kind == CHARACTER else ("link/W", "link/b")
         return F.linear(vectors, self.stacked("character/W", last[0]), self.stacked("character/b", last[1]))
 
-    def step(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
+    def cell(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
         w, H = self.weights, self.settings.hidden
         if group.kind == WORD:
             h, c = children.split(H, 1)
@@ -142,7 +142,7 @@ class LatticeGru(LatticeProgram):
         n = torch.addmm(x[:, 2 * H :], r * h, w["gru/V"].t()).tanh()
         return torch.lerp(n, h, z)
 
-    def step(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
+    def cell(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
         w, owner, n = self.weights, group.owner, len(x)
         if group.kind == WORD or len(children) == n:
             return self.gru(x, children)
