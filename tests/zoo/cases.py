@@ -47,8 +47,6 @@ LATTICE = {"hidden": 20, "embedding": 12}
 
 CASES = {
     "tree-lstm": Case("tree-lstm", TREE, "sst"),
-    "lattice-lstm": Case("lattice-lstm", LATTICE, "weibo"),
-    "lattice-gru": Case("lattice-gru", LATTICE, "weibo"),
     "tree-lstm at the root": Case("tree-lstm", {**TREE, "root_only": True}, "sst"),
     "tree-lstm-child-sum": Case("tree-lstm-child-sum", TREE, "sst"),
     "tree-lstm-child-sum at the root": Case("tree-lstm-child-sum", {**TREE, "root_only": True}, "sst"),
@@ -66,6 +64,8 @@ CASES = {
     "var-lstm": Case("var-lstm", LSTM, "ptb"),
     "nmt": Case("nmt", LSTM, "iwslt15"),
     "nmt with attention": Case("nmt", {**LSTM, "attention": True}, "iwslt15"),
+    "lattice-lstm": Case("lattice-lstm", LATTICE, "weibo"),
+    "lattice-gru": Case("lattice-gru", LATTICE, "weibo"),
 }
 
 every_case = pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

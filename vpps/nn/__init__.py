@@ -10,5 +10,5 @@ from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
 __all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
 __all__ = ["LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
+__all__ = ["GRU", "LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
 __all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeLSTM", "attend"]
-__all__ = ["GRU", "LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeLSTM", "attend"]

@@ -4,15 +4,14 @@ from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger
 from vpps.zoo.encoder_decoder import EncoderDecoder
 from vpps.zoo.language_model import LSTMLanguageModel
+from vpps.zoo.lattice_gru import LatticeGRU
+from vpps.zoo.lattice_lstm import LatticeLSTM
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 from vpps.zoo.tree_fc import TreeFC
 from vpps.zoo.tree_gru import TreeGRUSentiment
-from vpps.zoo.bilstm_tagger import BiLSTMTagger
-from vpps.zoo.lattice_gru import LatticeGRU
-from vpps.zoo.lattice_lstm import LatticeLSTM
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 from vpps.zoo.tree_lstm_2type import TwoTypeTreeLSTMSentiment
 from vpps.zoo.tree_lstm_child_sum import ChildSumTreeLSTMSentiment
@@ -23,6 +22,8 @@ __all__ = [
     "ChildSumTreeLSTMSentiment",
     "EncoderDecoder",
     "LSTMLanguageModel",
+    "LatticeGRU",
+    "LatticeLSTM",
     "MVRNNSentiment",
     "RvNNSentiment",
     "TDLSTMSentiment",
@@ -32,7 +33,3 @@ __all__ = [
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",
 ]
-__all__ = ["ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]
-__all__ = ["TDLSTMSentiment", "TDRNNSentiment", "TreeLSTMSentiment"]
-__all__ = ["BiLSTMTagger", "ChildSumTreeLSTMSentiment", "TreeLSTMSentiment"]
-__all__ = ["LatticeGRU", "LatticeLSTM", "TreeLSTMSentiment"]

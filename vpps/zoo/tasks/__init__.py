@@ -4,6 +4,7 @@ from typing import Any
 
 from vpps.zoo.task import Task
 from vpps.zoo.tasks.language import FixedLSTMTask, VarLSTMTask
+from vpps.zoo.tasks.lattices import LatticeGRUTask, LatticeLSTMTask
 from vpps.zoo.tasks.pyramids import TDLSTMTask, TDRNNTask
 from vpps.zoo.tasks.sentiment import (
     ChildSumTreeLSTMTask,
@@ -33,11 +34,8 @@ _ALL: tuple[type[Task[Any]], ...] = (
     FixedLSTMTask,
     VarLSTMTask,
     TranslationTask,
+    LatticeLSTMTask,
+    LatticeGRUTask,
 )
 
 TASKS = {task.name: task for task in _ALL}
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, ChildSumTreeLSTMTask, BiLSTMTaggerTask)}
-from vpps.zoo.tasks.lattices import LatticeGRUTask, LatticeLSTMTask
-from vpps.zoo.tasks.sentiment import TreeLSTMTask
-
-TASKS: dict[str, type[Task[Any]]] = {task.name: task for task in (TreeLSTMTask, LatticeLSTMTask, LatticeGRUTask)}
