@@ -22,6 +22,7 @@ from vpps.data import (
     read_jsonl,
     read_lattices,
     read_parallel,
+    read_programs,
     read_tagged,
     read_text,
     read_treebank,
@@ -41,6 +42,7 @@ class Format(StrEnum):
     TEXT = "text"
     PARALLEL = "parallel"
     LATTICE = "lattice"
+    PROGRAMS = "programs"
     JSONL = "jsonl"
 
 
@@ -58,6 +60,7 @@ _READERS = {
     Format.TEXT: _Reader(read_text, frozenset({"min_count", "targets", "like"})),
     Format.PARALLEL: _Reader(read_parallel, frozenset({"min_count", "like", "target_output", "target_like"})),
     Format.LATTICE: _Reader(read_lattices, frozenset({"min_count", "like"})),
+    Format.PROGRAMS: _Reader(read_programs, frozenset({"min_count", "like"})),
     Format.JSONL: _Reader(read_jsonl, frozenset({"min_count", "lists", "classes", "like"})),
 }
 
@@ -69,6 +72,7 @@ tagged: sentences of `word|TAG`, one a line\n
 text: sentences, one a line, to predict the next word\n
 parallel: two texts, source and target, whose lines translate each other\n
 lattice: character-word lattices, as in ED-Batch's Weibo files\n
+programs: functions of Python files, or of all below a folder, as graphs of their syntax, to tell their names\n
 jsonl: any directed acyclic graphs, one JSON object a line: `{"children": [[], [], [0, 1]], "columns": {"word":
 ["good", "film", null]}}`; `python -c "help('vpps.data.readers.jsonlines')"` says all
 

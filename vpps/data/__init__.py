@@ -15,6 +15,7 @@ from vpps.data.readers import (
     read_lattices,
     read_parallel,
     read_stream,
+    read_programs,
     read_tagged,
     read_text,
     read_treebank,
@@ -28,6 +29,8 @@ from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.tournaments import tournaments
 from vpps.data.synthetic_text import synthetic_text
 from vpps.data.synthetic_lattices import synthetic_lattices
+from vpps.data.synthetic_programs import synthetic_programs
+from vpps.data.synthetic_tags import synthetic_sentences
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
@@ -54,6 +57,7 @@ __all__ = [
     "read_lattices",
     "read_parallel",
     "read_stream",
+    "read_programs",
     "read_tagged",
     "read_text",
     "read_treebank",
@@ -63,6 +67,8 @@ __all__ = [
     "synthetic_sentences",
     "synthetic_text",
     "synthetic_lattices",
+    "synthetic_programs",
+    "synthetic_sentences",
     "synthetic_treebank",
     "tournaments",
 ]

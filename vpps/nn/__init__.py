@@ -12,3 +12,14 @@ __all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU",
 __all__ = ["LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
 __all__ = ["GRU", "LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
 __all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeLSTM", "attend"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "MLP",
+    "BiLSTM",
+    "ChildSumTreeLSTM",
+    "Linear",
+    "NaryTreeGRU",
+    "NaryTreeLSTM",
+    "attend",
+]

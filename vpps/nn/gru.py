@@ -33,3 +33,9 @@ class GRU:
         z = vpps.sigmoid(wz + uz)
         n = vpps.tanh(wn + self.V @ (vpps.sigmoid(wr + ur) * h))
         return z * h + (1 - z) * n
+
+    @vpps.cell
+    def first(self, x: vpps.Expression) -> vpps.Expression:
+        """What `step` gives from a state of zeros."""
+        _, z, n = vpps.split(self.W @ x + self.b, 3)
+        return (1 - vpps.sigmoid(z)) * vpps.tanh(n)

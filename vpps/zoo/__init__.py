@@ -7,6 +7,7 @@ from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.lattice_gru import LatticeGRU
 from vpps.zoo.lattice_lstm import LatticeLSTM
 from vpps.zoo.mv_rnn import MVRNNSentiment
+from vpps.zoo.program_gru import ProgramGRU
 from vpps.zoo.rvnn import RvNNSentiment
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
@@ -25,6 +26,7 @@ __all__ = [
     "LatticeGRU",
     "LatticeLSTM",
     "MVRNNSentiment",
+    "ProgramGRU",
     "RvNNSentiment",
     "TDLSTMSentiment",
     "TDRNNSentiment",

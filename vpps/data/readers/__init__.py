@@ -15,6 +15,8 @@ from vpps.data.readers.sentences import (
     read_text,
 )
 from vpps.data.readers.stream import graphs_of_stream, read_stream
+from vpps.data.readers.programs import read_programs
+from vpps.data.readers.sentences import BOUNDARY, graphs_of_tagged, read_parallel, read_tagged, read_text
 from vpps.data.readers.trees import graphs_of_trees, read_treebank
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "read_lattices",
     "read_parallel",
     "read_stream",
+    "read_programs",
     "read_tagged",
     "read_text",
     "read_treebank",
