@@ -211,12 +211,16 @@ class Server:
 
     def start(
         self, kind: str, task: str, data: str | None, hidden: int | None, embedding: int | None, limit: int,
-        keep_memory: bool,
+        keep_memory: bool, dynet_megabytes: int,
     ) -> dict[str, Any]:  # fmt: skip
         """Read the data, make the weights. Returns sizes of both."""
         if keep_memory:
             harness.keep_freed_memory()
         self.kind = KINDS[kind]
+        if kind == "dynet":
+            from peers.dynet_zoo.program import POOLS, start
+
+            start(POOLS._replace(forward=dynet_megabytes, backward=dynet_megabytes))
         self.task = make_task(task, Path(data) if data else None, hidden, embedding, limit)
         self.initial = self.task.model.numpy()
         dense = [p.shape for p in self.task.model if type(p) is vpps.Parameter and len(p.shape) == 2]

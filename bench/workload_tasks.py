@@ -11,10 +11,25 @@ from vpps.zoo.tasks import TASKS
 
 _ROOT = Path(__file__).resolve().parent.parent
 SIZE = 256  # of hidden states and embeddings, VPPS paper IV-E
-SIZES = {"rvnn": 512, "td-rnn": 512}
+SIZES = {
+    "rvnn": 512,
+    "td-rnn": 512,
+    "mv-rnn": 64,  # a matrix per node and word: neither paper trains it, ED-Batch infers with 32 to 512
+}
+SETTINGS = {
+    "mv-rnn": {"min_count": 20},  # else the matrices of all words take 2 GB at 256, in every process
+    "tree-fc": {"leaves": 256},  # Cavs paper 5.1
+}
 # Folders of the data sets; a task that is not here is measured on its synthetic data.
 DATA = {
-    "tree-lstm": "sst",
+    **dict.fromkeys(
+        ("tree-lstm", "tree-lstm-child-sum", "tree-lstm-2type", "tree-gru", "rvnn", "mv-rnn", "td-rnn", "td-lstm"),
+        "sst",
+    ),
+    **dict.fromkeys(("bilstm-tagger", "bilstm-char-tagger"), "wikiner"),
+    **dict.fromkeys(("fixed-lstm", "var-lstm"), "ptb"),
+    **dict.fromkeys(("lattice-lstm", "lattice-gru"), "weibo"),
+    "encoder-decoder": "iwslt15",
 }
 
 
@@ -42,8 +57,8 @@ def make_task(name: str, data: Path | None, hidden: int | None, embedding: int |
     """
     kind = TASKS[name].settings_type
     hidden = hidden or SIZES.get(name, SIZE)
-    sizes = {"hidden": hidden, "embedding": embedding or hidden}
-    known = {key: size for key, size in sizes.items() if key in kind.__dataclass_fields__}
+    chosen = {"hidden": hidden, "embedding": embedding or hidden} | SETTINGS.get(name, {})
+    known = {key: value for key, value in chosen.items() if key in kind.__dataclass_fields__}
     return TASKS[name](kind(data=data, limit=limit, **known))
 
 
