@@ -79,6 +79,14 @@ def pushes(*widths: int) -> Callable[[], None]:
     return vertex
 
 
+def gathers_both(w: World) -> Callable[..., Any]:
+    def node(x: Any) -> Any:
+        left, right = vpps.gather()
+        return vpps.tanh(w.U @ vpps.concat([x[:H], left, right]) + w.b)
+
+    return node
+
+
 T, S, D, G, I = vpps.TraceError, vpps.ShapeError, vpps.DtypeError, vpps.GraphError, vpps.IndexRangeError
 
 MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
@@ -94,6 +102,17 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
     ),
     "a default before an input": (
         lambda w: w.single(lambda a, b, y=1, x=2: a, inputs={"x": w.x}), T, "y has a default .* make y keyword-only"
+    ),
+    "children of a size that the cell does not return": (
+        lambda w: w.single(gathers_both(w), inputs={"x": np.ones((4, 3 * H))}), S,
+        r"what cell 'node' does with its children's results takes \(2,\), and children give \(4,\); is a parameter",
+    ),
+    "the sum of Python of a list of children": (
+        lambda w: w.single(lambda: vpps.scatter(vpps.tanh(w.b + sum(vpps.gather()))), children=CSR), T,
+        r"use vpps.each\(f, xs\), .*vpps.sum\(xs\)",
+    ),
+    "a mistake that is no matter of children": (
+        lambda w: w.single(lambda: vpps.scatter(vpps.gather(0) + undefined)), NameError, "undefined",  # noqa: F821
     ),
     # kinds
     "several cells, no kind": (lambda w: w.map(kind=None), G, "2 cells and no kind="),

@@ -381,14 +381,18 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
         tries = [free]
     else:
         tries = [free // used for used in range(arity, 0, -1) if free % used == 0]
-    first: VppsError | None = None
+    first: Exception | None = None
     for n in tries:
         try:
             vertex = _trace_cell(cell, inputs, arity, [None] * n)
             if len(vertex.state) == n:
                 return vertex
         except VppsError as error:
+            first = error if not isinstance(first, VppsError) else first
+        except Exception as error:  # of the cell itself, which may only mean that there are not n results
             first = first or error
+    if first is not None and not isinstance(first, VppsError):
+        raise first
     if first is not None and len(tries) == 1:
         taken = ", ".join(_parameters(cell, inputs)[1])
         raise type(first)(f"{first} ({taken}: no inputs of the map, so taken for what children give)") from first
@@ -527,6 +531,13 @@ def _check_agreement(vertices: Sequence[Vertex], declared: Sequence[Shape] | Non
                     f"graph.map: cell {v.name!r} gives its parents {_shapes(v.state)}, {whose} {_shapes(expected)}; "
                     "parents gather the same from children of every kind"
                 )
+            for source, kind in zip(v.sources, v.program.kinds, strict=True):
+                if isinstance(source, Child) and not isinstance(kind, Int) and kind.shape != expected[source.output]:
+                    # The cell told by what it does with them, such as a product with a parameter.
+                    raise ShapeError(
+                        f"graph.map: what cell {v.name!r} does with its children's results takes {kind.shape}, and "
+                        f"children give {expected[source.output]}; is a parameter of another size than they call for?"
+                    )
     for v in vertices[1:]:
         if v.results != vertices[0].results:
             raise ShapeError(
