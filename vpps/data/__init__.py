@@ -14,8 +14,8 @@ from vpps.data.readers import (
     read_jsonl,
     read_lattices,
     read_parallel,
-    read_stream,
     read_programs,
+    read_stream,
     read_tagged,
     read_text,
     read_treebank,
@@ -23,14 +23,12 @@ from vpps.data.readers import (
 from vpps.data.spelled import SpelledBatch, SpelledSentences
 from vpps.data.statistics import GraphStatistics
 from vpps.data.synthetic import synthetic_opinions, synthetic_treebank
-from vpps.data.synthetic import synthetic_treebank
-from vpps.data.synthetic_parallel import synthetic_parallel
-from vpps.data.synthetic_tags import synthetic_sentences
-from vpps.data.tournaments import tournaments
-from vpps.data.synthetic_text import synthetic_text
 from vpps.data.synthetic_lattices import synthetic_lattices
+from vpps.data.synthetic_parallel import synthetic_parallel
 from vpps.data.synthetic_programs import synthetic_programs
 from vpps.data.synthetic_tags import synthetic_sentences
+from vpps.data.synthetic_text import synthetic_text
+from vpps.data.tournaments import tournaments
 from vpps.data.treebank import Tree, Treebank, load_treebank, parse_tree, read_trees
 from vpps.data.vocabulary import Vocabulary
 
@@ -56,19 +54,18 @@ __all__ = [
     "read_jsonl",
     "read_lattices",
     "read_parallel",
-    "read_stream",
     "read_programs",
+    "read_stream",
     "read_tagged",
     "read_text",
     "read_treebank",
     "read_trees",
+    "synthetic_lattices",
     "synthetic_opinions",
     "synthetic_parallel",
-    "synthetic_sentences",
-    "synthetic_text",
-    "synthetic_lattices",
     "synthetic_programs",
     "synthetic_sentences",
+    "synthetic_text",
     "synthetic_treebank",
     "tournaments",
 ]

@@ -8,7 +8,11 @@ compares losses (before and after updates) and outputs with vpps, for both strat
 from __future__ import annotations
 
 from peers.dynet_zoo.complete_trees import TreeFc
+from peers.dynet_zoo.lattices import LatticeGru, LatticeLstm
 from peers.dynet_zoo.program import DynetProgram
+from peers.dynet_zoo.programs import ProgramGru
+from peers.dynet_zoo.pyramids import TdLstm, TdRnn
+from peers.dynet_zoo.taggers import BiLstmCharTagger, BiLstmTagger
 from peers.dynet_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
 PROGRAMS: dict[str, type[DynetProgram]] = {
@@ -18,15 +22,12 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "tree-gru": TreeGru,
     "rvnn": RvNN,
     "mv-rnn": MvRnn,
-from peers.dynet_zoo.pyramids import TdLstm, TdRnn
-from peers.dynet_zoo.taggers import BiLstmCharTagger, BiLstmTagger
-from peers.dynet_zoo.trees import TreeLstm
-
-PROGRAMS: dict[str, type[DynetProgram]] = {
-    "tree-lstm": TreeLstm,
     "td-rnn": TdRnn,
     "td-lstm": TdLstm,
     "tree-fc": TreeFc,
     "bilstm-tagger": BiLstmTagger,
     "bilstm-char-tagger": BiLstmCharTagger,
+    "lattice-lstm": LatticeLstm,
+    "lattice-gru": LatticeGru,
+    "program-gru": ProgramGru,
 }

@@ -9,7 +9,6 @@ from peers.torch_zoo.program import TorchProgram
 from peers.torch_zoo.programs import ProgramGru
 from peers.torch_zoo.pyramids import TdLstm, TdRnn
 from peers.torch_zoo.taggers import BiLstmCharTagger, BiLstmTagger
-from peers.torch_zoo.taggers import BiLstmTagger
 from peers.torch_zoo.translation import EncoderDecoder
 from peers.torch_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
@@ -28,14 +27,4 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "fixed-lstm": LstmLanguageModel,
     "var-lstm": LstmLanguageModel,
     "nmt": EncoderDecoder,
-}
-from peers.torch_zoo.pyramids import TdLstm, TdRnn
-from peers.torch_zoo.trees import TreeLstm
-
-PROGRAMS: dict[str, type[TorchProgram]] = {"tree-lstm": TreeLstm, "td-rnn": TdRnn, "td-lstm": TdLstm}
-PROGRAMS: dict[str, type[TorchProgram]] = {
-    "tree-lstm": TreeLstm,
-    "lattice-lstm": LatticeLstm,
-    "lattice-gru": LatticeGru,
-    "program-gru": ProgramGru,
 }

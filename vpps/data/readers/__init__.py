@@ -6,6 +6,7 @@ and the arity, from there. Words that it does not know become 0; labels that it 
 
 from vpps.data.readers.jsonlines import read_jsonl
 from vpps.data.readers.lattice import read_lattices
+from vpps.data.readers.programs import read_programs
 from vpps.data.readers.sentences import (
     BOUNDARY,
     graphs_of_tagged,
@@ -15,8 +16,6 @@ from vpps.data.readers.sentences import (
     read_text,
 )
 from vpps.data.readers.stream import graphs_of_stream, read_stream
-from vpps.data.readers.programs import read_programs
-from vpps.data.readers.sentences import BOUNDARY, graphs_of_tagged, read_parallel, read_tagged, read_text
 from vpps.data.readers.trees import graphs_of_trees, read_treebank
 
 __all__ = [
@@ -28,8 +27,8 @@ __all__ = [
     "read_jsonl",
     "read_lattices",
     "read_parallel",
-    "read_stream",
     "read_programs",
+    "read_stream",
     "read_tagged",
     "read_text",
     "read_treebank",

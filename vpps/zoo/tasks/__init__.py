@@ -15,9 +15,8 @@ from vpps.zoo.tasks.sentiment import (
     TreeLSTMTask,
     TwoTypeTreeLSTMTask,
 )
-from vpps.zoo.tasks.tagging import BiLSTMTaggerTask
-from vpps.zoo.tasks.tournaments import TreeFCTask
 from vpps.zoo.tasks.tagging import BiLSTMCharTaggerTask, BiLSTMTaggerTask
+from vpps.zoo.tasks.tournaments import TreeFCTask
 from vpps.zoo.tasks.translation import TranslationTask
 
 _ALL: tuple[type[Task[Any]], ...] = (
