@@ -27,4 +27,7 @@ PROGRAMS: dict[str, type[TorchProgram]] = {
     "fixed-lstm": LstmLanguageModel,
     "var-lstm": LstmLanguageModel,
     "nmt": EncoderDecoder,
+    "lattice-lstm": LatticeLstm,
+    "lattice-gru": LatticeGru,
+    "program-gru": ProgramGru,
 }
