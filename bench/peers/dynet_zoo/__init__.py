@@ -25,4 +25,14 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "tree-fc": TreeFc,
     "bilstm-tagger": BiLstmTagger,
     "bilstm-char-tagger": BiLstmCharTagger,
+from peers.dynet_zoo.lattices import LatticeGru, LatticeLstm
+from peers.dynet_zoo.program import DynetProgram
+from peers.dynet_zoo.programs import ProgramGru
+from peers.dynet_zoo.trees import TreeLstm
+
+PROGRAMS: dict[str, type[DynetProgram]] = {
+    "tree-lstm": TreeLstm,
+    "lattice-lstm": LatticeLstm,
+    "lattice-gru": LatticeGru,
+    "program-gru": ProgramGru,
 }
