@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ class Torch(Contender):
         from peers.torch_zoo import PROGRAMS
 
         torch.set_num_threads(form.threads)
-        self.program = PROGRAMS[task.name](task, per_node=form.name == "torch-per-node")
+        self.program = _program(PROGRAMS, task, "torch_zoo")(task, per_node=form.name == "torch-per-node")
         self.program.train_with("sgd", form.lr)
 
     def step(self, batch: Any) -> None:
@@ -159,8 +160,8 @@ class Dynet(Contender):
         super().__init__(task, form)
         from peers.dynet_zoo import PROGRAMS
 
-        strategy = form.name.removeprefix("dynet-")
-        self.program = PROGRAMS[task.name](task, form.batch_size, strategy)
+        strategy = form.name.rpartition("-")[2]
+        self.program = _program(PROGRAMS, task, "dynet_zoo")(task, form.batch_size, strategy)
         self.program.train_with("sgd", form.lr)
 
     def prepare(self, indices: Any) -> Any:
@@ -198,6 +199,17 @@ class Dynet(Contender):
 
 
 KINDS: dict[str, type[Contender]] = {"vpps": Vpps, "torch": Torch, "dynet": Dynet}
+
+
+class MissingProgramError(Exception):
+    """A task has no program of this kind."""
+
+
+def _program(programs: Mapping[str, Any], task: Any, folder: str) -> Any:
+    """The class of a task's program."""
+    if task.name not in programs:
+        raise MissingProgramError(f"bench/peers/{folder} has no program for {task.name}")
+    return programs[task.name]
 
 
 class Server:
@@ -310,7 +322,8 @@ class Server:
             try:
                 answer = {"result": method(**request)}
             except Exception as error:  # whoever asked is told, and goes on without this contender
-                traceback.print_exc()
+                if not isinstance(error, MissingProgramError):
+                    traceback.print_exc()
                 answer = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(answer), file=answers, flush=True)
 
