@@ -25,12 +25,12 @@ from workload_lines import Case
 
 FIGURES = json.loads(Path(__file__).with_name("edbatch.json").read_text(encoding="utf-8"))
 TASKS = {
-    "tagger": "bilstm",
-    "NMT": "seq2seq",
+    "tagger": "bilstm-tagger",
+    "NMT": "nmt",
     "Tree-LSTM": "tree-lstm",
     "Tree-GRU": "tree-gru",
     "MV-RNN": "mv-rnn",
-    "Tree-LSTM, two types": "tree-lstm-two-types",
+    "Tree-LSTM, two types": "tree-lstm-2type",
     "lattice LSTM": "lattice-lstm",
     "lattice GRU": "lattice-gru",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ DATA = {
     **dict.fromkeys(("bilstm-tagger", "bilstm-char-tagger"), "wikiner"),
     **dict.fromkeys(("fixed-lstm", "var-lstm"), "ptb"),
     **dict.fromkeys(("lattice-lstm", "lattice-gru"), "weibo"),
-    "encoder-decoder": "iwslt15",
+    "nmt": "iwslt15",
+    "program-gru": sysconfig.get_paths()["stdlib"] + "/asyncio",  # programs, which are always there
 }
 
 
@@ -43,7 +45,7 @@ def data_of(name: str, folder: Path | None) -> Path | None:
     """Where the data of a task lies; None where it is to be synthetic."""
     if folder is None or name not in DATA:
         return None
-    path = folder / DATA[name]
+    path = folder / DATA[name]  # the latter where it is absolute
     return path if path.exists() else None
 
 
