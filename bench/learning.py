@@ -66,6 +66,13 @@ TREES = Setup("sst", epochs=4, limit=4000, settings=SMALL)
 SETUPS = {
     "tree-lstm": TREES,
     "tree-lstm-child-sum": TREES,
+    "tree-lstm-2type": TREES,
+    "tree-gru": TREES,
+    "rvnn": TREES,
+    "mv-rnn": Setup("sst", epochs=4, limit=2000, settings={"hidden": 16}),
+    "td-rnn": Setup("sst", epochs=4, limit=4000, settings={"hidden": 64}),
+    "td-lstm": TREES,
+    "bilstm-tagger": Setup("wikiner", epochs=8, settings=SMALL, labels="tag"),
 }
 
 

@@ -36,6 +36,15 @@ TREES = Small({"hidden": 24, "embedding": 16}, {"epochs": 4, "limit": 400, "lr":
 SMALL = {
     "tree-lstm": TREES,
     "tree-lstm-child-sum": TREES,
+    "tree-lstm-2type": TREES,
+    "tree-gru": TREES,
+    "rvnn": TREES,
+    "mv-rnn": TREES._replace(sizes={"hidden": 8}),
+    "td-rnn": TREES._replace(sizes={"hidden": 24, "mlp": 24}),
+    "td-lstm": TREES,
+    "bilstm-tagger": Small(
+        {"hidden": 16, "embedding": 16}, {"epochs": 4, "limit": 200, "lr": 0.01}, labels="tag", malformed="a|O b"
+    ),
 }
 
 every_task = pytest.mark.parametrize("name", list(TASKS))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
 from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.tasks.files import names_of, set_with_names, train_and_dev
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 
@@ -45,8 +45,9 @@ class PyramidTask(Task[GraphBatch]):
     """
 
     data_help: ClassVar[str] = (
-        "A folder with train.txt and dev.txt, one bracketed tree a line, labels from 0, of which the words and the "
-        "root's label are used: such as the Stanford Sentiment Treebank."
+        "A folder with train.txt and dev.txt, or one file, of which the last tenth is held out; one bracketed tree a "
+        "line, labels from 0, of which the words and the root's label are used: such as the Stanford Sentiment "
+        "Treebank."
     )
     unit = "sentence"
 
@@ -63,8 +64,9 @@ class PyramidTask(Task[GraphBatch]):
             trees = graphs_of_trees(bank.train, **options)
             dev_trees = graphs_of_trees(bank.dev, lists=True, like=trees)
         else:
-            trees = read_treebank(settings.data / "train.txt", n_classes=known, **options)
-            dev_trees = read_treebank(settings.data / "dev.txt", lists=True, n_classes=known, like=trees)
+            train_file, dev_file = train_and_dev(settings.data)
+            trees = read_treebank(train_file, n_classes=known, **options)
+            dev_trees = read_treebank(dev_file, lists=True, n_classes=known, like=trees)
         self.names = names_of(trees)
         self.train, self.dev = pyramids_of_trees(trees).subset(slice(settings.limit)), pyramids_of_trees(dev_trees)
         self.n_classes = known or 1 + max(int(graphs[:]["label"].max()) for graphs in (trees, dev_trees))
