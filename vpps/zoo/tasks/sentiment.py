@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -99,6 +100,7 @@ class RvNNTask(TreeTask):
 
     name = "rvnn"
     settings_type = RvNNSettings
+    training: ClassVar[Mapping[str, Any]] = {"lr": 3e-4}  # sentences alone are few labels: it overfits in a few epochs
 
     def make_network(self, settings: RvNNSettings) -> RvNNSentiment:
         return RvNNSentiment(
@@ -119,6 +121,7 @@ class MVRNNTask(TreeTask):
 
     name = "mv-rnn"
     settings_type = MVRNNSettings
+    training: ClassVar[Mapping[str, Any]] = {"lr": 1e-3}
 
     def make_network(self, settings: MVRNNSettings) -> MVRNNSentiment:
         for graphs in (self.train, self.dev):
