@@ -8,7 +8,9 @@ compares losses (before and after updates) and outputs with vpps, for both strat
 from __future__ import annotations
 
 from peers.dynet_zoo.complete_trees import TreeFc
+from peers.dynet_zoo.lattices import LatticeGru, LatticeLstm
 from peers.dynet_zoo.program import DynetProgram
+from peers.dynet_zoo.programs import ProgramGru
 from peers.dynet_zoo.pyramids import TdLstm, TdRnn
 from peers.dynet_zoo.taggers import BiLstmCharTagger, BiLstmTagger
 from peers.dynet_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
@@ -25,13 +27,6 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "tree-fc": TreeFc,
     "bilstm-tagger": BiLstmTagger,
     "bilstm-char-tagger": BiLstmCharTagger,
-from peers.dynet_zoo.lattices import LatticeGru, LatticeLstm
-from peers.dynet_zoo.program import DynetProgram
-from peers.dynet_zoo.programs import ProgramGru
-from peers.dynet_zoo.trees import TreeLstm
-
-PROGRAMS: dict[str, type[DynetProgram]] = {
-    "tree-lstm": TreeLstm,
     "lattice-lstm": LatticeLstm,
     "lattice-gru": LatticeGru,
     "program-gru": ProgramGru,
