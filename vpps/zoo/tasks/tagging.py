@@ -56,7 +56,7 @@ class TaggerTask(Task[Batch]):
         tags: their names, by number.
     """
 
-    training: ClassVar[Mapping[str, Any]] = {"epochs": 15, "batch_size": 16, "lr": 0.001}
+    training: ClassVar[Mapping[str, Any]] = {"epochs": 10, "batch_size": 16, "lr": 0.001}
     data_help: ClassVar[str] = (
         "Sentences of word|TAG separated by blanks, one a line, such as WikiNER: a folder with train.txt and dev.txt; "
         "or one file, or a folder that holds one, of which the last tenth is dev data."
