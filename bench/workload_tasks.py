@@ -67,5 +67,6 @@ def make_task(name: str, data: Path | None, hidden: int | None, embedding: int |
 def sizes_of(task: Task[Any]) -> str:
     """The settings that are sizes, as words of a case."""
     settings: Any = task.settings  # type: ignore[attr-defined]
-    fields = [f.name for f in type(settings).__dataclass_fields__.values() if f.metadata["shapes_model"]]
-    return " ".join(f"{name}={getattr(settings, name)}" for name in fields)
+    fields = type(settings).__dataclass_fields__.values()
+    names = [f.name for f in fields if f.metadata["shapes_model"] or f.name in SETTINGS.get(task.name, {})]
+    return " ".join(f"{name}={getattr(settings, name)}" for name in names)
