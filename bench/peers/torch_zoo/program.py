@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -9,6 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+class SparseAdam(torch.optim.SparseAdam):
+    """Adam as Kingma & Ba 2015 write it: PyTorch's adds eps to a second moment that is not yet corrected for its bias.
+
+    The two differ where gradients are tiny, as those of words at the bottom of a high pyramid.
+    """
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+            group["eps"] = 1e-8 * math.sqrt(1 - group["betas"][1] ** group["steps"])
+        return super().step(closure)
 
 
 class TorchProgram(ABC):
@@ -65,7 +79,7 @@ class TorchProgram(ABC):
         else:
             self.optimizers = [torch.optim.Adam(dense, lr=lr, fused=True)]
             if tables:
-                self.optimizers.append(torch.optim.SparseAdam(tables, lr=lr))
+                self.optimizers.append(SparseAdam(tables, lr=lr))
 
     def step(self, batch: Any) -> None:
         """Train on one mini-batch."""
