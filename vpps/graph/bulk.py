@@ -49,8 +49,8 @@ def record_map(
     distinct: bool,
 ) -> Any:
     """See `Graph.map`."""
-    if levels is not None and state is None and not distinct:
-        found = record_packed(graph, cells, kind, children, inputs, levels)
+    if levels is not None and state is None:
+        found = record_packed(graph, cells, kind, children, inputs, levels, bool(distinct))
         if found is not None:
             return found
     made = cells_of(cells)

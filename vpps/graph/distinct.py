@@ -118,7 +118,7 @@ def _part(
     made.arguments = [number[cell.arguments[p]] for p in taken] + [number[i] for i in given]
     made.outputs = tuple(number[o] for o in outputs)
     made.single = len(outputs) == 1
-    made.n_domains = cell.n_domains
+    made.n_domains = cell.n_domains if given else 0
     made.list_domains = {position[p]: d for p, d in cell.list_domains.items()} if given else {}
     made.lists = tuple(made.list_domains.values())
     made.index_limits = {position[p]: limit for p, limit in cell.index_limits.items() if p in position}

@@ -16,7 +16,8 @@ from vpps.graph.cell import Cell
 from vpps.graph.chunks import NO_DATA, Chunk
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import int_range
-from vpps.graph.vertex import CSR, Child, Kinds
+from vpps.graph.trace import TracedCell
+from vpps.graph.vertex import CSR, Child, Kinds, Vertex
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -60,7 +61,7 @@ class PackedChunk(Chunk):
         return object.__getattribute__(self, name)
 
 
-def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any) -> Any:
+def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any, distinct: bool) -> Any:
     """Record a map, or return None, nothing recorded: where it was never recorded before, or is not of the usual form.
 
     The arguments are those of `Graph.map`.
@@ -81,30 +82,43 @@ def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: An
     kinds: Kinds | None = made[0].maps.get((made, arity, signature, None))
     if kinds is None:
         return None
-    form = kinds.form
+    form = kinds.forms[distinct]
     if form is None:
-        form = kinds.form = form_of(kinds, arity, inputs)
+        form = kinds.forms[distinct] = form_of(kinds, arity, inputs, distinct)
     if not len(form):
         return None
     found = graph.make_vertices(form, kind, children, levels, tuple(inputs.values()))
     if found is None:
         return None
-    memory, address, base, highest, parts = found
+    memory, address, base, at_first, highest, parts = found
     n = 0
-    for number, count, at in parts:
-        program = kinds.vertices[number].program
+    for number, count, at, once in parts:
+        vertex = kinds.vertices[number]
+        program = program_of(vertex, distinct, once)
         n_args, n_ints, _ = program.layout
         graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
-        n += count
+        n += 0 if once else count
     width, vertex = kinds.width, kinds.vertices[0]
     rows = []
     for output, shape in zip(vertex.pushed, vertex.results, strict=True):
-        ids = np.arange(base + output, base + n * width, width)
+        if at_first < 0:
+            ids = np.arange(base + output, base + n * width, width)
+        else:
+            ids = np.frombuffer(memory, np.int64)[at_first:] + output
         rows.append(Rows(graph, ids, shape, None, highest))
     return rows[0] if vertex.single else tuple(rows)
 
 
-def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any]) -> array[int]:
+def program_of(vertex: Vertex, distinct: bool, once: int) -> TracedCell:
+    """The program of a kind's vertices, or of what is computed once for equal ints."""
+    if not distinct or vertex.cut is None:
+        return vertex.program
+    program = vertex.cut.once if once else vertex.cut.rest
+    assert program is not None
+    return program
+
+
+def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
     """What native/map.h has to know of a map: see there. Empty where it cannot do it."""
     nothing = array("q")
     if arity == CSR or not kinds.width or kinds.pushed is None:
@@ -121,4 +135,10 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any]) -> array[int]:
             found += (source.number, source.output)
         for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
             found += (columns.index(name), *int_range(limit))
+        cut = vertex.cut if distinct else None
+        if cut is None:
+            found += (0, 0, 0, len(vertex.ints), *range(len(vertex.ints)))
+        else:
+            found += (len(cut.once.outputs), cut.rest is None)
+            found += (len(cut.ints), *cut.ints, len(cut.rest_ints), *cut.rest_ints)
     return array("q", found)

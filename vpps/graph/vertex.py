@@ -129,10 +129,10 @@ class Kinds:
         vertices: one per cell.
         width: outputs of a vertex, where all kinds have so many, else 0.
         pushed: the outputs that the map returns, where they are the same ones for all kinds, else None.
-        form: of the map (`vpps.graph.packed`), None until that was needed.
+        forms: of the map (`vpps.graph.packed`), None until that was needed; of one with `distinct=True` the second.
     """
 
-    __slots__ = ("form", "pushed", "vertices", "width")
+    __slots__ = ("forms", "pushed", "vertices", "width")
 
     def __init__(self, vertices: tuple[Vertex, ...]) -> None:
         self.vertices = vertices
@@ -140,7 +140,7 @@ class Kinds:
         self.width = widths.pop() if len(widths) == 1 else 0
         pushed = {v.pushed for v in vertices}
         self.pushed = pushed.pop() if len(pushed) == 1 else None
-        self.form: array[int] | None = None
+        self.forms: list[array[int] | None] = [None, None]
 
 
 class StateNeeded(Exception):

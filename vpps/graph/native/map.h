@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <vector>
 #include "recorder.h"
 
 namespace {
@@ -47,11 +49,29 @@ struct View {
 
 // The form of a map (vpps/graph/packed.py): arity, outputs of a vertex, number of columns, number of kinds; then of
 // each kind how many vector arguments and ints it has, its vector arguments (number of a child, and which of its
-// results), and its ints (column, lowest value, what is past the highest).
+// results), its ints (column, lowest value, what is past the highest), and how it is cut (vpps/graph/distinct.py): how
+// many values are computed once for equal ints, 0 if it is not cut, whether that is all of it, and how many of its ints
+// that and the rest of it take, followed by their numbers.
 struct Kinds {
     const i64 *at, *end;
 
     bool has(i64 n) const { return end - at >= n; }
+};
+
+// Numbers of some of a kind's ints.
+struct Chosen {
+    const i64* at;
+    i64 n;
+
+    bool read(Kinds& from, i64 n_ints)
+    {
+        if (!from.has(1) || *from.at < 0 || *from.at > n_ints) return false;
+        n = *from.at++;
+        if (!from.has(n)) return false;
+        at = from.at;
+        from.at += n;
+        return std::all_of(at, at + n, [=](i64 k) { return k >= 0 && k < n_ints; });
+    }
 };
 
 struct PartOfMap {
@@ -59,6 +79,14 @@ struct PartOfMap {
     const i64 *arguments, *ints;
     i64 n_arguments, n_ints;
     int32_t* rows;
+    i64 n_crossing;  // values that are computed once for equal ints; 0 where the kind is not cut
+    bool whole;      // that is all of it
+    Chosen once, rest;
+    i64 at_once, base_once;  // where the arrays of what is computed once begin, and its first value
+    std::vector<int32_t> own, firsts;  // which of those each vertex has; the first vertex of each
+
+    bool is_cut() const { return n_crossing > 0; }
+    i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
 };
 
 bool read_part(Kinds& from, i64 arity, i64 n_columns, PartOfMap& part)
@@ -66,7 +94,7 @@ bool read_part(Kinds& from, i64 arity, i64 n_columns, PartOfMap& part)
     if (!from.has(2)) return false;
     part.n_arguments = *from.at++;
     part.n_ints = *from.at++;
-    if (!from.has(2 * part.n_arguments + 3 * part.n_ints)) return false;
+    if (!from.has(2 * part.n_arguments + 3 * part.n_ints + 2)) return false;
     part.arguments = from.at;
     part.ints = from.at += 2 * part.n_arguments;
     from.at += 3 * part.n_ints;
@@ -74,7 +102,9 @@ bool read_part(Kinds& from, i64 arity, i64 n_columns, PartOfMap& part)
         if (part.arguments[2 * k] < 0 || part.arguments[2 * k] >= arity) return false;
     for (i64 k = 0; k < part.n_ints; k++)
         if (part.ints[3 * k] < 0 || part.ints[3 * k] >= n_columns) return false;
-    return true;
+    part.n_crossing = *from.at++;
+    part.whole = *from.at++;
+    return part.n_crossing >= 0 && part.once.read(from, part.n_ints) && part.rest.read(from, part.n_ints);
 }
 
 // What follows reads from one array and writes to another. Numbers are copied out of structures first, which the
@@ -107,37 +137,146 @@ template <class T>
     return !beyond;
 }
 
+// The same where values do not follow from the numbers of vertices.
+[[gnu::noinline]] bool look_up_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
+                                        i64* __restrict to, i64 step, i64 arity, i64 number, const i64* __restrict first,
+                                        i64 result, i64 n_all)
+{
+    for (i64 i = 0; i < n; i++) {
+        const i64 child = children[rows[i] * arity + number];
+        if (static_cast<u64>(child) >= static_cast<u64>(n_all)) return false;
+        to[i * step] = first[child] + result;
+    }
+    return true;
+}
+
 [[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
-                                     i64* __restrict to, i64 start, i64 base, i64 width)
+                                     i64* __restrict to, i64 start, i64 base, i64 width, i64 rise)
 {
     for (i64 i = 0; i < n; i++) to[i] = start + rows[i];
     for (i64 i = 0; i < n; i++) to[n + i] = base + width * rows[i];
-    for (i64 i = 0; i < n; i++) to[2 * n + i] = heights[rows[i]];
+    for (i64 i = 0; i < n; i++) to[2 * n + i] = heights[rows[i]] + rise;
 }
 
-// Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
-bool fill(const PartOfMap& part, i64* to, const Tape* tape, i64 n_all, i64 arity, i64 width, const int32_t* heights,
-          const int32_t* children, const std::vector<std::unique_ptr<View>>& columns)
+[[gnu::noinline]] void look_up_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
+                                        i64* __restrict to, i64 start, i64 base, i64 width, i64 rise,
+                                        const i64* __restrict first)
 {
-    const i64 n = part.n, base = tape->levels->size;
-    if (!n) return true;
-    fill_vertices(heights, part.rows, n, to, tape->n_calls, base, width);
-    i64* args = to + 3 * n;
-    i64* ints = args + n * part.n_arguments;
-    for (i64 k = 0; k < part.n_arguments; k++)
-        if (!fill_argument(children, part.rows, n, args + k, part.n_arguments, arity, part.arguments[2 * k], width,
-                           base + part.arguments[2 * k + 1], n_all))
-            return false;
-    for (i64 k = 0; k < part.n_ints; k++) {
+    for (i64 i = 0; i < n; i++) {
+        to[i] = start + (first[rows[i]] - base) / width;
+        to[n + i] = first[rows[i]];
+        to[2 * n + i] = heights[rows[i]] + rise;
+    }
+}
+
+// What all kinds of a map share.
+struct WholeMap {
+    i64 n, arity, width, start, base, rise;  // start, base: recording index and value of the first vertex
+    const int32_t *heights, *children;
+    const i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
+    const std::vector<std::unique_ptr<View>>& columns;
+
+    // One int of some vertices; whether they are in range.
+    bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
+    {
         const i64* of = part.ints + 3 * k;
-        const View& column = *columns[of[0]];
-        const bool fits =
-            column.view.itemsize == 4
-                ? fill_ints(column.data<int32_t>(), part.rows, n, ints + k, part.n_ints, of[1], of[2])
-                : fill_ints(column.data<i64>(), part.rows, n, ints + k, part.n_ints, of[1], of[2]);
+        const View& column = *columns[static_cast<std::size_t>(of[0])];
+        return column.view.itemsize == 4 ? fill_ints(column.data<int32_t>(), rows, n_rows, to, step, of[1], of[2])
+                                         : fill_ints(column.data<i64>(), rows, n_rows, to, step, of[1], of[2]);
+    }
+};
+
+// Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
+bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
+{
+    const i64 n = part.n_own(), n_args = part.n_arguments + part.n_crossing;
+    if (!n) return true;
+    if (map.first)
+        look_up_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
+    else
+        fill_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise);
+    i64* args = to + 3 * n;
+    i64* ints = args + n * n_args;
+    for (i64 k = 0; k < part.n_arguments; k++) {
+        const i64 number = part.arguments[2 * k], result = part.arguments[2 * k + 1];
+        const bool fits = map.first ? look_up_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
+                                                       map.first, result, map.n)
+                                    : fill_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
+                                                    map.width, map.base + result, map.n);
         if (!fits) return false;
     }
+    for (i64 k = 0; k < part.n_crossing; k++)
+        for (i64 i = 0; i < n; i++)
+            args[i * n_args + part.n_arguments + k] =
+                part.base_once + part.own[static_cast<std::size_t>(i)] * part.n_crossing + k;
+    for (i64 k = 0; k < part.rest.n; k++)
+        if (!map.take(part, part.rest.at[k], part.rows, n, ints + k, part.rest.n)) return false;
     return true;
+}
+
+// The arrays of what is computed once for equal ints.
+void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
+{
+    const i64 n = static_cast<i64>(part.firsts.size());
+    for (i64 i = 0; i < n; i++) to[i] = start + i;
+    for (i64 i = 0; i < n; i++) to[n + i] = part.base_once + part.n_crossing * i;
+    std::fill_n(to + 2 * n, n, 0);
+    for (i64 k = 0; k < part.once.n; k++)
+        map.take(part, part.once.at[k], part.firsts.data(), n, to + 3 * n + k, part.once.n);
+}
+
+// Find the vertices of a kind with equal ints, by hashing. False where an int is out of range, or there are too many.
+bool find_distinct(PartOfMap& part, const WholeMap& map)
+{
+    const i64 n = part.n;
+    if (part.once.n < 1 || part.once.n > 2) return false;
+    std::vector<i64> keys(static_cast<std::size_t>(n)), second;
+    if (!map.take(part, part.once.at[0], part.rows, n, keys.data(), 1)) return false;
+    if (part.once.n == 2) {
+        second.resize(static_cast<std::size_t>(n));
+        if (!map.take(part, part.once.at[1], part.rows, n, second.data(), 1)) return false;
+        for (std::size_t i = 0; i < second.size(); i++)  // both have 32 bits
+            keys[i] = static_cast<i64>(static_cast<u64>(keys[i]) << 32 | (static_cast<u64>(second[i]) & 0xffffffffu));
+    }
+    int bits = 4;
+    while ((i64{1} << bits) < 2 * n) bits++;
+    std::vector<int32_t> table(std::size_t{1} << bits, -1);  // numbers of distinct ints
+    const std::size_t mask = table.size() - 1;
+    part.own.resize(static_cast<std::size_t>(n));
+    part.firsts.clear();
+    std::vector<i64> known;
+    for (std::size_t i = 0; i < part.own.size(); i++) {
+        // Multiplication by 2^64 over the golden ratio spreads keys that follow each other (Knuth, vol. 3, 6.4).
+        std::size_t place = static_cast<std::size_t>(static_cast<u64>(keys[i]) * 0x9e3779b97f4a7c15u >> (64 - bits));
+        while (table[place] >= 0 && known[static_cast<std::size_t>(table[place])] != keys[i]) place = (place + 1) & mask;
+        if (table[place] < 0) {
+            table[place] = static_cast<int32_t>(known.size());
+            known.push_back(keys[i]);
+            part.firsts.push_back(part.rows[i]);
+        }
+        part.own[i] = table[place];
+    }
+    return true;
+}
+
+// How much higher than its height each vertex is, for what is computed before; -1 where they differ in that.
+i64 rise_of(const std::vector<const PartOfMap*>& parts, const int32_t* heights)
+{
+    i64 rise = -1;
+    std::vector<i64> lowest;
+    bool alike = true;
+    const auto floor_of = [](const PartOfMap* part) { return i64{part->is_cut() && !part->whole}; };
+    for (const PartOfMap* part : parts) alike &= floor_of(part) == floor_of(parts[0]);
+    if (alike) return floor_of(parts[0]);
+    for (const PartOfMap* part : parts) {
+        lowest.push_back(INT32_MAX);
+        for (i64 i = 0; i < part->n; i++) lowest.back() = std::min<i64>(lowest.back(), heights[part->rows[i]]);
+        if (lowest.back() == 0 && rise >= 0 && rise != floor_of(part)) return -1;
+        if (lowest.back() == 0) rise = floor_of(part);
+    }
+    for (std::size_t k = 0; k < parts.size(); k++)
+        if (rise < 0 || floor_of(parts[k]) > rise + lowest[k]) return -1;
+    return rise;
 }
 
 // The vertices of a kind; without a branch, which nobody could foresee.
@@ -151,15 +290,46 @@ bool fill(const PartOfMap& part, i64* to, const Tape* tape, i64 n_all, i64 arity
     return found;
 }
 
-[[gnu::noinline]] void fill_levels(const int32_t* __restrict heights, i64 n, i64 width, i64* __restrict to)
+[[gnu::noinline]] void fill_levels(const int32_t* __restrict heights, i64 n, i64 width, i64 rise, i64* __restrict to)
 {
     for (i64 k = 0; k < width; k++)
-        for (i64 i = 0; i < n; i++) to[i * width + k] = heights[i];
+        for (i64 i = 0; i < n; i++) to[i * width + k] = heights[i] + rise;
+}
+
+// The first value of each vertex, where those of some kinds are computed once for equal ints.
+void find_first(const std::vector<const PartOfMap*>& order, i64 n, i64 base, i64 width, i64* first)
+{
+    std::fill_n(first, n, i64{-1});
+    for (const PartOfMap* part : order)
+        for (i64 i = 0; part->whole && i < part->n; i++)
+            first[part->rows[i]] = part->base_once + part->n_crossing * part->own[static_cast<std::size_t>(i)];
+    for (i64 i = 0; i < n; i++)
+        if (first[i] < 0) {
+            first[i] = base;
+            base += width;
+        }
+}
+
+PyObject* describe(const std::vector<const PartOfMap*>& order)
+{
+    std::vector<std::array<i64, 4>> found;  // kind, vertices, place in the memory, whether computed once
+    for (const PartOfMap* part : order)
+        if (part->is_cut()) found.push_back({part->kind, static_cast<i64>(part->firsts.size()), part->at_once, 1});
+    for (const PartOfMap* part : order)
+        if (part->n_own()) found.push_back({part->kind, part->n, part->at, 0});
+    PyObject* parts = PyTuple_New(static_cast<Py_ssize_t>(found.size()));
+    for (std::size_t k = 0; parts && k < found.size(); k++) {
+        PyObject* part = Py_BuildValue("LLLL", found[k][0], found[k][1], found[k][2], found[k][3]);
+        if (part) PyTuple_SET_ITEM(parts, static_cast<Py_ssize_t>(k), part);
+        else Py_CLEAR(parts);
+    }
+    return parts;
 }
 
 // map(form, kind, children, levels, columns): makes the values of n vertices and, in one memory, the arrays of each
-// kind's chunk. Returns (memory, its address, first value, highest level, ((kind, vertices, place in the memory),
-// ...)), the kinds in the order of their first vertices.
+// chunk. Returns (memory, its address, first value, where the first values of all vertices are in the memory, -1 where
+// they follow from that one, highest level, ((kind, vertices, place in the memory, whether computed once), ...)); first
+// what is computed once, then the rest, each in the order of the first vertices.
 PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
 {
     if (n_given != 5 || !PyTuple_CheckExact(args[4])) Py_RETURN_NONE;
@@ -202,51 +372,81 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
         }
         if (all != n) Py_RETURN_NONE;  // some are of no kind
     }
-    i64 size = 0;
-    for (PartOfMap& part : parts) {
-        part.at = size;
-        size += part.n * (3 + part.n_arguments + part.n_ints);
-    }
+    std::vector<const PartOfMap*> order;
+    std::vector<PartOfMap*> present;
+    for (PartOfMap& part : parts)
+        if (part.n) present.push_back(&part);
+    std::sort(present.begin(), present.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
+    order.assign(present.begin(), present.end());
+
     const int32_t* heights = levels.data<int32_t>();
+    const i64 first_value = tape->levels->size;
+    WholeMap map{n, arity, width, tape->n_calls, first_value, rise_of(order, heights), heights,
+                 arity ? children.data<int32_t>() : nullptr, nullptr, columns};
+    if (map.rise < 0) Py_RETURN_NONE;
+    i64 size = 0, n_own = 0;
+    bool looks_up = false;
+    for (PartOfMap* part : present) {
+        if (part->is_cut()) {
+            if (!find_distinct(*part, map)) Py_RETURN_NONE;
+            const i64 n_once = static_cast<i64>(part->firsts.size());
+            part->at_once = size;
+            part->base_once = map.base;
+            size += n_once * (3 + part->once.n);
+            map.base += n_once * part->n_crossing;
+            map.start += n_once;
+        }
+        part->at = size;
+        size += part->n_own() * (3 + part->n_arguments + part->n_crossing + part->rest.n);
+        n_own += part->n_own();
+        looks_up |= part->whole;
+    }
+    const i64 at_first = looks_up ? size : -1, n_values = map.base - first_value + n_own * width;
+    if (looks_up) size += n;
     PyObject* made = PyObject_CallNoArgs(object(&ints_type));
-    if (!made || !as<Ints>(made)->reserve(size) || !tape->levels->reserve(n * width)) {
+    if (!made || !as<Ints>(made)->reserve(size) || !tape->levels->reserve(n_values)) {
         Py_XDECREF(made);
         return nullptr;
     }
     Ints* memory = as<Ints>(made);
-    const int32_t* of_children = arity ? children.data<int32_t>() : nullptr;
     memory->size = size;
-    for (const PartOfMap& part : parts)
-        if (!fill(part, memory->data + part.at, tape, n, arity, width, heights, of_children, columns)) {
+    if (looks_up) {
+        find_first(order, n, map.base, width, memory->data + at_first);
+        map.first = memory->data + at_first;
+    }
+    i64 start = tape->n_calls;
+    for (const PartOfMap* part : order) {
+        if (part->is_cut()) fill_once(*part, memory->data + part->at_once, start, map);
+        start += static_cast<i64>(part->firsts.size());
+        if (!fill(*part, memory->data + part->at, map)) {
             Py_DECREF(made);
             Py_RETURN_NONE;
         }
-    std::vector<const PartOfMap*> order;
-    for (const PartOfMap& part : parts)
-        if (part.n) order.push_back(&part);
-    std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
-    const i64 base = tape->levels->size;
-    PyObject* found = PyTuple_New(static_cast<Py_ssize_t>(order.size()));
-    for (std::size_t k = 0; found && k < order.size(); k++) {
-        PyObject* part = Py_BuildValue("LLL", order[k]->kind, order[k]->n, order[k]->at);
-        if (part) PyTuple_SET_ITEM(found, static_cast<Py_ssize_t>(k), part);
-        else Py_CLEAR(found);
     }
-    const i64 highest = *std::max_element(heights, heights + n);
+    PyObject* found = describe(order);
+    const i64 highest = *std::max_element(heights, heights + n) + map.rise;
     const i64 address = static_cast<i64>(reinterpret_cast<std::intptr_t>(memory->data));
-    PyObject* result = found ? Py_BuildValue("NLLLN", made, address, base, highest, found) : nullptr;
+    PyObject* result = found ? Py_BuildValue("NLLLLN", made, address, map.base, at_first, highest, found) : nullptr;
     if (!result) {
         if (!found) Py_DECREF(made);
         return nullptr;
     }
     // New objects may have started a garbage collection, and it code that recorded in this graph: then NumPy does it.
-    if (base != tape->levels->size || !tape->levels->reserve(n * width)) {
+    if (first_value != tape->levels->size || !tape->levels->reserve(n_values)) {
         Py_DECREF(result);
         if (PyErr_Occurred()) return nullptr;
         Py_RETURN_NONE;
     }
-    fill_levels(heights, n, width, tape->levels->data + base);
-    tape->levels->size += n * width;
+    i64* to = tape->levels->data + first_value;
+    std::fill_n(to, map.base - first_value, i64{0});
+    to += map.base - first_value;
+    if (!looks_up) {
+        fill_levels(heights, n, width, map.rise, to);
+    } else {
+        for (i64 i = 0; i < n; i++)
+            if (map.first[i] >= map.base) to = std::fill_n(to, width, heights[i] + map.rise);
+    }
+    tape->levels->size += n_values;
     return result;
 }
 
