@@ -21,7 +21,7 @@ WORDS, TAGS, X, H = 50, 5, 12, 20  # sizes that no block of units divides
 
 
 class Net:
-    """Networks whose words repeat, each recorded from the same forest."""
+    """Networks whose words repeat, each recorded from a forest."""
 
     def __init__(self) -> None:
         self.model = model = vpps.Model(seed=1)
@@ -227,6 +227,18 @@ def test_a_cell_without_products_of_ints_is_left_alone() -> None:
         recorded.append(everything_of(graph))
     assert recorded[0] == recorded[1]
     assert cut(step.program((int, (H,)), {})) is None
+
+
+@pytest.mark.host
+def test_a_leaf_that_is_a_row_of_a_table_is_shared_as_well() -> None:
+    """As in an MV-RNN, where every word has a matrix."""
+    model = vpps.Model(seed=1)
+    words = model.lookup("words", (WORDS, H))
+    leaf = vpps.cell(lambda word: vpps.lookup(words, word))
+    graph = vpps.Graph()
+    rows = graph.map(leaf, inputs={"word": np.array([4, 4, 2, 4])}, distinct=True)
+    assert len(graph) == 2
+    assert rows.ids.tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.host

@@ -44,7 +44,7 @@ class Cut:
 
 
 def cut(cell: TracedCell) -> Cut | None:
-    """Cut a cell; None where no product follows from ints alone."""
+    """Cut a cell; None where nothing follows from ints alone that is worth it: all of it, or a product."""
     nodes = cell.nodes
     alone = [False] * len(nodes)  # it follows from ints alone
     worth = [False] * len(nodes)  # and from a product, and from some int: constants are no matter of vertices
@@ -55,7 +55,7 @@ def cut(cell: TracedCell) -> Cut | None:
         varies[i] = "position" in n.attrs if n.op.form is Form.INDEX else any(varies[j] for j in n.inputs)
         worth[i] = alone[i] and product[i] and varies[i]
     all_ints = tuple(range(sum(isinstance(k, Int) for k in cell.kinds)))
-    if all_ints and len(all_ints) == len(cell.kinds) and all(worth[o] for o in cell.outputs):
+    if all_ints and len(all_ints) == len(cell.kinds) and all(alone[o] and varies[o] for o in cell.outputs):
         return Cut(cell, all_ints, None, ())
     crossing: dict[int, None] = {}
     for i in _reached(nodes, cell.outputs, ()):

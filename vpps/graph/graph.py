@@ -187,7 +187,7 @@ class Graph:
                 keeps. Whoever gives them vouches for them and for `children`, which are then not checked.
             distinct: compute once what vertices with equal ints have in common. The part of a cell that follows from
                 ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
-                combination of them, and the rest of the cell reads its results; of a cell that takes nothing but ints
+                combination of them, and the rest of the cell reads its results; where all of a cell follows from ints
                 no rest is left. In a batch of sentences half the words are repetitions. Values are the same to the bit,
                 gradients but for rounding: they are summed before they are multiplied.
 

@@ -77,5 +77,5 @@ class BiLSTM:
             raise vpps.errors.DataError("a BiLSTM reads chains: every vertex has one child at most, the one before it")
         kind = (children[:, 0] >= 0).view(np.int8)
         h: vpps.Rows
-        h, _ = graph.map(cells, kind=kind, children=children, levels=chains.levels, inputs={"x": x})
+        h, _ = graph.map(cells, kind=kind, children=children, levels=chains.levels, inputs={"x": x}, distinct=True)
         return h

@@ -66,7 +66,7 @@ class TDLSTMSentiment:
             batch: of a set that `vpps.data.pyramids_of_trees` made: kinds leaf and inner, column word, and column label
                 of graphs.
         """
-        h, _ = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]})
+        h, _ = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, distinct=True)
         tops: vpps.Rows = h[batch.roots]
         return tops
 

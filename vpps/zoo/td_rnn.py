@@ -68,7 +68,9 @@ class TDRNNSentiment:
             batch: of a set that `vpps.data.pyramids_of_trees` made: kinds leaf and inner, column word, and column label
                 of graphs.
         """
-        h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]})
+        h: vpps.Rows = graph.map(
+            [self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, distinct=True
+        )
         tops: vpps.Rows = h[batch.roots]
         return tops
 

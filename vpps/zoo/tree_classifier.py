@@ -46,7 +46,7 @@ class TreeClassifier(ABC):
                 else f"the network takes a table of {self.arity} children per node: read trees with lists=False, "
                 "like=..."
             )
-        states: Any = graph.map(self.cells, **batch.structure, inputs={"word": batch["word"]})
+        states: Any = graph.map(self.cells, **batch.structure, inputs={"word": batch["word"]}, distinct=True)
         first: vpps.Rows = states[0] if isinstance(states, tuple) else states
         return first
 
