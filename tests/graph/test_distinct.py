@@ -257,8 +257,8 @@ def test_an_int_out_of_range_is_named_as_in_any_map(net: Net) -> None:
 @given(st.lists(st.tuples(*[st.integers(-(2**31), 2**31 - 1) | st.integers(-3, 3)] * 3), min_size=1, max_size=40))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_distinct_rows_are_found(rows: list[tuple[int, ...]]) -> None:
-    for columns in (1, 2, 3):
-        table = np.array(rows, np.int64)[:, :columns]
+    for columns, times in ((1, 1), (2, 1), (3, 1), (1, 70), (2, 70), (3, 70)):  # few rows and many
+        table = np.tile(np.array(rows, np.int64)[:, :columns], (times, 1))
         distinct, own = find_distinct(table)
         assert (table[distinct][own] == table).all()
         assert len({tuple(row) for row in table[distinct].tolist()}) == len(distinct)

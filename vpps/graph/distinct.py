@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ OF_VERTEX = (Form.ARGUMENT, Form.DROPOUT, Form.INPUT)  # differ even where all i
 
 TABLE_FROM = 16
 """A table of so many entries per vertex finds equal ints faster than sorting them does."""
+
+FEW = 64
+"""Up to so many vertices a dict finds them sooner than a dozen calls of NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,8 @@ def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
         which of them is its own.
     """
     n = len(ints)
+    if n <= FEW:
+        return _find_few(ints)
     codes = ints[:, 0]
     for k in range(1, ints.shape[1]):
         span = int(ints[:, k].max()) - int(low := ints[:, k].min()) + 1
@@ -157,3 +163,12 @@ def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
     number = np.empty(n, np.int64)
     number[distinct] = np.arange(len(distinct))
     return distinct, number[first_of]
+
+
+def _find_few(ints: Ints) -> tuple[Ints, Ints]:
+    """The same, for a short table."""
+    keys: list[Any] = ints[:, 0].tolist() if ints.shape[1] == 1 else list(map(tuple, ints.tolist()))
+    number: dict[Any, int] = {}
+    own = [number.setdefault(key, len(number)) for key in keys]
+    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    return np.array([first[key] for key in number], np.int64), np.array(own, np.int64)
