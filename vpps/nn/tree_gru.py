@@ -14,7 +14,8 @@ class NaryTreeGRU:
         h~ = tanh(Σ_l U_l (r ⊙ h_l) + b)
         h  = (1 - z) ⊙ mean_l h_l + z ⊙ h~
 
-    as in the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811): each gate sees all children. A leaf with input x
+    after the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811), each gate seeing all children; what is kept is the
+    mean of their states, as in ED-Batch's program. A leaf with input x
     is a step from a state of zeros, h = σ(W_z x + b_z) ⊙ tanh(W x + b), with biases of its own as in Tree-LSTMs.
 
     Args:
