@@ -14,9 +14,9 @@ class NaryTreeGRU:
         h~ = tanh(Σ_l U_l (r ⊙ h_l) + b)
         h  = (1 - z) ⊙ mean_l h_l + z ⊙ h~
 
-    after the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811), each gate seeing all children; what is kept is the
-    mean of their states, as in ED-Batch's program. A leaf with input x
-    is a step from a state of zeros, h = σ(W_z x + b_z) ⊙ tanh(W x + b), with biases of its own as in Tree-LSTMs.
+    after the TreeGRU of Kokkinos & Potamianos 2017 (arXiv:1701.01811), each gate seeing all children; the mean of their
+    states is what is kept, as in ED-Batch's program. A leaf with input x is a step from a state of zeros,
+    h = σ(W_z x + b_z) ⊙ tanh(W x + b), with biases of its own as in Tree-LSTMs.
 
     Args:
         arity: N. For a missing child pass zeros: `graph.zeros(hidden_size)`.
