@@ -1,7 +1,10 @@
-"""`vpps.nn.BiLSTM` in PyTorch: all chains of a batch and both directions, a level at a time, with a backward by hand.
+"""`vpps.nn.BiLSTM` in PyTorch: all chains of a batch and both directions, a level at a time, with a backward by hand;
+or what `nn.LSTM` calls, where that is faster.
 
-On one core this was the fastest of four programs at every batch size: `nn.LSTM` on packed sequences, which adds to the
-gradients of its weights at every step, `nn.LSTM` on padded ones, level by level with autograd, and this one.
+On one core `nn.LSTM` on packed sequences was the fastest of four programs in training with one sentence and in
+inference with up to four: it does little in Python, but in backward adds to the gradients of its weights at every
+step. Otherwise this one was, before `nn.LSTM` on padded sequences and levels with autograd. Gates are in PyTorch's
+order, i f u o.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class PackedChains:
 
 
 class Recurrence(torch.autograd.Function):
-    """The states of both directions, from what W x + b gives: (2, n, 4H), gates in the order i f o u -> (2, n, H).
+    """The states of both directions, from what W x + b gives: (2, n, 4H) -> (2, n, H).
 
     The gates are computed in the memory of W x + b, whose own backward does not read it.
     """
@@ -59,9 +62,10 @@ class Recurrence(torch.autograd.Function):
             g, own = gates[:, rows], c[:, rows]
             if begin:
                 g.baddbmm_(h[:, read], across)
-            g[:, :, : 3 * H].sigmoid_()
-            g[:, :, 3 * H :].tanh_()
-            i, f, o, u = g.split(H, 2)
+            g[:, :, : 2 * H].sigmoid_()
+            g[:, :, 2 * H : 3 * H].tanh_()
+            g[:, :, 3 * H :].sigmoid_()
+            i, f, u, o = g.split(H, 2)
             torch.mul(i, u, out=own)
             if begin:
                 own.addcmul_(f, c[:, read])
@@ -75,16 +79,16 @@ class Recurrence(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         gates, h, c, squashed, U = ctx.kept
         chains, H = ctx.chains, U.shape[2]
-        i, f, o, u = gates.split(H, 2)
-        # What does not follow the recurrence, for all words at once: how much each gate moves c, or h for the third.
+        i, f, u, o = gates.split(H, 2)
+        # What does not follow the recurrence, for all words at once: how much each gate moves c, or h for the last.
         slopes = torch.empty_like(gates).view(*gates.shape[:2], 4, H)
         torch.mul(u, i * (1 - i), out=slopes[:, :, 0])
         slopes[:, : chains.sizes[0], 1] = 0
         later = slice(chains.sizes[0], None)
         kept = f[:, later] * (1 - f[:, later])
         torch.mul(c.index_select(1, chains.before), kept, out=slopes[:, later, 1])
-        torch.mul(squashed, o * (1 - o), out=slopes[:, :, 2])
-        torch.mul(i, 1 - u * u, out=slopes[:, :, 3])
+        torch.mul(i, 1 - u * u, out=slopes[:, :, 2])
+        torch.mul(squashed, o * (1 - o), out=slopes[:, :, 3])
         c_of_h = o * (1 - squashed * squashed)
         dh, dc = grads[0].clone(), torch.empty_like(c)
         d_gates = slopes  # each is multiplied where it lies
@@ -97,9 +101,8 @@ class Recurrence(torch.autograd.Function):
             if carried is not None:
                 own[:, : carried.shape[1]] += carried
             d = d_gates[:, rows]
-            d[:, :, :2] *= own[:, :, None]
-            d[:, :, 2] *= above
-            d[:, :, 3] *= own
+            d[:, :, :3] *= own[:, :, None]
+            d[:, :, 3] *= above
             end -= size
             if level:
                 read = slice(end - chains.sizes[level - 1], end - chains.sizes[level - 1] + size)
@@ -117,8 +120,22 @@ def both_directions(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedCh
         x: (2, n, input).
         W, U, b: of the forward and the backward LSTM, one behind the other.
     """
+    if chains.sizes[0] <= (1 if torch.is_grad_enabled() else 4):
+        return torch_lstm(x, W, U, b, chains)
     h: Tensor = Recurrence.apply(torch.baddbmm(b[:, None], x, W.transpose(1, 2)), U, chains)  # type: ignore[no-untyped-call]
     return h
+
+
+def torch_lstm(x: Tensor, W: Tensor, U: Tensor, b: Tensor, chains: PackedChains) -> Tensor:
+    """The same by what `nn.LSTM` calls, whose results of both directions are in the order of the first one."""
+    begin = x.new_zeros(2, chains.sizes[0], U.shape[2])
+    no_bias = b.new_zeros(b.shape[1])
+    weights = [w for pair in zip(W.unbind(), U.unbind(), b.unbind(), strict=True) for w in (*pair, no_bias)]
+    h = torch.lstm(
+        x[0], torch.tensor(chains.sizes), (begin, begin), weights, True, 1, 0.0, torch.is_grad_enabled(), True
+    )[0]
+    forward, backward = h.chunk(2, 1)
+    return torch.stack([forward, backward.index_select(0, chains.places[0][chains.vertices[1]])])
 
 
 def vertex_by_vertex(x: Tensor, W: Tensor, U: Tensor, b: Tensor, offsets: list[int]) -> Tensor:
@@ -136,7 +153,7 @@ def vertex_by_vertex(x: Tensor, W: Tensor, U: Tensor, b: Tensor, offsets: list[i
             h = c = None
             for v in range(first, end) if direction == 0 else range(end - 1, first - 1, -1):
                 a = torch.addmv(b[direction], W[direction], x[v])
-                i, f, o, u = (a if h is None else torch.addmv(a, U[direction], h)).chunk(4)
+                i, f, u, o = (a if h is None else torch.addmv(a, U[direction], h)).chunk(4)
                 new = i.sigmoid() * u.tanh()
                 c = new if c is None else new + f.sigmoid() * c
                 h = states[v] = o.sigmoid() * c.tanh()

@@ -16,8 +16,17 @@ from peers.torch_zoo.program import TorchProgram
 DIRECTIONS = ("forward", "backward")
 
 
+def in_order(weights: Tensor) -> Tensor:
+    """Rows of gates i f o u, as vpps has them, to PyTorch's i f u o; or back."""
+    i, f, o, u = weights.chunk(4)
+    return torch.cat([i, f, u, o])
+
+
 class BiLstmTagger(TorchProgram):
-    """`vpps.zoo.BiLSTMTagger`. Weights of the two directions are kept one behind the other: "bilstm/U" (2, 4H, H)."""
+    """`vpps.zoo.BiLSTMTagger`.
+
+    The weights of the two directions are kept one behind the other, "bilstm/U" (2, 4H, H), gates in PyTorch's order.
+    """
 
     bilstms: ClassVar[tuple[str, ...]] = ("bilstm",)
 
@@ -25,7 +34,7 @@ class BiLstmTagger(TorchProgram):
         super().__init__(task, per_node)
         for name in self.bilstms:
             for part in "WUb":
-                pair = [self.weights.pop(f"{name}/{direction}/{part}").detach() for direction in DIRECTIONS]
+                pair = [in_order(self.weights.pop(f"{name}/{d}/{part}").detach()) for d in DIRECTIONS]
                 self.weights[f"{name}/{part}"] = torch.stack(pair).requires_grad_()
 
     def gradients(self, batch: Any) -> tuple[float, dict[str, NDArray[Any]]]:
@@ -33,7 +42,10 @@ class BiLstmTagger(TorchProgram):
         for name in self.bilstms:
             for part in "WUb":
                 pair = found.pop(f"{name}/{part}")
-                found |= {f"{name}/{d}/{part}": g for d, g in zip(DIRECTIONS, pair, strict=True)}
+                found |= {
+                    f"{name}/{d}/{part}": in_order(torch.from_numpy(g)).numpy()
+                    for d, g in zip(DIRECTIONS, pair, strict=True)
+                }
         return loss, found
 
     def run(self, name: str, x: Tensor, chains: PackedChains) -> Tensor:
