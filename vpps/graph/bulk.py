@@ -99,13 +99,14 @@ class _Part:
         rows: which of the map's vertices they are, ascending; None for all.
         children: of each, as far as its cell uses them; CSR: of all, end to end.
         ends: of CSR, where those of each vertex begin, and the end.
+        after: by `start`, of lists without their first so many children: where they begin, and what is in them.
         reads_zeros: whether a child is missing.
         ints: the int arguments, a row per vertex.
         cut: of its cell, where what follows from ints alone is computed once for equal ones.
         once: then, of each vertex, the value id of what was computed from its ints: of the first result.
     """
 
-    __slots__ = ("children", "cut", "ends", "ints", "n", "once", "reads_zeros", "rows", "vertex")
+    __slots__ = ("after", "children", "cut", "ends", "ints", "n", "once", "reads_zeros", "rows", "vertex")
 
     def __init__(self, vertex: Vertex, rows: Ints | None, n: int) -> None:
         self.vertex = vertex
@@ -113,6 +114,7 @@ class _Part:
         self.n = n
         self.children: NDArray[Any] | None = None
         self.ends: Ints | None = None
+        self.after: dict[int, tuple[Ints, Ints]] = {}
         self.reads_zeros = False
         self.ints: Ints
         self.cut: Cut | None = None
@@ -198,7 +200,7 @@ class _Part:
         if isinstance(source, Child):
             assert self.ends is not None
             assert self.children is not None
-            return Lists(self.ends, self.children).after(source.start)
+            return self._list(self.children, source.start)
         column = columns[source.name]
         assert isinstance(column, Lists)
         return column if self.rows is None else column.of(self.rows)
@@ -232,11 +234,25 @@ class _Part:
             if not isinstance(source, Child):
                 lists.append(self.list_of(source, columns))
                 continue
-            assert self.ends is not None
             values = read + source.output if source.output else read
             values = values if missing is None else np.where(missing, zeros[source.output], values)
-            lists.append(Lists(self.ends, values).after(source.start))
+            lists.append(self._list(values, source.start))
         return args, lists
+
+    def _list(self, of_children: Ints, start: int) -> Lists:
+        """What each vertex has of something per child, without that of the first `start` ones."""
+        assert self.ends is not None
+        if not start:
+            return Lists(self.ends, of_children)
+        found = self.after.get(start)
+        if found is None:
+            lengths = np.maximum(self.ends[1:] - self.ends[:-1] - start, 0)
+            ends = np.zeros(len(lengths) + 1, np.int64)
+            lengths.cumsum(out=ends[1:])
+            places = (self.ends[1:] - ends[1:]).repeat(lengths)
+            places += np.arange(len(places))
+            found = self.after[start] = ends, places
+        return Lists(found[0], of_children.take(found[1]))
 
     def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:
         """Child k of every vertex: what of `read` is its, and whether there is none (None where all are there)."""

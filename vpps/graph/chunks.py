@@ -28,16 +28,6 @@ class Lists:
         np.cumsum(lengths, out=ends[1:])
         return Lists(ends, self.elements[np.repeat(starts - ends[:-1], lengths) + np.arange(int(ends[-1]))])
 
-    def after(self, start: int) -> Lists:
-        """The lists without their first `start` elements."""
-        if not start:
-            return self
-        lengths = np.maximum(np.diff(self.ends) - start, 0)
-        ends = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        places = np.repeat(self.ends[1:] - lengths - ends[:-1], lengths) + np.arange(int(ends[-1]))
-        return Lists(ends, self.elements[places])
-
 
 @dataclass(slots=True)
 class Chunk:

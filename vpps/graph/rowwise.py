@@ -152,7 +152,7 @@ def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, numbe
     first: dict[int, Lists] = {}
     for xs, domain in zip(lists, program.lists, strict=True):
         other = first.setdefault(domain, xs)
-        if other is not xs and not np.array_equal(other.ends, xs.ends):
+        if other.ends is not xs.ends and not np.array_equal(other.ends, xs.ends):
             lengths = np.diff(other.ends), np.diff(xs.ends)
             row = int(np.argmax(lengths[0] != lengths[1]))
             raise ShapeError(
