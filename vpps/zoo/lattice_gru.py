@@ -74,6 +74,7 @@ class LatticeGRU:
         h = graph.map(
             [self.character, self.word], **batch.structure,
             inputs={"character": batch["character"], "word": batch["word"]}, state=self.gru.hidden_size,
+            distinct=True,
         )  # fmt: skip
         tagged: vpps.Rows = h[characters_of(batch)]
         return tagged

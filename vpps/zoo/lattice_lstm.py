@@ -112,7 +112,7 @@ class LatticeLSTM:
             [self.character, self.word, self.joined],
             kind=kinds_of(batch), children=batch.children, levels=batch.levels,
             inputs={"character": batch["character"], "word": batch["word"]},
-            state=(self.hidden, self.hidden),
+            state=(self.hidden, self.hidden), distinct=True,
         )  # fmt: skip
         tagged: vpps.Rows = h[characters_of(batch)]
         return tagged

@@ -71,7 +71,7 @@ class ProgramGRU:
                 `vpps.data.read_programs` makes.
         """
         inputs = {"type": batch["type"], "name": batch["name"]}
-        h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs=inputs)
+        h: vpps.Rows = graph.map([self.leaf, self.inner], **batch.structure, inputs=inputs, distinct=True)
         return h
 
     @vpps.cell
