@@ -5,6 +5,8 @@ found to make it strong (see also `peers/dynet_treelstm.py`):
 
 - matrices that vpps stacks by gate or by child are taken apart for mini-batches of more than two graphs: DyNet then
   needs no copies to cut and concatenate vectors; below, one product with the whole matrix is faster. `Gates` is both;
+- the bias of `affine_transform` is a parameter: DyNet batches only those whose bias and matrices are the same nodes, so
+  one with a vector of each vertex for a bias is computed alone (`U * h + a` is not);
 - what all units share (classifiers, losses) is computed once, over `concatenate_to_batch` of all of them;
 - gradients of embeddings are sparse (the default), none are clipped (not the default);
 - memory pools have room for the largest mini-batch from the start.
