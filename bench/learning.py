@@ -23,6 +23,7 @@ import json
 import os
 import statistics
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -38,7 +39,6 @@ FIRST_STEPS = 10
 TOLERANCE = 1e-4  # of their losses, relative
 STUDENT_95 = {2: 4.30, 4: 2.78, 6: 2.45, 8: 2.31, 10: 2.23}  # by degrees of freedom
 EVALUATION_BATCH = 64
-FEW_CLASSES = 50
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Setup:
     """How a task is trained here: smaller than its defaults, and long enough to be well above the baseline.
 
     Attributes:
-        data: folder or file of its real data.
+        data: folder of its real data, in that of all data sets; None: its data is made.
         epochs: how often it sees them.
         limit: it sees only so many examples.
         settings: sizes and variants.
         labels: column of the classes that it predicts.
     """
 
-    data: str
+    data: str | None
     epochs: int
     limit: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -62,6 +62,9 @@ class Setup:
 
 SMALL = {"hidden": 64, "embedding": 64}
 TREES = Setup("sst", epochs=4, limit=4000, settings=SMALL)
+TAGGER = Setup("wikiner", epochs=6, settings=SMALL, labels="tag")
+TEXT = Setup("ptb", epochs=3, settings=SMALL, labels="next")
+LATTICES = Setup("weibo", epochs=4, settings=SMALL, labels="tag")
 
 SETUPS = {
     "tree-lstm": TREES,
@@ -70,9 +73,17 @@ SETUPS = {
     "tree-gru": TREES,
     "rvnn": Setup("sst", epochs=3, settings={**SMALL, "mlp": 64}),  # labels of sentences alone: it needs all of them
     "mv-rnn": Setup("sst", epochs=4, limit=2000, settings={"hidden": 16}),
-    "td-rnn": Setup("sst", epochs=4, limit=4000, settings={"hidden": 64}),
-    "td-lstm": TREES,
-    "bilstm-tagger": Setup("wikiner", epochs=8, settings=SMALL, labels="tag"),
+    "td-rnn": Setup("sst", epochs=5, settings={"hidden": 64, "mlp": 64}),
+    "td-lstm": Setup("sst", epochs=3, settings=SMALL | {"mlp": 64}),
+    "tree-fc": Setup(None, epochs=3, settings={"hidden": 64}),
+    "bilstm-tagger": TAGGER,
+    "bilstm-char-tagger": TAGGER,
+    "fixed-lstm": TEXT,
+    "var-lstm": TEXT,
+    "nmt": Setup("iwslt15", epochs=3, settings=SMALL | {"attention": True}, labels="next"),
+    "lattice-lstm": LATTICES,
+    "lattice-gru": LATTICES,
+    "program-gru": Setup(sysconfig.get_paths()["stdlib"] + "/asyncio", epochs=4, settings=SMALL),
 }
 
 
@@ -81,7 +92,9 @@ def make_task(name: str, seed: int, options: argparse.Namespace) -> Any:
     from vpps.zoo.tasks import TASKS
 
     setup, kind = SETUPS[name], TASKS[name]
-    settings = setup.settings | {"data": options.data / setup.data, "seed": seed, "limit": options.limit or setup.limit}
+    settings = setup.settings | {"seed": seed, "limit": options.limit or setup.limit}
+    if setup.data is not None:
+        settings["data"] = options.data / setup.data
     if options.hidden is not None:
         sizes = {"hidden", "embedding"} & {field.name for field in fields(kind.settings_type)}
         settings |= dict.fromkeys(sizes, options.hidden)
@@ -142,17 +155,23 @@ class Torch:
 
 def baseline(task: Any, labels: str) -> float:
     """The best first score of a constant answer: the frequencies of the classes, or one and the same class."""
-    counts = np.bincount(np.concatenate([batch[labels] for batch in task.train.batches(EVALUATION_BATCH)]))
+
+    def labels_of(batches: Iterable[Any]) -> list[np.ndarray[Any, Any]]:
+        return [batch[labels][batch[labels] >= 0] for batch in batches]  # -1 where there is nothing to predict
+
     dev = list(task.dev.batches(EVALUATION_BATCH, shuffle=False))
-    n_classes = max(len(counts), 1 + max(int(batch[labels].max()) for batch in dev))
+    expected = labels_of(dev)
+    counts = np.bincount(np.concatenate(labels_of(task.train.batches(EVALUATION_BATCH))))
+    n_classes = max(len(counts), 1 + max(int(some.max()) for some in expected))
     counts = np.pad(counts, (0, n_classes - len(counts))) + 1  # one more each: none is impossible
-    answers = [np.log(counts / counts.sum())]
-    if n_classes <= FEW_CLASSES:  # scores of words are perplexities, which want frequencies
-        answers += list(np.eye(n_classes))
+    answers = [np.log(counts / counts.sum()).astype(np.float32)]
+    if not task.lower_is_better:
+        answers += list(np.eye(n_classes, dtype=np.float32))
     scores = []
     for row in answers:
-        results = ((batch, np.tile(row.astype(np.float32), (len(batch[labels]), 1))) for batch in dev)
-        scores.append(next(iter(task.scores(results).values())))
+        # Where the score is a perplexity, outputs are losses.
+        outputs = (-row[some] if task.lower_is_better else np.tile(row, (len(some), 1)) for some in expected)
+        scores.append(next(iter(task.scores(zip(dev, outputs, strict=True)).values())))
     return min(scores) if task.lower_is_better else max(scores)
 
 
@@ -218,7 +237,7 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
     ours.close()
     settings = {k: v for k, v in vars(task.settings).items() if k not in ("data", "seed", "limit")}
     sizes = {"examples": len(task.train), "dev": len(task.dev), "epochs": epochs, "batch_size": size, "lr": lr}
-    return run, {"data": setup.data, **sizes, "settings": settings}
+    return run, {"data": setup.data or "made", **sizes, "settings": settings}
 
 
 def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> float:
@@ -311,7 +330,7 @@ def table(paths: Sequence[Path]) -> Iterator[str]:
         ours, peer = (
             f"{_text(line[k])} ± {_text(line[s])}" for k, s in (("value", "spread"), ("peer_value", "peer_spread"))
         )
-        data = f"{line['data']}, {line['examples']} x {line['epochs']}"
+        data = f"{Path(line['data']).name}, {line['examples']} x {line['epochs']}"
         better = " (lower is better)" if line["lower_is_better"] else ""
         yield (
             f"| {line['task']} | {data} | {line['unit']}{better} | {_text(line['baseline'])} | {ours} | {peer} | "

@@ -31,7 +31,12 @@ class Small(NamedTuple):
     malformed: str | None = None
 
 
-TREES = Small({"hidden": 24, "embedding": 16}, {"epochs": 4, "limit": 400, "lr": 0.01}, malformed="(3 (2 a) b)")
+WORDS = {"hidden": 24, "embedding": 16}
+PYRAMIDS = {"epochs": 4, "limit": 2000, "lr": 0.003}
+TAGGER = Small(WORDS, {"epochs": 4, "limit": 200, "lr": 0.01}, labels="tag", malformed="a|O b")
+TEXT = Small(WORDS, {"epochs": 3, "limit": 200, "lr": 0.01}, labels="next")
+LATTICES = Small(WORDS, {"epochs": 4, "limit": 300, "lr": 0.01}, labels="tag", malformed="x")
+TREES = Small(WORDS, {"epochs": 4, "limit": 400, "lr": 0.01}, malformed="(3 (2 a) b)")
 
 SMALL = {
     "tree-lstm": TREES,
@@ -42,11 +47,17 @@ SMALL = {
         sizes={**TREES.sizes, "mlp": 16}, training={"epochs": 3, "limit": 2000, "lr": 0.003}
     ),
     "mv-rnn": TREES._replace(sizes={"hidden": 8}),
-    "td-rnn": TREES._replace(sizes={"hidden": 24, "mlp": 24}),
-    "td-lstm": TREES,
-    "bilstm-tagger": Small(
-        {"hidden": 16, "embedding": 16}, {"epochs": 4, "limit": 200, "lr": 0.01}, labels="tag", malformed="a|O b"
-    ),
+    "td-rnn": TREES._replace(sizes={"hidden": 24, "mlp": 24}, training=PYRAMIDS),
+    "td-lstm": TREES._replace(sizes=WORDS | {"mlp": 24}, training=PYRAMIDS),
+    "tree-fc": Small({"hidden": 16, "leaves": 4}, {"epochs": 3, "limit": 1000, "lr": 0.005}),
+    "bilstm-tagger": TAGGER,
+    "bilstm-char-tagger": TAGGER._replace(sizes=WORDS | {"characters": 8}),
+    "fixed-lstm": TEXT._replace(sizes=WORDS | {"steps": 12}),
+    "var-lstm": TEXT,
+    "nmt": Small(WORDS, {"epochs": 3, "limit": 400, "lr": 0.01}, labels="next"),
+    "lattice-lstm": LATTICES,
+    "lattice-gru": LATTICES,
+    "program-gru": Small(WORDS, {"epochs": 5, "limit": 1000, "lr": 0.005}),
 }
 
 every_task = pytest.mark.parametrize("name", list(TASKS))
