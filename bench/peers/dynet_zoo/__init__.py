@@ -8,11 +8,13 @@ compares losses (before and after updates) and outputs with vpps, for both strat
 from __future__ import annotations
 
 from peers.dynet_zoo.complete_trees import TreeFc
+from peers.dynet_zoo.language import LstmLanguageModel
 from peers.dynet_zoo.lattices import LatticeGru, LatticeLstm
 from peers.dynet_zoo.program import DynetProgram
 from peers.dynet_zoo.programs import ProgramGru
 from peers.dynet_zoo.pyramids import TdLstm, TdRnn
 from peers.dynet_zoo.taggers import BiLstmCharTagger, BiLstmTagger
+from peers.dynet_zoo.translation import EncoderDecoder
 from peers.dynet_zoo.trees import ChildSumTreeLstm, MvRnn, RvNN, TreeGru, TreeLstm, TwoTypeTreeLstm
 
 PROGRAMS: dict[str, type[DynetProgram]] = {
@@ -30,4 +32,7 @@ PROGRAMS: dict[str, type[DynetProgram]] = {
     "lattice-lstm": LatticeLstm,
     "lattice-gru": LatticeGru,
     "program-gru": ProgramGru,
+    "fixed-lstm": LstmLanguageModel,
+    "var-lstm": LstmLanguageModel,
+    "nmt": EncoderDecoder,
 }

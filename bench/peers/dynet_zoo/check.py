@@ -52,7 +52,7 @@ def worst_difference(name: str, task: Any, strategy: str, batch_size: int, optim
         batch = task.train[:HELD_OUT]
         graph = vpps.Graph()
         (outputs,) = handle.forward(graph, [task.outputs(graph, batch)])
-        own = program.infer(program.prepare(batch))
+        own = program.infer(program.prepare(batch)).reshape(outputs.shape)
         worst = max(worst, float(np.abs(own - outputs).max() / np.abs(outputs).max()))
     for parameter in task.model:
         parameter.assign(initial[parameter.name])

@@ -25,19 +25,24 @@ class Lstm:
 
     def __call__(self, xs: Sequence[Any]) -> list[Any]:
         """The state h after each input."""
+        return self.run(xs)[0]
+
+    def run(self, xs: Sequence[Any], begin: tuple[Any, Any] | None = None) -> tuple[list[Any], tuple[Any, Any]]:
+        """The state h after each input, and (h, c) after the last, from those before the first; zeros by default."""
         affine, logistic, tanh, product = (
             self.dynet.affine_transform, self.dynet.logistic, self.dynet.tanh, self.dynet.cmult
         )  # fmt: skip
         states: list[Any] = []
-        c = None
+        h, c = begin or (None, None)
         for x in xs:
             terms = zip(self.b, self.W, self.U, strict=True)
-            gates = [affine([b, W, x, U, states[-1]] if states else [b, W, x]) for b, W, U in terms]
+            gates = [affine([b, W, x] if h is None else [b, W, x, U, h]) for b, W, U in terms]
             i, f, o, u = gates if len(gates) == 4 else self.cut(gates[0], 4)
             new = product(logistic(i), tanh(u))
             c = new if c is None else new + product(logistic(f), c)
-            states.append(product(logistic(o), tanh(c)))
-        return states
+            h = product(logistic(o), tanh(c))
+            states.append(h)
+        return states, (h, c)
 
 
 class BiLstm:
