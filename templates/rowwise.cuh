@@ -12,7 +12,11 @@ struct Row {
     VP_DEVICE void put(int u, float v) const { y[u] = accumulate ? y[u] + v : v; }
     template <class F> VP_DEVICE void fill(F f) const
     {
-        if (mine) for_lanes(width, [&](int u) { put(u, f(u)); });
+        if (!mine) return;
+        // A loop each, over copies that no store can change: a CPU compiler makes vector code of these only.
+        float* const to = y;
+        if (accumulate) for_lanes(width, [=](int u) VP_INLINE { to[u] += f(u); });
+        else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
     }
     VP_DEVICE void give(float v) const
     {

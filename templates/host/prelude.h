@@ -108,7 +108,7 @@ template <class F> VP_DEVICE void for_rows(const Vp&, int r0, int r1, F f)
 }
 template <class F> VP_DEVICE void for_lanes(int n, F f)
 {
-    for (int u = 0; u < n; u++) f(u);
+    VP_SIMD for (int u = 0; u < n; u++) f(u);
 }
 VP_DEVICE bool first_lane() { return true; }         // of those that share a row
 VP_DEVICE bool first_thread(const Vp&) { return true; }  // of the virtual processor

@@ -16,7 +16,7 @@ struct Sum {
     }
     VP_DEVICE static void backward(const Row& r)
     {
-        r.fill([&](int) { return r.x[2][0]; });
+        r.fill([=](int) VP_INLINE { return r.x[2][0]; });
     }
 };
 struct Mean {
@@ -27,7 +27,7 @@ struct Mean {
     VP_DEVICE static void backward(const Row& r)
     {
         const float d = r.x[2][0] / (float)r.width;
-        r.fill([&](int) { return d; });
+        r.fill([=](int) VP_INLINE { return d; });
     }
 };
 struct Dot {
@@ -37,11 +37,11 @@ struct Dot {
     }
     VP_DEVICE static void backward0(const Row& r)
     {
-        r.fill([&](int u) { return r.x[3][0] * r.x[1][u]; });
+        r.fill([=](int u) VP_INLINE { return r.x[3][0] * r.x[1][u]; });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
-        r.fill([&](int u) { return r.x[3][0] * r.x[0][u]; });
+        r.fill([=](int u) VP_INLINE { return r.x[3][0] * r.x[0][u]; });
     }
 };
 struct MeanSquaredError {
@@ -56,7 +56,7 @@ struct MeanSquaredError {
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
         const float scale = 2.f * r.x[3][0] / (float)r.width;
-        r.fill([&](int u) { return scale * (mine[u] - other[u]); });
+        r.fill([=](int u) VP_INLINE { return scale * (mine[u] - other[u]); });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -73,14 +73,14 @@ struct Softmax {
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float scale = 1.f / e.sum;
-        r.fill([&](int u) { return exp_(r.x[0][u] - e.top) * scale; });
+        r.fill([=](int u) VP_INLINE { return exp_(r.x[0][u] - e.top) * scale; });
     }
     // y (dy - sum of y dy), all dy less that of the largest y first: where one y is nearly 1 the rest is what counts.
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2], top = dy[ArgMax::position(y, r.width)];
         const float mean = reduce_sum(r.width, [&](int u) { return y[u] * (dy[u] - top); });
-        r.fill([&](int u) { return y[u] * ((dy[u] - top) - mean); });
+        r.fill([=](int u) VP_INLINE { return y[u] * ((dy[u] - top) - mean); });
     }
 };
 struct LogSoftmax {
@@ -88,13 +88,13 @@ struct LogSoftmax {
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float log_sum = log_(e.sum);
-        r.fill([&](int u) { return (r.x[0][u] - e.top) - log_sum; });
+        r.fill([=](int u) VP_INLINE { return (r.x[0][u] - e.top) - log_sum; });
     }
     VP_DEVICE static void backward(const Row& r)
     {
         const float *y = r.x[1], *dy = r.x[2];
         const float total = reduce_sum(r.width, [&](int u) { return dy[u]; });
-        r.fill([&](int u) { return dy[u] - exp_(y[u]) * total; });
+        r.fill([=](int u) VP_INLINE { return dy[u] - exp_(y[u]) * total; });
     }
 };
 struct CrossEntropy {
@@ -108,7 +108,8 @@ struct CrossEntropy {
     VP_DEVICE static void backward(const Row& r)
     {
         const float *x = r.x[0], mine = x[r.label], y = r.x[1][0], dy = r.x[2][0];
-        r.fill([&](int u) { return dy * (exp_((x[u] - mine) - y) - (u == r.label ? 1.f : 0.f)); });
+        const int label = r.label;
+        r.fill([=](int u) VP_INLINE { return dy * (exp_((x[u] - mine) - y) - (u == label ? 1.f : 0.f)); });
     }
 };
 struct SquaredDistance {
@@ -121,7 +122,7 @@ struct SquaredDistance {
     }
     VP_DEVICE static void gradient(const Row& r, const float* mine, const float* other)
     {
-        r.fill([&](int u) { return 2.f * r.x[3][0] * (mine[u] - other[u]); });
+        r.fill([=](int u) VP_INLINE { return 2.f * r.x[3][0] * (mine[u] - other[u]); });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -142,7 +143,7 @@ struct Cosine {
         const float my_norm = norm(mine, r.width), norms = my_norm * norm(other, r.width), dy = r.x[3][0];
         const bool free = norms > 1e-8f;  // else the denominator is a constant
         const float scale = dy / (free ? norms : 1e-8f), along = free ? dy * r.x[2][0] / (my_norm * my_norm) : 0.f;
-        r.fill([&](int u) { return scale * other[u] - along * mine[u]; });
+        r.fill([=](int u) VP_INLINE { return scale * other[u] - along * mine[u]; });
     }
     VP_DEVICE static void backward0(const Row& r) { gradient(r, r.x[0], r.x[1]); }
     VP_DEVICE static void backward1(const Row& r) { gradient(r, r.x[1], r.x[0]); }
@@ -157,7 +158,7 @@ struct LogSumExp {
     {
         const Exponentials e = Exponentials::of(r.x[0], r.width);
         const float scale = r.x[2][0] / e.sum;
-        r.fill([&](int u) { return exp_(r.x[0][u] - e.top) * scale; });
+        r.fill([=](int u) VP_INLINE { return exp_(r.x[0][u] - e.top) * scale; });
     }
 };
 struct Max {
@@ -168,14 +169,14 @@ struct Max {
     VP_DEVICE static void backward(const Row& r)
     {
         const int best = ArgMax::position(r.x[0], r.width);
-        r.fill([&](int u) { return u == best ? r.x[2][0] : 0.f; });
+        r.fill([=](int u) VP_INLINE { return u == best ? r.x[2][0] : 0.f; });
     }
 };
 struct Pick {
     VP_DEVICE static void forward(const Row& r) { r.give(r.x[0][r.label]); }
     VP_DEVICE static void backward(const Row& r)
     {
-        r.fill([&](int u) { return u == r.label ? r.x[2][0] : 0.f; });
+        r.fill([=](int u) VP_INLINE { return u == r.label ? r.x[2][0] : 0.f; });
     }
 };
 struct Hinge {
@@ -190,7 +191,7 @@ struct Hinge {
     VP_DEVICE static void backward(const Row& r)
     {
         const float violations = reduce_sum(r.width, [&](int u) { return u != r.label && margin(r, u) > 0.f ? 1.f : 0.f; });
-        r.fill([&](int u) { return u == r.label ? -violations * r.x[2][0] : margin(r, u) > 0.f ? r.x[2][0] : 0.f; });
+        r.fill([=](int u) VP_INLINE { return u == r.label ? -violations * r.x[2][0] : margin(r, u) > 0.f ? r.x[2][0] : 0.f; });
     }
 };
 struct BinaryCrossEntropy {
@@ -205,12 +206,12 @@ struct BinaryCrossEntropy {
     VP_DEVICE static void backward0(const Row& r)
     {
         const float scale = r.x[3][0] / (float)r.width;
-        r.fill([&](int u) { return scale * (sigmoid_(r.x[0][u]) - r.x[1][u]); });
+        r.fill([=](int u) VP_INLINE { return scale * (sigmoid_(r.x[0][u]) - r.x[1][u]); });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
         const float scale = r.x[3][0] / (float)r.width;
-        r.fill([&](int u) { return -scale * r.x[0][u]; });
+        r.fill([=](int u) VP_INLINE { return -scale * r.x[0][u]; });
     }
 };
 struct KlDivergence {
@@ -223,11 +224,11 @@ struct KlDivergence {
     }
     VP_DEVICE static void backward0(const Row& r)
     {
-        r.fill([&](int u) { return -r.x[3][0] * r.x[1][u]; });
+        r.fill([=](int u) VP_INLINE { return -r.x[3][0] * r.x[1][u]; });
     }
     VP_DEVICE static void backward1(const Row& r)
     {
-        r.fill([&](int u) {
+        r.fill([=](int u) VP_INLINE {
             const float p = r.x[1][u];
             return p > 0.f ? r.x[3][0] * (log_(p) + 1.f - r.x[0][u]) : 0.f;
         });
@@ -245,7 +246,7 @@ struct LayerNorm {
     VP_DEVICE static void forward(const Row& r)
     {
         const Moments m = of(r);
-        r.fill([&](int u) { return (r.x[0][u] - m.mean) * m.scale; });
+        r.fill([=](int u) VP_INLINE { return (r.x[0][u] - m.mean) * m.scale; });
     }
     VP_DEVICE static void backward(const Row& r)
     {
@@ -253,6 +254,6 @@ struct LayerNorm {
         const float scale = of(r).scale;
         const float mean = reduce_sum(r.width, [&](int u) { return dy[u]; }) / (float)r.width;
         const float along = reduce_sum(r.width, [&](int u) { return dy[u] * y[u]; }) / (float)r.width;
-        r.fill([&](int u) { return scale * (dy[u] - mean - y[u] * along); });
+        r.fill([=](int u) VP_INLINE { return scale * (dy[u] - mean - y[u] * along); });
     }
 };
