@@ -329,7 +329,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
     parser.add_argument("--synthetic", action="store_true", help="measure on synthetic data")
     parser.add_argument("--limit", type=int, default=512, help="examples to choose mini-batches from")
-    parser.add_argument("--passes", type=int, default=5, help="timed rounds, interleaved (of memory: 1)")
+    parser.add_argument("--passes", type=int, help="timed rounds, interleaved (default: 5), or of memory (default: 1)")
     parser.add_argument("--seconds", type=float, default=0.15, help="that a timing should take")
     parser.add_argument("--slowest", type=float, default=1.0, help="seconds that a mini-batch may take")
     parser.add_argument("--threads", type=int, default=1, help="of every contender that can use more than one")
@@ -345,6 +345,7 @@ def parse_options() -> argparse.Namespace:
         known = [name for name in known if FORMS[name].process != NATIVE_DYNET]
     options.contenders = harness.choose_contenders(options.contenders, known)
     options.cores = options.cores or options.threads
+    options.passes = options.passes or (1 if options.memory else 5)
     options.data = data_folder(options.data)
     if options.data is None and not options.synthetic:
         print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
