@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,9 +128,18 @@ def _optimizer(options: TrainOptions) -> Optimizer:
 
 @contextmanager
 def exit_codes(program: str = "vpps-train") -> Iterator[None]:
-    """Turns a VppsError into one sentence and exit code 1, Ctrl-C into one and exit code 130 (128 + SIGINT)."""
+    """Turns a VppsError into one sentence and exit code 1, Ctrl-C into one and exit code 130 (128 + SIGINT).
+
+    Warnings become a sentence as well, without the line of our code that gave it.
+    """
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"{program}: {message}", file=sys.stderr)
+
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            yield
     except VppsError as error:
         print(f"{program}: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
