@@ -68,7 +68,9 @@ def best_of(checkpoint: Path) -> Path:
     return checkpoint.with_name(checkpoint.name + ".best")
 
 
-def resolve(ctx: typer.Context, fixed: Collection[str], optimizer: str) -> tuple[dict[str, Any], SavedRun | None]:
+def resolve(
+    ctx: typer.Context, task: str, fixed: Collection[str], optimizer: str
+) -> tuple[dict[str, Any], SavedRun | None]:
     """The options of this run by name, the task's settings among them, and where it continues from.
 
     On `--resume` an option that was not given is what the checkpoint says. A learning rate belongs to an optimizer: to
@@ -76,6 +78,7 @@ def resolve(ctx: typer.Context, fixed: Collection[str], optimizer: str) -> tuple
 
     Args:
         ctx: the command's context.
+        task: its name.
         fixed: options that the shape of the model depends on, which may therefore not change.
         optimizer: the one that the task's learning rate is for.
 
@@ -84,7 +87,7 @@ def resolve(ctx: typer.Context, fixed: Collection[str], optimizer: str) -> tuple
         CheckpointError: the checkpoint cannot be resumed.
     """
     options = dict(ctx.params)
-    saved = _saved(ctx, options["checkpoint"])
+    saved = _saved(ctx, task, options["checkpoint"])
     if saved is not None:
         optimizer = saved.settings.get("optimizer", optimizer)
         for name in options.keys() & saved.settings.keys():
@@ -104,14 +107,14 @@ def _given(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _saved(ctx: typer.Context, path: Path | None) -> SavedRun | None:
+def _saved(ctx: typer.Context, task: str, path: Path | None) -> SavedRun | None:
     """The run to continue, None for a fresh one. That it can be kept is found out now, not after the first epoch."""
     if path is None:
         if ctx.params["resume"]:
             raise typer.BadParameter("needs --checkpoint FILE to continue from", param_hint="--resume")
         return None
     if ctx.params["resume"]:
-        return SavedRun.load(path, ctx.info_name or "")
+        return SavedRun.load(path, task)
     for file in (path, best_of(path)):
         if file.exists():
             raise typer.BadParameter(f"{file} exists: add --resume to continue it", param_hint="--checkpoint")

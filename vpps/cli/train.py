@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from enum import Enum
@@ -17,10 +18,14 @@ from vpps.cli.saved_run import resolve
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
-app = typer.Typer(
-    name="vpps-train", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)  # fmt: skip
+
+def _typer(name: str) -> typer.Typer:
+    return typer.Typer(
+        name=name, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    )
+
+
+app = _typer("vpps-train")
 
 
 @app.callback()
@@ -31,15 +36,19 @@ def about() -> None:
     """
 
 
-def command_of(task: type[Task[Any]]) -> Callable[..., None]:
-    """The function that Typer makes a command of: its signature is the task's settings and the loop's options."""
+def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[..., None]:
+    """The function that Typer makes a command of: its signature is the task's settings and the loop's options.
+
+    Args:
+        program: its name, which errors begin with.
+    """
     settings = {field.name: field for field in fields(task.settings_type)}
     types = get_type_hints(task.settings_type)
     fixed = {name for name, field in settings.items() if field.metadata.get("shapes_model")}
 
     def command(ctx: typer.Context, **_: Any) -> None:
-        with loop.exit_codes():
-            values, resumed = resolve(ctx, fixed, task.training.get("optimizer", OptimizerName.ADAM))
+        with loop.exit_codes(program):
+            values, resumed = resolve(ctx, task.name, fixed, task.training.get("optimizer", OptimizerName.ADAM))
             chosen = task.settings_type(**{name: _as(types[name], values.pop(name)) for name in settings})
             made = task(chosen, resumed.state if resumed else None)
             loop.run(made, TrainOptions(**values), chosen, resumed)
@@ -63,7 +72,7 @@ def _parameter(name: str, kind: Any, field: Field[Any]) -> inspect.Parameter:
     declared = [f"--{name.replace('_', '-')}"] if kind is bool and not field.default else []
     option = typer.Option(
         *declared, help=field.metadata["help"], min=field.metadata["min"],
-        show_default="synthetic data" if kind == Path | None else True, resolve_path=kind == Path | None,
+        show_default="synthetic data" if kind == Path | None else True, resolve_path=Path in (kind, *get_args(kind)),
         rich_help_panel="Data and network",
     )  # fmt: skip
     return _keyword(name, field.default, Annotated[kind, option])
@@ -83,10 +92,25 @@ def _as(kind: Any, value: Any) -> Any:
     return value
 
 
+def _epilog(task: type[Task[Any]]) -> str:
+    return f"[bold]--data[/bold]: {task.data_help}"
+
+
 for _task in TASKS.values():
-    app.command(_task.name, epilog=f"[bold]--data[/bold]: {_task.data_help}")(command_of(_task))
+    app.command(_task.name, epilog=_epilog(_task))(command_of(_task))
 
 
 def main() -> None:
     """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
     app()
+
+
+def main_of(task: type[Task[Any]]) -> None:
+    """Makes a program of a task of your own, with the options of `vpps-train`; it exits as that does.
+
+    if __name__ == "__main__":
+        main_of(MyTask)  # python my_task.py --data my_data --epochs 5 --checkpoint my.run
+    """
+    program = _typer(task.name)
+    program.command(epilog=_epilog(task))(command_of(task, Path(sys.argv[0]).name))
+    program()
