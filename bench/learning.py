@@ -80,7 +80,7 @@ SETUPS = {
     "bilstm-char-tagger": TAGGER,
     "fixed-lstm": TEXT,
     "var-lstm": TEXT,
-    "nmt": Setup("iwslt15", epochs=3, settings=SMALL | {"attention": True}, labels="next"),
+    "nmt": Setup("iwslt15", epochs=5, settings=SMALL | {"attention": True}, labels="next"),
     "lattice-lstm": LATTICES,
     "lattice-gru": LATTICES,
     "program-gru": Setup(sysconfig.get_paths()["stdlib"] + "/asyncio", epochs=4, settings=SMALL),
@@ -156,12 +156,15 @@ class Torch:
 def baseline(task: Any, labels: str) -> float:
     """The best first score of a constant answer: the frequencies of the classes, or one and the same class."""
 
-    def labels_of(batches: Iterable[Any]) -> list[np.ndarray[Any, Any]]:
-        return [batch[labels][batch[labels] >= 0] for batch in batches]  # -1 where there is nothing to predict
+    def labels_of(batches: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        found = [batch[labels] for batch in batches]
+        if targets := getattr(task.network, "target_vertices", None):  # the words of a translation
+            found = [some[targets(batch)] for some, batch in zip(found, batches, strict=True)]
+        return [some[some >= 0] for some in found]  # -1 where there is nothing to predict
 
     dev = list(task.dev.batches(EVALUATION_BATCH, shuffle=False))
     expected = labels_of(dev)
-    counts = np.bincount(np.concatenate(labels_of(task.train.batches(EVALUATION_BATCH))))
+    counts = np.bincount(np.concatenate(labels_of(list(task.train.batches(EVALUATION_BATCH)))))
     n_classes = max(len(counts), 1 + max(int(some.max()) for some in expected))
     counts = np.pad(counts, (0, n_classes - len(counts))) + 1  # one more each: none is impossible
     answers = [np.log(counts / counts.sum()).astype(np.float32)]
