@@ -33,8 +33,13 @@ class Linear:
             self.b = model.parameter("b", (output_size,), init="zeros") if bias else None
 
     def __call__(self, x: Vector) -> Vector:
-        y: Any = self.W @ x
-        return y if self.b is None else y + self.b  # type: ignore[no-any-return]
+        return self._linear(x)  # type: ignore[no-any-return]
+
+    @vpps.cell
+    def _linear(self, x: Any) -> Any:
+        """One vertex per row: product and bias are one instruction."""
+        y = self.W @ x
+        return y if self.b is None else y + self.b
 
 
 class MLP:
@@ -48,6 +53,9 @@ class MLP:
             self.output = Linear(model, hidden_size, output_size, name="output")
 
     def __call__(self, x: Vector) -> Vector:
-        hidden: Any = self.hidden(x)
-        activated: Any = vpps.tanh(hidden)
-        return self.output(activated)  # type: ignore[no-any-return]
+        return self._mlp(x)  # type: ignore[no-any-return]
+
+    @vpps.cell
+    def _mlp(self, x: Any) -> Any:
+        """One vertex per row."""
+        return self.output(vpps.tanh(self.hidden(x)))
