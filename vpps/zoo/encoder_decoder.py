@@ -100,7 +100,7 @@ class EncoderDecoder:
         kind[of_target] = 2
         h, _ = graph.map(
             [self.begin, self.encode, self.decode], kind=kind, children=children, levels=batch.levels,
-            inputs={"source": batch["source"], "target": batch["target"]},
+            inputs={"source": batch["source"], "target": batch["target"]}, distinct=True,
         )  # fmt: skip
         if self.attention is None:
             return h[of_target]  # type: ignore[no-any-return]

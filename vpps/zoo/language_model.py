@@ -61,7 +61,9 @@ class LSTMLanguageModel:
         kind = (children[:, 0] >= 0).view(np.int8)
         inputs = {"word": batch["word"]}
         h: vpps.Rows
-        h, _ = graph.map([self.begin, self.step], kind=kind, children=children, levels=batch.levels, inputs=inputs)
+        h, _ = graph.map(
+            [self.begin, self.step], kind=kind, children=children, levels=batch.levels, inputs=inputs, distinct=True
+        )
         return h
 
     def logits(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
