@@ -52,6 +52,9 @@ from vpps.values import as_index, as_number
 
 _log = logging.getLogger(__name__)
 
+LONG_ROW = 64
+"""Rows from so many floats on are copied one by one; of shorter ones the place of every float is found first."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -571,18 +574,27 @@ class Handle:
         return found if isinstance(expression, Rows) else found[0]
 
     def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        n = int(np.prod(shape, dtype=np.int64))
+        n = math.prod(shape)
         return self._machine.pool[address : address + n].reshape(shape).copy()
 
     def _read_rows(self, addresses: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Values that begin at some addresses, (n, ...)."""
-        width = int(np.prod(shape, dtype=np.int64))
-        if not len(addresses):
+        n, width = len(addresses), math.prod(shape)
+        if not n:
             return np.zeros((0, *shape), np.float32)
         # In one piece, where it is: on a GPU every read is a copy to the host.
-        first, last = int(addresses.min()), int(addresses.max())
+        first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
         floats: NDArray[np.float32] = self._machine.pool[first : last + width]
-        found: NDArray[np.float32] = floats[(addresses - first)[:, None] + np.arange(width)]
+        offsets = addresses - first
+        found: NDArray[np.float32]
+        if width < LONG_ROW:
+            found = floats[offsets[:, None] + np.arange(width)]
+        elif (step := last - first) == (n - 1) * width and bool((offsets == np.arange(0, step + 1, width)).all()):
+            found = floats.copy()  # as those of one step lie: one behind the other
+        else:
+            found = np.empty((n, width), np.float32)
+            for row, at in enumerate(offsets.tolist()):
+                found[row] = floats[at : at + width]
         return found.reshape(-1, *shape)
 
     def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:

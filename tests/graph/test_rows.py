@@ -166,6 +166,19 @@ def test_empty_rows_record_nothing() -> None:
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize("width", [5, 64, 200])
+def test_rows_are_read_in_any_order_whether_they_are_short_or_long(width: int) -> None:
+    array = np.random.default_rng(width).normal(size=(9, width)).astype(np.float32)
+    graph = vpps.Graph()
+    rows = vpps.stop_gradient(graph.rows(array) * 1.0)
+    with vpps.Handle(vpps.Model(seed=1), train=False) as handle:
+        (all_rows,) = handle.forward(graph, [rows])
+        assert np.array_equal(all_rows, array)
+        for which in ([3], [7, 1, 1, 0], slice(2, 6), slice(None, None, -1), slice(0, 9, 2)):
+            assert np.array_equal(handle.value(rows[which]), array[which])
+
+
+@pytest.mark.cpu
 def test_handles_read_rows() -> None:
     w = World()
     y = vpps.tanh(w.M @ w.a + w.q)
