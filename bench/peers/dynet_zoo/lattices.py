@@ -125,4 +125,4 @@ class GruCell:
         ur, uz = self.state(h)
         r, z = d.logistic(xr + ur), d.logistic(xz + uz)
         n = d.tanh(xn + self.V * d.cmult(r, h))
-        return d.cmult(z, h) + d.cmult(1 - z, n)
+        return n + d.cmult(z, h - n)  # the wheel has no 1 - z
