@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import vpps
 from tests.cli.program import contents, epochs, vpps_train
 from vpps.cli.options import LEARNING_RATES, OptimizerName
 from vpps.cli.saved_run import best_of
+from vpps.cli.train import command_of
 from vpps.data import synthetic_treebank
+from vpps.errors import ModelError
+from vpps.zoo.task import setting
 from vpps.zoo.tasks import TASKS
-from vpps.zoo.tasks.sentiment import TreeLSTMTask
+from vpps.zoo.tasks.sentiment import TreeLSTMTask, WordTreeSettings
 
 pytestmark = pytest.mark.cpu
 
@@ -73,6 +80,14 @@ class TestOptions:
         assert line.number == 2
         assert kept(run)["settings"]["data"] == str(second)
         assert kept(run)["state"]["names"]["vocabularies"] == words
+
+    def test_labels_beyond_the_limit_are_known_when_the_run_goes_on(self, tmp_path: Path, run: Path) -> None:
+        data = write_treebank(tmp_path / "trees", seed=1)
+        for name, tree in (("train.txt", "(9 a)"), ("dev.txt", "(0 a)")):
+            (data / name).write_text("(1 (0 a) (1 b))\n" * 16 + tree)
+        train(checkpoint=run, data=data)
+        (line,) = epochs("tree-lstm", "--resume", checkpoint=run, epochs=2)
+        assert line.number == 2
 
     def test_data_that_has_gone_is_one_sentence(self, tmp_path: Path, run: Path) -> None:
         data = write_treebank(tmp_path / "trees", seed=1)
@@ -188,3 +203,55 @@ class TestRefusals:
 
 def test_every_optimizer_has_a_learning_rate() -> None:
     assert LEARNING_RATES.keys() == set(OptimizerName)
+
+
+class Depth(Enum):
+    FLAT = "flat"
+    DEEP = "deep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings(WordTreeSettings):
+    """Settings of all types, as a user's task may have them; one of them is an ordinary field."""
+
+    depth: Depth = setting(Depth.FLAT, "An Enum that is no text.", shapes_model=True)
+    vectors: Path | None = setting(None, "A path that the model depends on.", shapes_model=True)
+    layers: int = 2
+
+
+class OwnTask(TreeLSTMTask):
+    """Train a network of one's own."""
+
+    name = "own"
+    settings_type = OwnSettings
+
+
+class TestOwnTask:
+    def test_settings_of_all_types_come_back(self, run: Path) -> None:
+        program = typer.Typer()
+        program.command()(command_of(OwnTask))
+        small = [f"--{name}={value}" for name, value in {"epochs": 1, "limit": 8, **SMALL}.items()]
+        given = ["--depth=deep", f"--vectors={run}.vectors", "--layers=3"]
+
+        def trained(*arguments: str) -> Any:
+            return CliRunner().invoke(program, [*arguments, f"--checkpoint={run}"])
+
+        assert trained(*small, *given).exit_code == 0
+        before = kept(run)["settings"]
+        assert (before["depth"], before["vectors"], before["layers"]) == ("deep", f"{run}.vectors", 3)
+        for epochs_, again in enumerate(([], given), start=2):  # as it was, not said and said again
+            found = trained("--resume", f"--epochs={epochs_}", *again)
+            assert found.exit_code == 0, found.output
+            assert kept(run)["settings"] == before | {"epochs": epochs_}
+        assert "was trained with deep" in trained("--resume", "--depth=flat").output
+
+    def test_setting_without_a_default_is_an_error_that_says_so(self) -> None:
+        @dataclass(frozen=True, kw_only=True)
+        class Settings(WordTreeSettings):
+            layers: int
+
+        class Task(TreeLSTMTask):
+            settings_type = Settings
+
+        with pytest.raises(ModelError, match="setting 'layers' has no default; write layers: "):
+            command_of(Task)

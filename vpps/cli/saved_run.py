@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class SavedRun:
 
     def save(self, model: vpps.Model, path: Path) -> None:
         """Writes the model with this in its metadata, atomically."""
-        kept = {**vars(self), "settings": {k: v for k, v in self.settings.items() if k not in _NOT_SETTINGS}}
+        kept = {**vars(self), "settings": {k: as_kept(v) for k, v in self.settings.items() if k not in _NOT_SETTINGS}}
         model.save(path, metadata={_KEY: json.dumps(kept, default=str)})
 
     @classmethod
@@ -61,6 +62,13 @@ class SavedRun:
         if run.task != task:
             raise CheckpointError(f"{path}: is a run of `vpps-train {run.task}`, not of {task}")
         return run
+
+
+def as_kept(value: Any) -> Any:
+    """An option as a checkpoint keeps it: paths and members of an Enum as text."""
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
 
 
 def best_of(checkpoint: Path) -> Path:
@@ -94,7 +102,7 @@ def resolve(
             stored = saved.settings[name]
             if not _given(ctx, name):
                 options[name] = stored
-            elif name in fixed and options[name] != stored:
+            elif name in fixed and as_kept(options[name]) != stored:
                 wrong = f"{options['checkpoint']} was trained with {stored}"
                 raise typer.BadParameter(wrong, param_hint=f"--{name.replace('_', '-')}")
     if options["optimizer"] != optimizer and not _given(ctx, "lr"):

@@ -15,6 +15,7 @@ import typer
 from vpps.cli import loop
 from vpps.cli.options import OptimizerName, TrainOptions, learning_rate
 from vpps.cli.saved_run import resolve
+from vpps.errors import ModelError
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
@@ -67,11 +68,12 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
 
 
 def _parameter(name: str, kind: Any, field: Field[Any]) -> inspect.Parameter:
-    """A setting as an option."""
-    assert field.default is not MISSING
+    """A setting as an option. Raises ModelError where it has no default."""
+    if field.default is MISSING:
+        raise ModelError(f"setting {name!r} has no default; write {name}: ... = setting(default, 'what it is for')")
     declared = [f"--{name.replace('_', '-')}"] if kind is bool and not field.default else []
     option = typer.Option(
-        *declared, help=field.metadata["help"], min=field.metadata["min"],
+        *declared, help=field.metadata.get("help"), min=field.metadata.get("min"),
         show_default="synthetic data" if kind == Path | None else True, resolve_path=Path in (kind, *get_args(kind)),
         rich_help_panel="Data and network",
     )  # fmt: skip
@@ -83,7 +85,7 @@ def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 def _as(kind: Any, value: Any) -> Any:
-    """A setting; a checkpoint keeps paths and members of an Enum as text."""
+    """A setting, from how a checkpoint keeps it (`as_kept`)."""
     if not isinstance(value, str):
         return value
     for type_ in (kind, *get_args(kind)):  # of `Path | None`, for example

@@ -53,14 +53,16 @@ class TreeTask(Task[GraphBatch]):
         self.unit = "tree" if settings.root_only else "node"
         like = None if state is None else set_with_names(state["names"])
         n_classes = None if state is None else int(state["n_classes"])
-        self.train, self.dev = self.read(settings, like, n_classes)
-        self.n_classes = n_classes or 1 + max(int(graphs[:]["label"].max()) for graphs in (self.train, self.dev))
+        train, self.dev = self.read(settings, like, n_classes)
+        # Of all that was read: a resumed run reads it again, whatever its limit is, and knows no other classes.
+        self.n_classes = n_classes or 1 + max(int(graphs[:]["label"].max()) for graphs in (train, self.dev))
+        self.train = train.subset(slice(settings.limit)) if settings.limit is not None else train
         self.n_words = len(self.train.vocabularies["word"])
         self.model = vpps.Model(seed=settings.seed)
         self.network = self.make_network(settings)
 
     def read(self, settings: Any, like: GraphSet | None, n_classes: int | None) -> tuple[GraphSet, GraphSet]:
-        """Train and dev set; real, or synthetic where there is no data.
+        """Train and dev set, real ones without their limit; synthetic where there is no data.
 
         Args:
             like: has the vocabulary of the run that is resumed.
@@ -74,8 +76,7 @@ class TreeTask(Task[GraphBatch]):
         options["n_classes"] = n_classes
         train_file, dev_file = train_and_dev(settings.data)
         train = read_treebank(train_file, like=like, **options)
-        dev = read_treebank(dev_file, like=train, **options)
-        return train.subset(slice(settings.limit)) if settings.limit is not None else train, dev
+        return train, read_treebank(dev_file, like=train, **options)
 
     @property
     def arity(self) -> int:
