@@ -32,6 +32,14 @@ def test_perplexity_is_over_all_words() -> None:
     assert scores == {"dev perplexity": pytest.approx(math.exp(2))}
 
 
+@pytest.mark.host
+@pytest.mark.parametrize("name", ["var-lstm", "nmt"])
+def test_perplexity_of_a_model_that_has_diverged_is_infinite(name: str) -> None:
+    task = CASES[name].make()
+    losses = np.full(task.units(task.dev[:2]), 1e4, np.float32)
+    assert task.scores([(task.dev[:2], losses)]) == {"dev perplexity": math.inf}
+
+
 @pytest.mark.cpu
 @pytest.mark.parametrize("name", ["fixed-lstm", "var-lstm"])
 def test_learns_agreement(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch, GraphSet
+from vpps.errors import DataError
 from vpps.reference import Reference, weights_of
 from vpps.zoo import LatticeGRU, LatticeLSTM
 from vpps.zoo.tasks.lattices import LatticeLSTMTask, LatticeSettings, LatticeTask
@@ -119,3 +121,9 @@ def test_units_are_characters(task: LatticeTask) -> None:
     assert task.units(lattice()) == 4
     graph = vpps.Graph()
     assert len(task.outputs(graph, lattice())) == 4
+
+
+def test_a_file_is_no_folder_of_lattices(tmp_path: Path) -> None:
+    (tmp_path / "lattices").write_text("")
+    with pytest.raises(DataError, match=r"lattices: expected a folder with train\.txt and dev\.txt"):
+        LatticeLSTMTask(LatticeSettings(data=tmp_path / "lattices"))

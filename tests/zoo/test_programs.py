@@ -80,6 +80,11 @@ def test_folders_train_and_dev(tmp_path: Path) -> None:
     assert (len(task.train), len(task.dev)) == (6, 2)
 
 
+def test_folder_that_is_not_there_is_refused_as_such(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="code: there is no such folder"):
+        ProgramTask(ProgramSettings(data=tmp_path / "code"))
+
+
 def test_too_few_files_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "code", 9)
     with pytest.raises(DataError, match=r"code: expected a folder with at least 10 Python files .* found 9"):

@@ -10,6 +10,7 @@ import pytest
 import vpps
 from tests.zoo.cases import CASES
 from vpps.data import GraphSet, chain_pairs, graphs_of_text
+from vpps.data.lines import read_lines
 from vpps.errors import DataError
 from vpps.reference import Reference, weights_of
 from vpps.zoo import EncoderDecoder
@@ -113,6 +114,16 @@ class TestFiles:
         task = TranslationTask(TranslationTask.settings_type(data=tmp_path, hidden=4, embedding=4))
         assert (len(task.train), len(task.dev)) == (18, 2)
         assert task.references == [["x18"], ["x19"]]
+
+    def test_files_of_one_pair_that_differ_in_length_are_refused_with_their_lengths(self, tmp_path: Path) -> None:
+        write(tmp_path, talks_en="a\n" * 100, talks_vi="x\n" * 101)
+        with pytest.raises(DataError, match=r"talks\.en has 100 lines and .*talks\.vi 101: parallel text has as many"):
+            parallel_files(tmp_path, "en")
+
+    def test_one_pair_is_cut_at_one_line_wherever_blank_ones_are(self, tmp_path: Path) -> None:
+        write(tmp_path, talks_en="a\n" * 30 + "\n" * 10, talks_vi="x\n" * 40)
+        train, dev = parallel_files(tmp_path, "en")
+        assert [(len(list(read_lines(a))), len(list(read_lines(b)))) for a, b in (train, dev)] == [(27, 27), (13, 13)]
 
     def test_no_pair_is_an_error_that_names_what_there_is(self, tmp_path: Path) -> None:
         write(tmp_path, talks_de="a\n", talks_vi="x\n")

@@ -21,11 +21,19 @@ words_in = re.compile(r"[^ \t]+").findall
 
 @dataclass(frozen=True)
 class Part:
-    """Lines `first` to `end - 1` of a file, counted from 0, or to its end. Readers take it in place of a path."""
+    """Lines `first` to `end - 1` of a file, counted from 0, or to its end. Readers take it in place of a path.
+
+    Raises:
+        DataError: no file has such lines.
+    """
 
     path: str | PathLike[str]
     first: int = 0
     end: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or (self.end is not None and self.end <= self.first):
+            raise DataError(f"{self.path}: there are no lines {self.first} to {self.end}, counted from 0, in any file")
 
     def __fspath__(self) -> str:
         return fspath(self.path)
@@ -35,12 +43,13 @@ class Part:
 
 
 def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[Part, Part]:
-    """A file's beginning to train on, and the last `fraction` of its lines to judge by; blank ones count.
+    """A file's beginning to train on, and the last `fraction` of its lines to judge by; blank ones count, but for those
+    at its end.
 
     Raises:
         DataError: the file cannot be read, or has too few lines for both.
     """
-    n = sum(1 for _ in read_lines(path))
+    n = max((number for number, text in read_lines(path) if text.strip()), default=0)
     cut = n - round(fraction * n)
     if not 0 < cut < n:
         raise DataError(f"{path}: {n} lines are too few to hold out {fraction:.0%} of them")

@@ -153,11 +153,16 @@ def read_pairs(source: Source, target: Source) -> list[tuple[int, list[str], lis
         DataError: a file cannot be read, their numbers of lines differ, or no pair is left.
     """
     texts = [[(n, words_in(text)) for n, text in read_lines(path)] for path in (source, target)]
-    if len(texts[0]) != len(texts[1]):
-        raise DataError(f"{source} has {len(texts[0])} lines and {target} {len(texts[1])}: parallel text has as many")
+    check_parallel(source, len(texts[0]), target, len(texts[1]))
     pairs = [(n, a, b) for (n, a), (_, b) in zip(*texts, strict=True) if a and b]
     some_graphs([source, target], len(pairs), "one sentence a line")
     return pairs
+
+
+def check_parallel(source: Source, n_source: int, target: Source, n_target: int) -> None:
+    """Raises DataError where texts that should translate each other differ in their numbers of lines."""
+    if n_source != n_target:
+        raise DataError(f"{source} has {n_source} lines and {target} {n_target}: parallel text has as many")
 
 
 def graphs_of_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from vpps.data import GraphBatch, GraphSet, graphs_of_stream, graphs_of_text, re
 from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.tasks.files import Source, names_of, set_with_names, train_and_dev
+from vpps.zoo.tasks.perplexity import perplexity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +93,7 @@ class LanguageTask(Task[GraphBatch]):
 
     def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
         """Perplexity: the exponential of the mean cross entropy."""
-        total, n = 0.0, 0
-        for _, losses in results:
-            total += float(losses.sum(dtype=np.float64))
-            n += len(losses)
-        return {"dev perplexity": math.exp(total / n)}
+        return {"dev perplexity": perplexity(losses for _, losses in results)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,8 @@ class LatticeTask(Task[GraphBatch]):
         if data is None:
             train, dev = synthetic_lattices()
         else:
+            if not data.is_dir():
+                raise DataError(f"{data}: expected a folder with train.txt and dev.txt")
             train = read_lattices(data / "train.txt", min_count=MIN_COUNT, like=like)
             dev = read_lattices(data / "dev.txt", like=train)
         return train.subset(slice(limit)) if limit is not None else train, dev

@@ -103,6 +103,8 @@ class ProgramTask(Task[GraphBatch]):
 
 def _files(data: Path) -> tuple[list[Path], list[Path]]:
     """Files to train on and to judge by. Raises DataError."""
+    if not data.exists():
+        raise DataError(f"{data}: there is no such folder")
     if (data / "train").is_dir() and (data / "dev").is_dir():
         return programs_below(data / "train"), programs_below(data / "dev")
     files = programs_below(data) if data.is_dir() else [data]

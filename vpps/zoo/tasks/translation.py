@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,13 +13,14 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch, GraphSet, chain_pairs, graphs_of_text, synthetic_parallel
-from vpps.data.lines import hold_out
+from vpps.data.lines import hold_out, read_lines
 from vpps.data.readers import BOUNDARY
-from vpps.data.readers.sentences import read_pairs
+from vpps.data.readers.sentences import check_parallel, read_pairs
 from vpps.errors import DataError
 from vpps.zoo.encoder_decoder import EncoderDecoder
 from vpps.zoo.task import EVALUATION_BATCH, Settings, Task, setting
 from vpps.zoo.tasks.files import Source, names_of, set_with_names
+from vpps.zoo.tasks.perplexity import perplexity
 
 MIN_COUNT = 2  # words seen once train the embedding of unknown words
 LONGEST = 100  # words of a translation
@@ -98,11 +98,7 @@ class TranslationTask(Task[GraphBatch]):
 
     def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
         """Perplexity of the target words."""
-        total, n = 0.0, 0
-        for _, losses in results:
-            total += float(losses.sum(dtype=np.float64))
-            n += len(losses)
-        return {"dev perplexity": math.exp(total / n)}
+        return {"dev perplexity": perplexity(losses for _, losses in results)}
 
     def evaluate(self, handle: vpps.Handle) -> dict[str, float]:
         """Perplexity; and BLEU of greedy translations (Papineni et al. 2002) where sacrebleu is installed."""
@@ -153,7 +149,7 @@ def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tu
         source: X. What ends in `.gz` is compressed, and the language stands before that.
 
     Raises:
-        DataError: the folder has neither.
+        DataError: the folder has neither, or the files of the only pair differ in length.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a folder with a file per language, such as train.en and train.vi")
@@ -175,5 +171,7 @@ def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tu
             f"{found}; --source says which ending is that of the source"
         )
     (first, second), *_ = pairs.values()
-    held_out = hold_out(first), hold_out(second)
-    return (held_out[0][0], held_out[1][0]), (held_out[0][1], held_out[1][1])
+    n_first, n_second = (sum(1 for _ in read_lines(path)) for path in (first, second))
+    check_parallel(first, n_first, second, n_second)
+    train, dev = hold_out(first)
+    return (train, replace(train, path=second)), (dev, replace(dev, path=second))
