@@ -151,6 +151,10 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
         ),
         G, "vertex 2 has more children than its cell 'leaf' takes",
     ),
+    "a list longer than what is gathered one by one": (
+        lambda w: w.graph.map(lambda: vpps.scatter(vpps.tanh(vpps.gather(0)) + w.b), children=CSR, state=H), G,
+        "vertex 2 has more children than its cell '<lambda>' takes, which is 1; make the vertex of another kind",
+    ),
     "three parts of CSR": (lambda w: w.node(children=(*CSR, 1)), S, "children is a tuple of 3; expected"),
     "CSR of the wrong ranks": (lambda w: w.node(children=(CSR[0], CHILDREN)), S, r"not \(5,\) and \(4, 2\)"),
     "falling offsets": (

@@ -148,6 +148,8 @@ class _Part:
                 own = own.of(self.rows)
             if vertex.gathers:
                 self.ends, self.children = own.ends, own.elements
+                if not trusted and not vertex.gathers_lists:
+                    self._check_lists(own, vertex.used)
             elif own.elements.size and int(own.elements.max()) >= 0:
                 place = int(np.argmax(own.elements >= 0))
                 self._refuse_child(int(np.searchsorted(own.ends, place, "right")) - 1, "none")
@@ -164,6 +166,16 @@ class _Part:
             self.reads_zeros = bool(np.minimum.reduce(self.children, axis=None) < 0)
         if self.ends is not None and vertex.used:  # single children of lists, which may be shorter
             self.reads_zeros = self.reads_zeros or int(np.diff(self.ends).min()) < vertex.used
+
+    def _check_lists(self, own: Lists, used: int) -> None:
+        """Raises GraphError where a list has a child behind the single ones that the cell gathers."""
+        lengths = np.diff(own.ends)
+        if not len(lengths) or int(lengths.max()) <= used:
+            return
+        beyond = (np.arange(len(own.elements)) - own.ends[:-1].repeat(lengths) >= used) & (own.elements >= 0)
+        if beyond.any():
+            place = int(np.argmax(beyond))
+            self._refuse_child(int(np.searchsorted(own.ends, place, "right")) - 1, str(used))
 
     def _refuse_child(self, row: int, takes: str) -> None:
         raise GraphError(

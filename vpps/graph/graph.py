@@ -189,7 +189,8 @@ class Graph:
                 ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
                 combination of them, and the rest of the cell reads its results; where all of a cell follows from ints
                 no rest is left. In a batch of sentences half the words are repetitions. Values are the same to the bit,
-                gradients but for rounding: they are summed before they are multiplied.
+                gradients but for rounding: they are summed before they are multiplied. Dropout still has a mask for
+                every vertex, but others than without, as vertices are numbered otherwise.
 
         Returns:
             `Rows` of n per result of the cells (a tuple where there are several), in the order of the vertices.

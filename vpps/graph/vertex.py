@@ -109,8 +109,13 @@ class Vertex:
         return any(isinstance(s, Child) for s in self.sources)
 
     @cached_property
+    def gathers_lists(self) -> bool:
+        """Whether it reads lists of children, of which there may be any number."""
+        return any(isinstance(s, Child) for s in self.lists)
+
+    @cached_property
     def used(self) -> int:
-        """How many children it reads, of a fixed number of them."""
+        """How many children it reads one by one: the first ones."""
         return 1 + max((s.number for s in self.sources if isinstance(s, Child)), default=-1)
 
     @cached_property

@@ -30,7 +30,6 @@ class Spans:
         self._type = np.array([types.index(mark[2]) if mark else -1 for mark in marks])
         self._begins = np.array([mark is not None and mark[1] in _BEGINS for mark in marks])
         self._ends = np.array([mark is not None and mark[1] in _ENDS for mark in marks])
-        self._n_types = len(types)
 
     def of(self, tags: NDArray[np.integer], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The entities of some sentences: (entities, 3), rising: first word, word behind the last, number of the type.
