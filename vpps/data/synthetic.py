@@ -15,14 +15,12 @@ The same words in another bracketing may have another label, so that counting wo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from vpps.data.chance import pick
 from vpps.data.treebank import Tree, Treebank
-
-T = TypeVar("T")
 
 N_CLASSES = 5
 LENGTHS = range(4, 25)
@@ -98,42 +96,34 @@ def _compose(left: Meaning, right: Meaning) -> Meaning:
 def _random_phrase(rng: random.Random) -> Iterator[str | None]:
     """A phrase as `compose_tree` takes it."""
 
-    def pick(choices: Sequence[T]) -> T:
-        return _pick(rng, choices)
-
-    pending: list[int | str | None] = [pick(LENGTHS)]  # the top comes first; a number is a phrase of so many words
+    pending: list[int | str | None] = [pick(rng, LENGTHS)]  # the top comes first; a number is a phrase of so many words
     while pending:
         item = pending.pop()
         if not isinstance(item, int):
             yield item
         elif item == 1:
-            yield pick(_POLAR if rng.random() < 0.45 else _NEUTRAL)
+            yield pick(rng, _POLAR if rng.random() < 0.45 else _NEUTRAL)
         elif rng.random() < 0.3:
-            pending += [None, item - 1, pick(_SCOPING)]
+            pending += [None, item - 1, pick(rng, _SCOPING)]
         elif item >= 4 and rng.random() < 0.15:
-            before = pick(range(1, item - 2))
-            pending += [None, None, item - 1 - before, pick(_CONTRAST), before]
+            before = pick(rng, range(1, item - 2))
+            pending += [None, None, item - 1 - before, pick(rng, _CONTRAST), before]
         else:
-            left = pick(range(1, item))
+            left = pick(rng, range(1, item))
             pending += [None, item - left, left]
 
 
 def _plain_sentence(rng: random.Random) -> Iterator[str | None]:
     """A sentence of `synthetic_opinions` as `compose_tree` takes it."""
-    for k in range(_pick(rng, range(2, 7))):
+    for k in range(pick(rng, range(2, 7))):
         modified = rng.random() < 0.4
         if modified:
-            yield _pick(rng, _SCOPING)
-        yield _pick(rng, _POLAR if modified or rng.random() < 0.3 else _NEUTRAL)
+            yield pick(rng, _SCOPING)
+        yield pick(rng, _POLAR if modified or rng.random() < 0.3 else _NEUTRAL)
         if modified:
             yield None
         if k:
             yield None
-
-
-def _pick(rng: random.Random, choices: Sequence[T]) -> T:
-    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
-    return choices[int(rng.random() * len(choices))]
 
 
 def compose_tree(post_order: Iterable[str | None]) -> Tree:

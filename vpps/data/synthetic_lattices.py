@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from vpps.data.chance import pick
 from vpps.data.graphset import GraphSet
 from vpps.data.readers.lattice import KINDS
 from vpps.data.vocabulary import UNK, Vocabulary
@@ -60,24 +61,19 @@ def tag_of(sentence: str, end: int, words: list[str], lexicon: Mapping[str, int]
     return 1 + (lexicon[words[0]] + marked) % (N_TAGS - 1)
 
 
-def _pick(rng: random.Random, choices: list[str] | str | range) -> str | int:
-    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
-    return choices[int(rng.random() * len(choices))]
-
-
 def _lexicon(rng: random.Random) -> dict[str, int]:
     """Words and their categories."""
     lexicon: dict[str, int] = {}
     while len(lexicon) < N_WORDS:
-        word = "".join(str(_pick(rng, ALPHABET)) for _ in range(int(_pick(rng, range(2, 5)))))
-        lexicon.setdefault(word, int(_pick(rng, range(N_TAGS - 1))))
+        word = "".join(pick(rng, ALPHABET) for _ in range(pick(rng, range(2, 5))))
+        lexicon.setdefault(word, pick(rng, range(N_TAGS - 1)))
     return lexicon
 
 
 def _sentence(rng: random.Random, words: list[str]) -> str:
-    length, sentence = int(_pick(rng, LENGTHS)), ""
+    length, sentence = pick(rng, LENGTHS), ""
     while len(sentence) < length:
-        sentence += str(_pick(rng, words if rng.random() < 0.4 else ALPHABET))
+        sentence += pick(rng, words if rng.random() < 0.4 else ALPHABET)
     return sentence[:length]
 
 

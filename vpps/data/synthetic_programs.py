@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from vpps.data.chance import pick
 from vpps.data.graphset import GraphSet
 from vpps.data.readers.programs import KINDS
 from vpps.data.vocabulary import UNK, Vocabulary
@@ -63,18 +64,15 @@ def result_of(program: Program) -> int:
 
 
 def _program(rng: random.Random) -> Program:
-    def pick(choices: Sequence[int]) -> int:
-        # Of all the methods of Random, Python promises for random() alone that its numbers never change.
-        return choices[int(rng.random() * len(choices))]
-
     program: Program = [(str(sign), []) for sign in SIGNS]
     unread = set(range(len(SIGNS)))
     names = list(FUNCTIONS)
-    for _ in range(pick(CALLS)):
-        name = names[pick(range(len(names)))]
+    for _ in range(pick(rng, CALLS)):
+        name = names[pick(rng, range(len(names)))]
         everything = range(len(program))
         arguments = [
-            pick(sorted(unread) if rng.random() < 0.6 else everything) for _ in range(pick(FUNCTIONS[name][1]))
+            pick(rng, sorted(unread) if rng.random() < 0.6 else everything)
+            for _ in range(pick(rng, FUNCTIONS[name][1]))
         ]
         unread = unread - set(arguments) | {len(program)}
         program.append((name, arguments))

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TypeVar
 
-T = TypeVar("T")
+from vpps.data.chance import pick
 
 Token = tuple[str, str]
 """A word and its tag."""
@@ -57,37 +56,32 @@ def synthetic_sentences(
 
 
 def _sentence(rng: random.Random, coined: bool) -> list[Token]:
-    length = _pick(rng, LENGTHS)
+    length = pick(rng, LENGTHS)
     tokens: list[Token] = []
     while len(tokens) < length:
         if rng.random() < 0.4:
             tokens += _name(rng, coined)
-        tokens.append((_pick(rng, _FILLERS), "O"))  # so that no two names are neighbours
+        tokens.append((pick(rng, _FILLERS), "O"))  # so that no two names are neighbours
     return tokens
 
 
 def _name(rng: random.Random, coined: bool) -> list[Token]:
     """A name and its cue."""
     if coined and rng.random() < 1 / 3:
-        kind = _pick(rng, tuple(_ENDINGS))
-        stem = "".join(_pick(rng, _SYLLABLES) for _ in range(_pick(rng, range(2, 5))))
-        return [(stem + _pick(rng, _ENDINGS[kind]), f"I-{kind}")]
-    name = [_pick(rng, _NAMES) for _ in range(_pick(rng, range(1, 4)))]
-    place = [_pick(rng, _PLACES), *(("the", _pick(rng, _ADJECTIVES)) if rng.random() < 0.5 else ())]
+        kind = pick(rng, tuple(_ENDINGS))
+        stem = "".join(pick(rng, _SYLLABLES) for _ in range(pick(rng, range(2, 5))))
+        return [(stem + pick(rng, _ENDINGS[kind]), f"I-{kind}")]
+    name = [pick(rng, _NAMES) for _ in range(pick(rng, range(1, 4)))]
+    place = [pick(rng, _PLACES), *(("the", pick(rng, _ADJECTIVES)) if rng.random() < 0.5 else ())]
     cue = rng.random()
     if cue < 0.2:
-        return _tagged([_pick(rng, _TITLES)], name, "PER")
+        return _tagged([pick(rng, _TITLES)], name, "PER")
     if cue < 0.4:
-        return _tagged([], name, "PER", [_pick(rng, _SPEECH)])
+        return _tagged([], name, "PER", [pick(rng, _SPEECH)])
     if cue < 0.7:
         return _tagged(place, name, "LOC")
-    return _tagged(place if rng.random() < 0.5 else [], name, "ORG", [_pick(rng, _COMPANIES)])
+    return _tagged(place if rng.random() < 0.5 else [], name, "ORG", [pick(rng, _COMPANIES)])
 
 
 def _tagged(before: Sequence[str], name: Sequence[str], kind: str, behind: Sequence[str] = ()) -> list[Token]:
     return [(word, "O") for word in before] + [(word, f"I-{kind}") for word in name] + [(word, "O") for word in behind]
-
-
-def _pick(rng: random.Random, choices: Sequence[T]) -> T:
-    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
-    return choices[int(rng.random() * len(choices))]

@@ -17,6 +17,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+from vpps.data.chance import pick
+
 DETERMINERS = ("this every a one".split(), "these all some many".split())
 NOUNS = "author critic actor pilot baker doctor lawyer painter singer farmer teacher sailor".split()
 _VERBS = "sleep laugh wait sing run smile arrive listen".split()
@@ -45,30 +47,25 @@ def synthetic_text(
     return train, dev
 
 
-def _pick(rng: random.Random, choices: Sequence[str]) -> str:
-    # Of all the methods of Random, Python promises for random() alone that its numbers never change.
-    return choices[int(rng.random() * len(choices))]
-
-
 def _sentence(rng: random.Random, depth: int) -> Iterator[str]:
     plural = rng.random() < 0.5
     yield from _phrase(rng, plural, depth)
     yield _verb(rng, _VERBS, plural)
     if rng.random() < 0.4:
-        yield _pick(rng, _ADVERBS)
+        yield pick(rng, _ADVERBS)
 
 
 def _phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
-    yield _pick(rng, DETERMINERS[plural])
+    yield pick(rng, DETERMINERS[plural])
     if rng.random() < 0.4:
-        yield _pick(rng, ADJECTIVES)
-    noun = _pick(rng, NOUNS)
+        yield pick(rng, ADJECTIVES)
+    noun = pick(rng, NOUNS)
     yield noun + "s" if plural else noun
     if not depth or rng.random() < 0.4:
         return
     other = rng.random() < 0.5
     if rng.random() < 0.5:
-        yield _pick(rng, _PREPOSITIONS)
+        yield pick(rng, _PREPOSITIONS)
         yield from _phrase(rng, other, depth - 1)
     else:
         yield "that"
@@ -77,5 +74,5 @@ def _phrase(rng: random.Random, plural: bool, depth: int) -> Iterator[str]:
 
 
 def _verb(rng: random.Random, verbs: Sequence[str], plural: bool) -> str:
-    verb = _pick(rng, verbs)
+    verb = pick(rng, verbs)
     return verb if plural else verb + "s"
