@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 import subprocess
 import sys
@@ -14,7 +16,9 @@ import vpps
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-PROGRAM, OF_BATCHES = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+PROGRAM, OF_BATCHES, OWN_TASK, PREDICTIONS = re.findall(
+    r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE
+)
 
 # What the second program takes for granted: a file, a model, cells, a handle.
 BEFORE = """
@@ -57,6 +61,52 @@ def test_the_example_trains(tmp_path: Path) -> None:
     *losses, probabilities = run.stdout.splitlines()
     assert float(losses[-1].split()[1]) < 0.1 * float(losses[0].split()[1])
     assert probabilities.startswith("[1. ")
+
+
+def write_expressions(path: Path, n: int, seed: int) -> None:
+    """Sums and products of digits, a tree a line, and their values modulo 5."""
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(n):
+        kind: list[str] = []
+        children: list[list[int]] = []
+        digits: list[int | None] = []
+        signs: list[str | None] = []
+        values: list[int] = []
+        for _ in range(rng.randint(1, 4)):  # digits, then signs between the first and the next one
+            kind, children = [*kind, "num"], [*children, []]
+            digits, signs = [*digits, rng.randrange(10)], [*signs, None]
+            values.append(digits[-1] or 0)
+        top = 0
+        for other in range(1, len(values)):
+            sign = rng.choice("+*")
+            kind, children = [*kind, "op"], [*children, [top, other]]
+            digits, signs = [*digits, None], [*signs, sign]
+            values.append(values[top] + values[other] if sign == "+" else values[top] * values[other])
+            top = len(values) - 1
+        columns = {"digit": digits, "op": signs}
+        line = {"kind": kind, "children": children, "columns": columns, "graph": {"value": values[-1] % 5}}
+        lines.append(json.dumps(line))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.cpu
+def test_the_own_model_trains_and_predicts(tmp_path: Path) -> None:
+    def python(*arguments: str) -> str:
+        run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    write_expressions(tmp_path / "train.jsonl", 2000, seed=1)
+    write_expressions(tmp_path / "dev.jsonl", 200, seed=2)
+    convert = ["-c", "from vpps.cli.data import main; main()", "convert", "jsonl"]
+    python(*convert, "train.jsonl", "train.graphs", "--fixed")
+    python(*convert, "dev.jsonl", "dev.graphs", "--fixed", "--like", "train.graphs")
+    (tmp_path / "calc.py").write_text(OWN_TASK, encoding="utf-8")
+    lines = python("calc.py", "--data", ".", "--checkpoint", "my.run", "--patience", "3").splitlines()
+    assert [float(line.split("dev accuracy ")[1].split()[0]) for line in lines[1:]][-1] > 0.3  # a fifth by chance
+    shown = python("-c", "import vpps\nfrom calc import Calc\n" + PREDICTIONS)
+    assert len(shown.splitlines()) >= 4  # of 200 expressions in batches of 64
 
 
 @pytest.mark.host

@@ -670,7 +670,9 @@ class Handle:
         if not isinstance(graph, Graph):
             raise GraphError(f"{what}: expected a vpps.Graph, got {graph!r}")
         if not len(graph):
-            raise GraphError(f"{what}: the graph is empty: nothing was recorded on it")
+            raise GraphError(
+                f"{what}: the graph is empty: nothing was recorded on it; is it another one than the expressions'?"
+            )
         self._check_begun()
         if self._arrange(graph) or self._planner is None or not self._residency.is_ready(accumulate):
             self._bind(accumulate)

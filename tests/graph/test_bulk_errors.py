@@ -237,7 +237,7 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
         lambda w: w.graph.map(
             [w.leaf, lambda a, b: vpps.sum(a)], kind=KIND, children=CSR, inputs={"word": WORDS}
         ),
-        G, "so they are lists of what children give, which is 1 results",
+        G, r"so they are lists of what children give, one per result: take 1 such arguments, or .* --fixed",
     ),
     "nothing tells the state": (lambda w: w.single(lambda a, b: vpps.tanh(a)), T, "declare it: graph.map.*state="),
     "declared otherwise": (

@@ -43,8 +43,8 @@ class SavedRun:
         model.save(path, metadata={_KEY: json.dumps(kept, default=str)})
 
     @classmethod
-    def load(cls, path: Path, task: str) -> SavedRun:
-        """Reads the run of `task` that a checkpoint holds.
+    def load(cls, path: Path, task: str | None) -> SavedRun:
+        """Reads the run of `task`, or of any, that a checkpoint holds.
 
         Raises:
             CheckpointError: the file is missing or damaged, or was not written by this command.
@@ -59,7 +59,7 @@ class SavedRun:
                 f"{path}: was written by another version of vpps-train; restore its weights in Python, with "
                 "Model.restore, or train anew"
             ) from None
-        if run.task != task:
+        if task is not None and run.task != task:
             raise CheckpointError(f"{path}: is a run of `vpps-train {run.task}`, not of {task}")
         return run
 

@@ -14,8 +14,8 @@ import typer
 
 from vpps.cli import loop
 from vpps.cli.options import OptimizerName, TrainOptions, learning_rate
-from vpps.cli.saved_run import resolve
-from vpps.errors import ModelError
+from vpps.cli.saved_run import SavedRun, resolve
+from vpps.errors import CheckpointError, ModelError
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
@@ -63,7 +63,7 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
         default = task.training.get(option.name, option.default)
         parameters.append(_keyword(option.name, default, hints[option.name]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__doc__ = inspect.getdoc(task)
+    command.__doc__ = (inspect.getdoc(task) or "").partition("\n\nAttributes:")[0]  # of the class, no matter of users
     return command
 
 
@@ -105,6 +105,32 @@ for _task in TASKS.values():
 def main() -> None:
     """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
     app()
+
+
+def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]:
+    """The task that `vpps-train --checkpoint` kept, its data read and its weights restored; for predictions:
+
+        task = load_run("my.run.best")
+        with vpps.Handle(task.model, train=False) as handle:
+            for batch, values in task.results(handle, task.dev): ...
+
+    Args:
+        path: the checkpoint, or the best model beside it.
+        task: of one's own; by default that of `vpps-train` which the checkpoint names.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, was not written by vpps-train, or is of another task.
+        DataError: the data is not there any more.
+    """
+    run = SavedRun.load(Path(path), None if task is None else task.name)
+    if task is None and run.task not in TASKS:
+        raise CheckpointError(f"{path}: is a run of {run.task!r}, a task of your own: load_run(path, ItsClass)")
+    kind = task or TASKS[run.task]
+    types = get_type_hints(kind.settings_type)
+    names = {field.name for field in fields(kind.settings_type)} & run.settings.keys()
+    made = kind(kind.settings_type(**{name: _as(types[name], run.settings[name]) for name in names}), run.state)
+    made.model.restore(path)
+    return made
 
 
 def main_of(task: type[Task[Any]]) -> None:

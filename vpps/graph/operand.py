@@ -201,7 +201,8 @@ class Index(Operand):
     def _refuse(self, *unused: Any) -> Any:
         raise TraceError(
             f"{self!r} is data of each vertex, not a Python int: only vpps.lookup, cross_entropy, hinge and pick can "
-            "use it. A value that is the same for all vertices belongs in a keyword-only argument"
+            "use it. To compute something else for some values write a cell for each, which `kind` of graph.map "
+            "chooses; a value that is the same for all vertices belongs in a keyword-only argument"
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __matmul__ = _refuse
@@ -268,7 +269,7 @@ def common_owner(operands: Sequence[Any], what: str) -> Recorder:
     """
     owner = _owner(running.current, operands, what)
     if owner is None:
-        hint = "use graph.call(f, ...)"
+        hint = "use graph.call(f, ...), or graph.lookup(table, i) for a row of a table"
         if any(isinstance(x, list | tuple) or hasattr(x, "dtype") for x in operands):
             hint = "bring data into a graph with graph.input(array)"
         raise GraphError(f"{shown(what)}: no operand is an expression, so the graph is unknown; {hint}")

@@ -490,7 +490,8 @@ def _children_of(
             return [(CSR, o) for o in range(n)]
         raise GraphError(
             f"cell {cell.name!r}: {', '.join(free)} are no inputs of the map, so they are lists of what children give, "
-            f"which is {n} results; take {n} such arguments"
+            f"one per result: take {n} such arguments, or child k by vpps.gather(k). For an argument per child make "
+            "children a table: vpps-data convert --fixed, or lists=False of a reader"
         )
     used, rest = (arity, 0) if takes_all else divmod(len(free), n) if n else (0, 1)
     if rest or used > arity:

@@ -8,10 +8,6 @@ from vpps.nn.lstm import LSTM
 from vpps.nn.tree_gru import NaryTreeGRU
 from vpps.nn.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 
-__all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
-__all__ = ["LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
-__all__ = ["GRU", "LSTM", "MLP", "ChildSumTreeLSTM", "Linear", "NaryTreeGRU", "NaryTreeLSTM", "attend"]
-__all__ = ["LSTM", "MLP", "BiLSTM", "ChildSumTreeLSTM", "Linear", "NaryTreeLSTM", "attend"]
 __all__ = [
     "GRU",
     "LSTM",

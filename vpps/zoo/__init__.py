@@ -9,6 +9,7 @@ from vpps.zoo.lattice_lstm import LatticeLSTM
 from vpps.zoo.mv_rnn import MVRNNSentiment
 from vpps.zoo.program_gru import ProgramGRU
 from vpps.zoo.rvnn import RvNNSentiment
+from vpps.zoo.task import Settings, Task, setting
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 from vpps.zoo.tree_fc import TreeFC
@@ -28,10 +29,13 @@ __all__ = [
     "MVRNNSentiment",
     "ProgramGRU",
     "RvNNSentiment",
+    "Settings",
     "TDLSTMSentiment",
     "TDRNNSentiment",
+    "Task",
     "TreeFC",
     "TreeGRUSentiment",
     "TreeLSTMSentiment",
     "TwoTypeTreeLSTMSentiment",
+    "setting",
 ]

@@ -78,7 +78,7 @@ class Task(ABC, Generic[Batch]):
     network: Any
     train: Examples[Batch]
     dev: Examples[Batch]
-    unit: str
+    unit: str = "example"
 
     @abstractmethod
     def __init__(self, settings: Any, state: Mapping[str, Any] | None = None) -> None:

@@ -47,6 +47,16 @@ def test_example_of_the_documentation(tmp_path: Path) -> None:
     assert graph["rating"].tolist() == [4.5]
 
 
+def test_a_column_that_is_null_in_a_whole_line_is_of_the_type_of_the_others(tmp_path: Path) -> None:
+    def line(word: str | None, label: int | None) -> dict[str, Any]:
+        return {"children": [[]], "columns": {"word": [word], "label": [label], "unused": [None]}}
+
+    graphs = read(tmp_path, line(None, 4), line("good", None), line(None, 2))
+    assert graphs[:]["word"].tolist() == [-1, graphs.vocabularies["word"]["good"], -1]
+    assert graphs[:]["label"].tolist() == [4, -1, 2]
+    assert graphs[:]["unused"].tolist() == [-1, -1, -1]
+
+
 @pytest.mark.parametrize("as_edges", [False, True])
 @examples
 @given(data=st.data())

@@ -10,7 +10,8 @@
 - `children`: what every vertex reads, in its order; null or -1 is no child. Instead `edges` may say the same, pairs
   `[parent, child]`: the children of a vertex are in the order of its pairs. Then the number of vertices is `vertices`,
   where neither `kind` nor a column tells it.
-- `kind` (optional): a name per vertex.
+- `kind` (optional): a name per vertex. Kinds are numbered as they first appear (`set.kinds`; `--like` takes the
+  numbers of another file): give `graph.map` its cells in that order.
 - `columns` (optional): per column a value per vertex. Integers become int32, numbers float32, lists of numbers rows of
   a matrix, strings numbers of words in a vocabulary (or of classes); null is -1 among integers and strings.
 - `graph` (optional): columns with one value for the graph.
@@ -36,6 +37,7 @@ from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
 _FIELDS = ("children", "edges", "vertices", "kind", "columns", "graph")
+NOTHING = "nothing but null"
 _INT32 = np.iinfo(np.int32)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -71,7 +73,8 @@ def read_jsonl(
 
     def array(column: _Column) -> NDArray[Any]:
         if column.kind != "strings":
-            return np.array(column.values, np.int32 if column.kind == "integers" else np.float64)
+            values = [-1 if x is None else x for x in column.values]
+            return np.array(values, np.int32 if column.kind in ("integers", NOTHING) else np.float64)
         numbers = np.full(len(column.values), -1, np.int32)
         there = np.array([x is not None for x in column.values])
         strings = [x for x in column.values if x is not None]
@@ -239,16 +242,22 @@ class _Line:
         for name, values in given.items():
             kind = self.type_of(name, values)
             column = known.setdefault(name, _Column(name, kind, self.source))
+            if column.kind == NOTHING and kind in ("integers", "strings"):  # the first line that tells
+                column.kind, column.first = kind, self.source
+            elif kind == NOTHING and column.kind in ("integers", "strings"):
+                kind = column.kind
             if {kind, column.kind} == {"integers", "numbers"}:
                 kind = column.kind = "numbers"
             if kind != column.kind:
                 self.fail(f"{name!r} holds {kind}, in {column.first} {column.kind}")
-            column.values += [-1 if x is None else x for x in values] if kind == "integers" else values
+            column.values += values
             column.lines.append((self.source, len(values)))
 
     def type_of(self, name: str, values: list[Any]) -> str:
         """What a line has in a column."""
         types = {type(x) for x in values}
+        if types == {type(None)}:
+            return NOTHING
         if types <= {str, type(None)} and str in types:
             return "strings"
         if types <= {int, bool, type(None)}:
