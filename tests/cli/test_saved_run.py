@@ -16,9 +16,9 @@ import vpps
 from tests.cli.program import contents, epochs, vpps_train
 from vpps.cli.options import LEARNING_RATES, OptimizerName
 from vpps.cli.saved_run import best_of
-from vpps.cli.train import command_of
+from vpps.cli.train import command_of, load_run
 from vpps.data import synthetic_treebank
-from vpps.errors import ModelError
+from vpps.errors import CheckpointError, ModelError
 from vpps.zoo.task import setting
 from vpps.zoo.tasks import TASKS
 from vpps.zoo.tasks.sentiment import TreeLSTMTask, WordTreeSettings
@@ -255,3 +255,19 @@ class TestOwnTask:
 
         with pytest.raises(ModelError, match="setting 'layers' has no default; write layers: "):
             command_of(Task)
+
+
+class TestLoadRun:
+    def test_predicts_as_the_run_that_was_kept(self, run: Path) -> None:
+        train(checkpoint=run, seed=5)
+        task = load_run(run)
+        with vpps.Handle(task.model, train=False) as handle:
+            scores = task.scores(task.results(handle, task.dev))
+        assert isinstance(task, TreeLSTMTask)
+        assert (task.settings.hidden, task.settings.seed) == (8, 5)
+        assert scores["dev root accuracy"] == kept(run)["best"]["score"]
+
+    def test_of_another_task_is_refused(self, run: Path) -> None:
+        train(checkpoint=run)
+        with pytest.raises(CheckpointError, match="is a run of `vpps-train tree-lstm`, not of rvnn"):
+            load_run(run, TASKS["rvnn"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import vpps
-from tests.comparison import assert_agrees_with_reference
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
 from tests.zoo.cases import CASES, Case, every_case
+from vpps.reference import Reference, weights_of
 from vpps.zoo.tasks import TASKS
 
 
@@ -24,3 +25,19 @@ def test_cpu(case: Case) -> None:
     loss = task.loss(graph, batch) * (1 / len(batch))
     outputs = task.outputs(graph, batch)
     assert_agrees_with_reference(task.model, graph, loss, list(outputs)[:50], vp_counts=(1, 3))
+
+
+@pytest.mark.simt
+@every_case
+def test_simt(case: Case) -> None:
+    """The CUDA kernel under emulation, which looks for races; where PyTorch is, test_against_torch.py does more."""
+    task = case.make()
+    graph = vpps.Graph()
+    loss = task.loss(graph, task.train[:2])
+    reference = Reference(graph, weights_of(task.model))
+    expected = reference.backward(loss)
+    with vpps.Handle(task.model, target="simt") as handle:
+        got, gradients = handle.gradients(graph, loss)
+    assert got == pytest.approx(float(reference.value(loss)), rel=FORWARD_TOLERANCE)
+    for name, gradient in gradients.items():
+        assert relative_error(gradient, expected[name]) <= GRADIENT_TOLERANCE, name
