@@ -234,7 +234,7 @@ def test_first_of_fixed_children_and_the_others(model: vpps.Model) -> None:
     x = graph.rows(X)
 
     def sliced() -> None:
-        (right,) = vpps.gather(start=1)
+        (right,) = vpps.gather(start=np.int64(1))
         vpps.scatter(vpps.tanh(vpps.gather(0) * b + right + vpps.pull()))
 
     def plain(left: Any, right: Any, x: Any) -> Any:

@@ -20,6 +20,7 @@ from vpps.graph.operand import Expression, running, tracing
 from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector
 from vpps.model import Parameter
 from vpps.ops import Shape
+from vpps.values import as_index
 
 CSR = -1
 """In place of an arity: every vertex has a list of children."""
@@ -211,16 +212,16 @@ class VertexTrace(Trace):
         if k is not None and start:
             raise GraphError(f"{self.describe()}: gather({k!r}, start={start!r}): one child or a list, not both")
         csr = self._arity == CSR
-        number = start if k is None else k
+        number = as_index(start if k is None else k)
         most = sys.maxsize if csr else self._arity - (k is not None)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
+        if number is None or not 0 <= number <= most:
             there = "are counted from 0" if csr else f"has {self._arity} columns, 0 to {self._arity - 1}"
             raise GraphError(f"{self.describe()}: {asked}: children {there}")
         if k is not None:
-            return self._results_of(k)
+            return self._results_of(number)
         if csr:
-            return self._results_of(CSR, start)
-        return [self._results_of(i) for i in range(start, self._arity)]
+            return self._results_of(CSR, number)
+        return [self._results_of(i) for i in range(number, self._arity)]
 
     def _results_of(self, number: int, start: int = 0) -> Any:
         if self._state is None:
