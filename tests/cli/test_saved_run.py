@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -151,6 +152,18 @@ class TestStopping:
         code, out, _ = vpps_train("tree-lstm", "--resume", checkpoint=run, patience=4, epochs=6)
         assert code == 0
         assert kept(best_of(run))["epoch"] == 6
+
+    def test_a_score_that_is_no_number_is_no_better(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scores = iter([math.nan, math.nan, 0.1, math.nan, math.nan])
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": next(scores)})
+        options = {"patience": 2, "limit": 16, **SMALL}
+        code, out, _ = vpps_train("tree-lstm", epochs=9, checkpoint=run, **options)
+        assert code == 0
+        assert [line.split()[1] for line in out.splitlines()[1:-1]] == [f"{k}/9" for k in range(1, 6)]
+        assert kept(run)["best"] == {"lower_is_better": False, "score": 0.1, "epoch": 3}
+        monkeypatch.setattr(TreeLSTMTask, "evaluate", lambda task, handle: {"dev score": math.nan})
+        code, out, _ = vpps_train("tree-lstm", epochs=9, **options)
+        assert len(out.splitlines()) == 5  # a heading, three epochs, why it stops
 
     def test_lower_is_better_where_the_task_says_so(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = iter([9.0, 7.0, 8.0])

@@ -84,7 +84,7 @@ class Best:
     def see(self, score: float, epoch: int) -> bool:
         """Takes note of an epoch's score; returns whether it is the best one."""
         better = score < self.score if self.lower_is_better else score > self.score
-        if better or math.isnan(self.score):
+        if better or not self.epoch or (math.isnan(self.score) and not math.isnan(score)):
             self.score, self.epoch = score, epoch
             return True
         return False
