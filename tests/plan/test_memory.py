@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -119,9 +121,10 @@ def test_training_uses_the_memory_of_a_step_again() -> None:
         graph, states = net.chain(length)
         plan = planner.plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
         floats.append(batch_floats(planner, plan))
-    # A step and its word: three slabs that weight gradients or the user read, two from forward to backward, three
-    # gradients for the end. Two that are gone after its backward, and the word's gradient, lie where others were.
-    assert (floats[1] - floats[0]) / 90 == (3 + 2 + 3) * H
+    # A step and its word: three slabs that weight gradients or the user read, two from forward to backward, two
+    # gradients for the end. Two that are gone after its backward, that of the state before, which is gone two steps
+    # later, and the word's gradient lie where others were.
+    assert (floats[1] - floats[0]) / 90 == (3 + 2 + 2) * H
 
 
 def test_slabs_live_as_long_as_they_are_read() -> None:
@@ -131,7 +134,7 @@ def test_slabs_live_as_long_as_they_are_read() -> None:
     groups = net.planner().templates(cell).slab_groups(training=True)
     # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
     across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
-    expected = [across, kept, across, kept, scratch, late, scratch, late, late]
+    expected = [across, kept, across, kept, scratch, late, scratch, late, Life.HANDED_BACK]
     assert [groups.groups[k].life for k in groups.group_of] == expected
     groups = net.planner().templates(cell).slab_groups(training=False)
     assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
@@ -153,7 +156,14 @@ def test_a_value_that_dies_before_its_last_reader_is_found(vps: int, monkeypatch
 
 @pytest.mark.parametrize("vps", [1, 2])
 @pytest.mark.parametrize(
-    "right, wrong", [(Life.ACROSS, Life.SCRATCH), (Life.LATE, Life.SCRATCH), (Life.KEPT, Life.ACROSS)]
+    "right, wrong",
+    [
+        (Life.ACROSS, Life.SCRATCH),
+        (Life.LATE, Life.SCRATCH),
+        (Life.KEPT, Life.ACROSS),
+        (Life.LATE, Life.HANDED_BACK),
+        (Life.HANDED_BACK, Life.SCRATCH),
+    ],
 )
 def test_a_slab_that_lives_too_short_is_found(
     right: Life, wrong: Life, vps: int, monkeypatch: pytest.MonkeyPatch
@@ -163,8 +173,8 @@ def test_a_slab_that_lives_too_short_is_found(
     loss = vpps.sum(states[-1])
     lives = memory._lives_in_training
 
-    def shorter(lowered: LoweredCell) -> list[Life]:
-        return [wrong if life is right else life for life in lives(lowered)]
+    def shorter(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
+        return [wrong if life is right else life for life in lives(lowered, read_by_steps)]
 
     monkeypatch.setattr(memory, "_lives_in_training", shorter)
     plan = net.planner(vps).plan_training(graph, loss, Update(vpps.SGD(0.1), 1, 1, None), 0)

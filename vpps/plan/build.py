@@ -21,7 +21,7 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Held
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
-from vpps.plan.instr import Beside, BesideGradient, Data, Elements, Instr, Offsets, RandomKey, Uses
+from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Offsets, RandomKey, Uses
 from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching
@@ -238,7 +238,7 @@ class Build:
         """A plan with backward, gradients and update."""
         end = EndOfLaunch(self.writer, self.distribution, self.blocks, update, self.held, keep)
         if self.grouping is None:
-            self.memory.for_training()
+            self.memory.for_training(len(self.addresses))
         else:
             self.memory.for_training_in_groups()
         end.take_memory(self.memory)
@@ -367,7 +367,7 @@ class Build:
         rows: list[Ints] = [np.array([ONE])]
         for block in self.blocks:
             for key, view in block.cell.handed_back if block.n_needed else []:
-                domain = 0 if not isinstance(key, Elements) else block.cell.cell.list_domains[key.position]
+                domain = block.cell.domain_read(key)
                 n = block.needed_rows(domain)
                 values.append(block.values_read(key)[:n])
                 rows.append(block.row_addresses(view, domain)[:n])

@@ -2,7 +2,8 @@
 
 The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each of
 them. `Life` says from which period to which a slab holds something. Training looks at whole blocks, which costs the
-host next to nothing; inference gives values back step by step: a long chain needs no more memory than a short one.
+host next to nothing, but for gradients that are handed back; these, and values in inference, give way step by step: a
+long chain needs no more memory for them than a short one.
 
 Groups of virtual processors do not wait for each other at the end of a stage, so each has memory of its own for what it
 gives back; training then keeps the rest to the end.
@@ -32,10 +33,11 @@ class Life(Enum):
 
     KEPT = auto()  # to after the launch; in training values of vertices, and what else weight gradients read
     ACROSS = auto()  # training: from the block's first step to its backward, the last step of backward
-    LATE = auto()  # training: from the first step of backward to the end; gradients handed back or read at the end
+    LATE = auto()  # training: from the first step of backward to the end; gradients that are read at the end
     SCRATCH = auto()  # one step; all steps use the same memory, which is that of the largest
     FORWARD = auto()  # training: likewise, of forward: what backward does not read
     PASSED_ON = auto()  # inference: rows of a step, until the last stage that reads one of them
+    HANDED_BACK = auto()  # training: likewise, gradients of arguments, and one stage more
 
 
 # Floats between slabs that lie side by side. A tail runs along all of them at once; were they whole pages apart, their
@@ -43,6 +45,7 @@ class Life(Enum):
 STAGGER = 5 * ALIGN
 
 WHOLE = (Life.KEPT, Life.ACROSS, Life.LATE)
+REUSED = (Life.SCRATCH, Life.FORWARD)  # in training: by all steps
 NEVER = (0, -1)  # first and last period
 
 
@@ -62,6 +65,10 @@ class Group(NamedTuple):
 class SlabGroups:
     """The slabs of a cell by their lives.
 
+    Args:
+        read_whole: in inference, slabs that another part of the cell reads in one step.
+        read_by_steps: in training, slabs whose gradients of arguments only steps of backward read, through index lists.
+
     Attributes:
         of_life: numbers of the groups of each life.
         group_of: number of each slab's group.
@@ -71,9 +78,15 @@ class SlabGroups:
         places: group, floats before and stagger for each slab, as ints.
     """
 
-    def __init__(self, lowered: LoweredCell, training: bool, read_whole: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        lowered: LoweredCell,
+        training: bool,
+        read_whole: Collection[int] = (),
+        read_by_steps: Collection[int] = (),
+    ) -> None:
         slabs = lowered.slabs if training else lowered.slabs[: lowered.n_forward_slabs]
-        lives = _lives_in_training(lowered) if training else _lives_in_inference(lowered, read_whole)
+        lives = _lives_in_training(lowered, read_by_steps) if training else _lives_in_inference(lowered, read_whole)
         members: dict[object, list[int]] = {}
         for i, (life, slab) in enumerate(zip(lives, slabs, strict=True)):
             # What is passed on dies when its own last reader has run.
@@ -105,10 +118,11 @@ def _lives_in_inference(lowered: LoweredCell, read_whole: Collection[int]) -> li
     return lives
 
 
-def _lives_in_training(lowered: LoweredCell) -> list[Life]:
+def _lives_in_training(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
     forward = {v.slab for i in lowered.forward for _, v in i.views()}
+    handed_back = {v.slab for _, v in lowered.arguments}.intersection(read_by_steps)
     late = {v.slab for g in lowered.parameter_gradients for _, v in g.instr.views()}
-    late |= {g.view.slab for g in lowered.table_gradients} | {v.slab for _, v in lowered.arguments}
+    late |= {g.view.slab for g in lowered.table_gradients} | {v.slab for _, v in lowered.arguments} - handed_back
     if lowered.input_gradient is not None:
         late.add(lowered.input_gradient.slab)
     outputs = {v.slab for v in lowered.outputs}
@@ -119,7 +133,7 @@ def _lives_in_training(lowered: LoweredCell) -> list[Life]:
             across = Life.ACROSS if i in backward else Life.FORWARD
             lives.append(Life.KEPT if i in outputs or i in late else across)
         else:
-            lives.append(Life.LATE if i in late else Life.SCRATCH)
+            lives.append(Life.LATE if i in late else Life.HANDED_BACK if i in handed_back else Life.SCRATCH)
     return lives
 
 
@@ -227,6 +241,31 @@ class BlockMemory:
             if mine:
                 self.take_scratch_of(arena, mine, [self.stages[s] for s in mine], Life.FORWARD)
 
+    def take_handed_back(self, arena: Arena, group: int, periods: Sequence[int], until: Sequence[int]) -> None:
+        """Memory for what steps hand back, given the period of each, of which the last one is the present, and the last
+        period that it is there. Steps use memory again, that of the largest first."""
+        rows, room = self._rows[group], self._room[group]
+        slots: list[int] = []  # rows that they have room for
+        taken: list[tuple[int, int]] = []  # heap of (last period, slot)
+        idle: list[tuple[int, int]] = []  # heap of (-rows, slot)
+        slot_of = [0] * len(periods)
+        for step in reversed(range(len(periods))):
+            while taken and taken[0][0] < periods[step]:
+                slot = heappop(taken)[1]
+                heappush(idle, (-slots[slot], slot))
+            if idle:
+                slot = slot_of[step] = heappop(idle)[1]
+                slots[slot] = max(slots[slot], rows[step])
+            else:
+                slot_of[step] = len(slots)
+                slots.append(rows[step])
+            heappush(taken, (until[step], slot_of[step]))
+        last = max(until)
+        at = [arena.take(self.groups.groups[group].floats(n), last) for n in slots]
+        for step, slot in enumerate(slot_of):
+            self._at[group][step], room[step] = at[slot], slots[slot]
+            self._lives[group][step] = periods[step], until[step]
+
     def take_passed_on(self, arena: Arena, group: int, step: int, last: int) -> None:
         """Memory for what a step, whose period is the present one, passes on until period `last`."""
         self._at[group][step] = arena.take(self.groups.groups[group].floats(self._rows[group][step]), last)
@@ -285,8 +324,8 @@ class SlabMemory:
         """The last period. What lives until then is still there after the launch."""
         return 2 * self.top + 2
 
-    def for_training(self) -> None:
-        """Values of all vertices are kept."""
+    def for_training(self, n_values: int) -> None:
+        """Values of all vertices are kept; `n_values` is how many the graph has."""
         arena, end = self.arena, self.end
         self.made = [BlockMemory(b, b.cell.slab_groups(training=True)) for b in self.blocks]
         for m in self.made:
@@ -299,12 +338,48 @@ class SlabMemory:
             )
             m.take_forward(arena, range(len(m.stages)))
         run_backward = [m for m in self.made if m.n_backward]
+        executed, producers = self._backward_of_values(run_backward, n_values)
         for m in sorted(run_backward, key=lambda m: m.stages[m.n_backward - 1], reverse=True):
             periods = [self.backward(stage) for stage in m.stages[: m.n_backward]]  # the last step comes first
             arena.begin(periods[-1])
             m.take_whole(arena, Life.LATE, periods[-1], end)
+            for group, until in self._handed_back_until(m, executed, producers).items():
+                m.take_handed_back(arena, group, periods, until)
             m.take_scratch(arena, periods)
         self._settle()
+
+    def _backward_of_values(self, run_backward: Sequence[BlockMemory], n_values: int) -> tuple[Ints, Ints]:
+        """The stages in which anything runs backward, in order; for each value that of its producer, or one beyond."""
+        of_value = np.full(n_values, self.top + 1, np.int64)
+        stages = []
+        for m in run_backward:
+            b = m.block
+            if b.cell.backward:
+                stages.append(b.step_stage[: m.n_backward])
+                of_row = np.repeat(b.step_stage, b.count[:, 0])
+                for ids in b.arrays.values:
+                    of_value[ids[b.order]] = of_row
+        return np.unique(np.concatenate(stages)) if stages else of_value[:0], of_value
+
+    def _handed_back_until(self, m: BlockMemory, executed: Ints, producers: Ints) -> dict[int, list[int]]:
+        """For each group of slabs that is handed back, by step, the last period that it is there: one more than it is
+        read. Steps may follow each other with no barrier between, but not three of them (`CellTemplates.slab_groups`).
+        """
+        b, n = m.block, m.n_backward
+        found: dict[int, Ints] = {}  # the stage that reads it last: backward, the lowest one
+        for key, view in b.cell.handed_back if m.groups.of_life[Life.HANDED_BACK] else []:
+            if view.slab < 0:
+                continue
+            group, _, _ = m.groups.places[view.slab]
+            if m.groups.groups[group].life is not Life.HANDED_BACK:
+                continue
+            domain = b.cell.domain_read(key)
+            of_row = np.repeat(np.arange(n), b.count[:n, domain])
+            lowest = found.setdefault(group, b.step_stage[:n].copy())
+            np.minimum.at(lowest, of_row, producers[b.values_read(key)[: len(of_row)]])
+        # By the number of executed stages that are lower: the period of the next one to run backward, or the end.
+        following = np.array([self.end, *map(self.backward, executed.tolist())], np.int64)
+        return {group: following[executed.searchsorted(lowest)].tolist() for group, lowest in found.items()}
 
     def take_at_end(self, floats: int) -> int:
         """Memory for the last period alone, after `for_training`; returns its address."""

@@ -10,9 +10,21 @@ from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.ops import size
 from vpps.plan.barriers import follows_freely, in_groups
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Listed, ListKey, ParameterGradient, RandomKey, View
+from vpps.plan.instr import (
+    Args,
+    Beside,
+    BesideGradient,
+    Data,
+    Elements,
+    Instr,
+    Listed,
+    ListKey,
+    ParameterGradient,
+    RandomKey,
+    View,
+)
 from vpps.plan.lower import LoweredCell
-from vpps.plan.memory import WHOLE, SlabGroups
+from vpps.plan.memory import REUSED, SlabGroups
 from vpps.plan.passes import Passes
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
@@ -111,6 +123,7 @@ class CellTemplates:
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
         self._vps = distribution.panel, distribution.n_vps
+        self._groups_of_vps = distribution.groups
         self._may_follow: dict[tuple[CellTemplates, int, bool], bool] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
         self._names: dict[bool, frozenset[str]] = {}
@@ -148,7 +161,7 @@ class CellTemplates:
         if key not in self._may_follow:
             theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
             lives = [(g.life, g.slabs) for g in self.slab_groups(training=True).groups]
-            shared = {slab for life, slabs in lives if life not in WHOLE for slab in slabs} if other is self else ()
+            shared = {slab for life, slabs in lives if life in REUSED for slab in slabs} if other is self else ()
             handed = [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs
             self._may_follow[key] = follows_freely(
                 [i for i in theirs if i.group == group], handed, [i for i in mine if not i.group], shared, self._vps
@@ -158,8 +171,28 @@ class CellTemplates:
     def slab_groups(self, training: bool) -> SlabGroups:
         """Its slabs by how long they live."""
         if training not in self._slab_groups:
-            self._slab_groups[training] = SlabGroups(self.lowered, training, self.read_whole)
+            self._slab_groups[training] = SlabGroups(self.lowered, training, self.read_whole, self._read_by_steps())
         return self._slab_groups[training]
+
+    def _read_by_steps(self) -> set[int]:
+        """Slabs with gradients of arguments that can give way step by step: only steps of backward read them, through
+        index lists, and no step of this cell comes after two others without any barrier."""
+        if self._groups_of_vps > 1 or self._runs_on():
+            return set()
+        beside = [argument for argument in self.lowered.arguments if argument not in self.handed_back]
+        return {view.slab for _, view in self.handed_back} - {view.slab for _, view in beside}
+
+    def _runs_on(self) -> bool:
+        """Whether backward may go from step to step with no barrier in or between them, for several virtual
+        processors."""
+        if self._vps[1] == 1 or len(self.backward) != 1 or not self.passes.alignment:
+            return False
+        handed = [view for _, view in self.lowered.arguments]
+        return follows_freely(self.lowered.backward, handed, self.lowered.backward, (), self._vps)
+
+    def domain_read(self, key: Args | Beside | Elements) -> int:
+        """The domain that an argument has values for."""
+        return self.cell.list_domains[key.position] if isinstance(key, Elements) else 0
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
         """The group of an outer product that goes straight into its matrix's step, made at first use.

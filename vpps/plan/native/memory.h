@@ -107,6 +107,7 @@ public:
             take_scratch(b, k, Life::Forward, 0, b.n_needed_steps);
             take_scratch(b, k, Life::Forward, b.n_needed_steps, b.n_steps);
         }
+        backward_of_values(graph);
         // The last stage first: its backward begins.
         order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
         for (const auto& [key, k] : sorted_) {
@@ -115,6 +116,7 @@ public:
                 continue;
             arena_.begin(backward(b.stage[b.n_needed_steps - 1]));
             take_whole(b, k, Life::Late, last);
+            take_handed_back(b, k);
             take_scratch(b, k, Life::Scratch, 0, b.n_needed_steps, backward(b.stage[0]));
         }
         settle(graph);
@@ -165,6 +167,9 @@ private:
 
     Arena arena_;
     std::vector<i64> made_, readers_;
+    std::vector<i64> executed_;  // the stages in which anything runs backward, in order
+    std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
+    std::vector<std::pair<i64, i64>> taken_, idle_;        // heaps of (-last period, slot) and (rows, -slot)
     std::vector<Made> of_block_;
     std::vector<Step> steps_;
     std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
@@ -244,6 +249,109 @@ private:
             std::fill(m.at.begin() + g * b.n_steps + first, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + first, m.room.begin() + g * b.n_steps + stop, rows);
         }
+    }
+
+    // The stage in which the producer of each value runs backward, or one beyond all.
+    void backward_of_values(const RowsOfBlocks& graph)
+    {
+        readers_.assign(graph.n_values, top + 1);
+        executed_.clear();
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            if (b.cell->backward.empty())
+                continue;
+            executed_.insert(executed_.end(), b.stage.begin(), b.stage.begin() + b.n_needed_steps);
+            for (i64 s = 0; s < b.n_steps && b.n_needed_steps; s++) {
+                const i64 begin = b.first_row[s * b.domains()], end = begin + b.count[s * b.domains()];
+                for (const Column& ids : b.values)
+                    for (i64 r = begin; r < end; r++)
+                        readers_[ids[b.vertex(r)]] = b.stage[s];
+            }
+        }
+        std::sort(executed_.begin(), executed_.end());
+        executed_.erase(std::unique(executed_.begin(), executed_.end()), executed_.end());
+    }
+
+    // Gradients of arguments, until the period after the last one that reads them. Steps use memory again, that of the
+    // largest first.
+    void take_handed_back(const Block& b, i64 k)
+    {
+        Made& m = of_block_[k];
+        handed_back_until(b, m.passed_on);
+        for (const auto& [group, until] : m.passed_on) {
+            i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
+            slots_.clear();
+            taken_.clear();
+            idle_.clear();
+            slot_of_.resize(b.n_needed_steps);
+            for (i64 s = b.n_needed_steps; s-- > 0;) {
+                while (!taken_.empty() && -taken_.front().first < backward(b.stage[s])) {
+                    const i64 slot = popped(taken_);
+                    push(idle_, {slots_[slot], -slot});
+                }
+                if (idle_.empty()) {
+                    slot_of_[s] = static_cast<i64>(slots_.size());
+                    slots_.push_back(room[s]);
+                } else {
+                    slot_of_[s] = -popped(idle_);
+                    slots_[slot_of_[s]] = std::max(slots_[slot_of_[s]], room[s]);
+                }
+                push(taken_, {-until[s], slot_of_[s]});
+            }
+            const i64 last = *std::max_element(until.begin(), until.end());
+            place_.clear();
+            for (const i64 rows : slots_)
+                place_.push_back(arena_.take(group_of(b, group).floats(rows), last));
+            for (i64 s = 0; s < b.n_needed_steps; s++) {
+                at[s] = place_[slot_of_[s]];
+                room[s] = slots_[slot_of_[s]];
+            }
+        }
+    }
+
+    static void push(std::vector<std::pair<i64, i64>>& heap, std::pair<i64, i64> item)
+    {
+        heap.push_back(item);
+        std::push_heap(heap.begin(), heap.end());
+    }
+    static i64 popped(std::vector<std::pair<i64, i64>>& heap)
+    {
+        std::pop_heap(heap.begin(), heap.end());
+        const i64 slot = heap.back().second;
+        heap.pop_back();
+        return slot;
+    }
+
+    // For each group of slabs that is handed back, by step, the last period that it is there: one more than it is read.
+    void handed_back_until(const Block& b, std::vector<std::pair<i32, std::vector<i64>>>& found) const
+    {
+        const i64 n = b.n_needed_steps;
+        found.clear();
+        for (const Argument& argument : b.cell->arguments) {
+            if (argument.group < 0)
+                continue;
+            auto of_group = std::find_if(found.begin(), found.end(), [&](auto& p) { return p.first == argument.group; });
+            if (of_group == found.end()) {
+                found.emplace_back(argument.group, std::vector<i64>(b.stage.begin(), b.stage.begin() + n));
+                of_group = found.end() - 1;
+            }
+            // The lowest stage reads it last.
+            const Source& read = b.cell->sources[argument.values];
+            i64 step = 0, stop = b.count[read.domain];
+            i64* lowest = of_group->second.data();
+            values_read(b, read, b.needed_rows(read.domain), [&](i64 row, i64 value) {
+                while (row >= stop) {
+                    step++;
+                    stop += b.count[step * b.domains() + read.domain];
+                }
+                lowest[step] = std::min(lowest[step], readers_[value]);
+            });
+        }
+        for (auto& [group, until] : found)
+            for (i64& stage : until) {
+                const auto at = std::lower_bound(executed_.begin(), executed_.end(), stage);
+                stage = at == executed_.begin() ? end() : backward(*(at - 1));
+            }
     }
 
     // The last stage that reads each value, or -1.

@@ -260,7 +260,7 @@ private:
                 lists_.addresses_of(b, argument.gradient, rows_.data() + before, n);
                 const u32* ordinal = ordinal_.data();
                 u32* targets = targets_.data() + before;
-                Lists::values_read(b, read, n, [=](i64 row, i64 value) { targets[row] = ordinal[value]; });
+                values_read(b, read, n, [=](i64 row, i64 value) { targets[row] = ordinal[value]; });
             }
         }
         starts_.assign(total + 1, 0);

@@ -89,7 +89,7 @@ struct Rows {
 };
 
 // How long slabs live (vpps/plan/memory.py, Life).
-enum class Life : i64 { Kept, Across, Late, Scratch, Forward, PassedOn };
+enum class Life : i64 { Kept, Across, Late, Scratch, Forward, PassedOn, HandedBack };
 
 struct SlabGroup {
     Life life;
@@ -129,7 +129,11 @@ struct Slab {
 struct Argument {
     i32 values;  // source of the values that are read: arguments or elements
     Rows gradient;
-    explicit Argument(Numbers& from) : values(static_cast<i32>(from.take())), gradient(from) {}
+    i32 group;  // of slabs, where those are given back step by step; else -1
+    explicit Argument(Numbers& from)
+        : values(static_cast<i32>(from.take())), gradient(from), group(static_cast<i32>(from.take()))
+    {
+    }
 };
 
 struct TableGradient {

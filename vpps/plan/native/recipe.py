@@ -48,7 +48,7 @@ _FROM = (
     Args, Elements, Rows, TableRows, Ints, None, Expand, Offsets, Ends, Uses, Data, Calls, Positions, RandomKey, Beside,
 )  # fmt: skip
 _CONSTANT = 5
-_LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.FORWARD, Life.PASSED_ON)
+_LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.FORWARD, Life.PASSED_ON, Life.HANDED_BACK)
 
 # Holes of the instructions that no cell makes; as in planner.cpp, enum Frame.
 ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, PARTIALS, HYPER, SOURCE, SLOT, NORM = range(10)
@@ -129,14 +129,17 @@ class CellRecipe:
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
+        memory = cell.slab_groups(training)
         arguments, tables, of_parameters = [], [], cell.gradients if training else []
         if training:
-            arguments = [[self._source(key), *self._rows(view, self._domain(key))] for key, view in cell.handed_back]
+            arguments = [
+                [self._source(key), *self._rows(view, cell.domain_read(key)), _handed_back(memory, view)]
+                for key, view in cell.handed_back
+            ]
             tables = [
                 [parameters[g.table], self._source(g.ids), *self._rows(g.view, g.view.domain)]
                 for g in lowered.table_gradients
             ]
-        memory = cell.slab_groups(training)
         gradients = []
         for gradient, group in of_parameters:
             p = gradient.parameter
@@ -185,10 +188,6 @@ class CellRecipe:
 
     def _groups(self, by_barrier: list[list[Group]]) -> list[int]:
         return _counted(_counted(self._template(g.template) for g in groups) for groups in by_barrier)
-
-    def _domain(self, key: Args | Beside | Elements) -> int:
-        """Whose rows it names values for."""
-        return self._cell.cell.list_domains[key.position] if isinstance(key, Elements) else 0
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""
@@ -264,6 +263,12 @@ def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool
         streaming = int(streams and part.batching is Batching.EAGER)
         found += [part.batching, streaming, *itertools.chain(*selections), *crossings, *recipe.numbers.tolist()]
     return np.array(found, np.int64)
+
+
+def _handed_back(memory: SlabGroups, gradient: View) -> int:
+    """The group of slabs that a gradient of an argument lies in, where that is given back step by step; else -1."""
+    group = memory.places[gradient.slab][0] if gradient.slab >= 0 else -1
+    return group if group in memory.of_life[Life.HANDED_BACK] else -1
 
 
 def _slab_groups(found: SlabGroups) -> list[int]:

@@ -31,6 +31,24 @@ struct Block : Vertices {
     i64 n_bases() const { return n_slabs() + static_cast<i64>(cell->beside.size()); }
 };
 
+// Calls act(row, value) for the first n values of an argument, in the order of the rows.
+template <class Do> inline void values_read(const Block& b, const Source& s, i64 n, Do&& act)
+{
+    if (s.from == From::Elements) {
+        const List& xs = b.lists[s.a];
+        i64 i = 0;
+        for (i64 r = 0; i < n; r++) {
+            const i64 v = b.vertex(r);
+            for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+                act(i++, xs.elements[e]);
+        }
+        return;
+    }
+    const Column& ids = b.args[s.from == From::Beside ? s.b : s.a];
+    for (i64 r = 0; r < n; r++)
+        act(r, ids[b.vertex(r)]);
+}
+
 class RowsOfBlocks {
 public:
     static constexpr i64 LEVEL = 1, STAGES = 3;  // batching of a part; stages of a split cell for each of the whole

@@ -100,7 +100,7 @@ public:
                 out[r] = addresses[b.args[s.a][b.vertex(r)]];
             break;
         case From::Elements:
-            elements(b, s, n, [&](i64 i, i64 value) { out[i] = addresses[value]; });
+            values_read(b, s, n, [&](i64 i, i64 value) { out[i] = addresses[value]; });
             break;
         case From::Rows:
             rows_of_slab(b, static_cast<i32>(s.a), 0, out, n);
@@ -182,18 +182,6 @@ public:
         }
     }
 
-    // Calls act(row, value) for the first n values of an argument, in the order of the rows.
-    template <class Do> static void values_read(const Block& b, const Source& s, i64 n, Do&& act)
-    {
-        if (s.from == From::Elements) {
-            elements(b, s, n, act);
-            return;
-        }
-        const Column& ids = b.args[s.from == From::Beside ? s.b : s.a];
-        for (i64 r = 0; r < n; r++)
-            act(r, ids[b.vertex(r)]);
-    }
-
 private:
     std::vector<u32> expanded_, found_;
 
@@ -206,17 +194,6 @@ private:
             const i64 stop = std::min(n, begin + b.count[step * domains + domain]);
             for (i64 r = begin; r < stop; r++)
                 out[r] = static_cast<u32>(base + r * width);
-        }
-    }
-
-    template <class Do> static void elements(const Block& b, const Source& s, i64 n, Do&& act)
-    {
-        const List& xs = b.lists[s.a];
-        i64 i = 0;
-        for (i64 r = 0; i < n; r++) {
-            const i64 v = b.vertex(r);
-            for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                act(i++, xs.elements[e]);
         }
     }
 };
