@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,3 +196,40 @@ def test_vertices_without_backward_do_not_share_scratch_with_those_that_have_one
         plan = net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
         verify(plan.script, plan.layout, plan.origin)
         assert all(plan.addresses[s.ref] >= 0 for s in beside)
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+def test_a_gradient_that_gives_way_before_its_last_reader_is_found(vps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net()
+    graph, states = net.chain(6)
+    right = SlabMemory._handed_back_until
+
+    def earlier(self: SlabMemory, *args: Any) -> dict[int, list[int]]:
+        return {group: [last - 2 for last in until] for group, until in right(self, *args).items()}
+
+    monkeypatch.setattr(SlabMemory, "_handed_back_until", earlier)
+    plan = net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
+    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+        verify(plan.script, plan.layout, plan.origin)
+
+
+def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
+    """Of two virtual processors, one might be steps ahead of another that still reads them."""
+    model = vpps.Model(seed=1)
+    table = model.lookup("E", (5, 64))
+
+    @vpps.cell
+    def step(h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
+        return vpps.tanh(h) * x
+
+    for vps, life in ((1, Life.HANDED_BACK), (2, Life.LATE)):
+        graph = vpps.Graph()
+        h = graph.lookup(table, 0)
+        for k in range(1, 5):
+            h = step(h, graph.lookup(table, k))
+        planner = Planner(Distribution(model, vps, 32, 0, train=True), "sinks-last")
+        plan = planner.plan_training(graph, vpps.sum(h), Update(vpps.SGD(0.1), 1, 1, None), 0)
+        verify(plan.script, plan.layout, plan.origin)
+        cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")
+        groups = cell.slab_groups(training=True)
+        assert {groups.groups[groups.group_of[v.slab]].life for _, v in cell.handed_back} == {life}
