@@ -15,8 +15,9 @@ from vpps.data import GraphBatch, GraphSet, read_programs, synthetic_programs
 from vpps.data.readers.programs import programs_below
 from vpps.errors import DataError
 from vpps.zoo.program_gru import ProgramGRU
-from vpps.zoo.task import Settings, Task, setting
+from vpps.zoo.task import Settings, setting
 from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.tasks.graph_labels import GraphLabelTask
 
 MIN_COUNT = 3  # rarer names train the embedding of unknown ones
 DEV_EVERY = 10  # of so many files one is for dev
@@ -30,7 +31,7 @@ class ProgramSettings(Settings):
     embedding: int = setting(256, "Length of the vectors of types and names.", min=1, shapes_model=True)
 
 
-class ProgramTask(Task[GraphBatch]):
+class ProgramTask(GraphLabelTask):
     """Train a message-passing GRU over programs, any acyclic graphs (after Zhang et al. 2019, Thost & Chen 2021).
 
     Attributes:
@@ -79,15 +80,6 @@ class ProgramTask(Task[GraphBatch]):
 
     def state(self) -> dict[str, Any]:
         return {"names": names_of(self.train)}
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        return self.network.loss(graph, batch)
-
-    def units(self, batch: GraphBatch) -> int:
-        return len(batch)
-
-    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        return self.network.logits(graph, batch)
 
     def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
         """Accuracy, and what always naming the most frequent class of these programs would give."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 import vpps
-from vpps.data import GraphBatch, GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
-from vpps.zoo.task import Settings, Task, setting
+from vpps.data import GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
+from vpps.zoo.task import Settings, setting
 from vpps.zoo.tasks.files import names_of, set_with_names, train_and_dev
+from vpps.zoo.tasks.graph_labels import GraphLabelTask
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
 
@@ -37,7 +35,7 @@ class TDLSTMSettings(Settings):
     mlp: int = setting(256, "Length of the hidden layer on top.", min=1, shapes_model=True)
 
 
-class PyramidTask(Task[GraphBatch]):
+class PyramidTask(GraphLabelTask):
     """Labels of sentences.
 
     Attributes:
@@ -85,25 +83,6 @@ class PyramidTask(Task[GraphBatch]):
 
     def state(self) -> dict[str, Any]:
         return {"names": self.names, "n_classes": self.n_classes}
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        loss: vpps.Expression = self.network.loss(graph, batch)
-        return loss
-
-    def units(self, batch: GraphBatch) -> int:
-        return len(batch)
-
-    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        logits: vpps.Rows = self.network.logits(graph, batch)
-        return logits
-
-    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
-        """Accuracy of the sentences' labels."""
-        right = total = 0
-        for batch, logits in results:
-            right += int((logits.argmax(axis=1) == batch["label"]).sum())
-            total += len(batch)
-        return {"dev accuracy": right / total}
 
 
 class TDRNNTask(PyramidTask):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 import vpps
-from vpps.data import GraphBatch, GraphSet, tournaments
+from vpps.data import GraphSet, tournaments
 from vpps.data.tournaments import N_CLASSES
 from vpps.errors import DataError
-from vpps.zoo.task import Settings, Task, setting
+from vpps.zoo.task import Settings, setting
+from vpps.zoo.tasks.graph_labels import GraphLabelTask
 from vpps.zoo.tree_fc import TreeFC
 
 N_WORDS = 30
@@ -28,7 +26,7 @@ class TreeFCSettings(Settings):
     leaves: int = setting(16, "Of every tree: 2, 4, 8, ...; Cavs measures trees of 256.", min=2)
 
 
-class TreeFCTask(Task[GraphBatch]):
+class TreeFCTask(GraphLabelTask):
     """Train Tree-FC (Looks et al. 2017), a layer on complete trees: who wins a knockout tournament?"""
 
     name = "tree-fc"
@@ -47,22 +45,3 @@ class TreeFCTask(Task[GraphBatch]):
         self.dev = tournaments(N_DEV, settings.leaves, n_words=N_WORDS, seed=2)
         self.model = vpps.Model(seed=settings.seed)
         self.network = TreeFC(self.model, N_WORDS, N_CLASSES, hidden=settings.hidden)
-
-    def loss(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Expression:
-        loss: vpps.Expression = self.network.loss(graph, batch)
-        return loss
-
-    def units(self, batch: GraphBatch) -> int:
-        return len(batch)
-
-    def outputs(self, graph: vpps.Graph, batch: GraphBatch) -> vpps.Rows:
-        logits: vpps.Rows = self.network.logits(graph, batch)
-        return logits
-
-    def scores(self, results: Iterable[tuple[GraphBatch, NDArray[np.float32]]]) -> dict[str, float]:
-        """How often the winner is found."""
-        right = total = 0
-        for batch, logits in results:
-            right += int((logits.argmax(axis=1) == batch["label"]).sum())
-            total += len(batch)
-        return {"dev accuracy": right / total}
