@@ -169,7 +169,7 @@ def test_explain_on_cpu_lists_every_parameter_and_what_it_takes() -> None:
         handle.fb(*example)
         again = handle.explain()
         assert again.startswith(text + "peak  ")  # then come memory and cells, and nothing else has changed
-        assert {"cell TreeLSTMSentiment.leaf", "cell tree_lstm.inner"} <= set(again.splitlines())
+        assert {"cell TreeLSTMSentiment.leaf", "cell TreeLSTMSentiment.inner"} <= set(again.splitlines())
         assert handle.explain() == again
         memory = handle.memory
     for p in model:

@@ -124,7 +124,7 @@ CASES: dict[str, Case] = {
     "registers, shared memory, L2": Case(
         models.tree_lstm,
         3,
-        Options(tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "Wo": "registers"}),
+        Options(tiers={"tree_lstm/U": "shared", "tree_lstm/U^T": "L2", "tree_lstm/W": "L2", "output/W": "registers"}),
         lambda c: tiers(c) == {"registers", "shared", "L2"},
         paper=True,
     ),
