@@ -240,7 +240,7 @@ def compare(name: str, seed: int, options: argparse.Namespace) -> tuple[Run, dic
     ours.close()
     settings = {k: v for k, v in vars(task.settings).items() if k not in ("data", "seed", "limit")}
     sizes = {"examples": len(task.train), "dev": len(task.dev), "epochs": epochs, "batch_size": size, "lr": lr}
-    return run, {"data": setup.data or "made", **sizes, "settings": settings}
+    return run, {"data": Path(setup.data).name if setup.data else "made", **sizes, "settings": settings}
 
 
 def _mean_loss(losses: Sequence[float], batches: Sequence[Any], units: int) -> float:

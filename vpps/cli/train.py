@@ -33,7 +33,8 @@ app = _typer("vpps-train")
 def about() -> None:
     """Train dynamic neural networks, one kernel launch per mini-batch.
 
-    Every command trains on synthetic data as it is, and on yours with --data; `vpps-train NAME --help` says which.
+    Every command trains on synthetic data as it is and, but for tree-fc, on yours with --data; `vpps-train NAME --help`
+    says which.
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +18,13 @@ class PyramidProgram(DynetProgram):
         self.words = self.lookup("words")
         self.hidden, self.output = self.layer("mlp/hidden"), self.layer("mlp/output")
 
+    @abstractmethod
     def leaf(self, word: int) -> Any:
         """The state of a word."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inner(self, left: Any, right: Any) -> Any:
         """The state of two neighbours."""
-        raise NotImplementedError
 
     def top(self, state: Any) -> Any:
         """h of a state."""

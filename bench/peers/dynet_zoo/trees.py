@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from peers.dynet_zoo.program import DynetProgram, Gates, Graphs
@@ -20,13 +21,13 @@ class TreeProgram(DynetProgram):
         self.arity = self.task.network.arity
         self.output = self.layer("output")
 
+    @abstractmethod
     def leaf(self, word: int) -> State:
         """The state of a word."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inner(self, kind: int, children: list[State]) -> State:
         """The state of a node from those of its children, of which there may be fewer than the arity."""
-        raise NotImplementedError
 
     def logits(self, h: Any) -> Any:
         """Of judged states."""

@@ -5,6 +5,7 @@ What does not depend on states is computed for all vertices at once, before the 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -29,13 +30,13 @@ class LatticeProgram(TorchProgram):
     joins: bool
     """Whether characters where words end are a kind of their own."""
 
+    @abstractmethod
     def cell(self, group: Group, x: Tensor, children: Tensor) -> Tensor:
         """The states of a group, (n, width), from what `inputs` made and the states of all children, end to end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inputs(self, kind: int, vectors: Tensor) -> Tensor:
         """What vertices of a kind make of their embeddings alone."""
-        raise NotImplementedError
 
     def states(self, batch: Any) -> Tensor:
         """The states of all characters in order, (n, width)."""

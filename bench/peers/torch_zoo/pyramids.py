@@ -7,6 +7,7 @@ the last rows of its first position, and only the left neighbours must be gather
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -63,13 +64,13 @@ class Order(NamedTuple):
 class PyramidProgram(TorchProgram):
     """An MLP on the tops of pyramids."""
 
+    @abstractmethod
     def leaf(self, words: Tensor) -> State:
         """States of words (n,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inner(self, left: State, right: State) -> State:
         """States of pairs of neighbours."""
-        raise NotImplementedError
 
     def loss(self, batch: Any) -> Tensor:
         return F.cross_entropy(self.outputs(batch), self.column(batch["label"]), reduction="sum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -20,9 +21,9 @@ class TreeProgram(TorchProgram):
         """Of states (n, hidden)."""
         return self.linear("output", h)
 
+    @abstractmethod
     def states(self, batch: Any) -> Tensor:
         """h of every node, (n, hidden)."""
-        raise NotImplementedError
 
     def loss(self, batch: Any) -> Tensor:
         h, labels = self.states(batch), self.column(batch["label"])

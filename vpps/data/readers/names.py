@@ -49,7 +49,10 @@ def classes_of(
     found = [numbers.get(label, -1) for label in labels]
     if -1 in found:
         first = found.index(-1)
-        raise DataError(f"{where[first]}: unknown {column} {labels[first]!r}: the known ones are {', '.join(names)}")
+        raise DataError(
+            f"{where[first]}: unknown {column} {labels[first]!r}: the known ones are {', '.join(names)}, those of the "
+            "training data; have an example of every one there"
+        )
     return np.array(found, np.int32), names
 
 
@@ -63,7 +66,10 @@ def table_of(
     """
     if counts.max() > arity:
         graph = int(np.searchsorted(sizes.cumsum(), int((counts > arity).argmax()), side="right"))
-        raise DataError(f"{sources[graph]}: a vertex has {int(counts.max())} children, where there is room for {arity}")
+        raise DataError(
+            f"{sources[graph]}: a vertex has {int(counts.max())} children, where there is room for {arity}, the most "
+            "of the training data; lists of children have room for any number (lists=True, vpps-data convert --lists)"
+        )
     table = np.full((len(counts), arity), -1, np.int32)
     table[np.arange(arity) < counts[:, None]] = children
     return table
