@@ -39,9 +39,9 @@ from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import Tree, read_trees
 
 import vpps
+from vpps.inspection.timeline import Timeline
 from vpps.plan.native import library
 from vpps.plan.planner import Planner
-from vpps.timeline import Timeline
 
 BENCH = "host_step"
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]

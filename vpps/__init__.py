@@ -22,6 +22,7 @@ from vpps.errors import (
     SpillError,
     TraceError,
     VppsError,
+    WorkloadError,
 )
 from vpps.graph.cell import Cell, cell
 from vpps.graph.functions import (
@@ -71,11 +72,11 @@ from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows
 from vpps.graph.vertex import gather, pull, push, scatter
 from vpps.handle import Handle
+from vpps.inspection.timeline import Timeline
 from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
-from vpps.timeline import Timeline
 
 _SUBMODULES = ("data", "nn", "reference", "zoo")
 
@@ -127,6 +128,7 @@ __all__ = [
     "Timeline",
     "TraceError",
     "VppsError",
+    "WorkloadError",
     "abs",
     "argmax",
     "bilinear",

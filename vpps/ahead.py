@@ -13,11 +13,11 @@ import numpy as np
 
 from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
 from vpps.errors import GraphError, HandleError, SpillError
-from vpps.explanation import KernelFacts, explain
 from vpps.graph import functions
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows
+from vpps.inspection.explanation import KernelFacts, explain
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Lookup, Model

@@ -72,3 +72,7 @@ class CheckpointError(VppsError):
 
 class DataError(VppsError, ValueError):
     """A data file is malformed; the message gives file, line, column and what was expected."""
+
+
+class WorkloadError(VppsError):
+    """What a command line names to be profiled or inspected is no task and no function that makes batches."""

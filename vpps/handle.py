@@ -21,12 +21,13 @@ from vpps.ahead import Example, check_example, check_loss, example_plan
 from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
 from vpps.config import TARGET, VERIFY
 from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError, SpillError
-from vpps.explanation import KernelFacts, explain
 from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import TracedCell
+from vpps.inspection.explanation import KernelFacts, explain
+from vpps.inspection.timeline import HostSpan, Timeline
 from vpps.kernel.spec import KernelSpec
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model, Parameter
@@ -47,7 +48,6 @@ from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.growth import grow
 from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
-from vpps.timeline import HostSpan, Timeline
 from vpps.values import as_index, as_number
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from vpps.cli.loop import exit_codes
+from vpps.cli.console import app_named, exit_codes, plain_console
 from vpps.data import (
     GraphSet,
     GraphStatistics,
@@ -30,10 +28,7 @@ from vpps.data import (
 from vpps.data.statistics import Spread
 from vpps.errors import DataError
 
-app = typer.Typer(
-    name="vpps-data", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)  # fmt: skip
+app = app_named("vpps-data")
 
 
 class Format(StrEnum):
@@ -190,9 +185,7 @@ def stat(
         table = Table(box=None, show_header=False, title=str(file), title_justify="left", title_style="bold")
         for name, value in _rows(found):
             table.add_row(name, value)
-        # No colours in a file or a pipe, as in vpps-train, and a line is a line there.
-        width, terminal = (None, None) if sys.stdout.isatty() else (1000, False)
-        Console(force_terminal=terminal, width=width, highlight=False).print(table)
+        plain_console().print(table)
 
 
 def _rows(found: GraphStatistics) -> Iterator[tuple[str, str]]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import vpps
+from vpps.cli.console import plain_console
 from vpps.cli.options import LEARNING_RATES, OptimizerName, TrainOptions
 from vpps.cli.saved_run import SavedRun, best_of
-from vpps.errors import VppsError
 from vpps.optim import OPTIMIZERS, Optimizer
 from vpps.zoo.task import Settings, Task
 
@@ -29,8 +24,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
         task.model.restore(options.checkpoint)
     finished = resumed.epoch if resumed is not None else 0
     best = Best(task.lower_is_better) if resumed is None else Best(**resumed.best)
-    # force_terminal=False: no colours and no animation in a file or a pipe, whatever the environment asks for.
-    console = Console(force_terminal=None if sys.stdout.isatty() else False, highlight=False, markup=False, emoji=False)
+    console = plain_console()
     console.print(f"{task.name} on {settings.data or 'synthetic data'}: {task.description}", soft_wrap=True)
     if finished >= options.epochs:
         console.print(f"{options.checkpoint} has finished epoch {finished}: ask for more with --epochs", soft_wrap=True)
@@ -124,25 +118,3 @@ def _optimizer(options: TrainOptions) -> Optimizer:
     name = OptimizerName(options.optimizer)
     rule = next(rule for rule in OPTIMIZERS if rule.name == name)
     return rule(lr=LEARNING_RATES[name] if options.lr is None else options.lr)
-
-
-@contextmanager
-def exit_codes(program: str = "vpps-train") -> Iterator[None]:
-    """Turns a VppsError into one sentence and exit code 1, Ctrl-C into one and exit code 130 (128 + SIGINT).
-
-    Warnings become a sentence as well, without the line of our code that gave it.
-    """
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"{program}: {message}", file=sys.stderr)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = show
-            yield
-    except VppsError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt as interrupt:
-        print(f"{program}: interrupted {interrupt}".rstrip(), file=sys.stderr)
-        raise typer.Exit(130) from None

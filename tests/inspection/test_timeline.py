@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.classifier import new, same_bits
+from vpps.inspection.timeline import HOST_SPANS, PHASES, Timeline
 from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu
 from vpps.kernel.render import TIMELINE_LINE
 from vpps.optim import OPTIMIZERS
@@ -22,7 +23,6 @@ from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import MAGIC, Flag
 from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
-from vpps.timeline import HOST_SPANS, PHASES, Timeline
 
 pytestmark = pytest.mark.cpu
 

@@ -1,0 +1,156 @@
+"""What `vpps-profile` and `vpps-inspect` work on: batches of a task of `vpps-train`, or of a function of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import typer
+
+import vpps
+from vpps.cli.settings import parameters_of, settings_from
+from vpps.errors import VppsError, WorkloadError
+from vpps.optim import Optimizer
+from vpps.zoo.task import Settings, Task
+from vpps.zoo.tasks import TASKS
+
+REST = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Context settings of a command that takes a task's settings as options of its own."""
+
+WORKLOAD_HELP = (
+    "A task of vpps-train, whose settings may follow (--hidden 256 --data DIR ...; `vpps-train TASK --help` lists "
+    "them), or module:function of your own: called with the batch size it returns (model, batches), the latter an "
+    "iterable of (graph, loss)."
+)
+
+Batches = Iterable[tuple[vpps.Graph, vpps.Expression]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Mini-batches to train on.
+
+    Attributes:
+        name: "tree-lstm" or "module:function".
+        model: what is trained.
+        batch_size: as asked for.
+        settings: of the task that are not as they are by default, for reports; "" of a function.
+        batches: makes graphs and losses anew at every call, endlessly for a task.
+        task: where it is one.
+        optimizer: as `vpps-train` would use; None leaves it to the handle.
+    """
+
+    name: str
+    model: vpps.Model
+    batch_size: int
+    settings: str
+    batches: Callable[[], Iterator[tuple[vpps.Graph, vpps.Expression]]]
+    task: Task[Any] | None = None
+    optimizer: Optimizer | None = None
+
+    def first(self, count: int) -> list[tuple[vpps.Graph, vpps.Expression]]:
+        """The first batches, fewer where there are no more. Raises WorkloadError if there is none."""
+        found = list(islice(self.batches(), count))
+        if not found:
+            raise WorkloadError(f"{self.name} gave no batches; return (model, [(graph, loss), ...])")
+        return found
+
+
+def load_workload(name: str, batch_size: int, rest: Sequence[str] = ()) -> Workload:
+    """A workload by name.
+
+    Args:
+        name: of a task, or module:function; the working directory is searched, too.
+        batch_size: examples per mini-batch.
+        rest: the task's settings, as arguments of a command line.
+
+    Raises:
+        WorkloadError: there is no such thing, or it is none.
+        click.UsageError: `rest` has what is no setting of the task.
+        DataError: its data cannot be read.
+    """
+    if name in TASKS:
+        return _of_task(TASKS[name], batch_size, rest)
+    if ":" not in name:
+        wrong = " (options come after it)" if name.startswith("-") else ""
+        raise WorkloadError(
+            f"{name!r} is no task{wrong}: expected one of {', '.join(TASKS)}, or module:function of your own"
+        )
+    if rest:
+        raise WorkloadError(f"{rest[0]}: {name} takes no settings; give them inside the function")
+    return _of_function(name, batch_size)
+
+
+def _of_task(kind: type[Task[Any]], batch_size: int, rest: Sequence[str]) -> Workload:
+    settings = _parsed(kind, rest)
+    task = kind(settings)
+    default = kind.settings_type()
+    given = {f: v for f, v in vars(settings).items() if v != getattr(default, f)}
+
+    def batches() -> Iterator[tuple[vpps.Graph, vpps.Expression]]:
+        epoch = 0
+        while True:
+            for batch in task.train.batches(batch_size, seed=settings.seed, epoch=epoch):
+                if len(batch) == batch_size or len(task.train) < batch_size:  # all alike
+                    graph = vpps.Graph()
+                    loss = task.loss(graph, batch) * (1 / len(batch))
+                    yield graph, loss
+            epoch += 1
+
+    shown = " ".join(f"{name}={value}" for name, value in given.items())
+    return Workload(kind.name, task.model, batch_size, shown, batches, task, vpps.Adam(lr=1e-3))
+
+
+def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
+    """Settings from arguments. Raises click.UsageError."""
+    found: dict[str, Any] = {}
+
+    def command(**values: Any) -> None:
+        found.update(values)
+
+    command.__signature__ = inspect.Signature(parameters_of(kind.settings_type))  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(add_help_option=False)(command)
+    typer.main.get_command(app).main(list(rest), prog_name=kind.name, standalone_mode=False)
+    return settings_from(kind.settings_type, found)
+
+
+def _of_function(name: str, batch_size: int) -> Workload:
+    module_name, _, function_name = name.partition(":")
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.insert(0, folder)  # as `python -m` does
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise WorkloadError(f"{name}: {error}; it is looked for here and where Python finds packages") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise WorkloadError(f"{name}: {module.__file__} has no function {function_name!r}")
+
+    def build() -> tuple[vpps.Model, Batches]:
+        try:
+            built = function(batch_size)
+        except VppsError:
+            raise
+        except TypeError as error:
+            raise WorkloadError(f"{name}({batch_size}): {error}; it is called with the batch size") from error
+        if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], vpps.Model)):
+            raise WorkloadError(f"{name} returned {built!r}; expected (model, batches)")
+        return built
+
+    model, batches = build()
+    kept = batches if isinstance(batches, Sequence) else list(islice(batches, MOST_KEPT))
+    for item in kept:
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], vpps.Graph)):
+            raise WorkloadError(f"{name}: a batch is {item!r}; expected (graph, loss)")
+    return Workload(name, model, batch_size, "", lambda: iter(kept))
+
+
+MOST_KEPT = 64
+"""Batches that are taken of a function which makes them one by one."""

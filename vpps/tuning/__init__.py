@@ -1,0 +1,1 @@
+"""What may be chosen freely because results do not depend on it, and choosing it."""
