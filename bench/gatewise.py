@@ -64,7 +64,7 @@ class Gatewise(Trainer):
     @property
     def barriers(self) -> int:
         """Of the latest step."""
-        plan = self.handle._plan
+        plan = self.handle._engine.plan
         assert plan is not None
         return plan.n_barriers
 

@@ -84,7 +84,7 @@ def watched(net: VppsTreeLstm) -> Stopwatch:
     watch.watch(net, "graph", "building")
     watch.watch(net.handle, "_plan_step", "planning")
     watch.watch(net.handle, "_launch", "launching")
-    machine = net.handle._machine
+    machine = net.handle._engine.machine
     watch.watch(machine, "wait", "waiting")
     if hasattr(machine, "stage"):  # where scripts are copied
         watch.watch(machine, "stage", "copying")

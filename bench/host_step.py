@@ -105,7 +105,7 @@ def step(net: VppsTreeLstm, batch: Sequence[Any], compiled: bool = True) -> Step
     if compiled:
         plan = net.handle._plan_step(planner, graph, loss, accumulate=False)
     else:
-        residency = net.handle._residency
+        residency = net.handle._engine.residency
         update = residency.next_update(net.handle.optimizer, None)
         plan = Planner.plan_training(planner, graph, loss, update, 0, residency.next_key(), residency.held)
     encoded, end = plan.encoded[0], time.perf_counter_ns()

@@ -188,7 +188,7 @@ def measure(
             end = time.perf_counter()
             if not math.isfinite(value):
                 sys.exit(f"{BENCH}: the loss is {value}")
-            plan = handle._plan
+            plan = handle._engine.plan
             assert plan is not None
             encoding = (plan.encoded[1] - plan.encoded[0]) * 1e-9
             planning = issued - built - encoding  # with what little launching takes

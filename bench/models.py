@@ -46,7 +46,7 @@ class Trainer:
 
     def planned(self) -> int:
         """When the latest script was complete (`time.perf_counter_ns`): what follows is the kernel's."""
-        plan = self.handle._plan
+        plan = self.handle._engine.plan
         assert plan is not None
         return plan.encoded[1]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-import vpps.handle
+import vpps.engine
 from vpps.kernel.chip import MEMORY_ONLY
 from vpps.kernel.spec import KernelSpec
 from vpps.script.instructions import TABLE
@@ -37,4 +37,4 @@ def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
 
 def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let handles hold no weights on the chip."""
-    monkeypatch.setattr(vpps.handle, "matrices_of", lambda *unused: {})
+    monkeypatch.setattr(vpps.engine, "matrices_of", lambda *unused: {})

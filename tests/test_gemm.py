@@ -82,8 +82,8 @@ KINDS = ("all", "chain", "empty")
 
 def plan_of(handle: vpps.Handle) -> Plan:
     """The latest one."""
-    assert handle._plan is not None
-    return handle._plan
+    assert handle._engine.plan is not None
+    return handle._engine.plan
 
 
 def products_of(plan: Plan) -> dict[str, Product]:
@@ -305,7 +305,7 @@ class TestErrors:
     def test_an_interrupted_step_is_taken_back(self) -> None:
         net, witness = Net(), Net()
         with vpps.Handle(net.model, target="simt", vps=3, onchip=GEMM) as handle:
-            machine = handle._machine
+            machine = handle._engine.machine
             assert isinstance(machine, SimtMachine)
             launch = machine.launch
 

@@ -139,13 +139,13 @@ class Trained:
 
     @property
     def machine(self) -> SimtMachine:
-        machine = self.handle._machine
+        machine = self.handle._engine.machine
         assert isinstance(machine, SimtMachine)
         return machine
 
     @property
     def grouping(self) -> Grouping:
-        plan = self.handle._plan
+        plan = self.handle._engine.plan
         assert plan is not None
         assert plan.grouping is not None
         return plan.grouping

@@ -545,15 +545,15 @@ def test_an_interrupted_launch_is_waited_for_before_parameters_move(monkeypatch:
     y = W @ graph.input(np.ones(8))
     with vpps.Handle(model, vps=2) as handle:
         expected = handle.forward(graph, [y])[0]
-        wait = handle._machine.wait
+        wait = handle._engine.machine.wait
 
         def interrupted(number: int) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(handle._machine, "wait", interrupted)
+        monkeypatch.setattr(handle._engine.machine, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             handle.forward(graph, [y])
-        monkeypatch.setattr(handle._machine, "wait", wait)
+        monkeypatch.setattr(handle._engine.machine, "wait", wait)
         model.parameter("later", (3,))
         np.testing.assert_array_equal(handle.forward(graph, [y])[0], expected)
 
@@ -571,7 +571,7 @@ def test_an_update_that_was_interrupted_before_its_launch_is_not_counted(monkeyp
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(handle._machine, "launch", interrupted)
+            patch.setattr(handle._engine.machine, "launch", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 handle.fb(graph, loss)
         assert handle.sync_get_latest_loss() == before

@@ -27,16 +27,16 @@ def test_the_parts_are_exact() -> None:
     with vpps.Handle(model, vpps.Adam(), vps=1) as handle:
         assert handle.memory == vpps.memory.MemoryUse()
         handle.fb(graph, loss)
-        panel = handle._machine.panel
+        panel = handle._engine.machine.panel
         use = handle.memory
-        assert handle._plan is not None
-        assert handle._planner is not None
+        assert handle._engine.plan is not None
+        assert handle._engine.planner is not None
         assert use.weights == 4 * (80 + 2 * panel * 8 + 8 + 5)  # W and its transpose in one panel each
         assert use.gradients == 4 * (panel * 8 + 8)
         assert use.moments == 2 * 4 * (80 + panel * 8 + 8)
-        assert use.script == handle._plan.script.nbytes
-        assert use.batch == 4 * (handle._plan.pool_floats - handle._planner.distribution.end)
-        assert use.peak == 4 * handle._plan.pool_floats <= use.pool == handle._machine.pool.nbytes
+        assert use.script == handle._engine.plan.script.nbytes
+        assert use.batch == 4 * (handle._engine.plan.pool_floats - handle._engine.planner.distribution.end)
+        assert use.peak == 4 * handle._engine.plan.pool_floats <= use.pool == handle._engine.machine.pool.nbytes
         handle.forward(graph, [loss])
         inference = handle.memory
         assert (inference.weights, inference.peak) == (use.weights, use.peak)
@@ -72,7 +72,7 @@ def test_a_pool_that_has_held_the_largest_batch_serves_all_others() -> None:
         for batch in batches:
             handle.fb(*batch)
         handle.sync_get_latest_loss()
-        pool, use = handle._machine.pool, handle.memory
+        pool, use = handle._engine.machine.pool, handle.memory
         tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
@@ -82,7 +82,7 @@ def test_a_pool_that_has_held_the_largest_batch_serves_all_others() -> None:
             after, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert handle._machine.pool is pool
+        assert handle._engine.machine.pool is pool
         assert (handle.memory.pool, handle.memory.peak) == (use.pool, use.peak)
         assert after - before < 2**20
         assert peak - before < 4 * 2**20, "a plan and its temporaries"

@@ -273,8 +273,8 @@ def test_a_step_made_with_the_last_outer_product_gives_the_bits_of_one_made_apar
                     xs = [graph.lookup(table, (7 * i + step) % 150) for i in range(140)]  # more than one pass of rows
                     ys = [squash(x) for x in xs] + [W @ x for x in xs[:3]]  # two contributions
                     handle.fb(graph, vpps.mean([vpps.sum(vpps.square(y)) for y in ys]))
-                assert handle._plan is not None
-                script = handle._plan.script
+                assert handle._engine.plan is not None
+                script = handle._engine.plan.script
                 names = {d.instruction.name for d in instructions(script, entry_points(script)[0])}
                 assert (f"outer_update.{handle.optimizer.name}" in names) == (bound is None)
             results.append(model.numpy())

@@ -16,6 +16,7 @@ from tests.comparison import relative_error
 from tests.test_accumulate import Net
 from tests.test_residency import interrupt_next_launch
 from vpps.reference import Reference
+from vpps.tuning.configuration import Configuration
 
 pytestmark = pytest.mark.cpu
 
@@ -103,7 +104,7 @@ def test_follow_the_numpy_model(seed: int, tmp_path: Path, monkeypatch: pytest.M
     events = (
         ["fb"] * 5 + ["accumulate"] * 4 + ["gradients", "forward", "assign", "freeze", "thaw", "discard", "averaged"]
     )
-    events += ["handle", "load", "save", "restore", "parameter", "interrupt", "check"]
+    events += ["handle", "configure", "load", "save", "restore", "parameter", "interrupt", "check"]
     done: list[str] = []
     for _ in range(40):
         event = str(rng.choice(events))
@@ -150,6 +151,11 @@ def test_follow_the_numpy_model(seed: int, tmp_path: Path, monkeypatch: pytest.M
             case "handle":
                 handle.close()
                 handle = open_handle()
+            case "configure":
+                configuration = Configuration(
+                    vps=int(rng.integers(1, 4)), policy=str(rng.choice(["depth", "sinks-last"]))
+                )
+                handle._configure(configuration, records=bool(rng.integers(2)))
             case "save":
                 net.model.save(tmp_path / "model")
                 saved = (

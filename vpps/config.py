@@ -19,6 +19,11 @@ class Variable:
         """Its value, or the default."""
         return os.environ.get(self.name, "") or self.default
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the environment says something of it."""
+        return bool(os.environ.get(self.name))
+
 
 CACHE_DIR = Variable(
     "VPPS_CACHE_DIR", "", "where compiled kernels are kept; default: vpps in the user's cache directory"

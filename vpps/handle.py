@@ -7,47 +7,39 @@ import logging
 import math
 import os
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.ahead import Example, check_example, check_loss, example_plan
-from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
-from vpps.config import TARGET, VERIFY
-from vpps.errors import GraphError, HandleError, KernelError, NonFiniteError, SpillError
+from vpps.ahead import Example, check_example, check_loss
+from vpps.config import PASSES, TARGET, VERIFY
+from vpps.engine import Engine
+from vpps.errors import GraphError, HandleError, NonFiniteError
 from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
-from vpps.graph.trace import TracedCell
 from vpps.inspection.explanation import KernelFacts, explain
-from vpps.inspection.timeline import HostSpan, Timeline
-from vpps.kernel.spec import KernelSpec
-from vpps.memory import MemoryUse, memory_use
+from vpps.inspection.timeline import Timeline
+from vpps.losses import Losses
+from vpps.memory import MemoryUse
 from vpps.model import Model, Parameter
 from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library as compiled_planner
-from vpps.plan.native.planner import planner_for
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
-from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
-from vpps.residency import Residency
-from vpps.runtime.choice import make_machine
 from vpps.runtime.device_pool import DevicePool
-from vpps.runtime.growth import grow
-from vpps.runtime.recording import Recording
-from vpps.script.instructions import HEAD_WORDS
+from vpps.tuning.configuration import Configuration
 from vpps.values import as_index, as_number
 
 _log = logging.getLogger(__name__)
@@ -72,22 +64,6 @@ def _serialised(method: Callable[Concatenate[Handle, P], R]) -> Callable[Concate
     return locked
 
 
-class _Flight(NamedTuple):
-    """A launch that was begun.
-
-    Attributes:
-        plan: what it executes.
-        number: of the launch, as the machine counts.
-        step: number of the update that it makes or contributes to, or 0 where it is no step of training.
-        undo: takes back what was noted of it; for the case that it never ran.
-    """
-
-    plan: Plan
-    number: int
-    step: int
-    undo: Callable[[], None]
-
-
 class Handle:
     """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
 
@@ -99,9 +75,9 @@ class Handle:
         vps: virtual processors. Default: on cuda a thread block per multiprocessor, on simt 4, on cpu one per core that
             this process may use, quotas of containers counted, but for one core of three or more that training leaves
             to Python.
-        policy: batching policy, "sinks-last" or "depth".
-        schedule: "vector", or "paper" for the published VPPS scheme, an instruction per vertex and op in exclusive
-            scripts. Results are the same; it is there to compare with.
+        policy: batching policy, "sinks-last" (the default) or "depth".
+        schedule: "vector" (the default), or "paper" for the published VPPS scheme, an instruction per vertex and op in
+            exclusive scripts. Results are the same; it is there to compare with.
         train: False for a forward-only handle, of which a model may have any number.
         clip_norm: bound of the global norm of all gradients, or None.
         ema: decay, such as 0.999, of exponential moving averages of the weights, made by every update; None makes none
@@ -138,8 +114,8 @@ class Handle:
         *,
         target: str = "auto",
         vps: int | None = None,
-        policy: str = "sinks-last",
-        schedule: str = "vector",
+        policy: str | None = None,
+        schedule: str | None = None,
         train: bool = True,
         clip_norm: float | None = None,
         ema: float | None = None,
@@ -168,9 +144,9 @@ class Handle:
                 "onchip=...: target 'cpu' keeps weights and their gradients in memory; leave it out, or use "
                 "target='cuda' or 'simt'"
             )
-        if policy not in POLICIES:
+        if policy is not None and policy not in POLICIES:
             raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
-        if schedule not in SCHEDULES:
+        if schedule is not None and schedule not in SCHEDULES:
             raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
         if on_nonfinite not in ("warn", "raise"):
             raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn' or 'raise'")
@@ -195,44 +171,32 @@ class Handle:
         self._optimizer = optimizer if optimizer is not None else SGD(lr=0.1)
         self._optimizer.check()
         self.clip_norm = clip_norm
-        self.policy = policy
-        self.schedule = schedule
         self.pid = os.getpid()
         self._lock = threading.RLock()
         self._train = train
-        self._on_nonfinite = on_nonfinite
         self._verify = VERIFY.get().lower() not in ("", "0", "false", "no", "off") if verify is None else verify
         if train:
             model.pull_weights()  # in a forked child they may still be with the parent's handle
-        self._onchip = ChipOptions() if onchip is None else onchip
-        self._passes = Passes.from_environment() if passes is None else passes
+        self._target = target
+        self._ema = decay
+        self._pool_limit = pool_limit
+        self._losses = Losses(on_nonfinite)
         recorder.prepare()
         compiled_planner.prepare()
+        if passes is None and PASSES.is_set:
+            passes = Passes.from_environment()
+        chosen = {"vps": vps, "policy": policy, "schedule": schedule, "onchip": onchip, "passes": passes}
+        self._chosen: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+        configuration = Configuration(**self._chosen)
         try:
-            self._machine = make_machine(target, vps, self._onchip, train, timeline, schedule)
+            self._engine = self._make_engine(configuration, timeline)
         except HandleError as error:
             if not by_environment:
                 raise
             raise HandleError(f"{error} (the target is that of {TARGET.name}={target})") from error
-        self._arrangements: Iterator[Arrangement] = iter(())
-        self._arrangement = NO_CHIP
-        self._stepped_down = 0  # arrangements that spilled before this one
-        self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
-        self._stacking = Stacking(model, self._passes, self._machine.panel, self._onchip.tiers)
-        self._residency = Residency(
-            model, self._machine, type(self._optimizer) if train else None, decay, self._onchip.groups
-        )
-        self._pool_limit = self._machine.default_pool_limit if pool_limit is None else pool_limit
+        self._target = self.target
+        self._wanted = configuration, timeline
         self._closed = False
-        self._plan: Plan | None = None
-        self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
-        self._records = timeline
-        self._timelines: dict[int, Timeline] = {}  # of the last two launches, by their numbers
-        self._prepared = 0  # when planning began
-        self._loss = math.nan
-        self._warned = False
-        self._planner: Planner | None = None
-        self._peak = 0  # floats of the pool that a launch has used at most
         if train:
             model.trainer = self
         if example is not None:
@@ -253,12 +217,12 @@ class Handle:
                 raise
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._machine.target}, {self._machine.vps} virtual processors"
+        state = "closed" if self._closed else f"{self._engine.machine.target}, {self.vps} virtual processors"
         return f"<vpps.Handle: {state}>"
 
     def __del__(self) -> None:
         # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
-        if not self._closed and self._machine.is_open:
+        if not self._closed and self._engine.machine.is_open:
             try:
                 self.close()
             except NonFiniteError as error:
@@ -272,27 +236,38 @@ class Handle:
         with ExitStack() as whatever_happens:
             whatever_happens.callback(self._release)
             whatever_happens.callback(self.pull_weights)
-            self._wait()
+            self._engine.wait()
 
     def _release(self) -> None:
         self._closed = True
-        self._plan = None
-        self._timelines.clear()
         if self.model.trainer is self:
             self.model.trainer = None
-        self._machine.close()
+        self._engine.close()
+
+    @property
+    def target(self) -> str:
+        """What runs its kernels: "cuda", "cpu" or "simt"."""
+        return self._engine.machine.target
+
+    @property
+    def policy(self) -> str:
+        """Name of the batching policy."""
+        return self._engine.configuration.policy
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+        return self._engine.configuration.schedule
 
     @property
     def vps(self) -> int:
         """Number of virtual processors."""
-        return self._machine.vps
+        return self._engine.machine.vps
 
     @property
     def memory(self) -> MemoryUse:
         """Bytes by what they are for, of the latest call; all zero before the first one."""
-        if self._planner is None:
-            return MemoryUse(pool=self._machine.pool.nbytes, peak=4 * self._peak)
-        return memory_use(self._planner.distribution, self._plan, len(self._machine.pool), self._peak)
+        return self._engine.memory
 
     @property
     def optimizer(self) -> Optimizer:
@@ -324,7 +299,7 @@ class Handle:
     @property
     def ema(self) -> float | None:
         """Decay of the weights' moving averages, or None."""
-        return self._residency.ema
+        return self._engine.residency.ema
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -376,50 +351,41 @@ class Handle:
         check_loss(graph, loss)
         self.optimizer.check()
         # While the last launch runs.
-        plan = self._kernel_for(lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
-        self._wait(running=1)  # there are two after Ctrl-C
-        self._machine.stage(plan.script)
-        if not self._may_queue(plan):
-            self._wait()
-        self._launch(plan, step=self.model.step + 1, updates=not accumulate)
-        self._wait(running=1)
-        return self._loss
-
-    def _may_queue(self, plan: Plan) -> bool:
-        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do."""
-        return (
-            self._machine.queues
-            and self._on_nonfinite != "raise"
-            and plan.pool_floats <= len(self._machine.pool)
-            and self._residency.is_uploaded
-        )
+        plan = self._engine.kernel_for(lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
+        self._engine.wait(running=1)  # there are two after Ctrl-C
+        self._engine.machine.stage(plan.script)
+        if self._losses.on_nonfinite == "raise" or not self._engine.may_queue(plan):
+            self._engine.wait()
+        self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate)
+        self._engine.wait(running=1)
+        return self._losses.latest
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
-        update = None if accumulate else self._residency.next_update(self.optimizer, self.clip_norm)
-        key, held = self._residency.next_key(), self._residency.held
-        return planner.plan_training(graph, loss, update, self._parity, key, held, keep=accumulate)
+        update = None if accumulate else self._engine.residency.next_update(self.optimizer, self.clip_norm)
+        key, held = self._engine.residency.next_key(), self._engine.residency.held
+        return planner.plan_training(graph, loss, update, self._engine.parity, key, held, keep=accumulate)
 
     @property
     @_serialised
     def accumulated(self) -> int:
         """Calls `fb(accumulate=True)` that the next update is going to use."""
         self._check_usable()
-        self._check_begun()
-        return self._residency.accumulated
+        self._engine.check_begun()
+        return self._engine.residency.accumulated
 
     @_serialised
     def discard_accumulated(self) -> None:
         """Forget the gradients of the calls `fb(accumulate=True)` since the last update."""
         self._check_usable()
-        self._check_begun()
-        self._residency.drop_gradients()
+        self._engine.check_begun()
+        self._engine.residency.drop_gradients()
 
     @_serialised
     def sync_get_latest_loss(self) -> float:
         """Wait for the launch in flight and return the loss of the latest `fb` (nan if there was none)."""
         self._check_usable()
-        self._wait()
-        return self._loss
+        self._engine.wait()
+        return self._losses.latest
 
     @_serialised
     def gradients(
@@ -439,18 +405,18 @@ class Handle:
         """
         self._prepare(graph, "gradients", training=True)
         check_loss(graph, loss)
-        key = self._residency.next_key() if train else None
-        plan = self._kernel_for(lambda p: p.plan_training(graph, loss, None, self._parity, key))
-        self._wait()
-        self._residency.park_gradients()
-        self._launch(plan)
-        self._wait()
-        value = float(self._machine.pool[plan.loss_slot])
-        found = {p.name: self._gradient(self._residency.distribution, plan, p) for p in self.model}
+        key = self._engine.residency.next_key() if train else None
+        plan = self._engine.kernel_for(lambda p: p.plan_training(graph, loss, None, self._engine.parity, key))
+        self._engine.wait()
+        self._engine.residency.park_gradients()
+        self._engine.launch(plan)
+        self._engine.wait()
+        value = float(self._engine.machine.pool[plan.loss_slot])
+        found = {p.name: self._gradient(self._engine.residency.distribution, plan, p) for p in self.model}
         return value, found
 
     def _gradient(self, distribution: Distribution, plan: Plan, p: Parameter) -> NDArray[np.float32]:
-        pool = self._machine.pool
+        pool = self._engine.machine.pool
         if p in plan.tables:
             used = plan.tables[p]
             dense = np.zeros(p.shape, np.float32)
@@ -480,10 +446,10 @@ class Handle:
         wanted = [graph.check_owns(e, "forward") for e in wanted]
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
-        plan = self._kernel_for(lambda p: p.plan_forward(graph, wanted, self._residency.held_in_pool))
-        self._wait()
-        self._launch(plan)
-        self._wait()
+        plan = self._engine.kernel_for(lambda p: p.plan_forward(graph, wanted, self._engine.residency.held_in_pool))
+        self._engine.wait()
+        self._engine.launch(plan)
+        self._engine.wait()
         return [self.value(e) for e in wanted]
 
     @_serialised
@@ -518,9 +484,9 @@ class Handle:
         if isinstance(expression, Rows):
             raise GraphError(f"device_value: {expression!r} may lie anywhere; use value, or device_value of one row")
         address = int(self._addresses(expression, "device_value")[0])
-        pool = self._machine.pool
+        pool = self._engine.machine.pool
         if not isinstance(pool, DevicePool):
-            raise HandleError(f"device_value: target {self._machine.target!r} has its memory on the host; use value")
+            raise HandleError(f"device_value: target {self.target!r} has its memory on the host; use value")
         return pool.view(address, expression.shape)
 
     def _addresses(self, expression: Expression | Rows, what: str) -> NDArray[np.int64]:
@@ -575,7 +541,7 @@ class Handle:
 
     def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
         n = math.prod(shape)
-        return self._machine.pool[address : address + n].reshape(shape).copy()
+        return self._engine.machine.pool[address : address + n].reshape(shape).copy()
 
     def _read_rows(self, addresses: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Values that begin at some addresses, (n, ...)."""
@@ -584,7 +550,7 @@ class Handle:
             return np.zeros((0, *shape), np.float32)
         # In one piece, where it is: on a GPU every read is a copy to the host.
         first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
-        floats: NDArray[np.float32] = self._machine.pool[first : last + width]
+        floats: NDArray[np.float32] = self._engine.machine.pool[first : last + width]
         offsets = addresses - first
         found: NDArray[np.float32]
         if width < LONG_ROW:
@@ -599,17 +565,18 @@ class Handle:
 
     def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:
         self._check_usable()
-        self._wait()
-        if self._plan is None:
+        self._engine.wait()
+        plan = self._engine.plan
+        if plan is None:
             raise GraphError(f"{what}: nothing has been computed yet; call fb or forward first")
-        self._plan.graph.check_owns(expression, what, given="the one of the latest fb, forward or gradients")
-        return self._plan
+        plan.graph.check_owns(expression, what, given="the one of the latest fb, forward or gradients")
+        return plan
 
     # ---- inspection
 
     def source(self) -> str:
         """The source of the kernel: C++ that a person can read."""
-        return self._machine.source
+        return self._engine.machine.source
 
     @_serialised
     def explain(self) -> str:
@@ -619,16 +586,16 @@ class Handle:
         On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
         """
         self._check_usable()
-        machine, moments = self._machine, len(self._optimizer.moments) if self._train else 0
+        machine, moments = self._engine.machine, len(self._optimizer.moments) if self._train else 0
         parameters = Distribution(
             self.model, machine.vps, machine.panel, moments, self._train, averages=self.ema is not None
         )
         facts = KernelFacts(
-            machine.target, machine.arch, machine.vps, machine.spec, machine.resources, self._stepped_down
+            machine.target, machine.arch, machine.vps, machine.spec, machine.resources, self._engine.stepped_down
         )
-        cells = self._planner.explain() if self._planner is not None else ()
-        memory = self.memory if self._plan is not None else None
-        return explain(parameters, self._arrangement.onchip, facts, cells, memory)
+        cells = self._engine.planner.explain() if self._engine.planner is not None else ()
+        memory = self.memory if self._engine.plan is not None else None
+        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory)
 
     @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
@@ -651,15 +618,15 @@ class Handle:
             HandleError: the handle was made without `timeline=True`, has launched nothing yet, or is closed.
         """
         self._check_usable()
-        if not self._records:
+        if not self._engine.records:
             raise HandleError("timeline: this handle records none; make it with Handle(model, timeline=True)")
         if wait:
-            self._wait()
-        self._check_begun()
-        latest = self._machine.launches - len(self._flights)
-        if latest not in self._timelines:
+            self._engine.wait()
+        self._engine.check_begun()
+        found = self._engine.latest_timeline()
+        if found is None:
             raise HandleError("timeline: no launch has ended yet; call fb, forward or gradients first")
-        return self._timelines[latest]
+        return found
 
     # ---- launches
 
@@ -673,177 +640,57 @@ class Handle:
             raise GraphError(
                 f"{what}: the graph is empty: nothing was recorded on it; is it another one than the expressions'?"
             )
-        self._check_begun()
-        if self._arrange(graph) or self._planner is None or not self._residency.is_ready(accumulate):
-            self._bind(accumulate)
-        self._residency.adopt()
-        assert self._planner is not None
-        self._prepared = time.perf_counter_ns()
-        return self._planner
-
-    def _bind(self, accumulate: bool) -> None:
-        """Place all parameters as the model has them now."""
-        self._wait()
-        self.pull_weights()
-        self._plan = self._planner = None
-        slots = self._arrangement.slots
-        distribution = self._residency.bind(
-            lambda floats: self._reserve(floats, keep=0), accumulate, slots, self._stacking.stacks
-        )
-        self._planner = planner_for(distribution, self.policy, self.schedule, self._passes)
-
-    def _arrange(self, graph: Graph) -> bool:
-        """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not
-        been done. Whether anything has changed."""
-        new = [cell for cell in graph.blocks if cell not in self._cells]
-        self._cells.update(dict.fromkeys(new))
-        restacked = self._stacking.see(new, self._optimizer)
-        device = self._machine.device
-        if device is None or not (new or restacked):
-            return restacked
-        matrices = matrices_of(self._cells, self._passes, self._stacking.stacks)
-        known = self._arrangement.onchip
-        if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
-            return False
-        of_group = self._machine.vps // self._onchip.groups
-        self._arrangements = arrangements(matrices, device, of_group, self._onchip, self._train)
-        self._arrangement = next(self._arrangements)
-        self._stepped_down = 0
-        return True
-
-    def _kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
-        """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
-        while True:
-            assert self._planner is not None
-            plan = make(self._planner)
-            spec = KernelSpec(plan.instructions, self._arrangement.chip, plan.tails)
-            if self._machine.can_run(spec):
-                return plan
-            self._wait()
-            if self._machine.launches:
-                _log.info(
-                    "after launch %d a graph needs more than the kernel can do: compiling", self._machine.launches
-                )
-            try:
-                self._machine.specialise(spec)
-                return plan
-            except SpillError:
-                self._arrangement = next(self._arrangements)
-                self._stepped_down += 1
-                self._bind(accumulate)
+        self._engine.check_begun()
+        self._exchange()
+        return self._engine.prepare(graph, self._optimizer, accumulate)
 
     def _compile_ahead(self, graph: Graph, loss: Expression) -> None:
         """Have a kernel for graphs like this one, or close."""
         try:
             self._prepare(graph, "example", training=self._train)
-            update = self._residency.next_update(self._optimizer, self._clip_norm) if self._train else None
-            self._kernel_for(lambda planner: example_plan(planner, graph, loss, update))
+            residency = self._engine.residency
+            update = residency.next_update(self._optimizer, self._clip_norm) if self._train else None
+            self._engine.compile_ahead(graph, loss, update)
         except BaseException:
             self._release()
             raise
 
-    def _reserve(self, floats: int, keep: int) -> None:
-        grow(self._machine, floats, keep, self._pool_limit)
+    def _make_engine(self, configuration: Configuration, records: bool) -> Engine:
+        optimizer = self._optimizer if self._train else None
+        return Engine(
+            self.model, optimizer, configuration, self._target, self._ema, self._pool_limit, self._verify, records,
+            self._losses,
+        )  # fmt: skip
 
-    @property
-    def _parity(self) -> int:
-        """Of the next launch."""
-        return self._machine.launches & 1
+    def _configure(self, configuration: Configuration | None = None, records: bool | None = None) -> None:
+        """From the next call on work in this configuration, or record timelines or not; None leaves it as it is."""
+        engine = self._engine
+        self._wanted = (
+            engine.configuration if configuration is None else configuration,
+            engine.records if records is None else records,
+        )
 
-    def _launch(self, plan: Plan, step: int = 0, updates: bool = False) -> None:
-        """Begin to execute a plan.
-
-        Args:
-            step: number of the update that it makes or contributes to; 0 where it is no step of training.
-            updates: whether it makes it.
-        """
-        waited = time.perf_counter_ns()
-        self._reserve(plan.pool_floats, keep=self._residency.distribution.end)
-        if self.model.trainer is not self:
-            self.model.pull_weights()
-        self._residency.upload()
-        if step:
-            self._residency.upload_gradients()
-        if self._verify:
-            from vpps.script.verify import verify
-
-            verify(plan.script, plan.layout, plan.origin, plan.sequel)
-            # What the script does not write it must not read: gradients of former launches, memory of former batches.
-            for start, stop in plan.layout.unwritten:
-                self._machine.pool[start:stop] = np.nan
-        self._plan = plan
-        self._peak = max(self._peak, plan.pool_floats)
-        number = self._machine.launches + 1
-        if self._records:
-            # There are no jumps: a virtual processor executes no more instructions than the script has.
-            recording = Recording(self.vps, len(plan.script) // HEAD_WORDS)
-            host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
-            self._timelines = {n: t for n, t in self._timelines.items() if n == number - 1}
-            self._timelines[number] = Timeline(plan, recording, host)
-            self._machine.record(recording)
-        self._flights.append(_Flight(plan, number, step, self._residency.restorer(plan)))
-        try:
-            if step:
-                self._residency.begin(plan, updates)
-            # At the very end: Ctrl-C may come as soon as it runs.
-            if plan.sequel is None:
-                self._machine.launch(plan.script)
-            else:
-                self._machine.launch(plan.script, plan.sequel)
-        except BaseException:
-            self._check_begun()
-            raise
-
-    def _check_begun(self) -> None:
-        """Where Ctrl-C came just before a launch began, or the one before it was stopped, take back what was noted."""
-        flights = self._flights
-        while flights and self._machine.launches < flights[-1].number:
-            flights[-1].undo()
-            flights.pop()
-            self._plan = flights[-1].plan if flights else None
-
-    def _wait(self, running: int = 0) -> None:
-        """Wait until no more launches than that are in flight; note the losses of steps.
-
-        Ctrl-C leaves launches running, to be waited for later.
-        """
-        self._check_begun()
-        while len(self._flights) > running:
-            flight = self._flights[0]
-            plan = flight.plan
-            failure = self._machine.wait(flight.number)
-            if failure is not None:
-                self._check_begun()
-                self._flights.clear()
-                self._plan = plan
-                lost = ""
-                if flight.step and self.accumulated:  # nobody knows how far it got
-                    self._residency.drop_gradients()
-                    lost = "; the accumulated gradients are discarded"
-                raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
-            if flight.step:
-                self._loss = self._machine.loss(plan.loss_slot)
-            self._flights.pop(0)
-            if flight.step and not math.isfinite(self._loss):
-                self._nonfinite(flight.step)
-
-    def _nonfinite(self, step: int) -> None:
-        message = f"the loss of step {step} is {self._loss}; lower the learning rate, clip gradients, or check the data"
-        if self._on_nonfinite == "raise":
-            raise NonFiniteError(message)
-        if not self._warned:
-            self._warned = True
-            warnings.warn(message, RuntimeWarning, stacklevel=5)
+    def _exchange(self) -> None:
+        """Make the engine that is wanted the one that works. If it cannot be made all is as it was."""
+        wanted, before = self._wanted, self._engine
+        if wanted == (before.configuration, before.records):
+            return
+        self._wanted = before.configuration, before.records
+        before.wait()
+        before.pull()
+        after = self._make_engine(*wanted)
+        self._engine, self._wanted = after, wanted
+        before.close()
 
     @_serialised
     def pull_weights(self) -> None:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
-        if not self._residency.is_newer or self._closed:
+        if not self._engine.residency.is_newer or self._closed:
             return
-        if self._flights and os.getpid() != self.pid:
+        if self._engine.in_flight and os.getpid() != self.pid:
             raise HandleError(
                 "this process was forked while the model was being trained, so its newest weights are with the parent "
                 "alone; call handle.sync_get_latest_loss() before forking"
             )
-        self._wait()
-        self._residency.pull()
+        self._engine.wait()
+        self._engine.residency.pull()

@@ -68,7 +68,7 @@ def test_weights_are_read_level_by_level(trees_file: Path) -> None:
     trees, words = read_trees(trees_file, 100)
     hidden = embedding = 64
     net = VppsTreeLstm(initial_weights(words, embedding, hidden), "sgd", 0.05, 1, timeline=True)
-    panel = net.handle._machine.panel
+    panel = net.handle._engine.machine.panel
     padded = -(-CLASSES // panel) * panel
     more = 4 * (padded - CLASSES) * hidden + 4 * (padded + CLASSES) * hidden
     for batch in (trees[:1], trees[:5], trees):

@@ -126,7 +126,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
     witness = ReferenceTraining(net.model, vpps.Adam(lr=0.01), clip_norm=1.0)
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), vps=vps, clip_norm=1.0, onchip=case.options) as handle:
         found = [handle.gradients(graph, loss) for _ in range(3)]
-        onchip = handle._arrangement.onchip
+        onchip = handle._engine.arrangement.onchip
         assert onchip is not None
         assert case.holds(onchip), onchip
         for value, gradients in found:

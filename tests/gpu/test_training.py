@@ -21,7 +21,7 @@ def test_training_follows_the_reference() -> None:
     net = new()
     witness = ReferenceTraining(net.model, vpps.SGD(lr=0.1))
     with vpps.Handle(net.model) as handle:
-        assert isinstance(handle._machine, CudaMachine)
+        assert isinstance(handle._engine.machine, CudaMachine)
         expected = [witness.fb(*net.batch(seed)) for seed in range(5)]
         assert np.allclose(net.train(handle, range(5)), expected, rtol=FORWARD_TOLERANCE)
     for p in net.model:
@@ -79,7 +79,7 @@ def test_runs_are_equal_to_the_last_bit() -> None:
 def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VPPS_TARGET")
     with vpps.Handle(new().model) as handle:
-        assert isinstance(handle._machine, CudaMachine)
+        assert isinstance(handle._engine.machine, CudaMachine)
 
 
 @pytest.mark.parametrize("behind", [False, True])

@@ -167,8 +167,8 @@ def test_a_level_takes_as_many_barriers_as_without(net: Net) -> None:
             h, _ = graph.map(net.step, children=before, inputs={"word": words}, state=(H, H), distinct=distinct)
             with vpps.Handle(net.model, vps=2) as handle:
                 handle.gradients(graph, vpps.sum(vpps.sum(h)))
-                assert handle._plan is not None
-                barriers.append(handle._plan.n_barriers)
+                assert handle._engine.plan is not None
+                barriers.append(handle._engine.plan.n_barriers)
         found.append(barriers[1] - barriers[0])
     assert found[1] == found[0]
 

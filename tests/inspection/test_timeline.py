@@ -226,7 +226,7 @@ class TestBytes:
         with vpps.Handle(model, vps=2, clip_norm=1.0, timeline=True) as handle:  # so that the step comes apart
             handle.fb(graph, loss)
             timeline = handle.timeline()
-            expected = [expected_bytes(timeline.plan, vp, 2, handle._machine.panel, 0) for vp in range(2)]
+            expected = [expected_bytes(timeline.plan, vp, 2, handle._engine.machine.panel, 0) for vp in range(2)]
         assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
         assert sum(timeline.gradient_bytes) >= 5 * 4 * 40 * 70  # three passes: write, read and write, read and write
 
@@ -254,7 +254,7 @@ class TestBytes:
         with vpps.Handle(model, vps=vps_count, timeline=True) as handle:
             handle.fb(graph, loss)
             timeline = handle.timeline()
-            panel = handle._machine.panel
+            panel = handle._engine.machine.panel
         assert {"PackedMatmul", "PackedMatmulGradient"} <= set(timeline.forms.tolist())
         # Forward reads the matrix, backward its transpose; a panel that two divide between them is read by both.
         whole = 4 * 64 * 32 * 2
@@ -340,7 +340,7 @@ class TestHandle:
                 raise KeyboardInterrupt
 
             with monkeypatch.context() as patch:
-                patch.setattr(handle._machine, "launch", interrupt)
+                patch.setattr(handle._engine.machine, "launch", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     handle.fb(*net.batch())
             assert handle.timeline() is first
@@ -351,19 +351,19 @@ class TestHandle:
         net = Net()
         with vpps.Handle(net.model, vps=2, verify=False, timeline=True) as handle:
             graph, loss = net.batch()
-            launch = handle._machine.launch
+            launch = handle._engine.machine.launch
 
             def damaged(script: NDArray[np.uint32]) -> None:
-                (timeline,) = handle._timelines.values()
+                (timeline,) = handle._engine.timelines.values()
                 plan = timeline.plan
                 script[next(d.position for d in stream(plan, 0) if d.instruction.name == "loss")] = 0xFFFF
                 launch(script)
 
-            handle._machine.launch = damaged  # type: ignore[method-assign]
+            handle._engine.machine.launch = damaged  # type: ignore[method-assign]
             handle.fb(graph, loss)
             with pytest.raises(vpps.KernelError):
                 handle.sync_get_latest_loss()
-            handle._machine.launch = launch  # type: ignore[method-assign]
+            handle._engine.machine.launch = launch  # type: ignore[method-assign]
             seconds = handle.timeline().seconds()
             assert seconds["forward"].any()
             assert not seconds["gradients"].any()
@@ -382,7 +382,7 @@ class TestHandle:
 
 class TestRoom:
     def test_that_is_too_small_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vpps.handle.Recording", lambda n_vps, _: Recording(n_vps, 5))
+        monkeypatch.setattr("vpps.engine.Recording", lambda n_vps, _: Recording(n_vps, 5))
         timeline = timeline_of(2)
         executed = sum(1 for _ in stream(timeline.plan, 0))
         assert timeline.lost == [executed - 5] * 2

@@ -26,8 +26,8 @@ def streams(plan: Plan) -> list[list[Decoded]]:
 
 def planned(handle: vpps.Handle, graph: vpps.Graph, loss: vpps.Expression) -> Plan:
     handle.gradients(graph, loss)
-    assert handle._plan is not None
-    return handle._plan
+    assert handle._engine.plan is not None
+    return handle._engine.plan
 
 
 def alone(stream: list[Decoded]) -> list[Decoded]:
@@ -86,7 +86,7 @@ def test_every_vertex_and_op_is_in_one_script() -> None:
 def test_products_run_where_rows_of_the_matrix_are_held() -> None:
     model = vpps.Model(seed=1)
     with vpps.Handle(model, vps=4, schedule="paper") as handle:
-        granule = handle._machine.panel
+        granule = handle._engine.machine.panel
         W = model.parameter("W", (2 * granule, 8))  # two blocks of rows: two of the four hold some
         graph = vpps.Graph()
         losses = [vpps.sum(W @ graph.input(np.ones(8))) for _ in range(3)]

@@ -347,12 +347,12 @@ class TestThreads:
 
 def stop_next_launch(handle: vpps.Handle) -> None:
     """Let the next script of a handle meet an opcode that does not exist, in the first instruction of `read`."""
-    machine = handle._machine
+    machine = handle._engine.machine
     launch = machine.launch
 
     def damaged(script: np.ndarray[tuple[int], np.dtype[np.uint32]], *sequel: Any) -> None:
-        assert handle._plan is not None
-        start, stream = handle._plan.streams[0]
+        assert handle._engine.plan is not None
+        start, stream = handle._engine.plan.streams[0]
         read = next(s for s in stream.sections if s.block is not None and s.block.arrays.cell.name.endswith(".read"))
         position = start + read.start
         script = script.copy()  # the other one may be on its way already

@@ -80,7 +80,7 @@ def on_cuda(net: Classifier, optimizer: vpps.Optimizer | None = None, **options:
 
 def queued(handle: vpps.Handle) -> list[int]:
     """To this list go, at every launch of the handle from now on, the launches that are in flight then."""
-    machine = handle._machine
+    machine = handle._engine.machine
     assert isinstance(machine, CudaMachine)
     launch, found = machine.launch, list[int]()
 
@@ -171,7 +171,7 @@ class TestOrder:
             handle.fb(*net.batch(1))
             assert in_flight == [0, 1]
             assert fake.names() == ["copy in", "record", "wait event", "launch", "copy out", "record"]
-            assert len(handle._flights) == 1, "the one before has been waited for"
+            assert len(handle._engine._flights) == 1, "the one before has been waited for"
 
     def test_a_step_waits_where_the_host_has_something_to_do(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
@@ -274,15 +274,15 @@ class TestFailures:
         net = new()
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(2))
-            launch = handle._machine.launch
+            launch = handle._engine.machine.launch
 
             def damaged(script: Any) -> None:
                 script = script.copy()
                 script[_operands(handle, script, "wait", 1)[0]] += 1  # one signal more than is given
-                handle._machine.launch = launch  # type: ignore[method-assign]
+                handle._engine.machine.launch = launch  # type: ignore[method-assign]
                 launch(script)
 
-            handle._machine.launch = damaged  # type: ignore[method-assign]
+            handle._engine.machine.launch = damaged  # type: ignore[method-assign]
             handle.fb(*net.batch(2))
             with pytest.raises(vpps.KernelError, match=r"waited longer than 0.25 s at .*set VPPS_PATIENCE to more"):
                 handle.fb(*net.batch(3))
@@ -365,7 +365,7 @@ class TestFailures:
         with on_cuda(net, verify=False) as handle:
             net.train(handle, range(1))
             assert fake.findings == []
-            launch = handle._machine.launch
+            launch = handle._engine.machine.launch
 
             def damaged(script: Any) -> None:
                 script = script.copy()
@@ -373,7 +373,7 @@ class TestFailures:
                 script[_operands(handle, script, "signal", 0)] = 3
                 launch(script)
 
-            handle._machine.launch = damaged  # type: ignore[method-assign]
+            handle._engine.machine.launch = damaged  # type: ignore[method-assign]
             handle.fb(*net.batch(1))
             handle.sync_get_latest_loss()
         assert {finding.kind for finding in fake.findings} == {"race"}
@@ -382,8 +382,8 @@ class TestFailures:
 
 def _operands(handle: vpps.Handle, script: Any, name: str, index: int) -> list[int]:
     """Where the script that is about to be launched has that operand of all instructions of that name."""
-    assert handle._plan is not None
-    ((start, _),) = handle._plan.streams
+    assert handle._engine.plan is not None
+    ((start, _),) = handle._engine.plan.streams
     found = [d.position for d in instructions(script, start) if d.instruction.name == name]
     return [position + HEAD_WORDS + index for position in found]
 
@@ -459,7 +459,7 @@ class TestLife:
         with vpps.Handle(net.model, target="auto") as handle:
             assert repr(handle) == "<vpps.Handle: cuda, 4 virtual processors>"
             net.train(handle, range(1))
-            assert handle.memory.pool == handle._machine.pool.nbytes >= handle.memory.peak > 0
+            assert handle.memory.pool == handle._engine.machine.pool.nbytes >= handle.memory.peak > 0
             assert "vpps_kernel(const Launch launch)" in handle.source()
 
     def test_more_virtual_processors_than_fit_are_refused_at_the_first_call(self, fake: FakeCuda) -> None:
@@ -570,7 +570,7 @@ interrupted = 0
 with vpps.Handle(net.model, target="cuda", vps=3, verify=False) as handle:
     net.train(handle, range(1))
     for turn in range(50):
-        launched, step = handle._machine.launches, net.model.step
+        launched, step = handle._engine.machine.launches, net.model.step
         try:
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-2))
             for graph, loss in batches:
@@ -579,7 +579,7 @@ with vpps.Handle(net.model, target="cuda", vps=3, verify=False) as handle:
         except KeyboardInterrupt:
             interrupted += 1
         handle.sync_get_latest_loss()
-        assert handle._machine.launches - launched == net.model.step - step
+        assert handle._engine.machine.launches - launched == net.model.step - step
     assert interrupted > 10, interrupted
     for p in net.model:
         p.assign(witness.model[p.name].numpy())

@@ -109,7 +109,7 @@ def test_virtual_processors_share_one_stream() -> None:
     loss = vpps.dot(graph.input(np.ones(8)), p)
     with vpps.Handle(model, vps=3) as handle:
         handle.fb(graph, loss)
-        plan = handle._plan
+        plan = handle._engine.plan
         assert plan is not None
     entries = entry_points(plan.script)
     assert len(entries) == 3

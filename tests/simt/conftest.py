@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-import vpps.handle
+import vpps.engine
 from tests import comparison
 from tests.gpu.conftest import with_default
 from vpps.kernel.chip import MEMORY_ONLY
@@ -45,7 +45,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
     Threads run in an order of the test's own.
     """
-    monkeypatch.setattr(vpps.handle, "matrices_of", lambda *unused: {})
+    monkeypatch.setattr(vpps.engine, "matrices_of", lambda *unused: {})
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))

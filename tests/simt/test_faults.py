@@ -60,8 +60,8 @@ def kept_on_the_chip() -> None:
     with vpps.Handle(model, vpps.SGD(lr=0.01), target="simt", vps=2, clip_norm=0.1) as handle:
         handle.fb(graph, vpps.sum(ys))
         handle.sync_get_latest_loss()
-        assert handle._plan is not None
-        assert len(handle._plan.script) > 2 * SCRIPT_WORDS
+        assert handle._engine.plan is not None
+        assert len(handle._engine.plan.script) > 2 * SCRIPT_WORDS
 
 
 def nothing_kept() -> None:
@@ -207,16 +207,16 @@ def trained(network: Network, schedule: str) -> tuple[vpps.Handle, Plan]:
     )
     handle.fb(*network.batch(0))
     handle.sync_get_latest_loss()
-    assert handle._plan is not None
-    return handle, handle._plan
+    assert handle._engine.plan is not None
+    return handle, handle._engine.plan
 
 
 def found_by(handle: vpps.Handle, plan: Plan, script: Words, seeds: Iterable[int] = (0,)) -> str:
     """What the emulator says of a script under the first seed with which it finds something; "" if none."""
-    assert isinstance(handle._machine, SimtMachine)
-    for handle._machine.seed in seeds:
-        handle._machine.launch(script)
-        failure = handle._machine.wait()
+    assert isinstance(handle._engine.machine, SimtMachine)
+    for handle._engine.machine.seed in seeds:
+        handle._engine.machine.launch(script)
+        failure = handle._engine.machine.wait()
         if failure is not None:
             return failure.message.format(*map(plan.whereabouts, failure.positions))
     return ""

@@ -181,10 +181,10 @@ def check(case: Case, schedule: str) -> None:
     with vpps.Handle(network.model, vps=case.vps, schedule=schedule, onchip=case.options) as handle:
         results = []
         for seed in SEEDS:
-            assert isinstance(handle._machine, SimtMachine)
-            handle._machine.seed = seed
+            assert isinstance(handle._engine.machine, SimtMachine)
+            handle._engine.machine.seed = seed
             results.append(handle.gradients(graph, loss))
-        onchip = handle._arrangement.onchip
+        onchip = handle._engine.arrangement.onchip
         assert onchip is not None
         assert case.holds(onchip)
         for x in network.inputs:

@@ -62,8 +62,8 @@ def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
     network = models.tree_lstm(dropout=0.3)
     losses = []
     with vpps.Handle(network.model, rule.optimizer(), **rule.options, **options) as handle:
-        if isinstance(handle._machine, SimtMachine):
-            handle._machine.seed = seed
+        if isinstance(handle._engine.machine, SimtMachine):
+            handle._engine.machine.seed = seed
         for k in range(5):
             graph, loss = network.batch(k)
             handle.fb(graph, loss, accumulate=rule.accumulates and k % 2 == 0)
@@ -106,7 +106,7 @@ def test_scripts_may_be_longer_than_what_a_block_holds_of_them(schedule: str) ->
         with vpps.Handle(network.model, vpps.SGD(lr=0.1), **options) as handle:
             handle.fb(graph, loss)
             results.append((handle.sync_get_latest_loss(), network.model.numpy()))
-            plan = handle._plan
+            plan = handle._engine.plan
             assert plan is not None
             longest = max(stream.words for _, stream in plan.streams)
             assert longest > 3 * SCRIPT_WORDS

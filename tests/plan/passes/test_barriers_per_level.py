@@ -86,8 +86,8 @@ def planned(build: Build, levels: int, passes: Passes, **options: object) -> Pla
     model, graph, loss = build(levels)
     with vpps.Handle(model, vps=2, passes=passes, **options) as handle:
         handle.gradients(graph, loss)
-        assert handle._plan is not None
-        return handle._plan
+        assert handle._engine.plan is not None
+        return handle._engine.plan
 
 
 def per_level(build: Build, passes: Passes, **options: object) -> float:

@@ -50,13 +50,13 @@ class Net:
 
 
 def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
-    assert handle._plan is not None
-    return [b.cell.lowered for b in handle._plan.blocks if b.cell.cell.name.endswith(name)]
+    assert handle._engine.plan is not None
+    return [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name)]
 
 
 def said(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
-    assert handle._planner is not None
-    return next(notes for cell, notes in handle._planner.notes.items() if cell.name.endswith(name))
+    assert handle._engine.planner is not None
+    return next(notes for cell, notes in handle._engine.planner.notes.items() if cell.name.endswith(name))
 
 
 def multiplied(cell: LoweredCell) -> list[str]:

@@ -349,7 +349,7 @@ class TestCells:
         graph = vpps.Graph()
         loss = vpps.sum(newcomer(graph.input(x), graph.input(x[::-1].copy())))
         expected = results(model, [(graph, loss)], UNFUSED, target=target, vps=2)
-        with vpps.Handle(model, target=target, vps=2, passes=FUSED) as handle, caplog.at_level("INFO", "vpps.handle"):
+        with vpps.Handle(model, target=target, vps=2, passes=FUSED) as handle, caplog.at_level("INFO", "vpps.engine"):
             plan_of(handle, gated)
             found = []
             for _ in range(2):
@@ -365,8 +365,8 @@ class TestCells:
 def plan_of(handle: vpps.Handle, net: Gated) -> Plan:
     graph, loss = net.batch()
     handle.gradients(graph, loss)
-    assert handle._plan is not None
-    return handle._plan
+    assert handle._engine.plan is not None
+    return handle._engine.plan
 
 
 # ---- scripts and kernels
@@ -409,8 +409,8 @@ class TestScripts:
         graph, loss = net.batch()
         with vpps.Handle(net.model, target="cpu", vps=2, passes=FUSED, verify=False) as handle:
             handle.gradients(graph, loss)
-            lib, machine = handle._machine._state.lib, handle._machine._state.handle  # type: ignore[attr-defined]
-            lib.vpps_set_tails(machine, (type(handle._machine._state.tables[-1])._type_ * 1)())  # type: ignore[attr-defined]
+            lib, machine = handle._engine.machine._state.lib, handle._engine.machine._state.handle  # type: ignore[attr-defined]
+            lib.vpps_set_tails(machine, (type(handle._engine.machine._state.tables[-1])._type_ * 1)())  # type: ignore[attr-defined]
             with pytest.raises(vpps.KernelError, match=r"stopped at word \d+ .* cell 'gated'"):
                 handle.gradients(graph, loss)
 

@@ -146,13 +146,13 @@ def test_a_bias_used_elsewhere_is_added_gate_by_gate():
 
 
 def lowered(handle: vpps.Handle, name: str):
-    assert handle._plan is not None
-    return next(b.cell.lowered for b in handle._plan.blocks if b.cell.cell.name.endswith(name))
+    assert handle._engine.plan is not None
+    return next(b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name))
 
 
 def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
-    assert handle._planner is not None
-    return next(found for cell, found in handle._planner.notes.items() if cell.name.endswith(name))
+    assert handle._engine.planner is not None
+    return next(found for cell, found in handle._engine.planner.notes.items() if cell.name.endswith(name))
 
 
 @pytest.mark.cpu
@@ -173,7 +173,7 @@ def test_gate_by_gate_runs_as_stacked_by_hand():
             assert {i.group for i in cell.forward} == {0}  # no barrier between
             assert {i.parts for i in cell.forward if i.name == "matvec"} == {4}
             assert [g.instr.name for g in cell.parameter_gradients] == ["column_sum", "outer", "outer"]
-            barriers.append(handle._plan.n_barriers)
+            barriers.append(handle._engine.plan.n_barriers)
     assert names[0] == names[1]
     assert barriers[0] == barriers[1]
     assert names[0][0].count("matvec") == 2
@@ -208,7 +208,7 @@ def test_products_of_inputs_are_one_before_the_first_level():
     graph, loss, _ = Gates(model).batch(0)
     with vpps.Handle(model, vps=2, passes=replace(ON, lazy_batching=True, alignment=True)) as handle:
         handle.gradients(graph, loss)
-        parts = [b.cell.lowered for b in handle._plan.blocks if b.cell.cell.name.endswith("step")]
+        parts = [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith("step")]
         trained = [[g.parameter.name for g in part.parameter_gradients] for part in parts]
         assert trained == [["Wi+Wf+Wo+Wu"], ["bi+bf+bo+bu", "Ui+Uf+Uo+Uu"]]
         assert [[i.name for i in part.forward].count("matvec") for part in parts] == [1, 1]
@@ -294,7 +294,7 @@ def test_members_are_trained_as_by_themselves(optimizer: vpps.Optimizer, tmp_pat
             gradients = handle.gradients(*batch(9))[1]
             handle.fb(*batch(5))
             model.save(tmp_path / "model.safetensors")
-            assert len(handle._residency.distribution.stacks.all) == (2 if passes.horizontal else 0)
+            assert len(handle._engine.residency.distribution.stacks.all) == (2 if passes.horizontal else 0)
         results.append(
             [bits(gradients), bits(model.numpy()), bits({p.name: p.average() for p in model})]
             + [bits(m) for m in model.optimizer_state.moments.values()]
@@ -345,12 +345,12 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
                 net.U["f"].trainable = False
             else:
                 rule.groups = {"Uf": {"lr": 0.1}}
-            before = [handle._residency.distribution.stacks] if passes is ON else []
+            before = [handle._engine.residency.distribution.stacks] if passes is ON else []
             handle.fb(graph, loss)
             handle.fb(graph, loss)
             if before:
                 assert stacked(before[0]) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
-                after = handle._residency.distribution.stacks
+                after = handle._engine.residency.distribution.stacks
                 assert stacked(after) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]  # sums of four gates and of three are no one sum
                 assert "Uf" not in notes(handle, "step")[-1][1]
         weights.append(model.numpy())
@@ -373,7 +373,7 @@ def test_all_members_are_frozen_and_thawed():
                 handle.fb(graph, loss)
                 assert all(np.array_equal(net.U[g].numpy(), before[net.U[g]]) == frozen for g in GATES)
                 assert not any(np.array_equal(net.W[g].numpy(), before[net.W[g]]) for g in GATES)
-                assert len(handle._residency.distribution.stacks.all) == (3 if passes.horizontal else 0)
+                assert len(handle._engine.residency.distribution.stacks.all) == (3 if passes.horizontal else 0)
         weights.append(model.numpy())
     for name, w in weights[0].items():
         assert relative_error(weights[1][name], w) <= 1e-5, name
@@ -448,7 +448,9 @@ def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
         for state, value in zip(states, values, strict=True):
             assert relative_error(handle.value(state), value) <= 1e-5
         assert "Ui+Uf+Uo+Uu" in handle.explain()
-        slots = {p.name for p, place in handle._residency.distribution.physical.items() if place.slots is not None}
+        slots = {
+            p.name for p, place in handle._engine.residency.distribution.physical.items() if place.slots is not None
+        }
         assert slots >= {"Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu"}
         handle.fb(graph, loss)
     assert abs(got[0] - expected[0]) <= 1e-5
@@ -464,4 +466,4 @@ def test_what_the_user_forces_stays_apart():
     forced = vpps.ChipOptions(tiers={"Uf^T": "L2"})
     with vpps.Handle(model, target="simt", passes=ON, onchip=forced) as handle:
         handle.gradients(graph, loss)
-        assert stacked(handle._residency.distribution.stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]
+        assert stacked(handle._engine.residency.distribution.stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]

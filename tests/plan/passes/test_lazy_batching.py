@@ -119,8 +119,8 @@ def plan_of(passes: Passes, schedule: str = "vector") -> Plan:
     with vpps.Handle(net.model, vps=2, passes=passes, schedule=schedule) as handle:
         graph, loss = net.batch(3)
         handle.gradients(graph, loss)
-        assert handle._plan is not None
-        return handle._plan
+        assert handle._engine.plan is not None
+        return handle._engine.plan
 
 
 def test_eager_and_lazy_parts_run_once_for_all_vertices() -> None:

@@ -50,8 +50,8 @@ def planned(passes: Passes) -> tuple[Plan, dict[str, bytes]]:
     model, graph, loss = tagger()
     with vpps.Handle(model, vps=2, passes=passes) as handle:
         _, gradients = handle.gradients(graph, loss)
-        assert handle._plan is not None
-        return handle._plan, {name: g.tobytes() for name, g in gradients.items()}
+        assert handle._engine.plan is not None
+        return handle._engine.plan, {name: g.tobytes() for name, g in gradients.items()}
 
 
 @pytest.mark.usefixtures("short_chunks")

@@ -1,0 +1,301 @@
+"""Engine: a model on a machine in one configuration. A handle has one, and may exchange it between launches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from vpps.ahead import example_plan
+from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
+from vpps.errors import KernelError, SpillError
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression
+from vpps.graph.trace import TracedCell
+from vpps.inspection.timeline import HostSpan, Timeline
+from vpps.kernel.spec import KernelSpec
+from vpps.losses import Losses
+from vpps.memory import MemoryUse, memory_use
+from vpps.model import Model
+from vpps.optim import Optimizer
+from vpps.plan.build import Plan
+from vpps.plan.native.planner import planner_for
+from vpps.plan.passes.stacking import Stacking
+from vpps.plan.planner import Planner
+from vpps.plan.update import Update
+from vpps.residency import Residency
+from vpps.runtime.choice import make_machine
+from vpps.runtime.growth import grow
+from vpps.runtime.recording import Recording
+from vpps.script.instructions import HEAD_WORDS
+from vpps.tuning.configuration import Configuration
+
+_log = logging.getLogger(__name__)
+
+
+class _Flight(NamedTuple):
+    """A launch that was begun.
+
+    Attributes:
+        plan: what it executes.
+        number: of the launch, as the machine counts.
+        step: number of the update that it makes or contributes to, or 0 where it is no step of training.
+        undo: takes back what was noted of it; for the case that it never ran.
+    """
+
+    plan: Plan
+    number: int
+    step: int
+    undo: Callable[[], None]
+
+
+class Engine:
+    """Places a model's parameters on a machine, has kernels compiled for its graphs, and launches.
+
+    Args:
+        model: what is run.
+        optimizer: of training; None for an engine that only evaluates.
+        configuration: how.
+        target: what runs kernels.
+        ema: decay of the weights' moving averages, or None.
+        pool_limit: bytes that the pool may grow to; None for what the machine suggests.
+        verify: check every script before it runs.
+        records: whether every launch leaves a timeline.
+        losses: is told of every step of training that has ended.
+
+    Attributes:
+        machine: virtual processors and the pool.
+        residency: what of the model is in the pool.
+        plan: of the latest launch, None before the first.
+        planner: once the parameters have their places.
+        arrangement: what the chip holds.
+        stepped_down: arrangements that spilled before this one.
+        timelines: of the last two launches, by their numbers.
+
+    Raises:
+        HandleError, CompileError: there is no such machine; says why and what to do.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer | None,
+        configuration: Configuration,
+        target: str,
+        ema: float | None = None,
+        pool_limit: int | None = None,
+        verify: bool = False,
+        records: bool = False,
+        losses: Losses | None = None,
+    ) -> None:
+        self.model = model
+        self.configuration = configuration
+        self.records = records
+        self._trains = optimizer is not None
+        self._losses = Losses("warn") if losses is None else losses
+        self._verify = verify
+        onchip, passes = configuration.onchip, configuration.passes
+        self.machine = make_machine(target, configuration.vps, onchip, self._trains, records, configuration.schedule)
+        self.arrangement = NO_CHIP
+        self.stepped_down = 0
+        self._arrangements: Iterator[Arrangement] = iter(())
+        self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
+        self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers)
+        kind = type(optimizer) if optimizer is not None else None
+        self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
+        self._pool_limit = self.machine.default_pool_limit if pool_limit is None else pool_limit
+        self.plan: Plan | None = None
+        self.planner: Planner | None = None
+        self.timelines: dict[int, Timeline] = {}
+        self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
+        self._prepared = 0  # when planning began
+        self._peak = 0  # floats of the pool that a launch has used at most
+
+    def close(self) -> None:
+        """Wait for launches in flight and free everything; what the pool holds is lost. May be called twice."""
+        self.plan = None
+        self.timelines.clear()
+        self.machine.close()
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes by what they are for, of the latest launch."""
+        if self.planner is None:
+            return MemoryUse(pool=self.machine.pool.nbytes, peak=4 * self._peak)
+        return memory_use(self.planner.distribution, self.plan, len(self.machine.pool), self._peak)
+
+    # ---- preparations
+
+    def prepare(self, graph: Graph, optimizer: Optimizer, accumulate: bool = False) -> Planner:
+        """A planner for the graph, all parameters in their places. A launch may be in flight."""
+        if self._arrange(graph, optimizer) or self.planner is None or not self.residency.is_ready(accumulate):
+            self._bind(accumulate)
+        self.residency.adopt()
+        assert self.planner is not None
+        self._prepared = time.perf_counter_ns()
+        return self.planner
+
+    def _bind(self, accumulate: bool) -> None:
+        """Place all parameters as the model has them now."""
+        self.wait()
+        self.pull()
+        self.plan = self.planner = None
+        configuration = self.configuration
+        distribution = self.residency.bind(
+            lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
+        )
+        self.planner = planner_for(distribution, configuration.policy, configuration.schedule, configuration.passes)
+
+    def _arrange(self, graph: Graph, optimizer: Optimizer) -> bool:
+        """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not
+        been done. Whether anything has changed."""
+        new = [cell for cell in graph.blocks if cell not in self._cells]
+        self._cells.update(dict.fromkeys(new))
+        restacked = self._stacking.see(new, optimizer)
+        device = self.machine.device
+        if device is None or not (new or restacked):
+            return restacked
+        matrices = matrices_of(self._cells, self.configuration.passes, self._stacking.stacks)
+        known = self.arrangement.onchip
+        if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
+            return False
+        onchip = self.configuration.onchip
+        self._arrangements = arrangements(matrices, device, self.machine.vps // onchip.groups, onchip, self._trains)
+        self.arrangement = next(self._arrangements)
+        self.stepped_down = 0
+        return True
+
+    def kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+        """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
+        while True:
+            assert self.planner is not None
+            plan = make(self.planner)
+            spec = KernelSpec(plan.instructions, self.arrangement.chip, plan.tails)
+            if self.machine.can_run(spec):
+                return plan
+            self.wait()
+            if self.machine.launches:
+                _log.info("after launch %d a graph needs more than the kernel can do: compiling", self.machine.launches)
+            try:
+                self.machine.specialise(spec)
+                return plan
+            except SpillError:
+                self.arrangement = next(self._arrangements)
+                self.stepped_down += 1
+                self._bind(accumulate)
+
+    def compile_ahead(self, graph: Graph, loss: Expression, update: Update | None) -> None:
+        """Have a kernel for graphs like this one, which `prepare` has seen."""
+        self.kernel_for(lambda planner: example_plan(planner, graph, loss, update))
+
+    def _reserve(self, floats: int, keep: int) -> None:
+        grow(self.machine, floats, keep, self._pool_limit)
+
+    # ---- launches
+
+    @property
+    def parity(self) -> int:
+        """Of the next launch."""
+        return self.machine.launches & 1
+
+    @property
+    def in_flight(self) -> int:
+        """Launches that nobody has waited for."""
+        return len(self._flights)
+
+    def may_queue(self, plan: Plan) -> bool:
+        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do."""
+        return self.machine.queues and plan.pool_floats <= len(self.machine.pool) and self.residency.is_uploaded
+
+    def launch(self, plan: Plan, step: int = 0, updates: bool = False) -> None:
+        """Begin to execute a plan.
+
+        Args:
+            step: number of the update that it makes or contributes to; 0 where it is no step of training.
+            updates: whether it makes it.
+        """
+        waited = time.perf_counter_ns()
+        self._reserve(plan.pool_floats, keep=self.residency.distribution.end)
+        if not self._trains:
+            self.model.pull_weights()
+        self.residency.upload()
+        if step:
+            self.residency.upload_gradients()
+        if self._verify:
+            from vpps.script.verify import verify
+
+            verify(plan.script, plan.layout, plan.origin, plan.sequel)
+            # What the script does not write it must not read: gradients of former launches, memory of former batches.
+            for start, stop in plan.layout.unwritten:
+                self.machine.pool[start:stop] = np.nan
+        self.plan = plan
+        self._peak = max(self._peak, plan.pool_floats)
+        number = self.machine.launches + 1
+        if self.records:
+            # There are no jumps: a virtual processor executes no more instructions than the script has.
+            recording = Recording(self.machine.vps, len(plan.script) // HEAD_WORDS)
+            host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
+            self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
+            self.timelines[number] = Timeline(plan, recording, host)
+            self.machine.record(recording)
+        self._flights.append(_Flight(plan, number, step, self.residency.restorer(plan)))
+        try:
+            if step:
+                self.residency.begin(plan, updates)
+            # At the very end: Ctrl-C may come as soon as it runs.
+            if plan.sequel is None:
+                self.machine.launch(plan.script)
+            else:
+                self.machine.launch(plan.script, plan.sequel)
+        except BaseException:
+            self.check_begun()
+            raise
+
+    def check_begun(self) -> None:
+        """Where Ctrl-C came just before a launch began, or the one before it was stopped, take back what was noted."""
+        flights = self._flights
+        while flights and self.machine.launches < flights[-1].number:
+            flights[-1].undo()
+            flights.pop()
+            self.plan = flights[-1].plan if flights else None
+
+    def wait(self, running: int = 0) -> None:
+        """Wait until no more launches than that are in flight; tell the losses of steps.
+
+        Ctrl-C leaves launches running, to be waited for later.
+
+        Raises:
+            KernelError: a launch was stopped; the message says where, in the user's words.
+        """
+        self.check_begun()
+        while len(self._flights) > running:
+            flight = self._flights[0]
+            plan = flight.plan
+            failure = self.machine.wait(flight.number)
+            if failure is not None:
+                self.check_begun()
+                self._flights.clear()
+                self.plan = plan
+                lost = ""
+                if flight.step and self.residency.accumulated:  # nobody knows how far it got
+                    self.residency.drop_gradients()
+                    lost = "; the accumulated gradients are discarded"
+                raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
+            loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
+            self._flights.pop(0)
+            if flight.step:
+                self._losses.note(flight.step, loss)
+
+    def latest_timeline(self) -> Timeline | None:
+        """Of the launch that nobody needs to wait for any more, if one was recorded."""
+        self.check_begun()
+        return self.timelines.get(self.machine.launches - len(self._flights))
+
+    def pull(self) -> None:
+        """Bring the model up to the pool, waiting for the launch in flight, if that is newer."""
+        if self.residency.is_newer:
+            self.wait()
+            self.residency.pull()
