@@ -51,7 +51,7 @@ RECORDER = Variable(
     "auto",
     "what records calls of cells: python, compiled (an error where it cannot be), or compiled where it can be",
 )
-CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, else clang++")
+CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, clang++, the ziglang package's")
 
 
 def cache_dir() -> Path:

@@ -15,7 +15,7 @@ import vpps
 from tests.classifier import new
 from tests.comparison import relative_error
 from tests.processes import finish, start
-from vpps.kernel import host_compiler
+from vpps.kernel import host_compiler, ziglang
 from vpps.kernel.host_compiler import build_cpu, compiler, tile_of_machine
 from vpps.reference import Reference, weights_of
 from vpps.script.instructions import TABLE
@@ -130,14 +130,24 @@ class TestChoice:
             monkeypatch.setenv("CXX", cxx)
         assert compiler() == expected
 
+    def test_is_that_of_ziglang_where_there_is_no_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setattr(ziglang, "installed", lambda: ("/somewhere/ziglang/zig", "c++"))
+        assert compiler() == ["/somewhere/ziglang/zig", "c++"]
+        self.commands(tmp_path, "clang++")
+        assert compiler() == ["clang++"]
+
     def test_without_any_says_how_to_get_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setattr(ziglang, "installed", lambda: None)
         net = new()
         with pytest.raises(vpps.CompileError) as caught:
             vpps.Handle(net.model)
         for word in ("C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
             assert word in str(caught.value)
+        assert "found: pip install 'vpps[zig]'" in str(caught.value)  # first: it needs no root
         assert net.model.trainer is None
 
     @pytest.mark.parametrize("cxx", ["no-such-compiler", "/nowhere/g++ -O2"])

@@ -1,7 +1,8 @@
-"""Compiles the cpu target's kernel with the C++ compiler of the machine."""
+"""Compiles the cpu target's kernel with the C++ compiler of the machine, or of the `ziglang` package."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import shutil
@@ -12,13 +13,15 @@ from pathlib import Path
 
 from vpps.config import CXX, ISA
 from vpps.errors import CompileError
+from vpps.kernel import ziglang
 from vpps.kernel.cache import cached, key_of
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails
 from vpps.script.tails import Tail
 
 HOW_TO_GET_ONE = (
-    "install one (Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install; "
-    "conda: conda install -c conda-forge cxx-compiler), or set CXX to the path of yours"
+    "pip install 'vpps[zig]' brings one and needs no root; or install one (Debian/Ubuntu: apt-get install g++; Fedora: "
+    "dnf install gcc-c++; macOS: xcode-select --install; conda: conda install -c conda-forge cxx-compiler), or set CXX "
+    "to the path of yours"
 )
 
 # Contraction is off so that results do not depend on how work is sliced (templates/host/prelude.h); never -ffast-math,
@@ -78,7 +81,11 @@ def tile_of_machine() -> Tile:
 
 
 def compiler() -> list[str]:
-    """The command of the C++ compiler: $CXX, else g++, else clang++. Raises CompileError saying how to get one."""
+    """The command of the C++ compiler: $CXX, else g++, else clang++, else that of the `ziglang` package.
+
+    Raises:
+        CompileError: there is none (the message says how to get one).
+    """
     if CXX.get():
         command = shlex.split(CXX.get())
         if not command or shutil.which(command[0]) is None:
@@ -87,16 +94,20 @@ def compiler() -> list[str]:
     for name in ("g++", "clang++"):
         if shutil.which(name):
             return [name]
+    zig = ziglang.installed()
+    if zig:
+        return list(zig)
     raise CompileError(f"the cpu target needs a C++ compiler and neither g++ nor clang++ was found: {HOW_TO_GET_ONE}")
 
 
 @lru_cache(maxsize=8)
 def compiler_version(command: tuple[str, ...]) -> str:
     """What the compiler says of itself; part of the cache key."""
+    query = [*command[:-1], "version"] if ziglang.is_zig(command) else [*command, "--version"]
     try:
-        run = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
+        run = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompileError(f"{shlex.join(command)} --version failed ({error}); {HOW_TO_GET_ONE}") from error
+        raise CompileError(f"{shlex.join(query)} failed ({error}); {HOW_TO_GET_ONE}") from error
     return run.stdout
 
 
@@ -137,17 +148,23 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
         CompileError: no compiler, or it rejects the source (the message shows its first complaints).
     """
     command = tuple(compiler())
+    is_zig = ziglang.is_zig(command)
+    if is_zig:
+        depends_on += (ziglang.identity(),)
     key = key_of(source, shlex.join([*command, *flags]), compiler_version(command), platform.machine(), *depends_on)
 
     def build(text: Path, binary: Path) -> None:
-        run = subprocess.run(
-            [*command, *flags, str(text), "-o", str(binary)], capture_output=True, text=True, check=False
-        )
-        if run.returncode:
-            complaints = (
-                "\n".join([line for line in run.stderr.splitlines() if "error" in line][:8]) or run.stderr[:2000]
-            )
-            raise CompileError(f"{shlex.join(command)} rejected {what}:\n{complaints}")
+        steps = [[*command, *flags, str(text), "-o", str(binary)]]
+        environment = None
+        if is_zig:
+            steps = ziglang.steps(command, flags, text, binary)
+            environment = {**os.environ, **ziglang.environment(binary.parent)}
+        for step in steps:
+            run = subprocess.run(step, capture_output=True, text=True, check=False, env=environment)
+            if run.returncode:
+                errors = [line for line in run.stderr.splitlines() if "error" in line]
+                complaints = "\n".join(errors[:8]) or run.stderr[:2000]
+                raise CompileError(f"{shlex.join(command)} rejected {what}:\n{complaints}")
         if not binary.is_file():
             raise CompileError(f"{shlex.join(command)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 

@@ -7,6 +7,12 @@ constexpr i64 ALIGN = 16;  // floats
 
 inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
 
+// In ascending order. libc++ has sorting by std::less only in its library, which is not everywhere (kernel/ziglang.py).
+template <class Number> void sort_numbers(std::vector<Number>& numbers)
+{
+    std::sort(numbers.begin(), numbers.end(), [](Number a, Number b) { return a < b; });
+}
+
 // Memory from a start on, given away first fit.
 class Arena {
 public:
@@ -268,7 +274,7 @@ private:
                         readers_[ids[b.vertex(r)]] = b.stage[s];
             }
         }
-        std::sort(executed_.begin(), executed_.end());
+        sort_numbers(executed_);
         executed_.erase(std::unique(executed_.begin(), executed_.end()), executed_.end());
     }
 

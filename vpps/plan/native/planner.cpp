@@ -4,7 +4,7 @@
 #include "script.h"
 
 #include <array>
-#include <chrono>
+#include <ctime>
 #include <exception>
 #include <memory>
 
@@ -114,9 +114,9 @@ public:
             if (!has_gradient_)
                 return NO_GRADIENT;
         }
-        call_->encoding =
-            std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-                .count();
+        timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        call_->encoding = i64(now.tv_sec) * 1000000000 + now.tv_nsec;
         const i64 entry = script_.size;
         load(training);
         if (!steps(false))
@@ -442,7 +442,7 @@ private:
     void leave_alone(Used& used)
     {
         rows_.assign(used.ids.begin() + used.n, used.ids.end());
-        std::sort(rows_.begin(), rows_.end());
+        sort_numbers(rows_);
         size_t kept = 0;
         for (size_t i = 0; i < used.ids.size(); i++)
             if (static_cast<i64>(i) >= used.n || std::binary_search(rows_.begin(), rows_.end(), used.ids[i])) {
@@ -792,9 +792,13 @@ EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 free)
 
 EXPORT i64 vpps_plan(void* planner, Call* call)
 {
+#if defined(__cpp_exceptions)
     try {
         return static_cast<Planner*>(planner)->plan(call);
     } catch (const std::exception&) {  // no memory: NumPy says so in the user's words
         return NOT_MINE;
     }
+#else
+    return static_cast<Planner*>(planner)->plan(call);
+#endif
 }

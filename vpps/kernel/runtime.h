@@ -1,0 +1,35 @@
+// What a library of ours needs of the C++ runtime where none is linked (ziglang.py): memory, and how to end where there is
+// none left. All of it is the library's own; no other library sees it.
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#define OURS __attribute__((visibility("hidden")))
+
+namespace {
+void* allocated(std::size_t size)
+{
+    void* memory = std::malloc(size ? size : 1);
+    if (memory) return memory;
+    std::fprintf(stderr, "vpps: no memory left for %zu bytes\n", size);
+    std::abort();
+}
+}  // namespace
+
+OURS void* operator new(std::size_t size) { return allocated(size); }
+OURS void* operator new[](std::size_t size) { return allocated(size); }
+OURS void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return std::malloc(size ? size : 1); }
+OURS void operator delete(void* memory) noexcept { std::free(memory); }
+OURS void operator delete[](void* memory) noexcept { std::free(memory); }
+OURS void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+OURS void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+OURS const std::nothrow_t std::nothrow{};
+
+// libc++ calls it where it would throw.
+_LIBCPP_BEGIN_NAMESPACE_STD
+[[noreturn]] OURS void __libcpp_verbose_abort(const char* format, ...) noexcept
+{
+    std::fprintf(stderr, "vpps: %s\n", format);
+    std::abort();
+}
+_LIBCPP_END_NAMESPACE_STD

@@ -1,0 +1,73 @@
+"""The C++ compiler of the `ziglang` package: clang and all headers, from PyPI, for machines that have no compiler.
+
+`zig c++` brings the sources of its libraries, not the libraries, and compiles them when something is first linked: two
+minutes of processor time for libc++ alone. Ours need none of that. They include headers only, are compiled without
+exceptions and linked with nothing but the C library that this process has open and the few functions of `runtime.h`,
+so that the first kernel takes no longer than any other, and leave nothing in zig's own cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+# Zig's clang compiles for the processor that it runs on; the others' default is what every processor has.
+BASELINE = "-mcpu=baseline"
+COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")
+LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # unless it optimises zig links its checks, compiled first
+RUNTIME = Path(__file__).with_name("runtime.h")
+
+
+@cache
+def installed() -> tuple[str, ...] | None:
+    """The command of the package's compiler; None where the package is not installed."""
+    spec = importlib.util.find_spec("ziglang")
+    folders = spec.submodule_search_locations if spec else None
+    return (str(Path(folders[0], "zig")), "c++") if folders else None
+
+
+def is_zig(command: Sequence[str]) -> bool:
+    """Whether a command is zig's compiler: `zig c++`, or `python -m ziglang c++`."""
+    return len(command) > 1 and command[-1] == "c++" and Path(command[-2]).name in ("zig", "ziglang")
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """What zig reads from the environment, so that it writes to a folder of ours, which is removed afterwards."""
+    return {"ZIG_GLOBAL_CACHE_DIR": str(scratch), "ZIG_LOCAL_CACHE_DIR": str(scratch)}
+
+
+def c_library() -> Path | None:
+    """The C library that this process has open; None where that cannot be told."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None  # not Linux
+    files = [Path(fields[5]) for fields in (line.split(maxsplit=5) for line in lines) if len(fields) == 6]
+    return next((file for file in files if file.name.startswith(("libc.so", "libc-2", "ld-musl-"))), None)
+
+
+def identity() -> str:
+    """What a library of `steps` depends on besides source, flags and compiler."""
+    return RUNTIME.read_text(encoding="utf-8") + " ".join([*COMPILE_FLAGS, *LINK_FLAGS])
+
+
+def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path) -> list[list[str]]:
+    """The commands that make a shared library of a source, one after the other.
+
+    Args:
+        command: see `is_zig`.
+        flags: as they are for g++.
+        text: the source.
+        binary: the library; what is made on the way lies beside it.
+    """
+    target = [] if "-march=native" in flags else [BASELINE]
+    compile_flags = [*target, *(flag for flag in flags if flag != "-shared"), *COMPILE_FLAGS, "-include", str(RUNTIME)]
+    libc = c_library()
+    link_flags = [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
+    compiled = str(binary.with_suffix(".o"))
+    return [
+        [*command, *compile_flags, "-c", str(text), "-o", compiled],
+        [*command, compiled, *link_flags, "-o", str(binary)],
+    ]
