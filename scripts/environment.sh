@@ -1,4 +1,4 @@
-# Sourced by the other scripts: the checkout's virtual environment and the C++ compiler that the cpu target needs.
+# Sourced by the other scripts: the checkout's virtual environment, and which C++ compiler there is for the cpu target.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -32,14 +32,15 @@ prepare_venv() {
     is_new_enough "$python" || fail "$venv has no working Python 3.11 or newer: remove that folder and run again."
 
     local installed=$venv/.installed$extras
-    if ! cmp -s "$root/pyproject.toml" "$installed"; then
+    if [[ ! -f $installed || $(<"$root/pyproject.toml") != $(<"$installed") ]]; then
         echo "installing vpps$extras into $venv ..."
-        "$python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras"
+        "$python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
+            fail "pip could not install vpps$extras into $venv: see its message above."
         cp "$root/pyproject.toml" "$installed"
     fi
 }
 
-# The compilers in the order in which vpps tries them.
+# Whether this machine has a compiler, in the order in which vpps tries them; that of the ziglang package comes last.
 find_compiler() {
     local candidate
     for candidate in "${CXX:-}" g++ clang++; do
@@ -48,15 +49,9 @@ find_compiler() {
     return 1
 }
 
-require_compiler() {
-    find_compiler && return
-    # A bare CI container is ours to change; somebody's machine is not.
-    if [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        echo "no C++ compiler: installing g++ ..."
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y g++ >/dev/null
-    fi
-    find_compiler || fail "vpps compiles its kernels and needs a C++ compiler (\$CXX, g++ or clang++). To get one:" \
-        "  Debian, Ubuntu   apt-get install g++" \
-        "  conda            conda install -c conda-forge gxx" \
-        "  macOS            xcode-select --install"
+# A bare CI container is ours to change; somebody's machine is not.
+install_compiler_in_ci() {
+    [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
+    echo "no C++ compiler: installing g++ ..."
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y g++ >/dev/null
 }
