@@ -10,7 +10,7 @@ import pytest
 
 import vpps
 from tests.kernel.programs import tree_lstm
-from vpps.ahead import Example, _gpu, specs
+from vpps.ahead import Example, gpu_for, specs
 from vpps.plan.onchip import DEVICES, known_device
 from vpps.plan.update import Update
 from vpps.reference import Reference, weights_of
@@ -45,32 +45,32 @@ class TestDevice:
         ],
     )
     def test_is_one_of_the_architecture(self, arch: str, name: str, sms: int) -> None:
-        gpu, compiled_for = _gpu("cuda", None, arch, None)
+        gpu, compiled_for = gpu_for("cuda", None, arch, None)
         assert (gpu.name, gpu.sms, compiled_for) == (name, sms, arch)
 
     def test_says_for_what_to_compile(self) -> None:
         for gpu in DEVICES.values():
-            assert _gpu("cuda", gpu.name, None, None) == (gpu, f"sm_{gpu.sm}")
-        assert _gpu("cuda", None, None, 66)[0] == dataclasses.replace(known_device("H200"), sms=66)
+            assert gpu_for("cuda", gpu.name, None, None) == (gpu, f"sm_{gpu.sm}")
+        assert gpu_for("cuda", None, None, 66)[0] == dataclasses.replace(known_device("H200"), sms=66)
 
     def test_of_an_architecture_between_two_is_like_one_of_its_generation(self) -> None:
-        gpu, _ = _gpu("cuda", None, "sm_87", None)
+        gpu, _ = gpu_for("cuda", None, "sm_87", None)
         assert (gpu.sm, gpu.name) == (87, "sm_87 like RTX 4090")
 
     def test_runs_code_for_older_ones_of_its_generation(self) -> None:
-        assert _gpu("cuda", "RTX 4090", "sm_80", None)[1] == "sm_80"
+        assert gpu_for("cuda", "RTX 4090", "sm_80", None)[1] == "sm_80"
         for device, arch in (("A100", "sm_86"), ("H100", "sm_80"), ("T4", "sm_90")):
             with pytest.raises(vpps.HandleError, match=f"the {device} runs code for sm_"):
-                _gpu("cuda", device, arch, None)
+                gpu_for("cuda", device, arch, None)
 
     def test_without_a_known_relative_must_be_described(self) -> None:
         with pytest.raises(vpps.HandleError, match=r"arch='sm_60'.*sm_75, sm_80.*describe it by device="):
-            _gpu("cuda", None, "sm_60", None)
+            gpu_for("cuda", None, "sm_60", None)
 
     @pytest.mark.parametrize("arch", ["90", "compute_90", "sm_", "sm90"])
     def test_is_not_guessed_from_what_is_no_architecture(self, arch: str) -> None:
         with pytest.raises(vpps.HandleError, match="expected sm_ and digits"):
-            _gpu("cuda", None, arch, None)
+            gpu_for("cuda", None, arch, None)
 
 
 @host

@@ -132,7 +132,7 @@ def specialize(
     moments = len(rule.moments) if train else 0
     if target == "cpu":
         return _for_cpu(model, graph, loss, update, vps, moments, schedule, passes)
-    gpu, arch = _gpu(target, device, arch, sms)
+    gpu, arch = gpu_for(target, device, arch, sms)
     blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
     made_for = arch if target == "cuda" else ""
     found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule, passes)
@@ -164,7 +164,7 @@ def specs(
     """
     graph, loss = example
     passes = Passes.from_environment() if passes is None else passes
-    stacks = _stacks(model, graph, update, passes, 1, options.tiers)
+    stacks = stacks_of(model, graph, update, passes, 1, options.tiers)
     matrices = matrices_of(graph.blocks, passes, stacks)
     for arrangement in arrangements(matrices, gpu, vps, options, update is not None):
         groups, slots = options.groups, arrangement.slots
@@ -226,7 +226,7 @@ def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
     return ChipOptions(groups=groups, **options)
 
 
-def _gpu(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
+def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
     """The GPU to plan for, and the architecture to compile for."""
     if sms is not None and sms < 1:
         raise HandleError(f"sms={sms}: expected a positive number of multiprocessors")
@@ -273,7 +273,7 @@ def _compile(target: str, spec: KernelSpec, arch: str, vps: int) -> tuple[str, P
     return source, build_simt(source, races=True), None
 
 
-def _stacks(
+def stacks_of(
     model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
 ) -> Stacks:
     """The parameters that the cells of a graph let be stacked."""
@@ -298,7 +298,7 @@ def _for_cpu(
     count = default_vps(usable_cores(), update is not None) if vps is None else vps
     binary, source, tile = build_cpu()
     passes = Passes.from_environment() if passes is None else passes
-    stacks = _stacks(model, graph, update, passes, tile.panel)
+    stacks = stacks_of(model, graph, update, passes, tile.panel)
     parameters = Distribution(model, count, tile.panel, moments, update is not None, stacks=stacks)
     plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
     spec = KernelSpec(plan.instructions, tails=plan.tails)

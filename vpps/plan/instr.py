@@ -208,6 +208,7 @@ class Instr:
         turns: the rows of that matrix are dealt in turns, `parts` at a time (flag TURNS; `parts` says how).
         for_all: the virtual processors of all groups divide it (flag ALL).
         tail: the program of a tail.
+        merged: name and node of each instruction that became part of it.
         reads_parts: of what other vertices have written it reads a part of the units.
     """
 
@@ -229,6 +230,7 @@ class Instr:
     turns: bool = False
     for_all: bool = False
     tail: Tail | None = None
+    merged: tuple[tuple[str, int], ...] = ()
     reads_parts: bool = False
 
     @property

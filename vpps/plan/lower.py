@@ -72,6 +72,7 @@ class LoweredCell:
     Attributes:
         cell: the traced cell.
         slabs: memory that each vertex (or list element) needs; the first `n_forward_slabs` of them for inference.
+        slab_nodes: of each slab, the node whose value, gradient, or contribution to other gradients it holds.
         forward, backward: instructions in order, with their barrier groups.
         parameter_gradients: contributions to dense gradients, to run once over all rows.
         table_gradients: sparse ones.
@@ -98,6 +99,7 @@ class LoweredCell:
         self.first_beside = len(cell.kinds) if first_beside is None else first_beside
         self.taken_back = taken_back
         self.slabs: list[Slab] = []
+        self.slab_nodes: list[int] = []
         self.n_forward_slabs = 0
         self.forward: list[Instr] = []
         self.backward: list[Instr] = []
@@ -256,9 +258,10 @@ class Lowering:
             )
         )
 
-    def slab(self, width: int, domain: int) -> View:
-        """A new slab, as a view of its whole rows."""
+    def slab(self, node: int, width: int, domain: int) -> View:
+        """A new slab for something of a node, as a view of its whole rows."""
         self.out.slabs.append(Slab(width, domain))
+        self.out.slab_nodes.append(node)
         return View(len(self.out.slabs) - 1, None, 0, 0, width, domain)
 
     def view_of(self, i: int) -> View:
@@ -296,7 +299,7 @@ class Lowering:
         elif form is Form.CONCAT and self._is_segments(i) and len(self.segments(i)) <= MAX_SEGMENTS:
             pass
         elif form is not Form.INDEX:
-            self.view[i] = dst = self.slab(width, domain)
+            self.view[i] = dst = self.slab(i, width, domain)
             self._compute(i, node, dst)
 
     def _is_segments(self, i: int) -> bool:
@@ -395,7 +398,7 @@ class Lowering:
             offset += offset_of(self.nodes, root)
             root = self.nodes[root].inputs[0]
         if root not in self.storage:
-            self.storage[root] = self.slab(self.width(root), self.nodes[root].domain)
+            self.storage[root] = self.slab(root, self.width(root), self.nodes[root].domain)
             self.covered[root] = np.zeros(self.width(root), bool)
         view = self.storage[root].part(offset, self.width(j))
         written = self.covered[root][offset : offset + view.width]
@@ -544,7 +547,7 @@ class Lowering:
         j = node.inputs[0]
         if node.op.name == "list_mean":
             domain = self.nodes[j].domain
-            scaled = self.slab(dy.width, 0)
+            scaled = self.slab(i, dy.width, 0)
             offsets = Offsets(domain, self.view_of(j).row_list(domain))
             self.emit("divide_by_count", i, scaled, {"offsets": offsets}, operands={"src": dy})
             dy = scaled
@@ -560,7 +563,7 @@ class Lowering:
         if target.op.form is not Form.PARAMETER and width == self.width(j) and node.domain == target.domain:
             write(*self.claim(j))
             return
-        own = self.slab(width, node.domain)
+        own = self.slab(i, width, node.domain)
         write(own, False)
         self.reduce_into(i, j, own)
 
@@ -591,7 +594,7 @@ class Lowering:
         """Add `source`, a gradient of node i with more rows or floats than node j has, to j's gradient."""
         domain, target = self.nodes[i].domain, self.nodes[j]
         if source.width != self.width(j):  # a scalar that was broadcast: sum the units
-            single = self.slab(1, source.domain)
+            single = self.slab(i, 1, source.domain)
             values = {"row_width": source.width, "labels": None, "value": 0.0}
             self.emit("sum", i, single, values, by_rows=True, operands={"a": source})
             source = single

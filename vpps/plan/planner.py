@@ -117,6 +117,10 @@ class Planner:
             self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
 
+    def part_of(self, cell: TracedCell) -> Part | None:
+        """The part whose program a cell is, if it is one."""
+        return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
+
     def templates_of(
         self, parts: tuple[Part, ...], unread: Unread = ALL_READ, training: bool = True
     ) -> list[PartTemplates]:

@@ -156,12 +156,16 @@ def _streams(script: Words, entries: list[int], origin: Callable[[int], str]) ->
         vps = [i for i, e in enumerate(entries) if e == entry]
         yield f"; virtual processors {', '.join(map(str, vps))}, from word {entry}"
         for d in instructions(script, entry):
-            flags = "".join(f".{name.lower()}" for name, f in Flag.__members__.items() if d.flags & f)
-            fields = ", ".join(f"{f.name}={_text(d.fields[f.name], f.kind)}" for f in d.instruction.fields)
-            shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
-            where = origin(d.position)
-            text = f"{d.position:8d}  {d.instruction.name + flags:28s} {shape:18s} {fields}".rstrip()
-            yield f"{text}  ; {where}" if where else text
+            yield line_of(d, origin(d.position))
+
+
+def line_of(d: Decoded, where: str = "") -> str:
+    """An instruction as a line; `where` are the user's words for it."""
+    flags = "".join(f".{name.lower()}" for name, f in Flag.__members__.items() if d.flags & f)
+    fields = ", ".join(f"{f.name}={_text(d.fields[f.name], f.kind)}" for f in d.instruction.fields)
+    shape = f"{d.n} x {d.width}" + (f" in {d.parts} parts" if d.parts > 1 else "") if d.width else ""
+    text = f"{d.position:8d}  {d.instruction.name + flags:28s} {shape:18s} {fields}".rstrip()
+    return f"{text}  ; {where}" if where else text
 
 
 def _text(value: object, kind: Kind) -> str:

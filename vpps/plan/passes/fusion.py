@@ -399,6 +399,7 @@ class _Program:
             mean=False,
             gathers=gathers,
             tail=tail,
+            merged=tuple({p.of: (p.whole.name, p.whole.node) for p in self.run}.values()),
             reads_parts=any(piece.instr.reads_parts for piece in self.run),
         )
 
@@ -441,6 +442,7 @@ def _drop_unused_slabs(cell: LoweredCell) -> None:
         return
     renumber = _Renumber({old: new for new, old in enumerate(kept)})
     cell.slabs = [cell.slabs[i] for i in kept]
+    cell.slab_nodes = [cell.slab_nodes[i] for i in kept]
     cell.n_forward_slabs = sum(i < cell.n_forward_slabs for i in kept)
     cell.forward = [renumber.instr(i) for i in cell.forward]
     cell.backward = [renumber.instr(i) for i in cell.backward]

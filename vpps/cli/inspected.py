@@ -1,0 +1,110 @@
+"""What the commands of `vpps-inspect` share: options, a batch planned as they say, reports printed or written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vpps.cli.options import TargetName
+from vpps.cli.workload import WORKLOAD_HELP, Workload, load_workload
+from vpps.config import TARGET
+from vpps.errors import WorkloadError
+from vpps.inspection.inspection import Inspection, inspect
+from vpps.inspection.report import Report
+from vpps.plan.schedules import SCHEDULES
+from vpps.plan.topology import POLICIES
+from vpps.tuning.configuration import Configuration
+
+WorkloadName = Annotated[str, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)]
+AnyWorkload = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[WORKLOAD]",
+        help=WORKLOAD_HELP + " Target cpu needs none: its kernel is the same for all models.",
+        show_default=False,
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples per batch.")]
+Target = Annotated[
+    TargetName, typer.Option(show_default="cuda with --arch or where there is a GPU, else cpu", help="What runs it.")
+]
+Arch = Annotated[
+    str | None,
+    typer.Option(metavar="sm_XX", help="GPU to plan and compile for, such as sm_90; it need not be there."),
+]
+Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors; by default as many as the target likes.")]
+Policy = Annotated[str, typer.Option(metavar="|".join(POLICIES), help="Batching policy.")]
+Schedule = Annotated[str, typer.Option(metavar="|".join(SCHEDULES), help="How steps become instructions.")]
+Train = Annotated[bool, typer.Option("--train/--inference", help="What the batch is planned for.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write to this file.")]
+
+
+def chosen_target(target: TargetName, arch: str | None) -> str:
+    """The target that options, environment and machine lead to. Raises typer.BadParameter."""
+    if arch is not None:
+        if target not in (TargetName.AUTO, TargetName.CUDA):
+            raise typer.BadParameter(f"means nothing for target {target}", param_hint="--arch")
+        return "cuda"
+    if target is TargetName.AUTO and TARGET.get() in ("cpu", "cuda", "simt"):
+        return TARGET.get()
+    if target is TargetName.AUTO:
+        from vpps.runtime.driver import why_cuda_is_unusable
+
+        return "cpu" if why_cuda_is_unusable() else "cuda"
+    return target.value
+
+
+def workload_of(name: str | None, batch_size: int, rest: Sequence[str]) -> Workload:
+    """A workload that must be there. Raises WorkloadError."""
+    if name is None:
+        raise WorkloadError("name a task or module:function: what is shown depends on the model")
+    return load_workload(name, batch_size, rest)
+
+
+def inspected(
+    workload: Workload,
+    target: TargetName,
+    arch: str | None = None,
+    vps: int | None = None,
+    policy: str = "sinks-last",
+    schedule: str = "vector",
+    train: bool = True,
+    compiled: bool = False,
+) -> Inspection:
+    """The first batch of a workload, planned (and its kernel compiled) as the options say."""
+    return inspect(
+        workload.model,
+        workload.first(1)[0],
+        chosen_target(target, arch),
+        arch,
+        configuration=Configuration(vps=vps, policy=policy, schedule=schedule),
+        train=train,
+        optimizer=workload.optimizer,
+        compiled=compiled,
+    )
+
+
+def show(report: Report, as_json: bool, output: Path | None) -> None:
+    """Print a report, or write it to a file."""
+    emit(json.dumps(report.as_json(), ensure_ascii=False) + "\n" if as_json else report.text(), output)
+
+
+def emit(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file. Raises WorkloadError where that cannot be written."""
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"{output} cannot be written ({error.strerror}); choose another --output") from error
+
+
+def examples(*lines: str) -> dict[str, Any]:
+    """Settings of a command: its examples, below its options."""
+    return {"epilog": "[bold]Examples[/bold]\n\n" + "\n\n".join(lines)}

@@ -1,0 +1,187 @@
+"""Inspection: what a handle would compile and launch for a graph, to be looked at; nothing runs, no GPU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from vpps.ahead import Example, Specialized, check_example, gpu_for, specialize, specs, stacks_of
+from vpps.arrangement import NO_CHIP, Arrangement
+from vpps.errors import HandleError
+from vpps.graph.graph import Graph
+from vpps.graph.operand import Expression
+from vpps.inspection.plan_report import PlanReport
+from vpps.inspection.planned import plan_report
+from vpps.inspection.script_report import ScriptReport, script_report
+from vpps.kernel.spec import KernelSpec
+from vpps.model import Model
+from vpps.ops.philox import StepKey
+from vpps.optim import SGD, Optimizer
+from vpps.plan.build import Plan
+from vpps.plan.distribution import Distribution
+from vpps.plan.onchip import Device
+from vpps.plan.planner import Planner
+from vpps.plan.schedules import SCHEDULES
+from vpps.plan.topology import POLICIES
+from vpps.plan.update import Update
+from vpps.tuning.configuration import Configuration
+
+TARGETS = ("cpu", "simt", "cuda")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A graph in one configuration of a kernel; made by `vpps.inspection.inspect` or `Handle.inspect`.
+
+    Attributes:
+        target: "cpu", "simt" or "cuda".
+        arch: "sm_90"; of cpu the instruction set ("avx512"); "" of simt.
+        planner: has made the plan, and keeps what it knows of cells.
+        graph: what is planned.
+        plan_made: the plan itself.
+        spec: what the kernel must be able to do.
+        arrangement: what of the weights is on the chip.
+        kernel: where it was compiled, else None.
+    """
+
+    target: str
+    arch: str
+    planner: Planner
+    graph: Graph
+    plan_made: Plan
+    spec: KernelSpec
+    arrangement: Arrangement
+    kernel: Specialized | None = None
+
+    @cached_property
+    def plan(self) -> PlanReport:
+        """Levels, stages, steps, barriers, memory, lists."""
+        return plan_report(self.plan_made, self.planner)
+
+    @cached_property
+    def script(self) -> ScriptReport:
+        """The instructions of every virtual processor."""
+        return script_report(self.plan_made)
+
+
+def inspect(
+    model: Model,
+    example: Example,
+    target: str = "cpu",
+    arch: str | None = None,
+    *,
+    device: str | Device | None = None,
+    sms: int | None = None,
+    configuration: Configuration | None = None,
+    train: bool = True,
+    optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    compiled: bool = False,
+) -> Inspection:
+    """Plan a graph as a handle would; launch nothing.
+
+    Args:
+        model: its parameters; the weights do not matter.
+        example: a graph and its loss.
+        target: "cpu", "simt" or "cuda".
+        arch, device, sms: of a GPU that need not be there, see `vpps.specialize`.
+        configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: as a handle's.
+        train: False for inference alone.
+        optimizer: default `SGD`.
+        clip_norm: bound of the gradients' norm, or None.
+        compiled: have the kernel compiled, too. On a GPU what the chip holds may depend on that: of a kernel that
+            spills, less. Without, it is what is tried first.
+
+    Raises:
+        HandleError, GraphError, CapacityError: an argument is wrong, or what it forces does not fit.
+        CompileError: with `compiled`, that a compiler is missing or cannot do it.
+    """
+    if not isinstance(model, Model):
+        raise HandleError(f"inspect({model!r}): expected a vpps.Model")
+    graph, loss = check_example(example)
+    if target not in TARGETS:
+        raise HandleError(f"target={target!r}: expected one of {', '.join(TARGETS)}")
+    chosen = Configuration() if configuration is None else configuration
+    if chosen.policy not in POLICIES:
+        raise HandleError(f"policy={chosen.policy!r}: expected one of {', '.join(POLICIES)}")
+    if chosen.schedule not in SCHEDULES:
+        raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
+    rule = SGD(lr=0.1) if optimizer is None else optimizer
+    update = Update(rule, 1, 1, clip_norm) if train else None
+    kernel: Specialized | None = None
+    spec: KernelSpec | None = None
+    arrangement = NO_CHIP
+    if compiled:
+        kernel = _compiled(model, example, target, arch, device, sms, chosen, train, rule, clip_norm)
+        arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
+    elif target == "cpu":
+        arch, parameters = _for_cpu(model, graph, chosen, update)
+    else:
+        gpu, arch = gpu_for(target, device, arch, sms)
+        groups = chosen.onchip.groups
+        vps = gpu.sms * (chosen.onchip.blocks_per_sm or 1) if chosen.vps is None else chosen.vps
+        moments = len(rule.moments) if train else 0
+        spec, arrangement, parameters = next(
+            specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
+        )
+        arch = arch if target == "cuda" else ""
+    planner = Planner(parameters, chosen.policy, chosen.schedule, chosen.passes)
+    plan = _plan(planner, model, graph, loss, update)
+    if spec is None:
+        spec = KernelSpec(plan.instructions, tails=plan.tails)
+    return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel)
+
+
+def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update: Update | None) -> Plan:
+    if update is None:
+        return planner.plan_forward(graph, [loss])
+    return planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
+
+
+def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:
+    """Instruction set, and places of the parameters."""
+    from vpps.kernel.host_compiler import tile_of_machine
+    from vpps.kernel.render import TILES
+    from vpps.runtime.cores import default_vps, usable_cores
+
+    if chosen.tile is not None and chosen.tile not in TILES:
+        raise HandleError(f"tile={chosen.tile!r}: expected one of {', '.join(TILES)}")
+    tile = tile_of_machine() if chosen.tile is None else TILES[chosen.tile]
+    vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
+    stacks = stacks_of(model, graph, update, chosen.passes, tile.panel)
+    moments = len(update.optimizer.moments) if update is not None else 0
+    parameters = Distribution(model, vps, tile.panel, moments, update is not None, stacks=stacks)
+    return tile.isa, parameters
+
+
+def _compiled(
+    model: Model,
+    example: Example,
+    target: str,
+    arch: str | None,
+    device: str | Device | None,
+    sms: int | None,
+    chosen: Configuration,
+    train: bool,
+    rule: Optimizer,
+    clip_norm: float | None,
+) -> Specialized:
+    onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
+    groups = onchip.pop("groups")
+    vps = None if chosen.vps is None else chosen.vps // groups
+    return specialize(
+        model,
+        example,
+        target,
+        arch,
+        sms,
+        groups,
+        device=device,
+        vps=vps,
+        optimizer=rule,
+        clip_norm=clip_norm,
+        train=train,
+        schedule=chosen.schedule,
+        passes=chosen.passes,
+        **onchip,
+    )
