@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from vpps import init
+from vpps import config, init
 from vpps.ahead import Specialized, specialize
 from vpps.errors import (
     CapacityError,
@@ -77,6 +77,8 @@ from vpps.model import Lookup, Model, Parameter
 from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+
+config.start_logging()
 
 _SUBMODULES = ("data", "nn", "reference", "zoo")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +30,14 @@ class Variable:
 
 CACHE_DIR = Variable(
     "VPPS_CACHE_DIR", "", "where compiled kernels are kept; default: vpps in the user's cache directory"
+)
+CACHE_SIZE = Variable(
+    "VPPS_CACHE_SIZE",
+    "1G",
+    "bytes that compiled kernels may take, such as 500M or 2G, the least recently used go first; 0: no limit",
+)
+LOG = Variable(
+    "VPPS_LOG", "", "debug, info, warning or error: what vpps logs from that level on goes to standard error"
 )
 TARGET = Variable("VPPS_TARGET", "auto", "target of handles that do not name one")
 ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2 or portable instead of what the processor has")
@@ -54,8 +65,37 @@ RECORDER = Variable(
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, clang++, the ziglang package's")
 
 
+XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
+
+VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
+"""All of them: what `vpps-cache stat` and the page of the documentation show."""
+
+
 def cache_dir() -> Path:
     """Directory of compiled kernels (not created)."""
-    if CACHE_DIR.get():
-        return Path(CACHE_DIR.get()).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpps"
+    try:
+        if CACHE_DIR.get():
+            return Path(CACHE_DIR.get()).expanduser()
+        return Path(XDG_CACHE_HOME.get() or Path.home() / ".cache") / "vpps"
+    except RuntimeError:  # a user without a home, as in some containers
+        return Path(tempfile.gettempdir()) / f"vpps-cache-{os.getuid()}"
+
+
+def start_logging() -> None:
+    """Have vpps log to standard error what VPPS_LOG asks for; a program that sets up `logging` decides by itself where.
+
+    Called when vpps is imported.
+    """
+    name = LOG.get()
+    if not name:
+        return
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        warnings.warn(f"{LOG.name}={name}: expected debug, info, warning or error", stacklevel=2)
+        return
+    logger = logging.getLogger("vpps")
+    logger.setLevel(level)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+    handler.addFilter(lambda record: not logging.getLogger().handlers)
+    logger.addHandler(handler)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vpps
+from tests.kernel.cache.builders import suffixes
 from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
 from tests.nvrtc import needs_nvrtc
 from vpps.ahead import Example
@@ -103,7 +104,7 @@ class TestSpecialize:
         again = vpps.specialize(model, example, sms=2)
         assert again.binary == first.binary
         assert again.resources == first.resources  # compile_seconds too: nothing was compiled
-        assert sorted(p.suffix for p in fresh_cache.iterdir()) == [".cu", ".cubin", ".json"]
+        assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
         assert first.binary.with_suffix(".cu").read_text() == first.source
 
     def test_explains_what_only_the_compiler_knows(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 import vpps
 from tests.classifier import new
 from tests.comparison import relative_error
+from tests.kernel.cache.builders import suffixes
 from tests.processes import finish, start
 from vpps.kernel import host_compiler, ziglang
 from vpps.kernel.host_compiler import build_cpu, compiler, tile_of_machine
@@ -68,7 +69,7 @@ class TestCompiler:
         for flag in ("-std=c++17", "-ffp-contract=off", "-fvisibility=hidden", "-o"):
             assert flag in build.split()
         assert "-ffast-math" not in build
-        assert sorted(p.suffix for p in fresh_cache.iterdir()) == [".cpp", ".so"]
+        assert suffixes(fresh_cache) == [".cpp", ".json", ".so"]
         train_once()
         assert (tmp_path / "log").read_text().splitlines() == [version, build]  # the second handle compiles nothing
 
@@ -95,7 +96,7 @@ class TestCompiler:
         results = list(map(finish, [start(code) for _ in range(3)]))
         assert all(status == 0 for status, _, _ in results), results
         assert len({out for _, out, _ in results}) == 1
-        assert sorted(p.suffix for p in fresh_cache.iterdir()) == [".cpp", ".so"]
+        assert suffixes(fresh_cache) == [".cpp", ".json", ".so"]
 
 
 @pytest.mark.host
@@ -174,7 +175,7 @@ class TestFailure:
         for word in (str(path), "rejected", "x.cpp:7: error: no such thing"):
             assert word in message
         assert "note" not in message
-        assert list(fresh_cache.iterdir()) == []
+        assert suffixes(fresh_cache) == []
 
     def test_shows_everything_where_no_line_is_an_error(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + 'echo "licence expired" >&2\nexit 3')
@@ -189,7 +190,7 @@ class TestFailure:
     def test_without_output_is_told(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + "exit 0")
         assert "wrote no library" in failure()
-        assert list(fresh_cache.iterdir()) == []
+        assert suffixes(fresh_cache) == []
 
 
 @pytest.mark.cpu
@@ -219,7 +220,7 @@ class TestKey:
         """The key under which the kernel would be kept; builds nothing. The machine is a made-up one."""
         keys: list[str] = []
 
-        def record(key: str, *others: Any) -> Path:
+        def record(key: str, *others: Any, **label: Any) -> Path:
             keys.append(key)
             return tmp_path / key
 

@@ -8,13 +8,14 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from vpps.config import CXX, ISA
 from vpps.errors import CompileError
 from vpps.kernel import ziglang
-from vpps.kernel.cache import cached, key_of
+from vpps.kernel.cache import Label, cached, key_of
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails
 from vpps.script.tails import Tail
 
@@ -122,27 +123,30 @@ def build_cpu(timeline: bool = False) -> tuple[Path, str, Tile]:
     """
     tile = tile_of_machine()
     source = render_cpu(tile, timeline)
-    return _compiled(source, tile, "the kernel source"), source, tile
+    made_for = f"{tile.isa}, timeline" if timeline else tile.isa
+    return _compiled(source, tile, "the kernel source", Label("cpu kernel", made_for)), source, tile
 
 
 def build_tails(tails: Sequence[Tail], timeline: bool = False) -> Path:
     """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
     tile = tile_of_machine()
-    return _compiled(render_tails(tails, tile, timeline), tile, "tails of cells")
+    made_for = ", ".join([f"{len(tails)} programs", tile.isa, *["timeline"] * timeline])
+    return _compiled(render_tails(tails, tile, timeline), tile, "tails of cells", Label("tails", made_for))
 
 
-def _compiled(source: str, tile: Tile, what: str) -> Path:
+def _compiled(source: str, tile: Tile, what: str, label: Label) -> Path:
     """Path of the library of a source for this processor."""
-    return build_library(source, what, (*FLAGS, *ISA_FLAGS[tile.isa]), *sorted(cpu_features()))
+    return build_library(source, what, (*FLAGS, *ISA_FLAGS[tile.isa]), *sorted(cpu_features()), label=label)
 
 
-def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str) -> Path:
+def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str, label: Label) -> Path:
     """A shared library, compiled unless the cache has it.
 
     Args:
         what: the source is, for messages.
         flags: of the compiler.
         depends_on: what else the library depends on, besides source, flags, compiler and kind of machine.
+        label: what the library is, for whoever looks at the cache; the compiler is added.
 
     Raises:
         CompileError: no compiler, or it rejects the source (the message shows its first complaints).
@@ -151,7 +155,8 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
     is_zig = ziglang.is_zig(command)
     if is_zig:
         depends_on += (ziglang.identity(),)
-    key = key_of(source, shlex.join([*command, *flags]), compiler_version(command), platform.machine(), *depends_on)
+    version = compiler_version(command)
+    key = key_of(source, shlex.join([*command, *flags]), version, platform.machine(), *depends_on)
 
     def build(text: Path, binary: Path) -> None:
         steps = [[*command, *flags, str(text), "-o", str(binary)]]
@@ -168,4 +173,6 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
         if not binary.is_file():
             raise CompileError(f"{shlex.join(command)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
-    return cached(key, ".so", source, build)
+    return cached(
+        key, ".so", source, build, label=replace(label, compiler="zig " * is_zig + version.partition("\n")[0])
+    )

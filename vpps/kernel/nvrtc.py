@@ -6,13 +6,11 @@ includes no headers: <cuda/atomic> and cooperative groups cost 0.6 to 1.5 s of c
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from vpps.errors import CompileError
-from vpps.kernel.cache import cached, key_of, write_atomically
+from vpps.kernel.cache import Label, Request, keep_facts, key_of, obtain
 from vpps.kernel.resources import Resources, resources_of
 
 # -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are compiled without
@@ -86,36 +84,31 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
     if not _ARCH.fullmatch(arch):
         raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
     options = (f"--gpu-architecture={arch}", *OPTIONS)
-    key = key_of("nvrtc", source, shlex.join(options), compiler_version(), name)
+    known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
+    key = key_of("nvrtc", source, shlex.join(options), compiler_version(), name, known)
 
-    def build(text: Path, binary: Path) -> None:
+    def build(text: Path, binary: Path) -> dict[str, Any]:
         image, log, seconds = _compile(source, options, arch, name)
         resources = resources_of(image, name, log, cached_registers, seconds)
         binary.write_bytes(image)
-        binary.with_suffix(".json").write_text(_record(image, resources, _warnings(log)), encoding="utf-8")
+        return _facts(resources, _warnings(log))
 
-    path = cached(
-        key,
-        ".cubin",
-        source,
-        build,
-        source_suffix=".cu",
-        companions=(".json",),
-        usable=lambda binary: _read(binary) is not None,
-    )
-    record = _read(path)
-    if record is None:
-        raise CompileError(f"{path} does not keep what is written to it; set VPPS_CACHE_DIR to a sound disk")
-    resources, warnings = record
-    resources = replace(resources, cached_registers=cached_registers)
-    return Cubin(path, arch, name, path.with_suffix(".cu"), resources, warnings)
+    made_for = f"{arch}, {cached_registers} registers of weights" if cached_registers else arch
+    entry = obtain(Request(key, ".cubin", source, build, ".cu", Label("cubin", made_for, compiler_version())))
+    facts = entry.record.facts
+    resources = replace(Resources(**facts["resources"]), cached_registers=cached_registers)
+    return Cubin(entry.binary, arch, name, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))
 
 
 def store_resources(cubin: Cubin, resources: Resources) -> Cubin:
-    """The cubin with other resources, which are kept beside it on disk too."""
-    text = _record(cubin.path.read_bytes(), resources, cubin.warnings)
-    write_atomically(cubin.path.with_suffix(".json"), text)
+    """The cubin with other resources, which are kept beside it on disk too, where that can be written."""
+    keep_facts(cubin.path, _facts(resources, cubin.warnings))
     return replace(cubin, resources=resources)
+
+
+def _facts(resources: Resources, warnings: tuple[str, ...]) -> dict[str, Any]:
+    """What is kept beside a cubin."""
+    return {"resources": asdict(resources), "warnings": list(warnings)}
 
 
 @lru_cache(maxsize=1)
@@ -246,20 +239,3 @@ def _complaints(log: str, source: str) -> str:
     if len(errors) > _SHOWN:
         shown.append(f"and {len(errors) - _SHOWN} more")
     return "\n".join(shown)
-
-
-def _record(image: bytes, resources: Resources, warnings: tuple[str, ...]) -> str:
-    """What is written beside a cubin. The digest ties the two together."""
-    digest = hashlib.sha256(image).hexdigest()
-    return json.dumps({"resources": asdict(resources), "warnings": warnings, "sha256": digest}, indent=1) + "\n"
-
-
-def _read(path: Path) -> tuple[Resources, tuple[str, ...]] | None:
-    """Resources and warnings of a cached cubin; None if its files are damaged, gone, or do not belong together."""
-    try:
-        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if record["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
-            return None
-        return Resources(**record["resources"]), tuple(record["warnings"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from vpps.errors import CompileError
-from vpps.kernel.cache import cached, key_of
+from vpps.kernel.cache import Label, cached, key_of, read_binary
 from vpps.kernel.host_compiler import HOW_TO_GET_ONE, compiler, compiler_version, cpu_features
 from vpps.kernel.render import template_dir
 
@@ -52,7 +52,8 @@ def build_emulator() -> Path:
     def build(text: Path, binary: Path) -> None:
         _run([*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator")
 
-    return cached(_key(command, flags, *texts), ".o", texts[0], build)
+    label = Label("emulator", platform.machine(), _first_line(compiler_version(command)))
+    return cached(_key(command, flags, *texts), ".o", texts[0], build, label=label)
 
 
 def build_simt(source: str, races: bool = False) -> Path:
@@ -79,14 +80,22 @@ def build_simt(source: str, races: bool = False) -> Path:
     def build(text: Path, binary: Path) -> None:
         kernel = binary.with_suffix(".o")
         _run([*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source")
-        _run([*command, *LINK_FLAGS, str(kernel), str(emulator), "-o", str(binary)], "the compiled kernel")
+        machine = binary.with_name(emulator.name)
+        machine.write_bytes(read_binary(emulator))  # what the cache has may go any time
+        _run([*command, *LINK_FLAGS, str(kernel), str(machine), "-o", str(binary)], "the compiled kernel")
 
     key = _key(command, (*flags, *LINK_FLAGS), source, words.read_text(encoding="utf-8"), emulator.name)
-    return cached(key, ".so", source, build)
+    made_for = "races are looked for" if races else ""
+    label = Label("emulated kernel", made_for, _first_line(compiler_version(command)))
+    return cached(key, ".so", source, build, label=label)
 
 
 def _key(command: tuple[str, ...], flags: tuple[str, ...], *texts: str) -> str:
     return key_of(*texts, shlex.join([*command, *flags]), compiler_version(command), platform.machine())
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _run(command: list[str], what: str) -> None:

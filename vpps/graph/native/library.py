@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import platform
 import sys
 import sysconfig
 import threading
@@ -20,6 +21,7 @@ from vpps.graph import ranges, vertices
 from vpps.graph.cell import Cell
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, in_progress
+from vpps.kernel.cache import Label, loaded
 from vpps.kernel.host_compiler import build_library
 from vpps.model import Lookup
 
@@ -67,24 +69,22 @@ def build() -> Path:
     """
     headers = check_python()
     flags = (*FLAGS, *MORE_FLAGS, f"-I{headers}")
-    return build_library(source(), "the recorder's source", flags, sys.version, str(sysconfig.get_config_var("SOABI")))
+    label = Label("recorder", f"{sys.implementation.name} {platform.python_version()}")
+    depends_on = (sys.version, str(sysconfig.get_config_var("SOABI")))
+    return build_library(source(), "the recorder's source", flags, *depends_on, label=label)
 
 
 def load() -> ModuleType:
     """The compiled recorder. Raises CompileError."""
-    path = build()
+    return loaded(build(), _module_of)
+
+
+def _module_of(path: Path) -> ModuleType:
     loader = ExtensionFileLoader(NAME, str(path))
     spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
     assert spec is not None
-    try:
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except ImportError as error:
-        path.unlink(missing_ok=True)
-        raise CompileError(
-            f"the compiled recorder cannot be loaded and was removed from the cache ({error}); try again, and if that "
-            "does not help set CXX to another compiler"
-        ) from error
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
     return module
 
 

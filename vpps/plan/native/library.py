@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vpps.config import PLANNER
 from vpps.errors import CompileError, HandleError
-from vpps.kernel.cache import load_library
+from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import build_library
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def build() -> Path:
     Raises:
         CompileError: no compiler, or it rejects the source.
     """
-    return build_library(source(), "the planner's source", FLAGS)
+    return build_library(source(), "the planner's source", FLAGS, label=Label("planner"))
 
 
 def _load(path: Path) -> ctypes.CDLL:

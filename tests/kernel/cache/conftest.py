@@ -1,0 +1,31 @@
+"""Caches of a test's own: no other one, and no temporary directory outside the test's folder, is touched."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vpps.kernel.cache import places
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The system's temporary directory, of this process and of those that the test starts."""
+    folder = tmp_path / "temporary"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(places, "_told", set())
+    places._of_process.cache_clear()
+    yield folder
+    places._of_process.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that does not exist yet."""
+    monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"

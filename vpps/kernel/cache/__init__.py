@@ -1,0 +1,32 @@
+"""The cache of compiled kernels on disk: keyed by content, private to the user, safe whatever happens to it.
+
+`obtain.py` finds a binary or has it made, once for all processes that want it. `entries.py` is what an entry is on
+disk: complete or absent at any time, and compared with its digests before it is used. `places.py` says in which
+directory, and in which other one where that cannot be trusted or written. `locks.py` has locks that die with their
+process, `eviction.py` keeps the limit.
+"""
+
+from vpps.kernel.cache.entries import Entry, Label
+from vpps.kernel.cache.obtain import (
+    Request,
+    cached,
+    keep_facts,
+    key_of,
+    load_library,
+    loaded,
+    obtain,
+    read_binary,
+)
+
+__all__ = [
+    "Entry",
+    "Label",
+    "Request",
+    "cached",
+    "keep_facts",
+    "key_of",
+    "load_library",
+    "loaded",
+    "obtain",
+    "read_binary",
+]

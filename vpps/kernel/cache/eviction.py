@@ -1,0 +1,67 @@
+"""The cache's size: what was not used for the longest time makes room for what is stored."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from functools import lru_cache
+from pathlib import Path
+
+from vpps.config import CACHE_SIZE
+from vpps.errors import CompileError
+from vpps.kernel.cache import entries, locks, places
+
+_log = logging.getLogger(__name__)
+
+IN_USE = 600.0  # seconds after its last use in which an entry stays: a process may be about to load it
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def limit() -> int:
+    """Bytes that entries may take; 0 for any number. Raises CompileError: VPPS_CACHE_SIZE is no size."""
+    return _bytes_of(CACHE_SIZE.get())
+
+
+@lru_cache(maxsize=8)
+def _bytes_of(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise CompileError(f"{CACHE_SIZE.name}={text}: expected a size such as 500M or 2G, or 0 for no limit")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def make_room(place: Path, keep: Path | None = None) -> list[Path]:
+    """Remove entries until the others fit into the limit, those first that were not used for the longest time.
+
+    What was used in the last minutes stays, and so does `keep`, even if that is too much. Leftovers of killed processes
+    go as well.
+
+    Returns:
+        Folders of the entries removed.
+    """
+    locks.sweep(place)
+    most = limit()
+    if not most:
+        return []
+    found = [usage for folder in entries.folders(place) if (usage := entries.usage(folder)) is not None]
+    total = sum(usage.size for usage in found)
+    recent = time.time() - IN_USE
+    removed = []
+    for usage in sorted(found, key=lambda usage: usage.used):
+        if total <= most or usage.used > recent:
+            break
+        if usage.folder != keep and entries.discard(usage.folder):
+            removed.append(usage.folder)
+        total -= usage.size
+    if removed:
+        _log.info("%d entries were removed from %s, which may hold %d bytes", len(removed), place, most)
+    return removed
+
+
+def sweep_temporary() -> None:
+    """Remove what killed processes left in the user's folder of the system's temporary directory."""
+    shared = places.temporary()
+    if shared is not None and shared.is_dir() and places.why_refused(shared) is None:
+        locks.sweep(shared)

@@ -1,0 +1,223 @@
+"""A binary by its key: found, or made and stored. The only way by which binaries come to be loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vpps.errors import CompileError
+from vpps.kernel.cache import entries, eviction, locks, places
+from vpps.kernel.cache.entries import Contents, DamagedError, Entry, Label, Record
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Build = Callable[[Path, Path], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a binary is made of.
+
+    Attributes:
+        key: see `key_of`.
+        suffix: of the binary, such as ".so".
+        source: text that `build` compiles; kept beside the binary for whoever wants to read it.
+        build: `build(source_path, binary_path)` compiles one into the other or raises. It may return facts, as JSON
+            types, which whoever asks for the binary is told.
+        source_suffix: of the text.
+        label: what it is.
+    """
+
+    key: str
+    suffix: str
+    source: str
+    build: Build
+    source_suffix: str = ".cpp"
+    label: Label = field(default_factory=Label)
+
+
+# What this process asked for, by the binary's path: one that is damaged or gone when it is loaded is made anew.
+_requests: dict[Path, Request] = {}
+
+
+def key_of(*parts: str) -> str:
+    """Digest of everything a binary depends on."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part.encode())
+    return digest.hexdigest()[:32]
+
+
+def cached(
+    key: str, suffix: str, source: str, build: Build, source_suffix: str = ".cpp", label: Label | None = None
+) -> Path:
+    """Path of the binary for a key, made now if it is not there; to be loaded with `loaded`. See `obtain`."""
+    return obtain(Request(key, suffix, source, build, source_suffix, label or Label())).binary
+
+
+def obtain(request: Request) -> Entry:
+    """The entry for a request, made now if it is not there or damaged.
+
+    Processes that want the same one at the same time wait for the first.
+
+    Raises:
+        CompileError: there is no directory to write to (the message says why), VPPS_CACHE_SIZE is no size; or what
+            `build` raises.
+    """
+    eviction.limit()
+    entry = _find(request.key)
+    if entry is None:
+        with _alone(request.key):
+            entry = _find(request.key, tell=True) or _make(request)
+    _requests[entry.binary] = request
+    return entry
+
+
+def loaded(binary: Path, load: Callable[[Path], T]) -> T:
+    """What `load` makes of a binary of the cache. One that is damaged, gone, or does not load is made anew, once.
+
+    Args:
+        binary: its path, as `cached` gave it.
+        load: loads it; raises OSError or ImportError if it cannot be.
+
+    Raises:
+        CompileError: it does not load. Then it is gone, and made anew the next time.
+    """
+    request = _requests.get(binary)
+    try:
+        if request is not None:
+            entry = entries.look_up(binary.parent.parent, request.key)
+            if entry is None:
+                raise DamagedError("it is gone")
+        return load(binary)
+    except (OSError, ImportError, DamagedError) as error:
+        if request is None:
+            binary.unlink(missing_ok=True)
+            raise _unloadable(error) from error
+        _log.info("%s is made anew: it cannot be loaded (%s)", binary, error)
+    entries.discard(binary.parent)
+    again = obtain(request).binary
+    try:
+        return load(again)
+    except (OSError, ImportError) as error:
+        entries.discard(again.parent)
+        raise _unloadable(error) from error
+
+
+def load_library(binary: Path) -> ctypes.CDLL:
+    """A compiled kernel of the cache, loaded. Raises CompileError, see `loaded`."""
+    return loaded(binary, lambda path: ctypes.CDLL(str(path)))
+
+
+def read_binary(binary: Path) -> bytes:
+    """The bytes of a binary of the cache. Raises CompileError, see `loaded`."""
+    return loaded(binary, Path.read_bytes)
+
+
+def keep_facts(binary: Path, facts: Mapping[str, Any]) -> None:
+    """Keep other facts beside a binary, where that can be written: next time they are found there."""
+    try:
+        entry = entries.read(binary.parent)
+        if entry is not None:
+            entries.set_facts(entry, facts)
+    except (OSError, DamagedError) as error:
+        _log.info("%s: what was found out about it is not kept (%s)", binary, error)
+
+
+def _unloadable(error: Exception) -> CompileError:
+    return CompileError(
+        f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
+        "does not help set CXX to another compiler"
+    )
+
+
+def _find(key: str, tell: bool = False) -> Entry | None:
+    """The sound entry of a key, wherever it is."""
+    for place in places.usable(create=False):
+        try:
+            entry = entries.look_up(place, key)
+        except DamagedError as error:
+            if tell:
+                _log.warning("the compiled kernel %s in %s is damaged: %s; it is made anew", key, place, error)
+            continue
+        if entry is not None:
+            return _moved(entry)
+    return None
+
+
+def _moved(entry: Entry) -> Entry:
+    """The entry in the best place, if that can be written by now."""
+    for place in places.usable():
+        if entry.folder.parent == place:
+            break
+        try:
+            files = {name: (entry.folder / name).read_bytes() for name in entry.record.files}
+            return entries.publish(place, entry.record, files)
+        except OSError as error:
+            _log.info("%s stays where it is: %s", entry.folder, error)
+    return entry
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """Other processes that want the same entry wait, as far as they can: without a lock they make it twice."""
+    with ExitStack() as stack:
+        for place in places.usable():
+            try:
+                stack.enter_context(locks.held(place / (key + locks.LOCK)))
+            except OSError:
+                continue
+            break
+        yield
+
+
+def _make(request: Request) -> Entry:
+    """Build and store. Raises CompileError."""
+    files, record = _built(request)
+    failure = "there is no temporary directory either"
+    for place in places.usable():
+        try:
+            entry = entries.publish(place, record, files)
+        except OSError as error:
+            failure = str(error)
+            places.tell(place.parent, f"it cannot be written ({error})")
+            continue
+        eviction.make_room(place, keep=entry.folder)
+        eviction.sweep_temporary()
+        return entry
+    raise CompileError(f"a compiled kernel can be kept nowhere ({failure}); {places.ADVICE}")
+
+
+def _built(request: Request) -> tuple[dict[str, bytes], Record]:
+    """Files and record of an entry to be. Raises CompileError, or what `build` raises."""
+    failure: OSError | str = "there is no directory that can be written"
+    for place in places.for_building():
+        try:
+            with locks.scratch(place) as work:
+                text = work / f"{request.key}{request.source_suffix}"
+                text.write_text(request.source, encoding="utf-8")
+                binary = work / f"{request.key}{request.suffix}"
+                start = time.perf_counter()
+                facts = request.build(text, binary)
+                seconds = time.perf_counter() - start
+                if not binary.is_file():
+                    raise CompileError(f"{request.label.kind}: nothing was written to {binary.name}")
+                files = {path.name: path.read_bytes() for path in (binary, text)}
+        except OSError as error:
+            failure = error
+            continue
+        contents = {name: Contents.of(data) for name, data in files.items()}
+        record = Record(
+            request.key, binary.name, request.label, entries.now(), round(seconds, 3), contents, dict(facts or {})
+        )
+        return files, record
+    raise CompileError(f"nothing can be compiled, as it can be written nowhere ({failure}); {places.ADVICE}")

@@ -1,0 +1,152 @@
+"""Where the cache is: in the directory that was configured, or, where that cannot be trusted or written, elsewhere.
+
+Binaries are code that this process will run. A directory is trusted if nobody else can write to it. The alternatives,
+in this order: a folder of the user's in the system's temporary directory, and one that only this process has.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from vpps.config import CACHE_DIR, cache_dir
+
+_log = logging.getLogger(__name__)
+
+ADVICE = f"set {CACHE_DIR.name} to a directory of your own"
+ENTRIES = "kernels"  # folder of the entries within a directory of the cache
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_told: set[tuple[Path, str]] = set()
+
+
+def configured() -> Path:
+    """The directory that was asked for, absolute: the loader of libraries would look for a bare name elsewhere."""
+    return cache_dir().absolute()
+
+
+def usable(create: bool = True) -> Iterator[Path]:
+    """Folders for entries that can be trusted, best first. The first refusal of each is logged as a warning.
+
+    Args:
+        create: what is missing; else they need not be there.
+    """
+    root = configured()
+    yield from _checked(root, root / ENTRIES, create, told=True)
+    shared = temporary()
+    if shared is not None:
+        # A folder for each directory that was asked for: it stands for that one, and is as empty as that one.
+        name = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
+        yield from _checked(shared, shared / name, create, told=create)
+    own = _of_process() if create or _of_process.cache_info().currsize else None
+    if own is not None:
+        yield own
+
+
+def for_building() -> Iterator[Path]:
+    """Folders in which something can be compiled before it is stored, best first.
+
+    Compilers write there; so that a full disk of the cache is met by our own writing alone, where it is recognised, the
+    system's temporary directory comes first.
+    """
+    shared = temporary()
+    if shared is not None:
+        yield from _checked(shared, shared, True, told=True)
+    own = _of_process()
+    if own is not None:
+        yield own
+    yield from usable()
+
+
+def temporary() -> Path | None:
+    """The user's folder in the system's temporary directory, which need not exist; None where there is no such one."""
+    try:
+        return Path(tempfile.gettempdir()).absolute() / f"vpps-{_user()}"
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _of_process() -> Path | None:
+    """A folder that this process alone has, and that goes with it; None where none can be made."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="vpps-")).absolute()
+    except OSError:
+        return None
+    maker = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == maker:  # a forked child leaves it alone
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def _checked(root: Path, folder: Path, create: bool, told: bool) -> Iterator[Path]:
+    """The folder, if it and the root it is in can be trusted."""
+    for directory in dict.fromkeys((root, folder)):
+        reason = why_refused(directory)
+        if reason is None and not directory.exists():
+            reason = _make(directory) if create else None
+        if reason is not None:
+            if told:
+                tell(root, reason)
+            return
+    yield folder
+
+
+def _make(directory: Path) -> str | None:
+    """Create a directory for the user alone; why it cannot be."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        return f"it cannot be created ({error})"
+    return why_refused(directory)  # somebody else may have been faster
+
+
+def why_refused(directory: Path) -> str | None:
+    """Why a directory cannot be trusted to hold binaries, and what to do about it; None if it can or is not there."""
+    try:
+        link = directory.lstat()
+        status = directory.stat()
+    except FileNotFoundError as error:
+        return f"it is a link to nowhere ({error})" if directory.is_symlink() else None
+    except OSError as error:
+        return f"it cannot be read ({error})"
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is no directory"
+    if status.st_uid != _user() or link.st_uid not in (0, _user()):
+        return f"it belongs to another user (number {status.st_uid}, you are {_user()})"
+    if status.st_mode & _OTHERS_WRITE:
+        return (
+            f"it is writable by other users (mode {stat.S_IMODE(status.st_mode):o}), who could plant a binary there; "
+            f"run chmod -R go-w {directory}"
+        )
+    return None
+
+
+def tell(directory: Path, reason: str) -> None:
+    """Warn, once per process, that compiled kernels are not kept in a directory."""
+    if (directory, reason) in _told:
+        return
+    _told.add((directory, reason))
+    named = f"{CACHE_DIR.name}={CACHE_DIR.get()}" if directory == configured() and CACHE_DIR.get() else directory
+    _log.warning(
+        "%s is not used to keep compiled kernels: %s; until then, or until you %s, they are in a temporary directory",
+        named,
+        reason,
+        ADVICE,
+    )
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
