@@ -94,6 +94,35 @@ def script(
         show(found if first is None else found.first(first), as_json, output)
 
 
+@app.command(
+    context_settings=REST,
+    **examples(
+        f"{PROGRAM} cell tree-lstm --name inner",
+        f"{PROGRAM} cell lattice-gru --inference",
+        f"VPPS_PASSES=-fusion {PROGRAM} cell my_model:batches --json",
+    ),
+)
+def cell(
+    context: typer.Context,
+    workload: WorkloadName,
+    name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None,
+    batch_size: BatchSize = 1,
+    target: Target = TargetName.AUTO,
+    arch: Arch = None,
+    vps: Vps = None,
+    policy: Policy = "sinks-last",
+    schedule: Schedule = "vector",
+    train: Train = True,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Each cell before and after every pass of the cell compiler, its parts, its instructions and what was fused."""
+    with exit_codes(PROGRAM):
+        batch = workload_of(workload, batch_size, context.args)
+        found = inspected(batch, target, arch, vps, policy, schedule, train).cells
+        show(found if name is None else found.named(name), as_json, output)
+
+
 def main() -> None:
     """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
     app()

@@ -10,6 +10,7 @@ from vpps.arrangement import NO_CHIP, Arrangement
 from vpps.errors import HandleError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.inspection.cells import CellsReport, cells_report
 from vpps.inspection.plan_report import PlanReport
 from vpps.inspection.planned import plan_report
 from vpps.inspection.script_report import ScriptReport, script_report
@@ -57,6 +58,11 @@ class Inspection:
     def plan(self) -> PlanReport:
         """Levels, stages, steps, barriers, memory, lists."""
         return plan_report(self.plan_made, self.planner)
+
+    @cached_property
+    def cells(self) -> CellsReport:
+        """Each cell before and after every pass of the cell compiler."""
+        return cells_report(self.plan_made, self.planner)
 
     @cached_property
     def script(self) -> ScriptReport:

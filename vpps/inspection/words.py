@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from vpps.graph.operand import shown
 from vpps.graph.trace import Node, TracedCell
+from vpps.model import Parameter
 from vpps.ops import Form, Shape
+from vpps.plan.distribution import Place
 from vpps.plan.instr import (
+    NO_BIAS,
     Args,
     Beside,
     BesideGradient,
@@ -29,13 +31,13 @@ from vpps.plan.instr import (
     Uses,
     View,
 )
+from vpps.plan.lower import LoweredCell
 from vpps.script.instructions import BY_NAME, Kind
-from vpps.script.tails import NONE, Tail, Use
+from vpps.script.tails import NONE, Use
 
+_PLAIN = ("a", "b", "c", "d", "weights", "src")  # operands that need no name
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _WITH_CONSTANT = {"scale": "*", "shift": "+"}
-Address = Callable[[int], str]
-"""Name of what lies at an address of the pool."""
 
 
 def dimensions(shape: Shape) -> str:
@@ -91,27 +93,31 @@ def symbol_of(cell: TracedCell, number: int) -> str:
     return f"n{number} {shown(node.op.name)}{of}"
 
 
-def said_of_list(key: ListKey) -> str:
-    """What an index list holds."""
+def said_of_list(key: ListKey, slabs: Sequence[str] = ()) -> str:
+    """What an index list holds.
+
+    Args:
+        slabs: their names.
+    """
     match key:
         case Args(position):
             return f"argument {position}"
         case Elements(position):
             return f"elements of argument {position}"
         case Rows(slab):
-            return f"rows of s{slab}"
+            return f"rows of {slabs[slab] if slabs else f's{slab}'}"
         case TableRows(node):
             return f"table rows n{node}"
         case Ints(node):
             return f"ints n{node}"
         case Expand(domain, of):
-            return f"{said_of_list(of)}, per element of list {domain}"
+            return f"{said_of_list(of, slabs)}, per element of list {domain}"
         case Offsets(_, of):
-            return f"where the lists of {said_of_list(of)} begin"
+            return f"where the lists of {said_of_list(of, slabs)} begin"
         case Ends(domain):
             return f"where the rows of list {domain} begin"
         case Uses(output):
-            return f"readers of output {output}"
+            return f"readers of result {output}"
         case Data():
             return "data of inputs"
         case Calls():
@@ -121,95 +127,111 @@ def said_of_list(key: ListKey) -> str:
         case RandomKey():
             return "random key"
         case Beside(position):
-            return f"argument {position}, of another part"
+            return f"argument {position}"
         case BesideGradient(output):
-            return f"gradient of output {output}, of another part"
+            return f"gradient of result {output}"
 
 
-def said_of_view(view: View, address: Address) -> str:
-    """ "s3[128:256]", "argument 1", "'b'"."""
-    if view.shared:
-        return address(view.address + view.offset)
-    whole = f"s{view.slab}" if view.rows is None else f"[{said_of_list(view.rows)}]"
-    return f"{whole}[{view.offset}:{view.offset + view.width}]"
+class InstructionWords:
+    """Says what the instructions of a lowered cell do: slabs are called by the nodes whose values ("n7") or gradients
+    ("dn7") they hold, addresses by the parameters that are there."""
 
-
-def said_of_instr(instr: Instr, address: Address) -> str:
-    """An instruction as a line: its name, its rows' width, its fields by name."""
-    flags = "".join(f".{name}" for name in ("accumulate", "mean", "rows") if getattr(instr, name))
-    fields = [f"{name}={said}" for name, said in _fields(instr, address)]
-    per = f" per element of list {instr.domain}" if instr.domain else ""
-    parts = f" in {instr.parts} parts" if instr.parts > 1 and not instr.turns else ""
-    return f"{instr.name}{flags} ({instr.width}{parts}{per}) {', '.join(fields)}"
-
-
-def _fields(instr: Instr, address: Address) -> Iterator[tuple[str, str]]:
-    for f in BY_NAME[instr.name].fields:
-        if f.kind is Kind.OPERAND:
-            yield f.name, said_of_view(instr.operands[f.name], address)
-        elif f.kind is Kind.SEGMENTS:
-            yield f.name, "(" + " ".join(said_of_view(v, address) for v in instr.operands[f.name]) + ")"
-        elif f.kind is Kind.VIEWS:
-            yield f.name, "(" + ", ".join(_tail_view(use, v, address) for use, v in instr.operands[f.name]) + ")"
-        elif (value := instr.values.get(f.name)) is None:
-            continue
-        elif f.name in ("weights", "gradient", "vector"):
-            yield f.name, address(value)
-        elif isinstance(value, int | float):
-            if value or f.name not in ("value", "shift", "matrix"):
-                yield f.name, f"{value:g}" if isinstance(value, float) else str(value)
-        else:
-            yield f.name, f"[{said_of_list(value)}]"
-
-
-def _tail_view(use: Use, what: View | Listed | float, address: Address) -> str:
-    if isinstance(what, Listed):
-        return f"{use.name.lower()} of [{said_of_list(what.offsets)}]" + (f" + {what.shift}" if what.shift else "")
-    if isinstance(what, View):
-        return ("to " if use is Use.WRITE else "") + said_of_view(what, address)
-    return f"{what:g}"
-
-
-def program_of(instr: Instr, address: Address) -> list[str]:
-    """The program of a tail, a line for each value that it makes or stores."""
-    tail: Tail | None = instr.tail
-    assert tail is not None
-    views = [_tail_view(use, v, address).removeprefix("to ") for use, v in instr.operands["views"]]
-    names: Mapping[int, str] = dict(enumerate(views[: tail.first_step])) | {NONE: "0"}
-
-    def name(value: int) -> str:
-        return names.get(value, f"v{value}")
-
-    lines = []
-    for value, step in enumerate(tail.steps, tail.first_step):
-        function = step.code.replace("::forward", "").replace("::backward", ".grad").lower()
-        constant = [] if step.constant == NONE else [views[step.constant]]
-        lines.append(f"v{value} = {function}({', '.join([*map(name, step.inputs), *constant])})")
-    lines += [f"{view} = {name(value)}" for view, value in zip(views[tail.first_store :], tail.stores, strict=True)]
-    return lines
-
-
-def addresses_of(places: Mapping[Any, Any]) -> Address:
-    """Names of parameters by where the pool has their weights, transposes and gradients.
-
-    Args:
-        places: of parameters, as `Distribution.physical`.
-    """
-    spans = sorted(
-        (start, start + place.floats, f"{kind}'{p.name}'{mark}")
-        for p, place in places.items()
-        for kind, start, mark in (
-            ("", place.weights, ""),
-            ("", place.transposed, "^T"),
-            ("gradient of ", place.gradient, ""),
+    def __init__(self, lowered: LoweredCell, places: Mapping[Parameter, Place]) -> None:
+        self.slabs = slab_names(lowered)
+        self._widths = [slab.width for slab in lowered.slabs]
+        self._parameters = sorted(
+            (start, start + place.floats, f"{kind}'{p.name}'{mark}")
+            for p, place in places.items()
+            for kind, start, mark in (
+                ("", place.weights, ""),
+                ("", place.transposed, "^T"),
+                ("gradient of ", place.gradient, ""),
+            )
+            if start
         )
-        if start
-    )
 
-    def name(address: int) -> str:
-        for start, stop, found in spans:
+    def line(self, instr: Instr) -> str:
+        """ "n8 = sigmoid(n4[0:256])  (256)"."""
+        if instr.tail is not None:
+            return f"tail {instr.tail.number:#010x}  ({instr.width})"
+        flags = "".join(f".{name}" for name in ("accumulate", "mean") if getattr(instr, name))
+        fields = dict(self._fields(instr))
+        dst = fields.pop("dst", "")
+        fields.pop("columns", "")  # as many as the operand has
+        fields = {name: fields[name] for name in sorted(fields, key=lambda name: name != "weights")}
+        operands = [text if name in _PLAIN else f"{name}={text}" for name, text in fields.items()]
+        parts = f" in {instr.parts} parts" if instr.parts > 1 and not instr.turns else ""
+        per = f" per element of list {instr.domain}" if instr.domain else ""
+        made = f"{dst} = " if dst else ""
+        return f"{made}{instr.name}{flags}({', '.join(operands)})  ({instr.width}{parts}{per})"
+
+    def program(self, instr: Instr) -> list[str]:
+        """The program of a tail, a line for each value that it makes or stores."""
+        tail = instr.tail
+        assert tail is not None
+        views = [self._tail_view(use, v) for use, v in instr.operands["views"]]
+        names = dict(enumerate(views[: tail.first_step])) | {NONE: "0"}
+
+        def name(value: int) -> str:
+            return names.get(value, f"v{value}")
+
+        lines = []
+        for value, step in enumerate(tail.steps, tail.first_step):
+            function = step.code.replace("::forward", "").replace("::backward", ".grad").lower()
+            function += "0" if function.endswith(".grad") else ""
+            constant = [] if step.constant == NONE else [views[step.constant]]
+            lines.append(f"v{value} = {function}({', '.join([*map(name, step.inputs), *constant])})")
+        stores = zip(views[tail.first_store :], tail.stores, strict=True)
+        return lines + [f"{view} = {name(value)}" for view, value in stores]
+
+    def _fields(self, instr: Instr) -> Iterator[tuple[str, str]]:
+        for f in BY_NAME[instr.name].fields:
+            if f.kind is Kind.OPERAND:
+                if instr.operands[f.name] != NO_BIAS:
+                    yield f.name, self._view(instr.operands[f.name])
+            elif f.kind is Kind.SEGMENTS:
+                yield f.name, "(" + " ".join(map(self._view, instr.operands[f.name])) + ")"
+            elif f.kind is Kind.VIEWS:
+                continue  # `program` says what a tail does with them
+            elif (value := instr.values.get(f.name)) is None:
+                continue
+            elif f.name in ("weights", "gradient", "vector"):
+                yield f.name, self._address(value)
+            elif isinstance(value, int | float):
+                if value or f.name not in ("value", "shift", "matrix"):
+                    yield f.name, f"{value:g}" if isinstance(value, float) else str(value)
+            else:
+                yield f.name, f"[{said_of_list(value, self.slabs)}]"
+
+    def _view(self, view: View) -> str:
+        """ "n4[128:256]", "[argument 1]", "'b'"."""
+        if view.shared:
+            return self._address(view.address + view.offset)
+        if view.rows is None:
+            name, whole = self.slabs[view.slab], not view.offset and view.width == self._widths[view.slab]
+        else:
+            name, whole = f"[{said_of_list(view.rows, self.slabs)}]", not view.offset
+        return name if whole else f"{name}[{view.offset}:{view.offset + view.width}]"
+
+    def _tail_view(self, use: Use, what: View | Listed | float) -> str:
+        if isinstance(what, Listed):
+            shift = f" from {what.shift}" if what.shift else ""
+            return f"{use.name.lower()}[{said_of_list(what.offsets, self.slabs)}]{shift}"
+        return self._view(what) if isinstance(what, View) else f"{what:g}"
+
+    def _address(self, address: int) -> str:
+        for start, stop, found in self._parameters:
             if start <= address < stop:
-                return found if address == start else f"{found} + {address - start}"
+                return found if address == start else f"{found}[{address - start}:]"
         return f"[{address}]"
 
-    return name
+
+def slab_names(lowered: LoweredCell) -> list[str]:
+    """ "n7" for what holds the values of node 7, "dn7" for its gradients, "dn7'" for more of them."""
+    found: list[str] = []
+    for i, node in enumerate(lowered.slab_nodes):
+        name = f"n{node}" if i < lowered.n_forward_slabs else f"dn{node}"
+        while name in found:
+            name += "'"
+        found.append(name)
+    return found
