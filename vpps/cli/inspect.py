@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from vpps.cli.inspected import (
     Train,
     Vps,
     WorkloadName,
+    emit,
     examples,
     inspected,
     show,
@@ -25,6 +27,7 @@ from vpps.cli.inspected import (
 )
 from vpps.cli.options import TargetName
 from vpps.cli.workload import REST
+from vpps.inspection.drawing import draw
 
 PROGRAM = "vpps-inspect"
 
@@ -121,6 +124,54 @@ def cell(
         batch = workload_of(workload, batch_size, context.args)
         found = inspected(batch, target, arch, vps, policy, schedule, train).cells
         show(found if name is None else found.named(name), as_json, output)
+
+
+class GraphFormat(StrEnum):
+    DOT = "dot"
+    SVG = "svg"
+    TEXT = "text"
+
+
+class LayoutName(StrEnum):
+    AUTO = "auto"
+    GRAPHVIZ = "graphviz"
+    LEVELS = "levels"
+
+
+@app.command(
+    context_settings=REST,
+    **examples(
+        f"{PROGRAM} graph tree-lstm -o tree.svg",
+        f"{PROGRAM} graph tree-lstm | dot -Tpdf -o tree.pdf",
+        f"{PROGRAM} graph lattice-lstm --calls 40 --format text",
+    ),
+)
+def graph(
+    context: typer.Context,
+    workload: WorkloadName,
+    batch_size: Annotated[int, typer.Option("--batch-size", "--examples", min=1, help="Examples in the graph.")] = 1,
+    calls: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N vertices.")] = None,
+    format: Annotated[
+        GraphFormat | None, typer.Option(help="What to write.", show_default="as the file is called, else dot")
+    ] = None,
+    layout: Annotated[
+        LayoutName,
+        typer.Option(help="Who places vertices in an SVG: Graphviz, where it is installed, or vpps, level by level."),
+    ] = LayoutName.AUTO,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """The graph of a batch, coloured by level: for Graphviz, as SVG, as text, or as JSON."""
+    with exit_codes(PROGRAM):
+        drawing = draw(workload_of(workload, batch_size, context.args).first(1)[0][0], calls)
+        if format is None:
+            suffix = output.suffix if output is not None else ""
+            format = {".svg": GraphFormat.SVG, ".txt": GraphFormat.TEXT}.get(suffix, GraphFormat.DOT)
+            as_json = as_json or suffix == ".json"
+        if as_json or format is GraphFormat.TEXT:
+            show(drawing, as_json, output)
+        else:
+            emit(drawing.svg(layout.value) if format is GraphFormat.SVG else drawing.dot(), output)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,9 @@ from vpps.graph.vertices import Block, extend
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.values import as_float32, as_index, float_word
+
+if TYPE_CHECKING:
+    from vpps.inspection.drawing import Drawing
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -72,6 +75,12 @@ class Graph:
     def n_values(self) -> int:
         """Number of value ids: results of all vertices."""
         return len(self._tape.levels)
+
+    def draw(self, calls: int | None = None) -> Drawing:
+        """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `.text()`."""
+        from vpps.inspection.drawing import draw
+
+        return draw(self, calls)
 
     def foreign(self, what: str, x: Any) -> GraphError:
         return GraphError(

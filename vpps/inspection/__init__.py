@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_FOUND_IN = {"Inspection": "inspection", "inspect": "inspection"}
+_FOUND_IN = {"Drawing": "drawing", "Inspection": "inspection", "draw": "drawing", "inspect": "inspection"}
 
 
 def __getattr__(name: str) -> object:
@@ -14,4 +14,4 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'vpps.inspection' has no attribute {name!r}")
 
 
-__all__ = ["Inspection", "inspect"]
+__all__ = ["Drawing", "Inspection", "draw", "inspect"]

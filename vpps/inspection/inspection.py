@@ -11,6 +11,7 @@ from vpps.errors import HandleError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.inspection.cells import CellsReport, cells_report
+from vpps.inspection.drawing import Drawing, draw
 from vpps.inspection.plan_report import PlanReport
 from vpps.inspection.planned import plan_report
 from vpps.inspection.script_report import ScriptReport, script_report
@@ -58,6 +59,11 @@ class Inspection:
     def plan(self) -> PlanReport:
         """Levels, stages, steps, barriers, memory, lists."""
         return plan_report(self.plan_made, self.planner)
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        """The graph, to be drawn."""
+        return draw(self.graph)
 
     @cached_property
     def cells(self) -> CellsReport:
