@@ -66,6 +66,7 @@ class Optimizer:
     name: ClassVar[str] = ""
     moments: ClassVar[tuple[str, ...]] = ()
     device: ClassVar[str] = ""
+    flops: ClassVar[int] = 0  # of one weight's step, as templates/optimizers.cuh makes it
 
     def check(self) -> None:
         """Raise ModelError where a hyper-parameter is out of its range, or a group sets what is none."""
@@ -132,6 +133,7 @@ class SGD(Optimizer):
 
     name: ClassVar[str] = "sgd"
     device: ClassVar[str] = "Sgd"
+    flops: ClassVar[int] = 4
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         return w - self.rate * (g + self.weight_decay * w), []
@@ -146,6 +148,7 @@ class Momentum(Optimizer):
     name: ClassVar[str] = "momentum"
     moments: ClassVar[tuple[str, ...]] = ("m",)
     device: ClassVar[str] = "HeavyBall"
+    flops: ClassVar[int] = 6
 
     def check(self) -> None:
         super().check()
@@ -171,6 +174,7 @@ class Adam(Optimizer):
     name: ClassVar[str] = "adam"
     moments: ClassVar[tuple[str, ...]] = ("m", "v")
     device: ClassVar[str] = "Adam"
+    flops: ClassVar[int] = 15
 
     def check(self) -> None:
         super().check()
@@ -203,6 +207,7 @@ class Nesterov(Momentum):
 
     name: ClassVar[str] = "nesterov"
     device: ClassVar[str] = "NesterovMomentum"
+    flops: ClassVar[int] = 8
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         g = g + self.weight_decay * w
@@ -218,6 +223,7 @@ class AdamW(Adam):
 
     name: ClassVar[str] = "adamw"
     device: ClassVar[str] = "AdamDecoupled"
+    flops: ClassVar[int] = 15
 
     def reference(self, w: Array, g: Array, moments: Sequence[Array], step: int) -> tuple[Array, list[Array]]:
         m = self.beta1 * moments[0] + (1 - self.beta1) * g
@@ -237,6 +243,7 @@ class Adagrad(Optimizer):
     name: ClassVar[str] = "adagrad"
     moments: ClassVar[tuple[str, ...]] = ("v",)
     device: ClassVar[str] = "Adagrad"
+    flops: ClassVar[int] = 9
 
     def check(self) -> None:
         super().check()
@@ -262,6 +269,7 @@ class RMSprop(Optimizer):
     name: ClassVar[str] = "rmsprop"
     moments: ClassVar[tuple[str, ...]] = ("v",)
     device: ClassVar[str] = "RmsProp"
+    flops: ClassVar[int] = 11
 
     def check(self) -> None:
         super().check()

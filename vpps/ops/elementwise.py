@@ -30,9 +30,10 @@ def unary(
     doc: str,
     passes: tuple[int, ...] = (),
     reads: str = "ay",
+    gradient_flops: int | None = None,
     **samples: Any,
 ) -> Op:
-    """Register y = forward(x) with dy/dx = derivative(x, y); `reads` as in `Op`."""
+    """Register y = forward(x) with dy/dx = derivative(x, y); `reads` and `gradient_flops` as in `Op`."""
     return register(
         Op(
             name=name,
@@ -45,6 +46,7 @@ def unary(
             device=device,
             passes=passes,
             reads=(reads,),
+            gradient_flops=gradient_flops,
             doc=doc,
             samples=samples,
         )
@@ -119,8 +121,17 @@ def _gelu_argument(x: Array) -> Array:
     return argument
 
 
-unary("tanh", "Tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", reads="y")
-unary("sigmoid", "Sigmoid", _sigmoid, lambda x, y: y * (1 - y), 10, "logistic function 1 / (1 + exp(-x))", reads="y")
+unary("tanh", "Tanh", np.tanh, lambda x, y: 1 - y * y, 10, "hyperbolic tangent", reads="y", gradient_flops=3)
+unary(
+    "sigmoid",
+    "Sigmoid",
+    _sigmoid,
+    lambda x, y: y * (1 - y),
+    10,
+    "logistic function 1 / (1 + exp(-x))",
+    reads="y",
+    gradient_flops=3,
+)
 unary(
     "relu",
     "Relu",
@@ -130,9 +141,9 @@ unary(
     "max(x, 0); its slope at 0 is 0",
     reads="a",
 )
-unary("exp", "Exp", np.exp, lambda x, y: y, 8, "e to the power of x", reads="y")
-unary("log", "Log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", low=0.2, high=3.0, reads="a")
-unary("square", "Square", np.square, lambda x, y: 2 * x, 1, "x times x", reads="a")
+unary("exp", "Exp", np.exp, lambda x, y: y, 8, "e to the power of x", reads="y", gradient_flops=1)
+unary("log", "Log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", low=0.2, high=3.0, reads="a", gradient_flops=1)
+unary("square", "Square", np.square, lambda x, y: 2 * x, 1, "x times x", reads="a", gradient_flops=2)
 unary("neg", "Neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x", reads="")
 unary(
     "copy",
@@ -190,8 +201,19 @@ constant(
     reads="ay",
 )
 
-unary("sqrt", "Sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", low=0.2, high=3.0, reads="y")
-unary("reciprocal", "Reciprocal", np.reciprocal, lambda x, y: -y * y, 8, "1 divided by x", low=0.4, high=3.0, reads="y")
+unary("sqrt", "Sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", low=0.2, high=3.0, reads="y", gradient_flops=2)
+unary(
+    "reciprocal",
+    "Reciprocal",
+    np.reciprocal,
+    lambda x, y: -y * y,
+    8,
+    "1 divided by x",
+    low=0.4,
+    high=3.0,
+    reads="y",
+    gradient_flops=2,
+)
 unary("abs", "Abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; its slope at 0 is 0", reads="a")
 unary(
     "softplus",
@@ -201,6 +223,7 @@ unary(
     20,
     "log(1 + exp(x)), stable for large x of either sign",
     reads="a",
+    gradient_flops=11,
 )
 unary(
     "gelu",

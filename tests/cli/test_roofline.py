@@ -1,0 +1,142 @@
+"""`vpps-profile --roofline`: tables and JSON of a small network, a picture, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.roofline.machines import MACHINE
+from vpps.cli import roofline as module
+from vpps.cli.console import exit_codes
+from vpps.cli.roofline import roofline
+
+pytestmark = pytest.mark.cpu
+
+NETWORK = """
+import numpy as np
+import vpps
+
+def build(batch_size):
+    model = vpps.Model(seed=1)
+    W, b = model.parameter("W", (32, 32)), model.parameter("b", (32,))
+
+    @vpps.cell
+    def layer(x):
+        return vpps.tanh(W @ x + b)
+
+    def batch():
+        graph = vpps.Graph()
+        rows = [layer(layer(graph.input(np.ones(32)))) for _ in range(batch_size)]
+        return graph, vpps.sum([vpps.sum(row) for row in rows])
+
+    return model, [batch() for _ in range(3)]
+
+def empty(batch_size):
+    return vpps.Model(), []
+"""
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Calls the command as `vpps-profile` does, on a machine that need not be measured."""
+    (tmp_path / "roofline_network.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "machine_peaks", lambda *_: MACHINE)
+
+    def call(name: str = "roofline_network:build", sizes: tuple[int, ...] = (1, 4), **options: Any) -> Result:
+        code = 0
+        try:
+            with exit_codes("vpps-profile"):
+                roofline([name] if name else [], sizes, options.pop("rest", ()), **options)
+        except Exception as error:
+            code = getattr(error, "exit_code", None) or 0
+            if not code:
+                raise
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+class TestTable:
+    def test_has_floors_and_phases_of_every_batch_size(self, run: Callable[..., Result]) -> None:
+        code, out, err = run(batches=2, passes=1)
+        assert (code, err) == (0, "")
+        assert "\x1b" not in out
+        assert "batch size 1, schedule vector: averages of 2 launches" in out
+        assert "batch size 4" in out
+        firsts = [line.split()[0] for line in out.splitlines() if line]
+        for row in ("compute", "weights", "activations", "barriers", "launch", "floor", "measured",
+                    "forward", "backward", "gradients", "update", "waiting", "most"):  # fmt: skip
+            assert firsts.count(row) == 2, row
+
+    def test_goes_to_a_file_where_asked(self, run: Callable[..., Result], tmp_path: Path) -> None:
+        code, out, _ = run(sizes=(1,), batches=1, passes=1, output=tmp_path / "table.txt")
+        assert (code, out) == (0, "")
+        assert "x the floor" in (tmp_path / "table.txt").read_text()
+
+
+class TestJson:
+    def test_tells_what_the_table_does_and_more(self, run: Callable[..., Result]) -> None:
+        code, out, _ = run(sizes=(4,), batches=2, passes=2, as_json=True, schedule="paper")
+        assert code == 0
+        found = json.loads(out)
+        assert found["machine"]["flops"] == MACHINE.flops
+        (point,) = found["points"]
+        assert (point["batch_size"], point["schedule"], point["batches"], point["passes"]) == (4, "paper", 2, 2)
+        floor = point["floor"]
+        assert set(floor) == {"compute", "weights", "activations", "barriers", "launch", "total"}
+        assert floor["compute"] == pytest.approx(point["flops"] / MACHINE.flops)
+        phases = {phase["name"]: phase for phase in point["phases"]}
+        assert list(phases) == ["forward", "backward", "gradients", "update"]
+        # By hand: two layers of four vertices each, their biases, ten operations for a tanh.
+        assert phases["forward"]["flops"] >= 8 * (32 * (2 * 32 + 1) + 32 * 10)
+        total = sum(phase["floor"]["total"] for phase in phases.values())
+        assert floor["total"] == pytest.approx(total + floor["barriers"] + floor["launch"])
+        assert point["ratio"] == pytest.approx(point["seconds"] / floor["total"])
+        assert point["seconds"] == pytest.approx(sum(p["seconds"] for p in phases.values()) + point["waiting"], rel=0.5)
+        assert point["gflops_per_second"] == pytest.approx(point["flops"] / point["seconds"] / 1e9)
+        for parts in ("by_instruction", "by_cell"):
+            assert sum(part["flops"] for part in point[parts].values()) == pytest.approx(point["flops"], abs=10)
+        assert {"layer", ""} <= point["by_cell"].keys()
+
+
+class TestPicture:
+    def test_is_written(self, run: Callable[..., Result], tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        code, _, err = run(sizes=(1,), batches=1, passes=1, plot=tmp_path / "roof.svg")
+        assert (code, err) == (0, f"vpps-profile: wrote {tmp_path / 'roof.svg'}\n")
+        assert (tmp_path / "roof.svg").read_text().startswith("<?xml")
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        "options, message",
+        [
+            ({"name": ""}, "--roofline needs a workload: a task of vpps-train, or module:function of your own"),
+            ({"name": "no-such-task"}, "'no-such-task' is no task: expected one of"),
+            ({"name": "roofline_network:empty"}, "roofline_network:empty gave no batches"),
+            ({"target": "cuda"}, "--roofline --target cuda: times come from timelines, which only target cpu records"),
+            ({"vps": 0}, "--vps 0: expected 1 to 1024"),
+            ({"schedule": "fast"}, "--schedule fast: expected one of vector, paper"),
+            ({"sizes": (8, 0)}, "--batch-size 8 0: expected a positive number"),
+            ({"passes": 0}, "--passes 0: expected a positive number"),
+            ({"plot": Path("roof.txt")}, "--plot roof.txt: expected a name that ends in .svg"),
+            ({"output": Path("nowhere/table.txt")}, "--output nowhere/table.txt: there is no folder nowhere"),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    )
+    def test_in_one_sentence(self, run: Callable[..., Result], options: dict[str, Any], message: str) -> None:
+        code, out, err = run(**options)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"vpps-profile: {message}")
+        assert err.count("\n") == 1

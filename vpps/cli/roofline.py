@@ -1,0 +1,213 @@
+"""`vpps-profile --roofline`: what a launch has to do, the least time for it on this machine, the time it took."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from vpps.cli.console import plain_console
+from vpps.cli.workload import load_workload
+from vpps.errors import WorkloadError
+from vpps.kernel.host_compiler import tile_of_machine
+from vpps.plan.schedules import SCHEDULES
+from vpps.roofline.measure import BATCHES, PASSES, Point, measure_point
+from vpps.roofline.peaks import MIB, Peaks, machine_peaks
+from vpps.roofline.plot import check_plot, draw
+from vpps.runtime.cores import default_vps, usable_cores
+from vpps.runtime.cpu import MAX_VPS
+
+BATCH_SIZES = (1, 8, 64)
+
+
+def roofline(
+    names: Sequence[str],
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    rest: Sequence[str] = (),
+    *,
+    target: str = "auto",
+    vps: int | None = None,
+    schedule: str = "vector",
+    batches: int = BATCHES,
+    passes: int = PASSES,
+    remeasure: bool = False,
+    plot: Path | None = None,
+    as_json: bool = False,
+    output: Path | None = None,
+) -> None:
+    """Measure, and print a table or JSON.
+
+    Args:
+        names: workloads (`vpps.cli.workload`).
+        batch_sizes: each is a point.
+        rest: settings of the workloads, as arguments of a command line.
+        target: "cpu", or "auto".
+        vps: virtual processors; None for what training uses on this machine.
+        schedule: how steps become instructions.
+        batches, passes: that are measured for each point.
+        remeasure: what the machine gives, though that is known from before.
+        plot: where a picture goes (.svg, .png, .pdf).
+        as_json: print JSON instead of tables.
+        output: a file for that instead of standard output.
+
+    Raises:
+        VppsError: an argument is wrong, with a sentence that says which and what to do.
+    """
+    _check(names, batch_sizes, target, vps, schedule, batches, passes)
+    if plot is not None:
+        check_plot(plot)
+    if output is not None and not output.absolute().parent.is_dir():
+        raise WorkloadError(f"--output {output}: there is no folder {output.parent}; make it first")
+    workloads = [load_workload(name, size, rest) for name in names for size in batch_sizes]
+    n_vps = default_vps(usable_cores(), overlapped=True) if vps is None else vps
+    with _progress() as progress:
+        peaks = machine_peaks(n_vps, tile_of_machine().isa, remeasure, lambda what: progress(f"machine: {what}"))
+        points = [measure_point(w, peaks, schedule, batches, passes, progress) for w in workloads]
+    if plot is not None:
+        draw(plot, points, peaks)
+    _write(points, peaks, as_json, output)
+    if plot is not None:
+        print(f"vpps-profile: wrote {plot}", file=sys.stderr)
+
+
+def _check(
+    names: Sequence[str], sizes: Sequence[int], target: str, vps: int | None, schedule: str, batches: int, passes: int
+) -> None:
+    """Raise WorkloadError where an argument is wrong."""
+    if not names:
+        raise WorkloadError("--roofline needs a workload: a task of vpps-train, or module:function of your own")
+    if target not in ("auto", "cpu"):
+        raise WorkloadError(
+            f"--roofline --target {target}: times come from timelines, which only target cpu records; use --target cpu"
+        )
+    if vps is not None and not 1 <= vps <= MAX_VPS:
+        raise WorkloadError(f"--vps {vps}: expected 1 to {MAX_VPS}")
+    if schedule not in SCHEDULES:
+        raise WorkloadError(f"--schedule {schedule}: expected one of {', '.join(SCHEDULES)}")
+    for name, values in (("batch-size", sizes), ("batches", [batches]), ("passes", [passes])):
+        if not values or min(values) < 1:
+            raise WorkloadError(f"--{name} {' '.join(map(str, values))}: expected a positive number")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Says what is going on, where somebody looks."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda what: None
+        return
+    with console.status("") as status:
+        yield status.update
+
+
+def _write(points: Sequence[Point], peaks: Peaks, as_json: bool, output: Path | None) -> None:
+    """Tables or JSON, to a file or standard output."""
+    try:
+        file = None if output is None else output.open("w", encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"--output {output}: {error.strerror or error}") from error
+    try:
+        if as_json:
+            contents = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
+            print(json.dumps(contents, indent=1), file=file or sys.stdout)
+            return
+        console = plain_console() if file is None else Console(file=file, width=160, highlight=False, markup=False)
+        _tables(console, points, peaks)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _tables(console: Console, points: Sequence[Point], peaks: Peaks) -> None:
+    """A short description of the machine, then two tables for each point."""
+    console.print(
+        f"{peaks.name} ({peaks.isa}), {peaks.n_vps} virtual processors, {peaks.source}"
+        + (f" at load {peaks.load:g}" if peaks.load is not None else "")
+        + f": {peaks.flops / 1e9:.0f} GFLOP/s, read {_rates(peaks)}, barrier {peaks.barrier * 1e6:.1f} us, "
+        f"launch {peaks.launch * 1e6:.0f} us"
+    )
+    for point in points:
+        console.print()
+        title = " ".join(filter(None, (point.workload, point.settings)))
+        console.print(
+            f"{title}, batch size {point.batch_size}, schedule {point.schedule}: averages of {point.batches} launches"
+            + (f", medians of {point.passes} passes" if point.passes else "")
+        )
+        console.print(_floors(point))
+        console.print(_phases(point))
+        farthest = point.farthest
+        if farthest is not None and farthest.ratio is not None:
+            console.print(
+                f"most time above its floor: {farthest.name}, {farthest.ratio:.2f} x; a training step takes "
+                f"{_us(point.step)} us with the host's planning beside the launch"
+            )
+
+
+def _rates(peaks: Peaks) -> str:
+    sizes = [size for size in peaks.read.sizes if size in (peaks.read.sizes[0], 1 * MIB, 8 * MIB, peaks.read.sizes[-1])]
+    return ", ".join(f"{peaks.read.at(size) / 1e9:.0f} GB/s of {_size(size)}" for size in sizes)
+
+
+def _size(size: float) -> str:
+    return f"{size / MIB:g} MiB" if size >= MIB else f"{size / 1024:g} KiB"
+
+
+def _floors(point: Point) -> Table:
+    """What a launch has to do, and the time that each of it takes at least."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("a launch", "amount", "floor us"):
+        table.add_column(column, justify="left" if column == "a launch" else "right")
+    amount = point.amount
+    parameters = amount.weights + amount.gradients + amount.updates
+    for name, text in (
+        ("compute", f"{amount.flops / 1e6:.2f} MFLOP"),
+        ("weights", f"{parameters / 1e6:.2f} MB"),
+        ("activations", f"{(amount.activations + amount.script) / 1e6:.2f} MB"),
+    ):
+        table.add_row(name, text, _us(point.floor_of(name)))
+    table.add_row("barriers", f"{point.barriers:.0f}", _us(point.floor_barriers))
+    table.add_row("launch", "1", _us(point.floor_launch))
+    table.add_row("floor", f"{point.resident / MIB:.1f} MiB in use", _us(point.floor))
+    if point.seconds is not None:
+        table.add_row("measured", f"{point.ratio:.2f} x the floor", _us(point.seconds))
+    return table
+
+
+def _phases(point: Point) -> Table:
+    """Phase by phase."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("phase")
+    for column in ("MFLOP", "MB", "FLOP/byte", "floor us", "bound", "measured us", "x floor", "GFLOP/s", "GB/s"):
+        table.add_column(column, justify="right")
+    for phase in point.phases:
+        rates = phase.as_json()
+        table.add_row(
+            phase.name,
+            f"{phase.amount.flops / 1e6:.2f}",
+            f"{phase.amount.bytes / 1e6:.2f}",
+            f"{phase.intensity:.2f}",
+            _us(phase.floor.seconds),
+            phase.floor.bound,
+            _us(phase.seconds),
+            _number(phase.ratio, 2),
+            _number(rates["gflops_per_second"], 1),
+            _number(rates["gbytes_per_second"], 1),
+        )
+    waiting = None
+    if point.waiting is not None and point.floor_barriers:
+        waiting = point.waiting / point.floor_barriers
+    table.add_row("waiting", "", "", "", _us(point.floor_barriers), "", _us(point.waiting), _number(waiting, 2), "", "")
+    return table
+
+
+def _us(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:.0f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
