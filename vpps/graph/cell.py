@@ -144,6 +144,7 @@ class Cell(Generic[R]):
             if not fits:
                 raise
             program = fits[0]
+        program.argument_names = tuple(names[: len(signature)])
         resolved = tuple(map(_signature, program.kinds))
         full_key = (resolved, key[1]) if statics else resolved
         program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program

@@ -76,6 +76,7 @@ class TracedCell:
         kinds: kinds of the positional arguments.
         nodes: the primitives; sources (arguments, indices, parameters) included.
         arguments: node of each positional argument.
+        argument_names: what the user calls them; () where that is not known.
         outputs: node of each result.
         single: the user's function returned one expression rather than a tuple.
         n_domains: number of list domains.
@@ -90,6 +91,7 @@ class TracedCell:
         self.kinds = kinds
         self.nodes: list[Node] = []
         self.arguments: list[int] = []
+        self.argument_names: tuple[str, ...] = ()
         self.outputs: tuple[int, ...] = ()
         self.single = True
         self.n_domains = 0

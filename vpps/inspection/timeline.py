@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import KernelError
+from vpps.inspection.activity import Activity, activities
 from vpps.plan.build import Plan
 from vpps.plan.writer import Phase
 from vpps.runtime.recording import Recording, Records
@@ -97,6 +98,21 @@ class Timeline:
         found[np.isin(self.forms, _BARRIERS)] = PHASES.index(WAITING)
         return found
 
+    @cached_property
+    def activities(self) -> list[Activity]:
+        """What the executed instructions are for, in the order of the script; `activity_of` says which is whose."""
+        return list(activities(self.plan, self._positions[0].tolist()).values())
+
+    @property
+    def activity_of(self) -> NDArray[np.intp]:
+        """Number of every record's activity in `activities`."""
+        return self._positions[1]
+
+    @cached_property
+    def _positions(self) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+        """Positions of the executed instructions, each once, and for every record which of them is its own."""
+        return np.unique(self.records["position"], return_inverse=True)
+
     @property
     def start(self) -> int:
         """When the first virtual processor began (nanoseconds)."""
@@ -121,7 +137,7 @@ class Timeline:
         Raises:
             KernelError: records are missing, so that the sums would mean nothing.
         """
-        self._check_complete()
+        self.check_complete()
         vp, n = self.records["vp"], self.n_vps
         took = (self.records["end"] - self.records["start"]) * 1e-9
         found = {
@@ -151,13 +167,14 @@ class Timeline:
         return self._bytes(*_UPDATES)
 
     def _bytes(self, *forms: str) -> NDArray[np.int64]:
-        self._check_complete()
+        self.check_complete()
         chosen = self.records[np.isin(self.forms, forms)]
         found = np.zeros(self.n_vps, np.int64)
         np.add.at(found, chosen["vp"], chosen["bytes"].astype(np.int64))
         return found
 
-    def _check_complete(self) -> None:
+    def check_complete(self) -> None:
+        """Raises KernelError if records are missing."""
         if any(self.lost):
             raise KernelError(
                 f"the timeline lacks {sum(self.lost)} executed instructions, for which its memory had no room "

@@ -96,6 +96,11 @@ class Plan:
         found = self._found(position)
         return "" if found is None else _words(found[1], found[2])
 
+    def section_at(self, position: int) -> tuple[Section, int] | None:
+        """The section that made the instruction at a position of the script, and the offset in it."""
+        found = self._found(position)
+        return None if found is None else found[1:]
+
     def whereabouts(self, position: int) -> str:
         """The user's words for where a virtual processor is; at a barrier, also what it has just executed."""
         found = self._found(position)
@@ -277,7 +282,7 @@ class Build:
             ):
                 if dealt is not None and dealt.number in used:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
-                    self.writer.instruction("load", 1, shape[0], dealt.flags, parts=dealt.word, **fields)
+                    self.writer.instruction("load", 1, shape[0], dealt.flags, parts=dealt.word, of=p.name, **fields)
 
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, streams = self.writer.finish()

@@ -228,7 +228,9 @@ class EndOfLaunch:
             width = size(table.shape[1:])
             dst = indexed(used.numbers, 0) if self._keep else direct(used.gradient, width)
             flags = self.writer.row_flag(width)
-            self.writer.instruction("gather_sum", len(used.rows), width, flags, dst=dst, offsets=used.offsets, shift=0)
+            self.writer.instruction(
+                "gather_sum", len(used.rows), width, flags, dst=dst, offsets=used.offsets, shift=0, of=table.name
+            )
 
     def update(self) -> None:
         """The optimizer's step, if there is one, for every trainable dense parameter (unused ones still decay) and used
@@ -268,7 +270,9 @@ class EndOfLaunch:
                     used = self.tables[p]
                     fields |= {"gradient": used.gradient, "table_rows": used.numbers, "idle": used.idle}
                     width = size(p.shape[1:])
-                    self.writer.instruction(f"update_rows.{rule}", len(used.rows), width, Flag.ROWS, **fields)
+                    self.writer.instruction(
+                        f"update_rows.{rule}", len(used.rows), width, Flag.ROWS, of=p.name, **fields
+                    )
                 continue
             flags = NO_FLAGS if p in self.touched or p in self._held.dense else Flag.NO_GRADIENT
             fields["gradient"] = place.gradient
@@ -276,14 +280,14 @@ class EndOfLaunch:
                 fields["transposed"] = transposed
                 self._on_matrix(f"update_matrix.{rule}", p, flags, **fields)
             else:
-                self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, **fields)
+                self.writer.instruction(f"update_vector.{rule}", 1, size(p.shape), flags, of=p.name, **fields)
 
     def _on_matrix(self, name: str, p: Parameter, flags: Flag = NO_FLAGS, **fields: Any) -> None:
         """Write an instruction that is divided as the matrix is: by tiles, or by the rows that the chip holds; by those
         that it would hold if all groups were one."""
         divided, parts, number = matrix_division(self.distribution.physical[p])
         self.writer.instruction(
-            name, 0, p.shape[0], flags | divided, parts=parts, columns=p.shape[1], matrix=number, **fields
+            name, 0, p.shape[0], flags | divided, parts=parts, columns=p.shape[1], matrix=number, of=p.name, **fields
         )
 
     def _kept(self) -> list[Parameter]:
@@ -307,11 +311,15 @@ class EndOfLaunch:
             if self.distribution.is_packed(p):
                 self._on_matrix("squares_matrix", p, gradient=gradient, partials=cursor)
             else:
-                self.writer.instruction("squares_rows", 1, size(p.shape), Flag.ROWS, gradient=gradient, partials=cursor)
+                self.writer.instruction(
+                    "squares_rows", 1, size(p.shape), Flag.ROWS, gradient=gradient, partials=cursor, of=p.name
+                )
             cursor += n
         for table, used in self.tables.items():
             n, width = len(used.rows), size(table.shape[1:])
-            self.writer.instruction("squares_rows", n, width, Flag.ROWS, gradient=used.gradient, partials=cursor)
+            self.writer.instruction(
+                "squares_rows", n, width, Flag.ROWS, gradient=used.gradient, partials=cursor, of=table.name
+            )
             cursor += n
         self.writer.barrier("before clipping")
         self.writer.instruction("clip", sum(counts), 1, partials=partials, max_norm=clip_norm)

@@ -236,16 +236,20 @@ class ScriptWriter:
             stream.add(words, (block, group, first, phase, self.during))
 
     def instruction(
-        self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, *, parts: int = 1, **fields: Any
+        self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, *, parts: int = 1, of: str = "", **fields: Any
     ) -> None:
-        """Add an instruction that no cell made; for all virtual processors, if it is divided among them."""
+        """Add an instruction that no cell made; for all virtual processors, if it is divided among them.
+
+        Args:
+            of: the parameter that it works on, for messages.
+        """
         if self.is_for_all:
             flags |= Flag.ALL
         words = plain(encode(name, n, width, parts, flags, **fields))
         self.names.add(name)
         for stream in self.streams[:1] if name == "loss" else self.streams:
             self._join(stream)
-            stream.add(words, (None, None, 0, name, self.during))
+            stream.add(words, (None, None, 0, f"{name} of {of!r}" if of else name, self.during))
 
     def row_flag(self, width: int) -> Flag:
         """How an instruction on rows of this width is sliced."""

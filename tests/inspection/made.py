@@ -1,0 +1,92 @@
+"""Timelines that no kernel recorded: virtual processors that work for given times between barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from hypothesis import strategies as st
+
+from vpps.inspection.timeline import HostSpan, Timeline
+from vpps.plan.build import Plan
+from vpps.plan.writer import BARRIERS, Phase, Section, Stream
+from vpps.runtime.recording import RECORD, Recording
+from vpps.script.encode import encode, plain
+
+START = 10**15  # nanoseconds: clocks run for a while
+
+
+class Recorded:
+    """Stands for a `Recording` that a kernel has written to."""
+
+    def __init__(self, rows: Sequence[tuple[int, int, int, int, int]], n_vps: int, lost: int = 0) -> None:
+        self._rows = np.array(rows, RECORD)
+        self.lost = [lost] * n_vps
+
+    def records(self) -> Any:
+        return self._rows
+
+
+def made_timeline(work: Sequence[Sequence[int]], late: Sequence[int], start: int = START, lost: int = 0) -> Timeline:
+    """A launch of some virtual processors, all with one stream.
+
+    Args:
+        work: nanoseconds that each virtual processor takes for each instruction; behind each but the last is a barrier.
+        late: nanoseconds by which each virtual processor begins later than `start`.
+        lost: records for which there was no room.
+    """
+    steps, n_vps = len(work), len(late)
+    fill = plain(encode("zero", 4, 8, 1, dst=(0, 8)))
+    stream = Stream()
+    places: list[tuple[int, int, int]] = []  # of the instruction, of the signal and the wait behind it
+    for step in range(steps):
+        during = list(Phase)[step * len(Phase) // steps]
+        at = stream.words
+        stream.add(fill, (None, None, 0, f"zero of 'p{step}'", during))
+        if step < steps - 1:
+            signal = stream.words
+            words = BARRIERS[0].copy()
+            words[-1] = n_vps * (step + 1)
+            half = len(words) - 7
+            stream.add(words[:half], (None, None, step + 1, "test", during))
+            stream.add(words[half:], (None, None, step + 1, "test", during))
+            places.append((at, signal, signal + half))
+        else:
+            places.append((at, 0, 0))
+    script = np.concatenate([np.zeros(8, np.uint32), *stream.chunks])
+    rows: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_vps)]
+    clocks = [start + x for x in late]
+    for step, (at, signal, wait) in enumerate(places):
+        for vp in range(n_vps):
+            end = clocks[vp] + work[step][vp]
+            rows[vp].append((clocks[vp], end, 16 * vp, 8 + at, vp))
+            clocks[vp] = end
+            if step < steps - 1:
+                rows[vp].append((end, end, 0, 8 + signal, vp))
+        if step < steps - 1:
+            last = max(clocks)
+            for vp in range(n_vps):
+                rows[vp].append((clocks[vp], last + vp, 0, 8 + wait, vp))
+                clocks[vp] = last + vp
+    plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[])
+    plan.section_at = lambda position: (section := stream.section_at(position - 8), position - 8 - section.start)
+    plan.origin = lambda position: cast(Section, plan.section_at(position)[0]).phase
+    host = HostSpan.between(*(start - 10 * k for k in (4, 3, 2, 1, 0)))
+    recording = cast(Recording, Recorded([row for own in rows for row in own], n_vps, lost))
+    return Timeline(cast(Plan, plan), recording, host)
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> list[Timeline]:
+    """Launches one after the other, on the same number of virtual processors."""
+    n_vps = draw(st.integers(1, 5))
+    found = []
+    start = START
+    for _ in range(draw(st.integers(1, 3))):
+        times = st.lists(st.integers(0, 10**6), min_size=n_vps, max_size=n_vps)
+        made = made_timeline(draw(st.lists(times, min_size=1, max_size=6)), draw(times), start)
+        found.append(made)
+        start = made.end + draw(st.integers(50, 10**6))
+    return found

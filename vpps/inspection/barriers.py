@@ -1,0 +1,32 @@
+"""Who waited for whom: the signal that ended each wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vpps.inspection.timeline import Timeline
+from vpps.script.instructions import FORMS, HEAD_WORDS
+
+_COUNTER = HEAD_WORDS
+_TARGET = HEAD_WORDS + [f.name for f in FORMS["Wait"]].index("target")
+
+
+def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
+    """(record of a wait, record of the signal that was the last it needed), where both are recorded.
+
+    A wait ends when a counter has reached a target: with the signal to it that came as the so-many-th. Signals count at
+    some moment of their execution; they are taken to do so in the order in which they began.
+    """
+    script, records, forms = timeline.plan.script, timeline.records, timeline.forms
+    signals = np.flatnonzero(forms == "Signal")
+    order = signals[np.argsort(records["start"][signals], kind="stable")]
+    counters = script[records["position"][order] + _COUNTER]
+    by_counter = {int(c): order[counters == c] for c in np.unique(counters)}
+    for wait in np.flatnonzero(forms == "Wait").tolist():
+        position = int(records["position"][wait])
+        given = by_counter.get(int(script[position + _COUNTER]))
+        target = int(script[position + _TARGET])
+        if given is not None and 0 < target <= len(given):
+            yield wait, int(given[target - 1])
