@@ -62,6 +62,7 @@ RECORDER = Variable(
     "auto",
     "what records calls of cells: python, compiled (an error where it cannot be), or compiled where it can be",
 )
+TUNING = Variable("VPPS_TUNING", "1", "0: handles do not look into the tuning database (vpps-profile fills it)")
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, clang++, the ziglang package's")
 
 

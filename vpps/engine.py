@@ -98,7 +98,9 @@ class Engine:
         self._losses = Losses("warn") if losses is None else losses
         self._verify = verify
         onchip, passes = configuration.onchip, configuration.passes
-        self.machine = make_machine(target, configuration.vps, onchip, self._trains, records, configuration.schedule)
+        self.machine = make_machine(
+            target, configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile
+        )
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from vpps.ahead import Example, check_example, check_loss
 from vpps.config import PASSES, TARGET, VERIFY
 from vpps.engine import Engine
-from vpps.errors import GraphError, HandleError, NonFiniteError
+from vpps.errors import CapacityError, CompileError, GraphError, HandleError, NonFiniteError, VppsError
 from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
@@ -40,6 +41,7 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration
+from vpps.tuning.database import Tuned, tuned_for
 from vpps.values import as_index, as_number
 
 _log = logging.getLogger(__name__)
@@ -196,6 +198,8 @@ class Handle:
             raise HandleError(f"{error} (the target is that of {TARGET.name}={target})") from error
         self._target = self.target
         self._wanted = configuration, timeline
+        self._tuned: Tuned | None = None
+        self._looked_up = False  # whether the tuning database was asked, with the first graph
         self._closed = False
         if train:
             model.trainer = self
@@ -351,7 +355,7 @@ class Handle:
         check_loss(graph, loss)
         self.optimizer.check()
         # While the last launch runs.
-        plan = self._engine.kernel_for(lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
+        plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
         self._engine.wait(running=1)  # there are two after Ctrl-C
         self._engine.machine.stage(plan.script)
         if self._losses.on_nonfinite == "raise" or not self._engine.may_queue(plan):
@@ -406,7 +410,7 @@ class Handle:
         self._prepare(graph, "gradients", training=True)
         check_loss(graph, loss)
         key = self._engine.residency.next_key() if train else None
-        plan = self._engine.kernel_for(lambda p: p.plan_training(graph, loss, None, self._engine.parity, key))
+        plan = self._kernel_for(graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key))
         self._engine.wait()
         self._engine.residency.park_gradients()
         self._engine.launch(plan)
@@ -446,7 +450,7 @@ class Handle:
         wanted = [graph.check_owns(e, "forward") for e in wanted]
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
-        plan = self._engine.kernel_for(lambda p: p.plan_forward(graph, wanted, self._engine.residency.held_in_pool))
+        plan = self._kernel_for(graph, lambda p: p.plan_forward(graph, wanted, self._engine.residency.held_in_pool))
         self._engine.wait()
         self._engine.launch(plan)
         self._engine.wait()
@@ -595,7 +599,8 @@ class Handle:
         )
         cells = self._engine.planner.explain() if self._engine.planner is not None else ()
         memory = self.memory if self._engine.plan is not None else None
-        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory)
+        tuned = self._tuned.describe() if self._tuned is not None else ""
+        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned)
 
     @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
@@ -641,8 +646,42 @@ class Handle:
                 f"{what}: the graph is empty: nothing was recorded on it; is it another one than the expressions'?"
             )
         self._engine.check_begun()
+        if not self._looked_up:
+            self._look_up(graph)
+        try:
+            return self._prepared(graph, accumulate)
+        except (CapacityError, CompileError, HandleError) as error:
+            self._give_up_tuned(error)
+            return self._prepared(graph, accumulate)
+
+    def _prepared(self, graph: Graph, accumulate: bool) -> Planner:
         self._exchange()
         return self._engine.prepare(graph, self._optimizer, accumulate)
+
+    def _kernel_for(self, graph: Graph, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+        """A plan, and a kernel that can run it. `_prepare` has seen the graph."""
+        try:
+            return self._engine.kernel_for(make, accumulate)
+        except (CapacityError, CompileError) as error:
+            self._give_up_tuned(error)
+            self._prepared(graph, accumulate)
+            return self._engine.kernel_for(make, accumulate)
+
+    def _look_up(self, graph: Graph) -> None:
+        """Take over what the tuning database has for such graphs; what the user chose stays."""
+        self._looked_up = True
+        self._tuned = tuned_for(self.model, graph, self._engine.machine, self._train)
+        if self._tuned is not None:
+            self._configure(replace(self._tuned.configuration, **self._chosen))
+
+    def _give_up_tuned(self, error: VppsError) -> None:
+        """Go back to the usual configuration: the one tuned for other graphs does not do for these. Raises the error
+        where it is not tuned."""
+        if self._tuned is None:
+            raise error
+        _log.info("the tuned configuration (%s) is given up: %s", self._tuned.describe(), error)
+        self._tuned = None
+        self._configure(Configuration(**self._chosen))
 
     def _compile_ahead(self, graph: Graph, loss: Expression) -> None:
         """Have a kernel for graphs like this one, or close."""

@@ -113,6 +113,12 @@ VP_DEVICE void few_vectors(const Vp& vp, const Matvec& i, int r0, int p0, int p1
     for (; p < p1; p++) panel_product<1, NV>(vp, i, i.x, p, r0);
 }
 
+// Panels that go together with NV vectors: so many that their sums take 16 registers at most.
+template <int NV> VP_DEVICE constexpr int panels_at_once()
+{
+    return 16 / (NV * REGISTERS) >= 4 ? 4 : 16 / (NV * REGISTERS) >= 2 ? 2 : 1;
+}
+
 enum { BLOCK_FLOATS = 1 << 16 };  // of vectors that one block has at most: 256 KiB
 
 // Panel by panel, all vectors: a panel is read once and stays in the cache while the vectors pass. With few vectors
@@ -129,10 +135,10 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, in
     }
     VP_TIMELINE(if (r0 < r1) count_floats(vp, (size_t)(p1 - p0) * i.columns * VP_PANEL);)
     switch (r1 - r0) {
-    case 1: return few_vectors<4, 1>(vp, i, r0, p0, p1);
-    case 2: return few_vectors<4, 2>(vp, i, r0, p0, p1);
-    case 3: return few_vectors<2, 3>(vp, i, r0, p0, p1);
-    case 4: return few_vectors<2, 4>(vp, i, r0, p0, p1);
+    case 1: return few_vectors<panels_at_once<1>(), 1>(vp, i, r0, p0, p1);
+    case 2: return few_vectors<panels_at_once<2>(), 2>(vp, i, r0, p0, p1);
+    case 3: return few_vectors<panels_at_once<3>(), 3>(vp, i, r0, p0, p1);
+    case 4: return few_vectors<panels_at_once<4>(), 4>(vp, i, r0, p0, p1);
     }
     const int passes = (r1 - r0 + VP_VECTORS - 1) / VP_VECTORS;  // of nearly equal size: a short one would waste lanes
     for (int p = p0; p < p1; p++) {
@@ -149,6 +155,12 @@ VP_ROUTINE void panels_product(const Vp& vp, const Matvec& i, int r0, int r1, in
 #if VP_VECTORS > 6
             case 7: panel_product<1, 7>(vp, i, i.x, p, r); break;
             case 8: panel_product<1, 8>(vp, i, i.x, p, r); break;
+#endif
+#if VP_VECTORS > 8
+            case 9: panel_product<1, 9>(vp, i, i.x, p, r); break;
+            case 10: panel_product<1, 10>(vp, i, i.x, p, r); break;
+            case 11: panel_product<1, 11>(vp, i, i.x, p, r); break;
+            case 12: panel_product<1, 12>(vp, i, i.x, p, r); break;
 #endif
             }
         }

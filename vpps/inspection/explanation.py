@@ -52,6 +52,7 @@ def explain(
     kernel: KernelFacts,
     cells: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
     memory: MemoryUse | None = None,
+    tuned: str = "",
 ) -> str:
     """Plain text of 110 columns.
 
@@ -61,6 +62,7 @@ def explain(
         kernel: what runs on it.
         cells: what the cell compiler did to each: its name, then (pass, sentence).
         memory: of the latest call; None before the first.
+        tuned: the configuration that the tuning database gave, and who measured it; "" where it gave none.
     """
     if onchip is None:
         text = _explain_memory(parameters, kernel)
@@ -72,6 +74,8 @@ def explain(
             f"{shown(memory.peak)} of the pool at most so far; the latest call: {shown(memory.batch)} for its batch, "
         )
         text += note(f"{'peak':<15}", f"{peak}{shown(memory.script)} of script") + "\n"
+    if tuned:
+        text += note(f"{'tuned':<15}", tuned) + "\n"
     for name, lines in cells:
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
     return text

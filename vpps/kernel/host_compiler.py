@@ -16,7 +16,7 @@ from vpps.config import CXX, ISA
 from vpps.errors import CompileError
 from vpps.kernel import ziglang
 from vpps.kernel.cache import Label, cached, key_of
-from vpps.kernel.render import TILES, Tile, render_cpu, render_tails
+from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
 from vpps.script.tails import Tail
 
 HOW_TO_GET_ONE = (
@@ -67,8 +67,40 @@ def cpu_features() -> frozenset[str]:
     return frozenset()
 
 
-def tile_of_machine() -> Tile:
-    """The tile for this processor, or the one that VPPS_ISA forces. Raises CompileError if it cannot run here."""
+@lru_cache(maxsize=1)
+def processor_name() -> str:
+    """Of the processor, as the kernel of the operating system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model", "Hardware"):
+                return " ".join(value.split())
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def tile_of_machine(name: str | None = None) -> Tile:
+    """The tile for this processor, or for the instruction set that VPPS_ISA forces.
+
+    Args:
+        name: of another tile for that instruction set (`Tile.name`).
+
+    Raises:
+        CompileError: it cannot run here, or there is no such tile.
+    """
+    usual = _usual_tile()
+    if name is None:
+        return usual
+    for tile in tiles_of(usual.isa):
+        if tile.name == name:
+            return tile
+    raise CompileError(
+        f"tile={name!r}: for {usual.isa} there are {', '.join(tile.name for tile in tiles_of(usual.isa))}"
+    )
+
+
+def _usual_tile() -> Tile:
     features = cpu_features()
     wanted = ISA.get()
     if wanted == "auto":
@@ -112,24 +144,25 @@ def compiler_version(command: tuple[str, ...]) -> str:
     return run.stdout
 
 
-def build_cpu(timeline: bool = False) -> tuple[Path, str, Tile]:
+def build_cpu(timeline: bool = False, tile_name: str | None = None) -> tuple[Path, str, Tile]:
     """Compiled kernel of the cpu target (from the cache if it is there): path, source, tile.
 
     Args:
         timeline: whether it records what every virtual processor does when.
+        tile_name: of the tile; None for the processor's usual one.
 
     Raises:
-        CompileError: no compiler, or it rejects the source (the message shows its first complaints).
+        CompileError: no compiler, or it rejects the source (the message shows its first complaints); no such tile.
     """
-    tile = tile_of_machine()
+    tile = tile_of_machine(tile_name)
     source = render_cpu(tile, timeline)
-    made_for = f"{tile.isa}, timeline" if timeline else tile.isa
+    made_for = f"{tile.name}, timeline" if timeline else tile.name
     return _compiled(source, tile, "the kernel source", Label("cpu kernel", made_for)), source, tile
 
 
-def build_tails(tails: Sequence[Tail], timeline: bool = False) -> Path:
+def build_tails(tails: Sequence[Tail], timeline: bool = False, tile_name: str | None = None) -> Path:
     """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
-    tile = tile_of_machine()
+    tile = tile_of_machine(tile_name)
     made_for = ", ".join([f"{len(tails)} programs", tile.isa, *["timeline"] * timeline])
     return _compiled(render_tails(tails, tile, timeline), tile, "tails of cells", Label("tails", made_for))
 

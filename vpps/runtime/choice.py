@@ -10,7 +10,13 @@ from vpps.values import as_index
 
 
 def make_machine(
-    target: str, vps: int | None, onchip: ChipOptions, train: bool, timeline: bool, schedule: str = "vector"
+    target: str,
+    vps: int | None,
+    onchip: ChipOptions,
+    train: bool,
+    timeline: bool,
+    schedule: str = "vector",
+    tile: str | None = None,
 ) -> Machine:
     """The machine for a target.
 
@@ -21,6 +27,7 @@ def make_machine(
         train: whether the host will work during launches.
         timeline: whether kernels record what every virtual processor does when.
         schedule: name of the schedule.
+        tile: name of the tile of products, on cpu; None for the processor's usual one.
 
     Raises:
         HandleError, CompileError: it cannot be had; says why and what to do.
@@ -42,7 +49,7 @@ def make_machine(
         return CudaMachine(vps, blocks_per_sm=onchip.blocks_per_sm or 1, groups=groups)
     from vpps.runtime.cpu import CpuMachine
 
-    return CpuMachine(vps, overlapped=train, timeline=timeline)
+    return CpuMachine(vps, overlapped=train, timeline=timeline, tile=tile)
 
 
 def _checked_groups(onchip: ChipOptions, target: str, schedule: str, vps: int | None) -> int:

@@ -107,6 +107,7 @@ class CpuMachine:
         vps: number of virtual processors; None for what suits the cores that this process may use.
         overlapped: whether the host thread will work during launches.
         timeline: whether the kernel records what every virtual processor does when.
+        tile: name of the tile of products (`vpps.kernel.render.Tile`); None for the processor's usual one.
 
     Attributes:
         pool: the pool, float32; grows by `reserve`.
@@ -118,17 +119,20 @@ class CpuMachine:
     target = "cpu"
     queues = False
 
-    def __init__(self, vps: int | None = None, overlapped: bool = False, timeline: bool = False) -> None:
+    def __init__(
+        self, vps: int | None = None, overlapped: bool = False, timeline: bool = False, tile: str | None = None
+    ) -> None:
         cores = usable_cores()
         count = as_index(default_vps(cores, overlapped) if vps is None else vps)
         if count is None or not 1 <= count <= MAX_VPS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_VPS}")
-        path, self.source, tile = build_cpu(timeline)
+        path, self.source, built = build_cpu(timeline, tile)
         self._timeline = timeline
+        self._tile = tile
         self._tails: dict[Tail, None] = {}  # that there is code for
         self._entries: list[tuple[int, int]] = []
-        self.panel = tile.panel
-        self.arch = tile.isa
+        self.panel = built.panel
+        self.arch = built.isa
         self.vps = count
         self.pool: NDArray[np.float32] = _aligned_zeros(0)
         lib = _library(path)
@@ -199,7 +203,7 @@ class CpuMachine:
         if not new:
             return
         check_numbers(spec.tails | self._tails.keys())
-        entries = [*self._entries, *_entries(build_tails(new, self._timeline))]
+        entries = [*self._entries, *_entries(build_tails(new, self._timeline, self._tile))]
         table = (_TailEntry * (len(entries) + 1))()  # the last one stays zero: it runs nothing
         for entry, (number, address) in zip(table, entries, strict=False):
             entry.number, entry.run = number, address

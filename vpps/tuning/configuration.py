@@ -45,6 +45,8 @@ class Configuration:
         flat: dict[str, Any] = {}
         for name, value in self.as_json().items():
             flat.update(value if isinstance(value, dict) else {name: value})
+        if "rpw" in flat:
+            flat.pop("ownership", None)  # there is but one that has rows per warp
         return ", ".join(f"{name} {value}" for name, value in flat.items()) or "default"
 
 

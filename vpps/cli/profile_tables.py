@@ -1,0 +1,170 @@
+"""What `vpps-profile` prints: tables of candidates, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from vpps.arrangement import Arrangement
+from vpps.kernel.resources import Resources
+from vpps.tuning.compiling import Compiled
+from vpps.tuning.search import Outcome, Row
+
+WINNER = "->"
+
+
+def measured_table(outcome: Outcome, title: str) -> Table:
+    """Configurations by time, the fastest first, those that do not run last; the winner marked."""
+    rows = sorted(outcome.rows, key=lambda row: row.measured.seconds)
+    on_chip = any(_onchip(row) for row in rows)
+    compiled = any(row.measured.resources for row in rows)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("configuration", overflow="fold")
+    for heading in ("ms/batch", "quartiles", "x default"):
+        table.add_column(heading, justify="right")
+    if compiled:
+        for heading in ("registers", "spilled"):
+            table.add_column(heading, justify="right")
+    table.add_column("barriers", justify="right")
+    if on_chip:
+        table.add_column("weights", overflow="fold")
+    for row in rows:
+        table.add_row(*_measured_cells(row, row is outcome.best, compiled, on_chip))
+    return table
+
+
+def _measured_cells(row: Row, wins: bool, compiled: bool, on_chip: bool) -> list[str]:
+    m = row.measured
+    cells = [WINNER if wins else "", m.configuration.describe()]
+    if m.times is None:
+        return [*cells, "-", "", "-", *[""] * (2 * compiled), "", *([m.reason] if on_chip else [])]
+    cells += [f"{1e3 * m.seconds:.3f}", f"±{5e2 * m.spread:.3f}", f"{row.ratio:.2f}"]
+    if compiled:
+        cells += _registers(m.resources)
+    return [*cells, f"{m.barriers:.0f}", *([tiers(m.arrangement, m.stepped_down)] if on_chip else [])]
+
+
+def notes(outcome: Outcome) -> list[str]:
+    """Sentences below the table."""
+    found = []
+    if not any(map(_onchip, outcome.rows)):  # else the table has the reasons
+        failed = [row.measured for row in outcome.rows if row.measured.reason]
+        found = [f"{m.configuration.describe()}: {m.reason}" for m in failed]
+    if outcome.axes:
+        found.append(
+            f"The {outcome.combinations} combinations of all axes are too many: they were searched one after the other "
+            f"({', '.join(outcome.axes)}), each with the best of those before it."
+        )
+    if outcome.repeated:
+        found.append(f"{_counted(outcome.repeated)} left out that would give the same kernel as another one.")
+    if outcome.left_out:
+        found.append(f"{_counted(outcome.left_out)} left out, beyond --candidates.")
+    return found
+
+
+def compiled_table(rows: Sequence[Compiled], title: str) -> Table:
+    """What kernels take of an architecture."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("configuration", overflow="fold")
+    for heading in ("registers", "spilled", "stack", "shared", "code", "seconds", "barriers"):
+        table.add_column(heading, justify="right")
+    table.add_column("weights", overflow="fold")
+    for row in rows:
+        name = row.configuration.describe()
+        if row.reason:
+            table.add_row(name, *["-"] * 7, row.reason)
+            continue
+        found = row.resources
+        cells = [*_registers(found)]
+        if found is None:
+            cells += ["", "", "", ""]
+        else:
+            shared = found.shared_bytes + (row.arrangement.chip.shared_bytes if row.arrangement is not None else 0)
+            cells += [str(found.stack), str(shared), str(found.code_bytes), f"{found.compile_seconds:.1f}"]
+        table.add_row(name, *cells, str(row.barriers), tiers(row.arrangement, row.stepped_down))
+    return table
+
+
+def tiers(arrangement: Arrangement | None, stepped_down: int) -> str:
+    """Where each matrix is: "U, U^T registers; Wo L2"."""
+    if arrangement is None or arrangement.onchip is None:
+        return ""
+    by_tier: dict[str, list[str]] = {}
+    for held in arrangement.onchip.held:
+        by_tier.setdefault(held.tier, []).append(held.name)
+    text = "; ".join(f"{', '.join(names)} {tier}" for tier, names in by_tier.items())
+    return f"{text} (stepped down {stepped_down}x)" if stepped_down else text
+
+
+def measured_json(outcome: Outcome) -> dict[str, Any]:
+    """All that the table says, and every time."""
+    return {
+        "combinations": outcome.combinations,
+        "one_after_the_other": list(outcome.axes),
+        "repeated": outcome.repeated,
+        "left_out": outcome.left_out,
+        "best": outcome.best.measured.configuration.as_json(),
+        "candidates": [
+            {
+                "configuration": row.measured.configuration.as_json(),
+                "description": row.measured.configuration.describe(),
+                "best": row is outcome.best,
+                **_times(row),
+                **_chip_json(row.measured.arrangement, row.measured.resources, row.measured.stepped_down),
+                "reason": row.measured.reason or None,
+            }
+            for row in outcome.rows
+        ],
+    }
+
+
+def compiled_json(rows: Iterable[Compiled]) -> list[dict[str, Any]]:
+    """All that the table says."""
+    return [
+        {
+            "configuration": row.configuration.as_json(),
+            "description": row.configuration.describe(),
+            "barriers": None if row.reason else row.barriers,
+            "shared_bytes": None if row.arrangement is None else row.arrangement.chip.shared_bytes,
+            **_chip_json(row.arrangement, row.resources, row.stepped_down),
+            "reason": row.reason or None,
+        }
+        for row in rows
+    ]
+
+
+def _times(row: Row) -> dict[str, Any]:
+    m = row.measured
+    if m.times is None:
+        return {"seconds": None, "spread": None, "ratio": None, "times": [], "barriers": None, "vps": None}
+    return {
+        "seconds": m.seconds, "spread": m.spread, "ratio": row.ratio, "times": m.times.tolist(),
+        "barriers": m.barriers, "vps": m.vps,
+    }  # fmt: skip
+
+
+def _chip_json(arrangement: Arrangement | None, resources: Resources | None, stepped_down: int) -> dict[str, Any]:
+    onchip = None if arrangement is None else arrangement.onchip
+    return {
+        "tiers": None if onchip is None else {held.name: held.tier for held in onchip.held},
+        "tile": None if onchip is None else onchip.tile,
+        "gradients": None if onchip is None else onchip.gradients,
+        "stepped_down": stepped_down,
+        "resources": None if resources is None else asdict(resources),
+    }
+
+
+def _onchip(row: Row) -> bool:
+    return row.measured.arrangement is not None and row.measured.arrangement.onchip is not None
+
+
+def _registers(found: Resources | None) -> list[str]:
+    return ["", ""] if found is None else [str(found.registers), str(found.spill_stores + found.spill_loads)]
+
+
+def _counted(n: int) -> str:
+    return "1 configuration was" if n == 1 else f"{n} configurations were"

@@ -1,0 +1,220 @@
+"""Compiles candidates, several at once, each compiler in a process of its own that Ctrl-C ends with us.
+
+What is compiled goes into the kernel cache, where handles find it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import vpps
+from vpps.ahead import Example, specs
+from vpps.arrangement import Arrangement
+from vpps.errors import CompileError, SpillError, VppsError
+from vpps.kernel.resources import Resources
+from vpps.kernel.spec import KernelSpec
+from vpps.model import Model
+from vpps.plan.distribution import Distribution
+from vpps.plan.onchip import Device
+from vpps.plan.planner import Planner
+from vpps.plan.update import Update
+from vpps.runtime.cores import usable_cores
+from vpps.tuning.configuration import Configuration
+from vpps.tuning.jobs import CudaJob, Job, SimtJob
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A candidate's kernel.
+
+    Attributes:
+        configuration: of the candidate.
+        arch: what it was compiled for.
+        arrangement: what the chip holds.
+        resources: as the compiler reports them; None unless it is a cubin.
+        stepped_down: larger arrangements that spilled.
+        barriers: of a step of training (or of evaluation) with the example.
+        reason: why there is none; "" where there is.
+    """
+
+    configuration: Configuration
+    arch: str
+    arrangement: Arrangement | None = None
+    resources: Resources | None = None
+    stepped_down: int = 0
+    barriers: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What all candidates have in common.
+
+    Attributes:
+        model, example: what is trained: a graph and its loss.
+        update: what a step does; None for evaluation.
+        moments: arrays that the optimizer keeps beside each parameter.
+        device: the GPU.
+        arch: to compile for, such as "sm_90"; "" for the emulator.
+        vps: blocks of all groups; None for all that run side by side.
+    """
+
+    model: Model
+    example: Example
+    update: Update | None
+    moments: int
+    device: Device
+    arch: str
+    vps: int | None = None
+
+    def blocks(self, configuration: Configuration) -> int:
+        """Of a group."""
+        options = configuration.onchip
+        total = self.device.sms * (options.blocks_per_sm or 1) if self.vps is None else self.vps
+        return total // options.groups
+
+    def specs(self, configuration: Configuration) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
+        """Kernels for a candidate, best first. Raises HandleError, CapacityError, SpillError."""
+        return specs(
+            self.model, self.example, self.device, self.blocks(configuration), self.update, self.moments,
+            configuration.onchip, configuration.schedule, configuration.passes,
+        )  # fmt: skip
+
+    def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
+        """Of a launch of the example."""
+        planner = Planner(parameters, configuration.policy, configuration.schedule, configuration.passes)
+        graph, loss = self.example
+        if self.update is None:
+            return planner.plan_forward(graph, [loss]).n_barriers
+        return planner.plan_training(graph, loss, self.update, 0).n_barriers
+
+
+class Compilers:
+    """Runs jobs, so many at once. A context manager: whatever ends the block, no compiler outlives it.
+
+    Args:
+        at_once: default: one per core that this process may use.
+    """
+
+    def __init__(self, at_once: int | None = None) -> None:
+        self._pool = ThreadPoolExecutor(at_once or usable_cores(), "vpps-compile")
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._planning = threading.Lock()
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._ended = True
+            running = list(self._running)
+        for process in running:
+            _kill(process)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, job: Job) -> Resources | None:
+        """Run a job in a process. Raises CompileError, SpillError as the job, CompileError if the process dies."""
+        with self._lock:
+            if self._ended:
+                raise CompileError("compiling was ended")
+            process = subprocess.Popen(
+                [sys.executable, "-m", "vpps.tuning.jobs"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=_environment(), start_new_session=True,
+            )  # fmt: skip
+            self._running.add(process)
+        try:
+            out, err = process.communicate(pickle.dumps(job))
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode:
+            last = err.decode(errors="replace").strip().splitlines()[-1:]
+            raise CompileError(f"the compiling process ended with code {process.returncode}: {''.join(last)}")
+        result = pickle.loads(out)  # written by our own process
+        if isinstance(result, VppsError):
+            raise result
+        assert result is None or isinstance(result, Resources)
+        return result
+
+    def all(
+        self, recipe: Recipe, configurations: Sequence[Configuration], races: bool = True
+    ) -> Iterator[tuple[int, Compiled]]:
+        """Kernels of candidates, with their numbers, as they are done.
+
+        Args:
+            recipe: what they have in common.
+            races: of the emulator: whether kernels look for races.
+        """
+        yield from self._as_done([partial(self._candidate, recipe, c, races) for c in configurations])
+
+    def each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, str]]:
+        """Run jobs; their numbers as they are done, each with why it failed, or ""."""
+
+        def tried(job: Job) -> str:
+            try:
+                self.run(job)
+            except VppsError as error:
+                return str(error)
+            return ""
+
+        yield from self._as_done([partial(tried, job) for job in jobs])
+
+    def _as_done(self, tasks: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
+        waiting: dict[Future[T], int] = {self._pool.submit(task): k for k, task in enumerate(tasks)}
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+
+    def _candidate(self, recipe: Recipe, configuration: Configuration, races: bool) -> Compiled:
+        found = recipe.specs(configuration)
+        blocks = recipe.blocks(configuration) * configuration.onchip.groups
+        stepped_down = 0
+        try:
+            while True:
+                with self._planning:  # one thread at a time: traced cells keep what was made of them
+                    spec, arrangement, parameters = next(found)
+                job = CudaJob(spec.of(blocks), recipe.arch) if recipe.arch else SimtJob(spec, races)
+                try:
+                    resources = self.run(job)
+                    break
+                except SpillError:
+                    stepped_down += 1
+            with self._planning:
+                barriers = recipe.barriers(configuration, parameters)
+        except VppsError as error:
+            return Compiled(configuration, recipe.arch, reason=str(error))
+        return Compiled(configuration, recipe.arch, arrangement, resources, stepped_down, barriers)
+
+
+def _environment() -> dict[str, str]:
+    """Of a compiling process: it finds this vpps, however this one was found."""
+    root = str(Path(vpps.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With the compiler that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()

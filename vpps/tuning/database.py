@@ -1,0 +1,285 @@
+"""The tuning database: which configuration was fastest, per device, model and cells; files in the cache directory.
+
+A file per device, model, version and kind of handle, `tuning/<digest>.json`, holds a record per set of cells and
+size of batch. What cannot be read is as good as absent: tuning is a gain, never a condition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vpps.config import TUNING, cache_dir
+from vpps.errors import CompileError
+from vpps.graph.graph import Graph
+from vpps.graph.trace import TracedCell
+from vpps.kernel.cache import key_of
+from vpps.model import Model, Parameter
+from vpps.runtime.machine import Machine
+from vpps.tuning.configuration import Configuration
+
+_log = logging.getLogger(__name__)
+
+FORMAT = 1
+REACH = 10.0
+"""A record serves batches of up to so many times as many vertices, or as few."""
+
+_ADVICE = "set VPPS_CACHE_DIR to a directory of your own"
+_LOCK_SECONDS = 2.0  # that a process waits for another one that writes the same file
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a tuned configuration holds for.
+
+    Attributes:
+        device: processor or GPU, in words, with what of it may be used.
+        model: digest of names, shapes and kinds of the parameters.
+        version: of vpps.
+        train: of a handle that trains, or of one that only evaluates.
+        cells: digests of the programs of the graph's cells.
+    """
+
+    device: str
+    model: str
+    version: str
+    train: bool
+    cells: frozenset[str]
+
+    @property
+    def file_name(self) -> str:
+        """Of all records but for their cells."""
+        return key_of(self.device, self.model, self.version, str(self.train)) + ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A configuration that was measured.
+
+    Attributes:
+        configuration: the fastest one.
+        seconds: per batch with it, median.
+        ratio: time of the default configuration over that.
+        vertices: of a typical batch that it was measured with.
+        when: ISO 8601, UTC, to the second.
+        by: what measured it, such as "vpps-profile".
+    """
+
+    configuration: Configuration
+    seconds: float
+    ratio: float
+    vertices: int
+    when: str
+    by: str
+
+    def describe(self) -> str:
+        """One line, such as "vps 2 (by vpps-profile on 2026-11-22, 1.13x the default)"."""
+        return f"{self.configuration.describe()} (by {self.by} on {self.when[:10]}, {self.ratio:.2f}x the default)"
+
+
+def now() -> str:
+    """As `Tuned.when` has it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def is_switched_on() -> bool:
+    """Whether handles may use the database (VPPS_TUNING)."""
+    return TUNING.get().lower() not in ("0", "false", "no", "off")
+
+
+def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tuned | None:
+    """What the database in the cache directory has for a graph, unless VPPS_TUNING switches it off."""
+    database = TuningDatabase()
+    if not is_switched_on() or not database.folder.is_dir():
+        return None
+    return database.lookup(key_for(model, graph.blocks, device_name(machine), train), len(graph))
+
+
+def key_for(model: Model, cells: Iterable[TracedCell], device: str, train: bool) -> Key:
+    """The key of a model on a device, for graphs of these cells.
+
+    Args:
+        device: see `device_name`.
+    """
+    import vpps
+
+    signature = sorted((p.name, p.shape, type(p).__name__, p.trainable) for p in model)
+    return Key(device, key_of(repr(signature)), vpps.__version__, train, frozenset(map(digest_of, cells)))
+
+
+def digest_of(cell: TracedCell) -> str:
+    """Digest of a cell's program: operations, wiring, shapes, attributes, parameters. The same in all processes."""
+    digest = hashlib.sha256(repr((cell.kinds, cell.outputs, cell.single)).encode())
+    for node in cell.nodes:
+        attributes = sorted(node.attrs.items())
+        parameter = node.parameter.name if isinstance(node.parameter, Parameter) else None
+        digest.update(repr((node.op.name, node.inputs, attributes, node.shape, node.domain, parameter)).encode())
+    return digest.hexdigest()[:16]
+
+
+class TuningDatabase:
+    """Records of measured configurations.
+
+    Args:
+        folder: where its files are; default: `tuning` in the cache directory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = cache_dir().absolute() / "tuning" if folder is None else folder
+
+    def lookup(self, key: Key, vertices: int) -> Tuned | None:
+        """The record for these cells, or more, whose batches are the nearest in size; None where there is none within
+        `REACH`. Costs less than a millisecond, and a look for the folder where there is none."""
+        if not self.folder.is_dir():
+            return None
+        found = [record for cells, record in self._records(key) if cells >= key.cells]
+
+        def distance(tuned: Tuned) -> float:
+            return abs(math.log(max(tuned.vertices, 1) / max(vertices, 1)))
+
+        best = min(found, key=distance, default=None)
+        return None if best is None or distance(best) > math.log(REACH) else best
+
+    def store(self, key: Key, tuned: Tuned) -> Path:
+        """Keep a record, in place of what there is for these cells and batches of that size (to a quarter).
+
+        Returns:
+            The file.
+
+        Raises:
+            CompileError: the directory cannot be used; says why and what to do.
+        """
+        _make_private(self.folder)
+        path = self.folder / key.file_name
+        with _locked(path.with_suffix(".lock")):
+            kept = [
+                (cells, record)
+                for cells, record in self._records(key)
+                if cells != key.cells or not 0.8 <= record.vertices / max(tuned.vertices, 1) <= 1.25
+            ]
+            text = json.dumps(
+                {
+                    "format": FORMAT,
+                    "key": {"device": key.device, "model": key.model, "version": key.version, "train": key.train},
+                    "records": [_as_json(cells, record) for cells, record in [*kept, (key.cells, tuned)]],
+                },
+                indent=1,
+            )
+            _replace(path, text + "\n")
+        return path
+
+    def _records(self, key: Key) -> list[tuple[frozenset[str], Tuned]]:
+        path = self.folder / key.file_name
+        try:
+            if not _is_private(self.folder) or not _is_private(path):
+                _log.warning("%s is not used: other users own it or may write to it", path)
+                return []
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["format"] != FORMAT:
+                _log.info("%s is of another version of vpps and not used", path)
+                return []
+            return [_from_json(record) for record in kept["records"]]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            _log.warning("%s is damaged and not used: %r", path, error)
+            return []
+
+
+def device_name(machine: Machine) -> str:
+    """The device of a machine as keys name it: what of it is used, and what kernels are compiled for."""
+    device = machine.device
+    if device is not None:
+        return f"{machine.target}: {device.name}, {device.sms} multiprocessors"
+    from vpps.kernel.host_compiler import processor_name
+    from vpps.runtime.cores import usable_cores
+
+    return f"{machine.target}: {processor_name()}, {usable_cores()} cores, {machine.arch}"
+
+
+def _as_json(cells: frozenset[str], tuned: Tuned) -> dict[str, Any]:
+    return {"cells": sorted(cells), **asdict(tuned), "configuration": tuned.configuration.as_json()}
+
+
+def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
+    """Raises LookupError, TypeError, ValueError, AttributeError: it is none of ours."""
+    values = {f.name: kept[f.name] for f in fields(Tuned)}
+    values["configuration"] = Configuration.from_json(kept["configuration"])
+    tuned = Tuned(**values)
+    if not (tuned.vertices > 0 and math.isfinite(tuned.seconds) and math.isfinite(tuned.ratio)):
+        raise ValueError("a record without sizes or times")
+    return frozenset(map(str, kept["cells"])), tuned
+
+
+def _is_private(path: Path) -> bool:
+    status = path.stat()
+    owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return owned and not status.st_mode & 0o022
+
+
+def _make_private(folder: Path) -> None:
+    """Create a directory of mode 0700; refuse one in which others could plant records."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private = _is_private(folder)
+    except OSError as error:
+        raise CompileError(f"the tuning database {folder} cannot be created ({error}); {_ADVICE}") from error
+    if not private:
+        raise CompileError(
+            f"the tuning database {folder} belongs to another user or is writable by others, who could plant records "
+            f"there; run chmod 700 on it, or {_ADVICE}"
+        )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file at once or not at all."""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False, encoding="utf-8") as new:
+            try:
+                new.write(text)
+                new.flush()
+                os.fsync(new.fileno())
+                os.replace(new.name, path)
+            except BaseException:
+                Path(new.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise CompileError(f"the tuning database {path.parent} cannot be written ({error}); {_ADVICE}") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """While no other process changes the file of this lock: else one of two records would be lost. The system frees the
+    lock of a process that dies; where locks do not work, or take too long, go on without: nothing is damaged."""
+    try:
+        import fcntl
+    except ImportError:  # not POSIX
+        yield
+        return
+    try:
+        file = path.open("w")
+    except OSError:
+        yield
+        return
+    with file:
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    break
+                time.sleep(0.01)
+        yield

@@ -1,0 +1,80 @@
+"""Jobs of compilers, and the process that runs one: `python -m vpps.tuning.jobs`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import dataclass
+from typing import Protocol
+
+from vpps.errors import VppsError
+from vpps.kernel.resources import Resources
+from vpps.kernel.spec import KernelSpec
+from vpps.script.tails import Tail
+
+
+class Job(Protocol):
+    """Something to compile. It is pickled, and run by a process that knows nothing else."""
+
+    def run(self) -> Resources | None:
+        """Have it in the kernel cache. Raises CompileError, SpillError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CudaJob:
+    """A cubin."""
+
+    spec: KernelSpec
+    arch: str
+
+    def run(self) -> Resources | None:
+        from vpps.runtime.cuda import compiled
+
+        return compiled(self.spec, self.arch).resources
+
+
+@dataclass(frozen=True, slots=True)
+class SimtJob:
+    """A kernel for the emulator."""
+
+    spec: KernelSpec
+    races: bool
+
+    def run(self) -> Resources | None:
+        from vpps.kernel.render import render_cuda
+        from vpps.kernel.simt_compiler import build_simt
+
+        build_simt(render_cuda(self.spec), races=self.races)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuJob:
+    """The kernel of a tile, and a library of tails."""
+
+    tile: str | None
+    tails: tuple[Tail, ...] = ()
+
+    def run(self) -> Resources | None:
+        from vpps.kernel.host_compiler import build_cpu, build_tails
+
+        build_cpu(tile_name=self.tile)
+        if self.tails:
+            build_tails(self.tails, tile_name=self.tile)
+        return None
+
+
+def main() -> None:
+    """Of a compiling process: a pickled job comes in, its pickled result or error goes out."""
+    job: Job = pickle.loads(sys.stdin.buffer.read())
+    result: Resources | VppsError | None
+    try:
+        result = job.run()
+    except VppsError as error:
+        result = error
+    sys.stdout.buffer.write(pickle.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Tunes a model: candidates for its machine, their kernels, their times, the record for the database."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from vpps.ahead import Example, example_plan
+from vpps.arrangement import matrices_of
+from vpps.errors import HandleError, VppsError
+from vpps.model import Model
+from vpps.optim import SGD, Optimizer
+from vpps.plan.distribution import Distribution
+from vpps.plan.onchip import Device
+from vpps.plan.passes.stacking import Stacking
+from vpps.plan.planner import Planner
+from vpps.plan.stacks import Stacks
+from vpps.plan.update import Update
+from vpps.tuning.candidates import ON_CPU, ON_GPU, USUAL, Change, Chip, cpu_axes, gpu_axes
+from vpps.tuning.compiling import Compiled, Compilers, Recipe
+from vpps.tuning.configuration import Configuration
+from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for, now
+from vpps.tuning.jobs import CpuJob
+from vpps.tuning.measure import Batches, Measured, Plan, measure
+from vpps.tuning.search import Outcome, candidates_of, search
+
+Told = Callable[[str, int, int], None]
+"""Is told what is being done ("compiled", "measured"), how often that was done, and how often it will be."""
+
+
+def told_nobody(what: str, done: int, total: int) -> None:
+    """For whoever does not want to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is tuned.
+
+    Attributes:
+        model: its weights are copied, never changed.
+        example: a typical graph and its loss.
+        optimizer: of training.
+        base: what the user forces; tuning changes the rest.
+        train: for training, or for evaluation.
+        at_once: compilers that run side by side; None for one per core.
+    """
+
+    model: Model
+    example: Example
+    optimizer: Optimizer | None = None
+    base: Configuration = Configuration()  # noqa: RUF009 - frozen
+    train: bool = True
+    at_once: int | None = None
+
+    @property
+    def update(self) -> Update | None:
+        """What a step of training does."""
+        return Update(self._rule, 1, 1, None) if self.train else None
+
+    @property
+    def moments(self) -> int:
+        """Arrays that the optimizer keeps beside each parameter."""
+        return len(self._rule.moments) if self.train else 0
+
+    @property
+    def _rule(self) -> Optimizer:
+        return SGD(lr=0.1) if self.optimizer is None else self.optimizer
+
+    def stacks(self, configuration: Configuration, panel: int) -> Stacks:
+        """The parameters that are stacked."""
+        stacking = Stacking(self.model, configuration.passes, panel, configuration.onchip.tiers)
+        stacking.see(self.example[0].blocks, self._rule)
+        return stacking.stacks
+
+    def chip(self, device: Device) -> Chip:
+        """What candidates for a GPU depend on."""
+        matrices = matrices_of(self.example[0].blocks, self.base.passes, self.stacks(self.base, 1))
+        specs = [m if self.train else replace(m, role_t_parts=0, trained=False) for m in matrices.values()]
+        return Chip(tuple(specs), device, self.base.vps, self.train)
+
+    def recipe(self, device: Device, arch: str) -> Recipe:
+        """How kernels are compiled for a GPU; `arch` is "" for the emulator."""
+        return Recipe(self.model, self.example, self.update, self.moments, device, arch, self.base.vps)
+
+
+def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
+    """Axes to search: the usual ones of the target, and those that are named; "all" names all.
+
+    Raises:
+        HandleError: there is no such axis on this target.
+    """
+    known = ON_CPU if target == "cpu" else ON_GPU
+    for name in names:
+        if name not in (*known, "all"):
+            raise HandleError(f"axis {name!r}: on target {target} there are {', '.join(known)}, and all")
+    return tuple(name for name in known if name in USUAL[target] or name in names or "all" in names)
+
+
+def dry_run(
+    subject: Subject, device: Device, arch: str, axes: Sequence[str], limit: int | None = None, told: Told = told_nobody
+) -> tuple[list[Compiled], int, int]:
+    """Compile all candidates for a GPU that need not be here.
+
+    Returns:
+        Kernels in the order of the candidates, how many candidates give the kernel of another one, how many are beyond
+        the limit.
+
+    Raises:
+        HandleError, CapacityError: what is forced cannot be had.
+    """
+    chip = subject.chip(device)
+    found, repeated, left_out = candidates_of(subject.base, gpu_axes(axes, chip, subject.base.onchip), chip, limit)
+    rows = [Compiled(c.configuration, arch, reason=c.reason) for c in found]
+    possible = [k for k, c in enumerate(found) if not c.reason]
+    with Compilers(subject.at_once) as compilers:
+        done = compilers.all(subject.recipe(device, arch), [found[k].configuration for k in possible])
+        for count, (k, compiled) in enumerate(done, 1):
+            rows[possible[k]] = compiled
+            told(f"compiled for {arch}", count, len(possible))
+    return rows, repeated, left_out
+
+
+def tune(
+    subject: Subject,
+    batches: Batches,
+    plan: Plan,
+    axes: Sequence[str],
+    device: Device | None = None,
+    arch: str = "",
+    limit: int | None = None,
+    told: Told = told_nobody,
+) -> Outcome:
+    """Compile and measure candidates.
+
+    Args:
+        subject: what is tuned.
+        batches: to measure with.
+        plan: how long, on which target ("cpu", "cuda" or "simt").
+        axes: names.
+        device, arch: the GPU of this machine; None and "" on cpu.
+        limit: measure no more than so many.
+        told: of progress.
+
+    Raises:
+        VppsError: the default configuration does not run; says why.
+    """
+
+    def timed(configurations: Sequence[Configuration]) -> list[Measured]:
+        reasons = _compile(subject, configurations, device, arch, told)
+        left = [c for c, reason in zip(configurations, reasons, strict=True) if not reason]
+        times = iter(
+            measure(subject.model, batches, left, plan, lambda done, turns: told("measured", done, turns))
+        )  # fmt: skip
+        return [
+            Measured(c, reason=reason) if reason else next(times)
+            for c, reason in zip(configurations, reasons, strict=True)
+        ]
+
+    if device is None:
+        return search(subject.base, _cpu_axes(subject, axes), timed, limit=limit)
+    chip = subject.chip(device)
+    return search(subject.base, gpu_axes(axes, chip, subject.base.onchip), timed, chip, limit)
+
+
+def _cpu_axes(subject: Subject, names: Sequence[str]) -> dict[str, list[Change]]:
+    from vpps.kernel.host_compiler import tile_of_machine
+    from vpps.kernel.render import tiles_of
+    from vpps.runtime.cores import default_vps, usable_cores
+
+    cores = usable_cores()
+    tiles = [tile.name for tile in tiles_of(tile_of_machine().isa)]
+    return cpu_axes(names, cores, default_vps(cores, subject.train), tiles)
+
+
+def _compile(
+    subject: Subject, configurations: Sequence[Configuration], device: Device | None, arch: str, told: Told
+) -> list[str]:
+    """Have kernels in the cache. Reasons why there is none, in order; "" where there is."""
+    reasons = [""] * len(configurations)
+    with Compilers(subject.at_once) as compilers:
+        if device is not None:
+            from vpps.config import SIMT_RACES
+
+            races = SIMT_RACES.get() != "0"
+            done = compilers.all(subject.recipe(device, arch), configurations, races)
+            for count, (k, compiled) in enumerate(done, 1):
+                reasons[k] = compiled.reason
+                told("compiled", count, len(configurations))
+            return reasons
+        of_tile: dict[CpuJob, list[int]] = {}
+        for k, configuration in enumerate(configurations):
+            job, reasons[k] = _cpu_job(subject, configuration)
+            if job is not None:
+                of_tile.setdefault(job, []).append(k)
+        jobs = list(of_tile)
+        for count, (k, reason) in enumerate(compilers.each(jobs), 1):
+            for c in of_tile[jobs[k]]:
+                reasons[c] = reason
+            told("compiled", count, len(jobs))
+    return reasons
+
+
+def _cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:
+    """What a configuration needs compiled, or why it cannot be had."""
+    from vpps.kernel.host_compiler import tile_of_machine
+
+    usual, tile = tile_of_machine(), tile_of_machine(configuration.tile)
+    stacks = subject.stacks(configuration, tile.panel)
+    if not stacks.same_as(subject.stacks(configuration, usual.panel)):
+        return None, (
+            f"with panels of {tile.panel} rows other matrices are stacked than with {usual.panel}, so sums would run "
+            "in another order"
+        )
+    try:
+        parameters = Distribution(
+            subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks
+        )
+        planner = Planner(parameters, configuration.policy, configuration.schedule, configuration.passes)
+        plan = example_plan(planner, *subject.example, subject.update)
+    except VppsError as error:
+        return None, str(error)
+    return CpuJob(configuration.tile, tuple(sorted(plan.tails, key=lambda tail: tail.number))), ""
+
+
+def record(
+    subject: Subject,
+    outcome: Outcome,
+    graphs: Sequence[Example],
+    device: str,
+    by: str = "vpps-profile",
+    database: TuningDatabase | None = None,
+) -> tuple[Key, Tuned]:
+    """Store what a search has found.
+
+    Args:
+        graphs: of the batches that were measured.
+        device: as `device_name` has it.
+        by: what measured.
+        database: default: the one in the cache directory.
+
+    Raises:
+        CompileError: the directory cannot be used.
+    """
+    cells = {cell for graph, _ in graphs for cell in graph.blocks}
+    key = key_for(subject.model, cells, device, subject.train)
+    best = outcome.best
+    vertices = int(statistics.median(len(graph) for graph, _ in graphs))
+    tuned = Tuned(best.measured.configuration, best.measured.seconds, best.ratio, vertices, now(), by)
+    (TuningDatabase() if database is None else database).store(key, tuned)
+    return key, tuned
