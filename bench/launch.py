@@ -7,46 +7,17 @@ millisecond, as between batches whose host work takes longer than the kernel; a 
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 
 import harness
-import numpy as np
-from numpy.typing import NDArray
 
-from vpps.plan import writer
 from vpps.plan.distribution import FIRST_FREE
+from vpps.roofline.peaks import barriers_script, launch_seconds
 from vpps.runtime.cpu import CpuMachine
-from vpps.script.encode import encode, plain
-from vpps.script.instructions import HEADER_WORDS, MAGIC
 
 BENCH = "launch"
 PAUSE = 1e-3  # seconds
 BARRIERS = 200  # of a launch that has any
-
-
-def script(vps: int, barriers: int) -> NDArray[np.uint32]:
-    """A script of barriers alone."""
-    entry = HEADER_WORDS + vps
-    parts = [plain([MAGIC, vps, 1, 0] + [entry] * vps)]
-    for k in range(barriers):
-        words = writer.BARRIERS[0].copy()
-        words[-1] = vps * (k + 1)
-        parts.append(words)
-    return np.concatenate([*parts, plain(encode("end", 0, 0))])
-
-
-def launches(machine: CpuMachine, words: NDArray[np.uint32], times: int, pause: float = 0.0) -> float:
-    """Seconds that one launch takes, pauses not included; the median."""
-    found = []
-    for _ in range(times):
-        if pause:
-            time.sleep(pause)
-        start = time.perf_counter()
-        machine.launch(words)
-        machine.wait()
-        found.append(time.perf_counter() - start)
-    return float(np.median(found))
 
 
 def main() -> None:
@@ -62,11 +33,11 @@ def main() -> None:
     for vps in options.vps:
         machine = CpuMachine(vps)
         machine.reserve(FIRST_FREE, 0)
-        empty, many = script(vps, 0), script(vps, BARRIERS)
-        cases[f"empty launch, vps={vps}"] = partial(launches, machine, empty, 300)
-        cases[f"empty launch after a pause, vps={vps}"] = partial(launches, machine, empty, 30, PAUSE)
+        empty, many = barriers_script(vps, 0), barriers_script(vps, BARRIERS)
+        cases[f"empty launch, vps={vps}"] = partial(launch_seconds, machine, empty, 300)
+        cases[f"empty launch after a pause, vps={vps}"] = partial(launch_seconds, machine, empty, 30, PAUSE)
         if vps > 1:
-            cases[f"barrier, vps={vps}"] = lambda m=machine, w=many: launches(m, w, 5) / BARRIERS
+            cases[f"barrier, vps={vps}"] = lambda m=machine, w=many: launch_seconds(m, w, 5) / BARRIERS
     values: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(options.rounds):
         for name, measure in cases.items():

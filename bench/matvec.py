@@ -5,21 +5,17 @@
 For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
 sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one thread: sgemm of
 NumPy (OpenBLAS), of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak` is what fused
-multiply-adds on registers reach (peak.cpp).
+multiply-adds on registers reach (vpps/roofline/peaks.cpp).
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its threads would not be confined
@@ -27,29 +23,13 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its thr
 import harness
 import numpy as np
 
-from vpps.kernel.host_compiler import ISA_FLAGS, compiler
+from vpps.roofline.peaks import peak_flops
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS
 
 WORK = 2e8  # floating-point operations of one measurement
 X, Y, MATRIX = 1 << 22, 1 << 23, 64  # places in the pool; element 0 is the constant zero
-
-
-def peak() -> float:
-    """GFLOP/s of one core."""
-    machine = CpuMachine(1)
-    isa = machine.arch
-    machine.close()
-    lanes = {"avx512": 16, "avx2": 8, "portable": 4}[isa]
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "peak.so"
-        source = Path(__file__).with_name("peak.cpp")
-        flags = ["-O2", "-shared", "-fPIC", "-ffp-contract=fast", f"-DLANES={lanes}", *ISA_FLAGS[isa]]
-        subprocess.run([*compiler(), *flags, str(source), "-o", str(library)], check=True)
-        lib = ctypes.CDLL(str(library))
-        lib.peak_gflops.restype = ctypes.c_double
-        return float(lib.peak_gflops())
 
 
 def script_rate(machine: CpuMachine, name: str, n: int, width: int, flops: float, **fields: Any) -> Callable[[], float]:
@@ -91,9 +71,9 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    top = peak()
-    harness.report("matvec", "peak of one core", [top], "GFLOP/s")
     machine = CpuMachine(1)
+    top = peak_flops(machine.arch) / 1e9
+    harness.report("matvec", "peak of one core", [top], "GFLOP/s")
     machine.reserve(1 << 24, 0)
     rng = np.random.default_rng(0)
     machine.pool[:] = rng.normal(size=1 << 24).astype(np.float32) * 0.01

@@ -6,9 +6,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vpps.cli.workload import Workload
 from vpps.errors import WorkloadError
 from vpps.handle import Handle
 from vpps.inspection.timeline import WAITING, Timeline
@@ -16,6 +15,9 @@ from vpps.kernel.host_compiler import tile_of_machine
 from vpps.roofline.floors import Floor, PhaseFloor, floor_of
 from vpps.roofline.peaks import Peaks
 from vpps.roofline.work import PHASES, Amount, Work, work_of
+
+if TYPE_CHECKING:
+    from vpps.cli.workload import Workload
 
 BATCHES, PASSES = 8, 5
 

@@ -1,20 +1,22 @@
 // What a machine gives: fused multiply-adds on registers, and memory of several sizes read, or read and written. Threads
-// begin together and each works for a given time on data of its own; their rates add up.
+// begin together and each works for a given time on data of its own; their rates add up. Time is the thread's own time on
+// a core, so that what else the machine does disturbs little; it counts waiting for memory.
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <ctime>
 #include <thread>
 #include <vector>
 
 typedef float Lanes __attribute__((vector_size(LANES * 4)));
-typedef std::chrono::steady_clock Clock;
 
 namespace {
 
-double seconds_since(Clock::time_point start)
+double seconds_on_core()
 {
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
 // Runs `prepare` and then, together on all threads, `work`, which does a piece and returns its amount, for so long.
@@ -28,11 +30,11 @@ template <class Prepare, class Work> double rate_of(int threads, double seconds,
         work(data);  // memory is there, caches are warm
         ready++;
         while (ready < threads) std::this_thread::yield();
-        const Clock::time_point start = Clock::now();
+        const double start = seconds_on_core();
         double amount = 0, passed = 0;
         while (passed < seconds) {
             amount += work(data);
-            passed = seconds_since(start);
+            passed = seconds_on_core() - start;
         }
         rates[id] = amount / passed;
     };

@@ -171,13 +171,15 @@ def measure(n_vps: int, isa: str, progress: Callable[[str], None] = lambda what:
     """Measure this machine. Raises as `machine_peaks`."""
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     lib = _library(isa)
+    # Rates are per time on a core; where threads outnumber cores they take turns.
+    cores = min(1.0, usable_cores() / n_vps)
     progress("multiply-adds")
-    alone, together = (_best(partial(lib.vpps_peak_flops, n, SECONDS), 3 * TIMES) for n in (1, n_vps))
-    read = _bandwidth("reading", partial(lib.vpps_peak_read, n_vps), progress)
-    triad = _bandwidth("reading and writing", partial(lib.vpps_peak_triad, n_vps), progress)
+    alone, together = (_best(partial(lib.vpps_peak_flops, n, SECONDS)) for n in (1, n_vps))
+    read = _bandwidth("reading", lambda *of: cores * lib.vpps_peak_read(n_vps, *of), progress)
+    triad = _bandwidth("reading and writing", lambda *of: cores * lib.vpps_peak_triad(n_vps, *of), progress)
     progress("barriers and launches")
     launch, barrier = launch_costs(n_vps)
-    return Peaks(processor_name(), isa, n_vps, together, alone, read, triad, barrier, launch, load=load)
+    return Peaks(processor_name(), isa, n_vps, cores * together, alone, read, triad, barrier, launch, load=load)
 
 
 def _bandwidth(what: str, rate: Callable[[float, float], float], progress: Callable[[str], None]) -> Bandwidth:
@@ -215,7 +217,7 @@ def _library(isa: str) -> ctypes.CDLL:
 def peak_flops(isa: str, threads: int = 1) -> float:
     """Floating-point operations per second of fused multiply-adds on registers, of some threads at once."""
     lib = _library(isa)
-    return _best(partial(lib.vpps_peak_flops, threads, SECONDS), 3 * TIMES)
+    return _best(partial(lib.vpps_peak_flops, threads, SECONDS))
 
 
 # ---- barriers and launches
@@ -248,15 +250,15 @@ def launch_seconds(machine: CpuMachine, script: NDArray[np.uint32], times: int, 
 
 
 def launch_costs(n_vps: int) -> tuple[float, float]:
-    """Seconds of an empty launch and of a barrier; the best of some medians. One virtual processor has no barriers."""
+    """Seconds of an empty launch and of a barrier, the best of some medians. One virtual processor has no barriers."""
     machine = CpuMachine(n_vps)
     try:
         machine.reserve(FIRST_FREE, 0)
         empty, many = barriers_script(n_vps, 0), barriers_script(n_vps, BARRIERS)
-        launch = min(launch_seconds(machine, empty, 50) for _ in range(TIMES))
+        launch = min(launch_seconds(machine, empty, 15) for _ in range(3 * TIMES))
         if n_vps == 1:
             return launch, 0.0
-        with_barriers = min(launch_seconds(machine, many, 5) for _ in range(TIMES))
+        with_barriers = min(launch_seconds(machine, many, 3) for _ in range(3 * TIMES))
     finally:
         machine.close()
     return launch, max(0.0, with_barriers - launch) / BARRIERS

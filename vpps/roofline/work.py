@@ -190,9 +190,10 @@ class _Counter:
         """What a phase has touched; `new`: and no earlier one."""
         before = sum(0x11 << k for k in range(phase)) if new else 0
         read, written = 1 << phase, 16 << phase
+        there = (self.parameters | self.rows) & before != 0  # rows of tables are both
 
         def marked(where: NDArray[np.uint8], bits: int) -> int:
-            return FLOAT * int(np.count_nonzero((where & bits != 0) & (where & before == 0)))
+            return FLOAT * int(np.count_nonzero((where & bits != 0) & ~there))
 
         matrices = marked(self.matrices, read)
         parameters = marked(self.parameters, read) + marked(self.parameters, written) - matrices
