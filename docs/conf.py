@@ -1,0 +1,51 @@
+"""How Sphinx builds this site; `scripts/docs` runs it in strict mode, without a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "extensions")]
+
+import vpps  # noqa: E402  (of this checkout)
+
+project = "vpps"
+author = "the authors of vpps"
+version = release = vpps.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "sphinx.ext.napoleon", "generated", "public_names"]
+exclude_patterns = ["_build"]
+nitpicky = True  # a reference to nothing is a warning, and warnings are errors
+
+# Markdown. Headings down to the third level can be linked to: [text](page.md#heading).
+myst_heading_anchors = 3
+myst_enable_extensions = ["deflist", "fieldlist"]
+
+# Docstrings: those of Google's form, whose single backticks hold code.
+default_role = "code"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+# Types of other libraries, of which this site knows nothing (there is no network to ask), and our own type aliases,
+# variables and internal classes, which signatures may mention.
+nitpick_ignore_regex = [
+    ("py:.*", r"(np|numpy|typing|collections|pathlib|types|abc|os|inspect|enum|dataclasses|NDArray|ArrayLike)\b.*"),
+    ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|MutableMapping|Sequence|Path|Literal|ClassVar|Self)"),
+    ("py:.*", r"(R|P|Array|Averages|Batch|Batch_co|Example|Float32|Init|Ints|Schedule|Shape|State|Value|Vector)"),
+    ("py:.*", r"vpps\.\w+\.\w+.*"),  # modules that define public names, and internal classes
+]
+
+html_theme = "furo"
+html_title = f"vpps {release}"
+html_copy_source = False
+html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+pygments_style = "friendly"
+pygments_dark_style = "monokai"

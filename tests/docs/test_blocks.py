@@ -1,0 +1,97 @@
+"""Every code block of the documentation runs and prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PageError, blocks_of, run_page
+from tests.processes import ROOT, TIMEOUT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+WITH_BLOCKS = [page for page in PAGES if blocks_of(page)]
+
+# Blocks that no machine of ours can run, by reason, and how many there are at most.
+NOT_RUN = {"installs packages": 6, "needs a GPU": 4, "a sketch": 2}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
+def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name in ("VPPS_PASSES", "VPPS_VERIFY"):  # of the other tests; pages show what a user sees
+        environment.pop(name, None)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.docs.blocks", str(page)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * TIMEOUT,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.host
+def test_few_blocks_are_not_run() -> None:
+    reasons = Counter(b.marks["not run"] for page in PAGES for b in blocks_of(page) if "not run" in b.marks)
+    assert {r: n for r, n in reasons.items() if n > NOT_RUN.get(r, 0)} == {}
+
+
+@pytest.mark.host
+class TestTheRunner:
+    """A page whose blocks do something else than it says fails."""
+
+    @staticmethod
+    def run(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        page = folder / "page.md"
+        page.write_text(text, encoding="utf-8")
+        monkeypatch.chdir(folder)
+        run_page(page)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "```python\nx = 1\n```\n\nThen:\n\n```python\nprint(x + 1)\n```\n\n```output\n2\n```\n",
+            "```python\nprint('a 1.2345 b')\n```\n```output\na ... b\n```\n",
+            "<!-- raises: ValueError -->\n```python\nraise ValueError('no')\n```\n```output\nValueError: no\n```\n",
+            "```console\n$ echo one \\\n    two\none two\n$ echo three\nthree\n```\n",
+            "<!-- exits: 3 -->\n\n```console\n$ exit 3\n```\n",
+            "<!-- needs: no_such_module -->\n```python\nimport no_such_module\n```\n",
+            "```python\n# own.py\nprint('own')\n```\n```console\n$ python own.py\nown\n```\n",
+            "```text\nanything\n```\n",
+        ],
+        ids=["output", "wildcard", "exception", "commands", "status", "absent-module", "file", "text"],
+    )
+    def test_passes(self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run(text, tmp_path, monkeypatch)
+
+    @pytest.mark.parametrize(
+        "text, message",
+        [
+            ("```python\nprint(1)\n```\n```output\n2\n```\n", "page.md:1: the page says"),
+            ("Words.\n\n```python\n1 / 0\n```\n", "page.md:3: Traceback.*ZeroDivisionError"),
+            ("<!-- raises: ValueError -->\n```python\nx = 1\n```\n", "raised no ValueError"),
+            ("```console\n$ false\n```\n", "status 1"),
+            ("```console\n$ echo 1\n2\n```\n", "the page says"),
+            ("```console\necho 1\n```\n", "no line begins with"),
+            ("```output\n1\n```\n", "follows no block of Python"),
+            ("```ruby\n1\n```\n", "'ruby' is none of"),
+            ("```{code-block} python\n1\n```\n", "write ```python"),
+            ("<!-- skip: me -->\n```python\n1\n```\n", "expected one of not run"),
+        ],
+    )
+    def test_fails(self, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(PageError, match=f"(?s){message}"):
+            self.run(text, tmp_path, monkeypatch)

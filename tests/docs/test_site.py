@@ -1,0 +1,77 @@
+"""The site builds in strict mode without a network, and its references are complete."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vpps
+import vpps.data
+import vpps.nn
+import vpps.zoo
+from tests.processes import ROOT, TIMEOUT
+from vpps.ops import OPS
+from vpps.script.instructions import TABLE
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is absent: pip install -e '.[docs]'"),
+]
+
+# As scripts/docs does it, in a process that may not connect to anything.
+BUILD = """
+import sys
+def refuse(event, arguments):
+    if event == "socket.connect":
+        raise RuntimeError(f"the build connects to {arguments[1]}")
+sys.addaudithook(refuse)
+from sphinx.cmd.build import main
+sys.exit(main(["--fail-on-warning", "--keep-going", "--nitpicky", "-q", *sys.argv[1:]]))
+"""
+
+BYTES_OF_A_PICTURE = 300_000
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built pages."""
+    out = tmp_path_factory.mktemp("site")
+    build = subprocess.run(
+        [sys.executable, "-c", BUILD, str(ROOT / "docs"), str(out)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * TIMEOUT,
+    )
+    assert build.returncode == 0, build.stdout + build.stderr
+    return out
+
+
+def test_every_public_name_is_documented(site: Path) -> None:
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    documented = {name for kind, items in inventory.data.items() if kind.startswith("py:") for name in items}
+    modules = {"vpps": vpps, "vpps.nn": vpps.nn, "vpps.data": vpps.data, "vpps.zoo": vpps.zoo}
+    public = {f"{module}.{name}" for module, found in modules.items() for name in found.__all__}
+    assert public - documented - {"vpps.init"} == set()
+    assert {"vpps.Handle.fb", "vpps.Model.save", "vpps.Graph.map", "vpps.init.orthogonal"} <= documented
+
+
+def test_references_have_every_row_of_their_tables(site: Path) -> None:
+    instructions = (site / "reference" / "instructions.html").read_text(encoding="utf-8")
+    assert [i.name for i in TABLE if f">{i.name}<" not in instructions] == []
+    ops = (site / "reference" / "ops.html").read_text(encoding="utf-8")
+    assert [name for name in OPS if f">{name}<" not in ops] == []
+
+
+def test_pictures_are_small() -> None:
+    pictures = list((ROOT / "docs" / "pictures").iterdir())
+    assert [p.name for p in pictures if p.stat().st_size > BYTES_OF_A_PICTURE] == []
