@@ -8,17 +8,19 @@ What the fences mean:
     console   lines after `$ ` are commands of a shell, the others their output, errors included.
     text, json   is not run: data, formulas, messages.
 
-Outputs are compared with runs of white space as one blank; `...` stands for anything
-(`0....` for a number below one). A comment before a fence says
-what is unusual about it:
+Outputs are compared with runs of white space as one blank; `...` stands for anything (`0....` for a number below one).
+A comment before a fence says what is unusual about it:
 
-    <!-- not run: a GPU -->    why it is not run
-    <!-- needs: torch -->      it runs where that module is installed
-    <!-- raises: ShapeError --> it ends with that exception, whose message is the last line of its output
-    <!-- exits: 1 -->          its last command ends with that status
+    <!-- not run: a GPU -->        why it is not run
+    <!-- needs: torch -->          it runs where that module is installed
+    <!-- raises: ShapeError -->    it ends with that exception, whose message is the last line of its output
+    <!-- exits: 1 -->              its last command ends with that status
+    <!-- numbers: vary -->         any number in its output stands for any other: times, addresses, what depends on the
+                                   instruction set or the number of cores
 
-`python -m tests.docs.blocks PAGE` runs a page in the working directory. It ends with status 1 at the first block that
-does not do what the page says.
+`python -m tests.docs.blocks PAGE` runs a page in the working directory, which should be an empty one. It ends with
+status 1 at the first block that does not do what the page says. With `--update` it writes into the page what was
+printed, where that is not what the page says.
 """
 
 from __future__ import annotations
@@ -41,12 +43,26 @@ from markdown_it import MarkdownIt
 
 RUN = ("python", "console")
 SHOWN = ("output", "text", "json")
-MARKS = ("not run", "needs", "raises", "exits")
+MARKS = ("not run", "needs", "raises", "exits", "numbers")
+NUMBER = re.compile(r"0x[0-9a-f]+|\d(?:[\d,.]*\d)?(?:e[+-]?\d+)?|─+")  # lines under the heads of tables vary as well
 FILE = re.compile(r"# (\S+\.py)\n")
 
 
 class PageError(Exception):
     """A page whose blocks are written wrongly, or do something else than it says."""
+
+
+class Difference(PageError):
+    """An output is another one than the page says.
+
+    Attributes:
+        line: of the fence of the output.
+        text: what belongs between the fences.
+    """
+
+    def __init__(self, message: str, line: int, text: str) -> None:
+        super().__init__(message)
+        self.line, self.text = line, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,7 @@ class Block:
         language: what follows the fence.
         text: between the fences.
         output: for Python, what the block after it says that it prints; None where there is none.
+        output_line: of the fence of that.
         marks: what comments before it say, by name.
     """
 
@@ -67,6 +84,7 @@ class Block:
     language: str
     text: str
     output: str | None = None
+    output_line: int = 0
     marks: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -77,7 +95,25 @@ class Block:
     def is_run(self) -> bool:
         """Whether it can be run here."""
         needs = self.marks.get("needs")
-        return "not run" not in self.marks and (needs is None or importlib.util.find_spec(needs) is not None)
+        return "not run" not in self.marks and (needs is None or _is_installed(needs))
+
+    def compare(self, expected: str, printed: str, text: str) -> None:
+        """Raises Difference, with what belongs between the fences."""
+        if self.marks.get("numbers") == "vary":
+            wanted, found = NUMBER.sub("#", expected), NUMBER.sub("#", printed)
+        else:
+            wanted, found = expected, printed
+        pieces = re.split(r"\.{3}(?!\.)", " ".join(wanted.split()))
+        if re.fullmatch(r"(?s:.*?)".join(map(re.escape, pieces)), " ".join(found.split())) is None:
+            message = f"{self.where}: the page says\n{expected}\nbut it printed\n{printed}"
+            raise Difference(message, self.output_line or self.line, text)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it would be part of
+        return False
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -97,7 +133,7 @@ def blocks_of(page: Path) -> list[Block]:
         if language == "output":
             if not found or found[-1].language != "python" or found[-1].output is not None:
                 raise PageError(f"{block.where}: an output follows no block of Python")
-            found[-1] = replace(found[-1], output=token.content)
+            found[-1] = replace(found[-1], output=token.content, output_line=line)
         elif language in RUN:
             found.append(block)
         elif language not in SHOWN and not re.fullmatch(r"\{[\w-]+\}.*", language):
@@ -145,14 +181,14 @@ def _run_python(block: Block, namespace: dict[str, Any]) -> None:
             if expected is not None:
                 raise PageError(f"{block.where}: raised no {expected}")
     if block.output is not None:
-        _compare(block, block.output, printed.getvalue())
+        block.compare(block.output, printed.getvalue(), printed.getvalue())
 
 
 def _run_console(block: Block) -> None:
     commands = _commands(block)
     for at, (command, output) in enumerate(commands):
         done = subprocess.run(
-            ["bash", "-c", command],
+            ["bash", "-o", "pipefail", "-c", command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -163,7 +199,9 @@ def _run_console(block: Block) -> None:
         if done.returncode != expected:
             raise PageError(f"{block.where}: status {done.returncode} of\n{command}\n{done.stdout}")
         if output:
-            _compare(block, output, done.stdout)
+            kept = "".join(f"$ {c}\n{o}" for c, o in commands[:at])
+            rest = "".join(f"$ {c}\n{o}" for c, o in commands[at + 1 :])
+            block.compare(output, done.stdout, f"{kept}$ {command}\n{done.stdout}{rest}")
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:
@@ -178,14 +216,22 @@ def _commands(block: Block) -> list[tuple[str, str]]:
     return found
 
 
-def _compare(block: Block, expected: str, printed: str) -> None:
-    pattern = r"(?s:.*?)".join(map(re.escape, re.split(r"\.{3}(?!\.)", " ".join(expected.split()))))
-    if re.fullmatch(pattern, " ".join(printed.split())) is None:
-        raise PageError(f"{block.where}: the page says\n{expected}\nbut it printed\n{printed}")
+def update(page: Path) -> None:
+    """Write what is printed into a page, where that is not what it says."""
+    while True:
+        try:
+            run_page(page)
+            return
+        except Difference as difference:
+            lines = page.read_text(encoding="utf-8").split("\n")
+            end = lines.index("```", difference.line)
+            text = [line.rstrip() for line in difference.text.rstrip("\n").split("\n")]
+            page.write_text("\n".join(lines[: difference.line] + text + lines[end:]), encoding="utf-8")
+            print(f"{page.name}:{difference.line} updated")
 
 
 if __name__ == "__main__":
     try:
-        run_page(Path(sys.argv[1]))
+        (update if "--update" in sys.argv else run_page)(Path(sys.argv[1]))
     except PageError as error:
         sys.exit(str(error))
