@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from vpps.config import cache_dir
 from vpps.errors import KernelError
-from vpps.kernel.cache import load_library, write_atomically
+from vpps.files import replacing
+from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import ISA_FLAGS, build_library, cpu_features
 from vpps.kernel.render import TILES
 from vpps.plan import writer
@@ -151,7 +152,12 @@ def machine_peaks(
             _log.info("%s: the figures of %s are of no use (%r): measuring again", file, key, error)
     peaks = measure(n_vps, isa, progress)
     contents = {"version": VERSION, "machines": _kept(file) | {key: peaks.as_json()}}
-    write_atomically(file, json.dumps(contents, indent=1))
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(file) as fresh:
+            fresh.write_text(json.dumps(contents, indent=1), encoding="utf-8")
+    except OSError as error:
+        _log.warning("%s: the figures cannot be kept (%s), so they will be measured again", file, error)
     return peaks
 
 
@@ -203,7 +209,10 @@ def _library(isa: str) -> ctypes.CDLL:
     """The compiled measurements. Raises CompileError."""
     source = Path(__file__).with_name("peaks.cpp").read_text(encoding="utf-8")
     flags = (*_FLAGS, f"-DLANES={TILES[isa].lanes}", *ISA_FLAGS[isa])
-    lib = load_library(build_library(source, "the source that measures peaks", flags, *sorted(cpu_features())))
+    path = build_library(
+        source, "the source that measures peaks", flags, *sorted(cpu_features()), label=Label("measurements", isa)
+    )
+    lib = load_library(path)
     for name, arguments in (
         ("vpps_peak_flops", [ctypes.c_int, ctypes.c_double]),
         ("vpps_peak_read", [ctypes.c_int, ctypes.c_double, ctypes.c_double]),
