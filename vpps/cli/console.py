@@ -30,6 +30,15 @@ def plain_console() -> Console:
     return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
 
 
+def bytes_text(count: float) -> str:
+    """A number of bytes to three digits, "413 KB"."""
+    units = iter(("B", "KB", "MB", "GB"))
+    unit = next(units)
+    while count >= 1000 and unit != "GB":
+        count, unit = count / 1000, next(units)
+    return f"{count:.3g} {unit}"
+
+
 @contextmanager
 def exit_codes(program: str) -> Iterator[None]:
     """Turns a VppsError into one sentence and exit code 1, Ctrl-C into one and exit code 130 (128 + SIGINT).

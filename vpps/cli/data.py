@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vpps.cli.console import app_named, exit_codes, plain_console
+from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
 from vpps.data import (
     GraphSet,
     GraphStatistics,
@@ -164,7 +164,7 @@ def convert(
         found = reader.read(*inputs, **arguments)
         for graphs, path in zip(found if isinstance(found, tuple) else (found,), outputs, strict=True):
             graphs.save(path)
-            size, seconds = _bytes(path.stat().st_size), time.perf_counter() - start
+            size, seconds = bytes_text(path.stat().st_size), time.perf_counter() - start
             print(f"{path}: {len(graphs)} graphs, {graphs.n_vertices} vertices, {size}, {seconds:.1f} s")
 
 
@@ -204,7 +204,7 @@ def _rows(found: GraphStatistics) -> Iterator[tuple[str, str]]:
         if name in found.classes:
             line += f", {found.classes[name]} classes"
         yield f"column {name}", line
-    yield "bytes", _bytes(found.bytes)
+    yield "bytes", bytes_text(found.bytes)
 
 
 def _spread(counts: Spread) -> str:
@@ -213,14 +213,6 @@ def _spread(counts: Spread) -> str:
 
 def _items(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def _bytes(count: float) -> str:
-    units = iter(("B", "KB", "MB", "GB"))
-    unit = next(units)
-    while count >= 1000 and unit != "GB":
-        count, unit = count / 1000, next(units)
-    return f"{count:.3g} {unit}"
 
 
 def _check_output(path: Path) -> None:

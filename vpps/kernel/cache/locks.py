@@ -62,6 +62,7 @@ def _acquire(path: Path, deadline: float) -> int | None:
             return descriptor
         os.close(descriptor)
         if got is None:
+            path.unlink(missing_ok=True)
             return None
         if not got:
             if time.monotonic() > deadline:

@@ -44,6 +44,8 @@ class Request:
     label: Label = field(default_factory=Label)
 
 
+_ATTEMPTS = 5  # to load what other processes may be removing
+
 # What this process asked for, by the binary's path: one that is damaged or gone when it is loaded is made anew.
 _requests: dict[Path, Request] = {}
 
@@ -83,34 +85,47 @@ def obtain(request: Request) -> Entry:
 
 
 def loaded(binary: Path, load: Callable[[Path], T]) -> T:
-    """What `load` makes of a binary of the cache. One that is damaged, gone, or does not load is made anew, once.
+    """What `load` makes of a binary of the cache. One that is damaged, gone, or does not load is made anew.
 
     Args:
         binary: its path, as `cached` gave it.
         load: loads it; raises OSError or ImportError if it cannot be.
 
     Raises:
-        CompileError: it does not load. Then it is gone, and made anew the next time.
+        CompileError: it does not load even when it was made anew. Then it is gone from the cache.
     """
     request = _requests.get(binary)
-    try:
-        if request is not None:
-            entry = entries.look_up(binary.parent.parent, request.key)
-            if entry is None:
-                raise DamagedError("it is gone")
-        return load(binary)
-    except (OSError, ImportError, DamagedError) as error:
-        if request is None:
+    if request is None:  # not of this cache
+        try:
+            return load(binary)
+        except (OSError, ImportError) as error:
             binary.unlink(missing_ok=True)
             raise _unloadable(error) from error
-        _log.info("%s is made anew: it cannot be loaded (%s)", binary, error)
-    entries.discard(binary.parent)
-    again = obtain(request).binary
+    made_anew = False
+    failure: Exception = CompileError("it goes as soon as it is there")
+    for _ in range(_ATTEMPTS):
+        sound = _is_sound(binary, request.key)  # that is a look at its times where this process compared it before
+        if sound:
+            try:
+                return load(binary)
+            except (OSError, ImportError) as error:
+                failure = error
+        if sound and _is_sound(binary, request.key):
+            entries.discard(binary.parent)
+            if made_anew:
+                raise _unloadable(failure) from failure
+            made_anew = True
+        _log.info("%s is made anew: it cannot be loaded (%s)", binary, failure)
+        binary = obtain(request).binary
+    raise _unloadable(failure) from failure
+
+
+def _is_sound(binary: Path, key: str) -> bool:
+    """Whether a binary is there and as it was stored."""
     try:
-        return load(again)
-    except (OSError, ImportError) as error:
-        entries.discard(again.parent)
-        raise _unloadable(error) from error
+        return entries.look_up(binary.parent.parent, key) is not None
+    except DamagedError:
+        return False
 
 
 def load_library(binary: Path) -> ctypes.CDLL:

@@ -1,0 +1,158 @@
+"""The limit: what was not used for the longest time goes first, what may be in use stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.cache.builders import copy, names, refuse
+from vpps.errors import CompileError
+from vpps.kernel.cache import cached, eviction, read_binary
+
+pytestmark = pytest.mark.host
+
+KILO = "x" * 1000  # of source: an entry takes this twice, and its record
+
+
+def store(key: str, hours: float = 0.0) -> Path:
+    """An entry of more than 2000 bytes that was last used so many hours ago."""
+    binary = cached(key, ".so", KILO, copy)
+    if hours:
+        moment = time.time() - 3600 * hours
+        os.utime(binary.with_suffix(".json"), (moment, moment))
+    return binary
+
+
+def keys(folder: Path) -> list[str]:
+    return sorted(Path(name).stem for name in names(folder) if name.endswith(".so"))
+
+
+class TestLimit:
+    @pytest.mark.parametrize(
+        "text, expected",
+        [
+            ("", 2**30),
+            ("0", 0),
+            ("4096", 4096),
+            ("500M", 500 * 2**20),
+            ("500 MB", 500 * 2**20),
+            ("2g", 2**31),
+            ("1.5GiB", 3 * 2**29),
+            (".5k", 512),
+            ("1T", 2**40),
+        ],
+    )
+    def test_is_a_size(self, monkeypatch: pytest.MonkeyPatch, text: str, expected: int) -> None:
+        monkeypatch.setenv("VPPS_CACHE_SIZE", text)
+        assert eviction.limit() == expected
+
+    @pytest.mark.parametrize("text", ["much", "-1", "1X", "M", "1,5G", "nan"])
+    def test_that_is_none_is_told_before_anything_is_compiled(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        monkeypatch.setenv("VPPS_CACHE_SIZE", text)
+        with pytest.raises(CompileError, match=r"VPPS_CACHE_SIZE=.*500M or 2G"):
+            cached("key", ".so", "source", refuse)
+
+
+class TestEviction:
+    @pytest.fixture(autouse=True)
+    def entries(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Four, of which two and a half fit."""
+        for key, hours in (("third", 3), ("first", 5), ("fourth", 2), ("second", 4)):
+            store(key, hours)
+        monkeypatch.setenv("VPPS_CACHE_SIZE", "7k")
+
+    def test_takes_what_was_used_longest_ago(self, folder: Path) -> None:
+        store("new")
+        assert keys(folder) == ["fourth", "new"]
+
+    def test_knows_when_an_entry_was_used(self, folder: Path) -> None:
+        cached("first", ".so", KILO, refuse)
+        store("new")
+        assert keys(folder) == ["first", "new"]
+
+    def test_knows_when_an_entry_was_loaded(self, folder: Path) -> None:
+        read_binary(cached("first", ".so", KILO, refuse))
+        store("new")
+        assert keys(folder) == ["first", "new"]
+
+    def test_leaves_what_was_just_used_and_what_was_just_stored(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another process may be about to load it."""
+        monkeypatch.setenv("VPPS_CACHE_SIZE", "1")
+        cached("second", ".so", KILO, refuse)
+        store("new")
+        assert keys(folder) == ["new", "second"]
+
+    def test_happens_only_where_there_is_a_limit(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VPPS_CACHE_SIZE", "0")
+        store("new")
+        assert len(keys(folder)) == 5
+
+    def test_leaves_measured_choices_alone(self, folder: Path) -> None:
+        (folder / "tuning").mkdir()
+        (folder / "tuning/tree-lstm.json").write_text("{}" * 10_000)
+        store("new")
+        assert keys(folder) == ["fourth", "new"]
+        assert (folder / "tuning/tree-lstm.json").is_file()
+
+    def test_takes_what_is_damaged_when_its_turn_comes(self, folder: Path) -> None:
+        (folder / "kernels/first/first.json").unlink()
+        os.utime(folder / "kernels/first", (0, 0))
+        store("new")
+        assert keys(folder) == ["fourth", "new"]
+
+    def test_does_no_harm_to_what_is_found_and_evicted_at_once(self, folder: Path) -> None:
+        binary = cached("third", ".so", KILO, copy)
+        os.utime(binary.with_suffix(".json"), (0, 0))
+        store("new")
+        assert not binary.exists()
+        assert read_binary(binary) == b"binary of " + KILO.encode()
+
+
+class TestLeftovers:
+    def leave(self, place: Path, name: str, seconds: float) -> Path:
+        """A scratch folder as a killed process leaves it."""
+        left = place / name
+        left.mkdir(parents=True)
+        (left / ".lock").touch()
+        (left / "half.so").write_text("half")
+        moment = time.time() - seconds
+        os.utime(left, (moment, moment))
+        return left
+
+    def test_of_killed_processes_go(self, folder: Path, temporary: Path) -> None:
+        store("old")
+        left = [
+            self.leave(folder / "kernels", "build-abc", 100),
+            self.leave(temporary / f"vpps-{os.getuid()}", "build-x", 100),
+        ]
+        (left[0] / ".lock").unlink()
+        os.utime(left[0], (0, 0))
+        lock = folder / "kernels/some.lock"
+        lock.touch()
+        os.utime(lock, (0, 0))
+        store("new")
+        assert not any(path.exists() for path in (*left, lock))
+        assert keys(folder) == ["new", "old"]
+
+    def test_of_processes_that_work_stay(self, folder: Path) -> None:
+        import fcntl
+
+        store("old")
+        left = [self.leave(folder / "kernels", "build-locked", 100), self.leave(folder / "kernels", "build-young", 1)]
+        lock = folder / "kernels/some.lock"
+        lock.touch()
+        os.utime(lock, (0, 0))
+        with (left[0] / ".lock").open("r+") as one, lock.open("r+") as other:
+            for file in (one, other):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            store("new")
+            assert all(path.exists() for path in (*left, lock))
+        store("newer")
+        assert [path.exists() for path in (*left, lock)] == [False, True, False]

@@ -1,0 +1,268 @@
+"""Processes that share a cache: many at once, and some that are killed. A binary is complete or absent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.cache.builders import copy, names
+from tests.processes import finish, run, start
+from vpps.kernel.cache import cached, locks, read_binary
+
+pytestmark = pytest.mark.host
+
+# Forks instead of new interpreters: importing vpps costs half a second, what is to be seen a few milliseconds.
+FORKS = """
+    import os, signal, sys, time, traceback
+    from pathlib import Path
+    from tests.kernel.cache.builders import copy, refuse
+    from vpps.kernel.cache import cached, locks, read_binary
+
+    def in_child(work):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                work()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        return child
+
+    def status_of(child):
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def start_building() -> subprocess.Popen[str]:
+    """A process that is in the middle of building "key"."""
+    process = start(
+        """
+        import time
+        from vpps.kernel.cache import cached
+
+        def build(text, binary):
+            binary.write_bytes(b"half of a bin")
+            print("building", flush=True)
+            time.sleep(100)
+
+        cached("key", ".so", "source", build)
+        """
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "building\n"
+    return process
+
+
+class TestAtOnce:
+    def test_eight_processes_compile_once(self, folder: Path, tmp_path: Path) -> None:
+        out = run(
+            FORKS
+            + f"""
+    def build(text, binary):
+        with open({str(tmp_path / "log")!r}, "a") as log:
+            log.write("built\\n")
+        for part in range(10):  # slow enough to overlap with the others
+            with binary.open("ab") as file:
+                file.write(b"part ")
+            time.sleep(0.01)
+
+    def work():
+        assert read_binary(cached("key", ".so", "source", build)) == b"part " * 10
+
+    print([status_of(child) for child in [in_child(work) for _ in range(8)]])
+    """
+        )
+        assert out == f"{[0] * 8}\n"
+        assert (tmp_path / "log").read_text() == "built\n"
+        assert names(folder) == ["key.cpp", "key.json", "key.so"]
+
+    def test_without_locks_they_compile_more_often_and_agree(self, folder: Path) -> None:
+        """As on file systems that know none."""
+        out = run(
+            FORKS
+            + """
+    def no_locks(descriptor):
+        return None
+
+    locks._try = no_locks
+
+    def build(text, binary):
+        time.sleep(0.05)
+        copy(text, binary)
+
+    def work():
+        assert read_binary(cached("key", ".so", "source", build)) == b"binary of source"
+
+    print([status_of(child) for child in [in_child(work) for _ in range(8)]])
+    """
+        )
+        assert out == f"{[0] * 8}\n"
+        assert names(folder) == ["key.cpp", "key.json", "key.so"]
+
+    def test_who_loads_what_others_remove_gets_what_was_asked_for(self, folder: Path) -> None:
+        """Whoever finds an entry gone that was there a moment ago makes it anew."""
+        out = run(
+            FORKS
+            + f"""
+    from vpps.kernel.cache import entries
+
+    def work():
+        for round in range(20):
+            for key in "abc":
+                binary = cached(key, ".so", "source " + key, copy)
+                assert read_binary(binary) == b"binary of source " + key.encode()
+
+    workers = [in_child(work) for _ in range(3)]
+    removed = 0
+    while os.waitid(os.P_PID, workers[0], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        for key in "abc":
+            removed += entries.discard(Path({str(folder)!r}, "kernels", key))
+            time.sleep(0.01)
+    print([status_of(child) for child in workers], removed > 0)
+    """
+        )
+        assert out == f"{[0] * 3} True\n"
+
+    def test_threads_of_a_process_compile_once(self, folder: Path) -> None:
+        built = []
+
+        def build(text: Path, binary: Path) -> None:
+            built.append(text)
+            time.sleep(0.05)
+            copy(text, binary)
+
+        threads = [threading.Thread(target=cached, args=("key", ".so", "source", build)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(built) == 1
+
+
+class TestKilled:
+    def test_while_it_compiles(self, folder: Path, temporary: Path) -> None:
+        process = start_building()
+        process.kill()
+        process.wait()
+        assert [name for name in names(folder) if not name.endswith(".lock")] == []
+        assert read_binary(cached("key", ".so", "source", copy)) == b"binary of source"
+
+    def test_while_others_wait_for_it(self, folder: Path) -> None:
+        process = start_building()
+        waiting = start(
+            """
+            from tests.kernel.cache.builders import copy
+            from vpps.kernel.cache import cached
+            print(cached("key", ".so", "source", copy).read_text())
+            """,
+            {"VPPS_LOG": "info"},
+        )
+        assert waiting.stderr is not None
+        assert "waiting for another process" in waiting.stderr.readline()
+        process.kill()
+        process.wait()
+        assert finish(waiting)[:2] == (0, "binary of source\n")
+
+    def test_at_any_step(self, folder: Path, temporary: Path) -> None:
+        """Before every single thing that it asks of the file system, one after the other."""
+        out = run(
+            FORKS
+            + """
+    def dies_at(step):
+        count = 0
+
+        def hook(event, arguments):
+            nonlocal count
+            if event in EVENTS:
+                count += 1
+                if count == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        def work():
+            sys.addaudithook(hook)
+            cached("key%d" % step, ".so", "source", copy)
+
+        return status_of(in_child(work))
+
+    EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "fcntl.flock", "tempfile.mkdtemp"}
+    step = 0
+    while True:
+        step += 1
+        status = dies_at(step)
+        binary = cached("key%d" % step, ".so", "source", copy if status else refuse)
+        assert read_binary(binary) == b"binary of source"
+        assert binary.with_suffix(".cpp").read_text() == "source"
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, status
+    print(step)
+    """
+        )
+        assert int(out) > 20
+        assert len(list(folder.glob("kernels/key*/key*.so"))) == int(out)
+
+    def test_while_an_entry_is_removed(self, folder: Path) -> None:
+        """It is there or not; half of one is made anew."""
+        out = run(
+            FORKS
+            + """
+    from vpps.kernel.cache import entries
+
+    def dies_at(step, folder):
+        count = 0
+
+        def hook(event, arguments):
+            nonlocal count
+            if event.startswith(("os.", "open", "shutil", "tempfile")):
+                count += 1
+                if count == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        def work():
+            sys.addaudithook(hook)
+            entries.discard(folder)
+
+        return status_of(in_child(work))
+
+    status, step = -1, 0
+    while status:
+        step += 1
+        binary = cached("key", ".so", "source", copy)
+        status = dies_at(step, binary.parent)
+        binary = cached("key", ".so", "source", copy)
+        assert read_binary(binary) == b"binary of source"
+    print(step)
+    """
+        )
+        assert int(out) > 5
+
+
+class TestStopped:
+    def test_process_does_not_hold_up_others_for_ever(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process = start_building()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            monkeypatch.setattr(locks, "PATIENCE", 0.1)
+            assert cached("key", ".so", "source", copy).read_bytes() == b"binary of source"
+            assert "going on without it" in caplog.text
+        finally:
+            process.kill()
+            process.wait()
+
+    def test_process_without_the_file_of_its_lock_goes_on(self, folder: Path) -> None:
+        def build(text: Path, binary: Path) -> None:
+            for lock in (folder / "kernels").glob("*.lock"):
+                lock.unlink()
+            copy(text, binary)
+
+        assert read_binary(cached("key", ".so", "source", build)) == b"binary of source"

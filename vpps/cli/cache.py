@@ -1,0 +1,234 @@
+"""`vpps-cache`: what is in the cache of compiled kernels; clearing it; compiling ahead."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
+from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
+from vpps.cli.options import TargetName
+from vpps.cli.warming import Step, steps
+from vpps.cli.workload import REST, WORKLOAD_HELP, load_workload
+from vpps.config import VARIABLES
+from vpps.errors import CompileError, WorkloadError
+from vpps.kernel.cache import inventory
+from vpps.kernel.cache.inventory import Item, Summary
+
+PROGRAM = "vpps-cache"
+DAY = 86400.0
+
+app = app_named(PROGRAM)
+
+Workload = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[WORKLOAD]",
+        help=WORKLOAD_HELP + " Without one: only what serves all models.",
+        show_default=False,
+    ),
+]
+OlderThan = Annotated[
+    float | None, typer.Option(min=0, metavar="DAYS", help="Only what was not used for that many days.")
+]
+Damaged = Annotated[bool, typer.Option("--damaged", help="Only what is damaged; it would be made anew anyway.")]
+Tuning = Annotated[bool, typer.Option("--tuning", help="The choices that vpps-profile measured, too.")]
+
+
+@app.callback()
+def about() -> None:
+    """Compiled kernels are kept on disk: look at them, remove them, compile them ahead."""
+
+
+@app.command("list", **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'"))
+def list_(as_json: AsJson = False) -> None:
+    """Every entry: what it is, for what it was compiled, its size, when it was made and last used, whether it is sound.
+
+    All files are compared with their digests.
+    """
+    with exit_codes(PROGRAM):
+        items = list(inventory.items())
+        if as_json:
+            print(json.dumps([_as_json(item) for item in items], ensure_ascii=False))
+            return
+        if not items:
+            print(f"no compiled kernels in {inventory.summary().directory}")
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("key", "kind", "made for", "compiler", "size", "made", "last used", ""):
+            table.add_column(name, justify="right" if name in ("size", "made", "last used") else "left")
+        for item in items:
+            table.add_row(*_row(item))
+        plain_console().print(table)
+
+
+@app.command(**examples(f"{PROGRAM} stat", f"{PROGRAM} stat --json | jq .bytes"))
+def stat(as_json: AsJson = False) -> None:
+    """Where the cache is, how much is in it, its limit; why it is elsewhere; and the variables that vpps knows."""
+    with exit_codes(PROGRAM):
+        found = inventory.summary()
+        kinds = Counter(item.kind for item in found.items)
+        damaged = sum(item.damage is not None for item in found.items)
+        if as_json:
+            print(json.dumps(_stat(found, kinds, damaged), ensure_ascii=False))
+            return
+        lines = {
+            "directory": str(found.directory),
+            "refused": f"{found.refused}" if found.refused else "",
+            "in use": ", ".join(map(str, found.in_use)) or "nothing yet",
+            "entries": ", ".join([str(len(found.items)), *(f"{kind}: {n}" for kind, n in sorted(kinds.items()))]),
+            "damaged": str(damaged or ""),
+            "size": f"{bytes_text(found.size)} of {bytes_text(found.limit) if found.limit else 'any number of bytes'}",
+            "tuning": f"{len(found.tuning)} files of measured choices",
+        }
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for name, text in lines.items():
+            if text:
+                table.add_row(name, text)
+        for variable in VARIABLES:
+            if variable.is_set:
+                table.add_row(variable.name, variable.get())
+        plain_console().print(table)
+
+
+@app.command(
+    **examples(
+        f"{PROGRAM} clear",
+        f"{PROGRAM} clear --older-than 30",
+        f"{PROGRAM} clear --damaged",
+        f"{PROGRAM} clear --tuning",
+    )
+)
+def clear(older_than: OlderThan = None, damaged: Damaged = False, tuning: Tuning = False) -> None:
+    """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed."""
+    with exit_codes(PROGRAM):
+        found = inventory.summary()
+        oldest = time.time() - (older_than or 0) * DAY
+        removed = [item for item in found.items if item.used <= oldest and (item.damage or not damaged)]
+        for item in removed:
+            inventory.remove(item)
+        inventory.sweep()
+        choices = [path for path in found.tuning if tuning and path.stat().st_mtime <= oldest]
+        for path in choices:
+            path.unlink(missing_ok=True)
+        line = f"removed {len(removed)} of {len(found.items)} entries, {bytes_text(sum(item.size for item in removed))}"
+        print(line + (f", and {len(choices)} files of measured choices" if tuning else ""))
+
+
+@app.command(
+    context_settings=REST,
+    **examples(
+        f"{PROGRAM} warm",
+        f"{PROGRAM} warm tree-lstm --hidden 512",
+        f"{PROGRAM} warm tree-lstm --hidden 256 --target cuda --arch sm_90",
+        f"{PROGRAM} warm my_model:batches --target simt",
+    ),
+)
+def warm(
+    context: typer.Context,
+    workload: Workload = None,
+    batch_size: BatchSize = 16,
+    target: Target = TargetName.AUTO,
+    arch: Arch = None,
+    vps: Vps = None,
+    train: Train = True,
+) -> None:
+    """Compile now what programs would compile when they start: in an image of a container, say, or on a login node.
+
+    Without a workload that is what serves all models on a target; with one the kernel of its model as well. What the
+    cache has is not compiled again.
+    """
+    with exit_codes(PROGRAM):
+        chosen = chosen_target(target, arch)
+        if workload is None and context.args:
+            raise WorkloadError(f"{context.args[0]}: no such option without a task or module:function before it")
+        loaded = None if workload is None else load_workload(workload, batch_size, context.args)
+        for step in steps(chosen, loaded, arch, vps, train):
+            _run(step)
+        if loaded is None and chosen != "cpu":
+            print(f"kernels of target {chosen} are made for a model: name a task or module:function to compile one")
+
+
+def _run(step: Step) -> None:
+    """Run a step and say what came of it. Raises VppsError, if it is needed."""
+    before, start = inventory.keys(), time.perf_counter()
+    try:
+        with plain_console().status(f"{step.what} ..."):
+            step.compile()
+    except CompileError as error:
+        if step.needed:
+            raise
+        print(f"{step.what}: left out, as vpps works without it, only slower: {error}")
+        return
+    new = len(inventory.keys() - before)
+    seconds = f"{time.perf_counter() - start:.1f} s"
+    print(f"{step.what}: {f'compiled in {seconds}' if new else 'was there'}", flush=True)
+
+
+def _row(item: Item) -> tuple[str, ...]:
+    label = item.record.label if item.record else None
+    return (
+        item.key[:12],
+        item.kind,
+        label.made_for if label else "",
+        label.compiler if label else "",
+        bytes_text(item.size),
+        _ago(item.record.created) if item.record else "",
+        _ago(item.used),
+        f"damaged: {item.damage}" if item.damage else "",
+    )
+
+
+def _as_json(item: Item) -> dict[str, Any]:
+    record = item.record
+    return {
+        "key": item.key,
+        "kind": item.kind,
+        "made_for": record.label.made_for if record else None,
+        "compiler": record.label.compiler if record else None,
+        "bytes": item.size,
+        "created": _date(record.created) if record else None,
+        "used": _date(item.used),
+        "compile_seconds": record.seconds if record else None,
+        "damage": item.damage,
+        "path": str(item.folder / record.binary) if record else str(item.folder),
+    }
+
+
+def _stat(found: Summary, kinds: Counter[str], damaged: int) -> dict[str, Any]:
+    return {
+        "directory": str(found.directory),
+        "refused": found.refused,
+        "in_use": [str(place) for place in found.in_use],
+        "entries": len(found.items),
+        "kinds": dict(sorted(kinds.items())),
+        "damaged": damaged,
+        "bytes": found.size,
+        "limit": found.limit or None,
+        "tuning": len(found.tuning),
+        "variables": {variable.name: variable.get() for variable in VARIABLES},
+    }
+
+
+def _ago(moment: float) -> str:
+    """How long ago, "3 min"."""
+    seconds = max(0.0, time.time() - moment)
+    for unit, length in (("d", DAY), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _date(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+
+
+def main() -> None:
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
+    app()
