@@ -115,7 +115,7 @@ class TestAtOnce:
     from vpps.kernel.cache import entries
 
     def work():
-        for round in range(20):
+        for round in range(8):
             for key in "abc":
                 binary = cached(key, ".so", "source " + key, copy)
                 assert read_binary(binary) == b"binary of source " + key.encode()
