@@ -16,6 +16,7 @@ from vpps.config import CXX, ISA
 from vpps.errors import CompileError
 from vpps.kernel import ziglang
 from vpps.kernel.cache import Label, cached, key_of
+from vpps.kernel.complaints import of_log
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
 from vpps.script.tails import Tail
 
@@ -200,9 +201,7 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
         for step in steps:
             run = subprocess.run(step, capture_output=True, text=True, check=False, env=environment)
             if run.returncode:
-                errors = [line for line in run.stderr.splitlines() if "error" in line]
-                complaints = "\n".join(errors[:8]) or run.stderr[:2000]
-                raise CompileError(f"{shlex.join(command)} rejected {what}:\n{complaints}")
+                raise CompileError(f"{shlex.join(command)} rejected {what}:\n{of_log(run.stderr, source, text)}")
         if not binary.is_file():
             raise CompileError(f"{shlex.join(command)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 

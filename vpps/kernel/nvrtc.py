@@ -15,10 +15,11 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import Label, Request, keep_facts, key_of, obtain
+from vpps.kernel.complaints import quoted
 from vpps.kernel.resources import Resources, resources_of
 
 # -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are compiled without
@@ -35,8 +36,6 @@ _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _COMPLAINT = re.compile(r"^\S+\((\d+)\): (?:catastrophic |fatal |internal )?(error|warning)\b[^:]*: (.*)$")
-_SHOWN = 3  # complaints that a message quotes
-_AROUND = 2  # lines of source before and after the one complained of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,22 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
     return Cubin(entry.binary, arch, name, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))
 
 
+def compile_ptx(source: str, arch: str, name: str = "vpps_kernel") -> str:
+    """The intermediate code of a kernel, to be read: what runs is the cubin. Compiled anew every time.
+
+    Args:
+        source, arch, name: as of `compile_cubin`.
+
+    Raises:
+        CompileError: as `compile_cubin`.
+    """
+    if not _ARCH.fullmatch(arch):
+        raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
+    options = (f"--gpu-architecture={arch.replace('sm_', 'compute_')}", *OPTIONS)
+    text, _, _ = _compile(source, options, arch, name, "PTX")
+    return text.rstrip(b"\0").decode()
+
+
 def store_resources(cubin: Cubin, resources: Resources) -> Cubin:
     """The cubin with other resources, which are kept beside it on disk too, where that can be written."""
     keep_facts(cubin.path, _facts(resources, cubin.warnings))
@@ -155,8 +170,10 @@ def _library() -> ModuleType:
     return module
 
 
-def _compile(source: str, options: tuple[str, ...], arch: str, name: str) -> tuple[bytes, str, float]:
-    """Cubin, log and seconds."""
+def _compile(
+    source: str, options: tuple[str, ...], arch: str, name: str, form: Literal["CUBIN", "PTX"] = "CUBIN"
+) -> tuple[bytes, str, float]:
+    """The code in a form, log and seconds."""
     nvrtc = _library()
     _require_arch(arch)
     start = time.perf_counter()
@@ -168,7 +185,7 @@ def _compile(source: str, options: tuple[str, ...], arch: str, name: str) -> tup
         text = log.rstrip(b"\0 \n").decode(errors="replace")
         if outcome:
             raise CompileError(f"NVRTC rejected the kernel source ({outcome.name}):\n{_complaints(text, source)}")
-        image = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        image = _fetch(getattr(nvrtc, f"nvrtcGet{form}Size"), getattr(nvrtc, f"nvrtcGet{form}"), program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return image, text, time.perf_counter() - start
@@ -228,14 +245,4 @@ def _warnings(log: str) -> tuple[str, ...]:
 def _complaints(log: str, source: str) -> str:
     """The first errors, each with the numbered lines around it; the whole log where no line is to blame."""
     errors = [(line, message) for line, kind, message in _paragraphs(log) if kind == "error"]
-    if not errors:
-        return log[:2000]
-    lines = source.splitlines()
-    shown = []
-    for number, message in errors[:_SHOWN]:
-        first, last = max(1, number - _AROUND), min(len(lines), number + _AROUND)
-        around = [f"{'>' if n == number else ' '} {n:5d} | {lines[n - 1]}" for n in range(first, last + 1)]
-        shown.append("\n".join([f"line {number}: {message}", *around]))
-    if len(errors) > _SHOWN:
-        shown.append(f"and {len(errors) - _SHOWN} more")
-    return "\n".join(shown)
+    return quoted(errors, source) if errors else log[:2000]

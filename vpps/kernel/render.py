@@ -170,7 +170,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
 
 
 @lru_cache(maxsize=8)
-def render_cpu(tile: Tile, timeline: bool = False) -> str:
+def render_cpu(tile: Tile, timeline: bool = False, named: bool = False) -> str:
     """Source of the cpu target's kernel.
 
     The kernel depends on the instruction set only: on a CPU the weights live in memory, so shapes come with the script
@@ -178,18 +178,19 @@ def render_cpu(tile: Tile, timeline: bool = False) -> str:
 
     Args:
         timeline: whether the kernel records what every virtual processor does when (runtime/recording.py).
+        named: name the headers instead of putting their text in.
     """
     return _render(
         timeline,
         target=f"cpu: {tile.isa}, {tile.vectors} vectors by {tile.panel} rows a pass",
         configuration=_configuration(tile),
         chip=None,
-        headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS),
-        routines=_joined(HOST_ROUTINES),
+        headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS, named),
+        routines=_joined(HOST_ROUTINES, named),
         bounds="",
         parameter="Vp vp",
         enter="vp.position = entry_point(vp);",
-        machine=_joined(("host/machine.h",)),
+        machine=_joined(("host/machine.h",), named),
         forms=FORMS,
         table=[i for i in TABLE if not i.on_chip],
         merged={},

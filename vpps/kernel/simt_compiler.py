@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import Label, cached, key_of, read_binary
+from vpps.kernel.complaints import of_log
 from vpps.kernel.host_compiler import HOW_TO_GET_ONE, compiler, compiler_version, cpu_features
 from vpps.kernel.render import template_dir
 
@@ -50,7 +51,7 @@ def build_emulator() -> Path:
     command = tuple(compiler())
 
     def build(text: Path, binary: Path) -> None:
-        _run([*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator")
+        _run([*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator", text)
 
     label = Label("emulator", platform.machine(), _first_line(compiler_version(command)))
     return cached(_key(command, flags, *texts), ".o", texts[0], build, label=label)
@@ -79,10 +80,10 @@ def build_simt(source: str, races: bool = False) -> Path:
 
     def build(text: Path, binary: Path) -> None:
         kernel = binary.with_suffix(".o")
-        _run([*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source")
+        _run([*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source", text)
         machine = binary.with_name(emulator.name)
         machine.write_bytes(read_binary(emulator))  # what the cache has may go any time
-        _run([*command, *LINK_FLAGS, str(kernel), str(machine), "-o", str(binary)], "the compiled kernel")
+        _run([*command, *LINK_FLAGS, str(kernel), str(machine), "-o", str(binary)], "the compiled kernel", text)
 
     key = _key(command, (*flags, *LINK_FLAGS), source, words.read_text(encoding="utf-8"), emulator.name)
     made_for = "races are looked for" if races else ""
@@ -98,11 +99,11 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _run(command: list[str], what: str) -> None:
+def _run(command: list[str], what: str, text: Path) -> None:
+    """Run a compiler or linker on what was made of a text. Raises CompileError."""
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
-        lines = [line for line in run.stderr.splitlines() if "error" in line or "undefined" in line]
-        complaints = "\n".join(lines[:8]) or run.stderr[:2000]
+        complaints = of_log(run.stderr, text.read_text(encoding="utf-8"), text)
         raise CompileError(f"{command[0]} rejected {what}:\n{complaints}")
     if not Path(command[-1]).is_file():
         raise CompileError(f"{command[0]} reports success but wrote nothing; {HOW_TO_GET_ONE}")
