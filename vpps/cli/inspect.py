@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -9,9 +10,12 @@ import typer
 
 from vpps.cli.console import app_named, exit_codes
 from vpps.cli.inspected import (
+    AnyWorkload,
     Arch,
     AsJson,
     BatchSize,
+    Lines,
+    Numbers,
     Output,
     Policy,
     Schedule,
@@ -19,15 +23,19 @@ from vpps.cli.inspected import (
     Train,
     Vps,
     WorkloadName,
+    chosen_target,
     emit,
     examples,
     inspected,
     show,
+    show_listing,
     workload_of,
 )
 from vpps.cli.options import TargetName
 from vpps.cli.workload import REST
 from vpps.inspection.drawing import draw
+from vpps.inspection.inspection import cpu_asm, cpu_source
+from vpps.inspection.kernel_report import KernelsReport
 
 PROGRAM = "vpps-inspect"
 
@@ -37,6 +45,158 @@ app = app_named(PROGRAM)
 @app.callback()
 def about() -> None:
     """Look at what vpps makes of a model and a batch: graph, cells, plan, script, kernel. Nothing is launched."""
+
+
+@app.command(
+    context_settings=REST,
+    **examples(
+        f"{PROGRAM} source --target cpu --lines 120:160",
+        f"{PROGRAM} source tree-lstm --arch sm_90 --no-headers",
+        f"{PROGRAM} source tree-lstm --target cpu --tails",
+        f"{PROGRAM} source tree-lstm --target simt -o kernel.cu",
+    ),
+)
+def source(
+    context: typer.Context,
+    workload: AnyWorkload = None,
+    batch_size: BatchSize = 16,
+    target: Target = TargetName.AUTO,
+    arch: Arch = None,
+    vps: Vps = None,
+    train: Train = True,
+    no_headers: Annotated[
+        bool,
+        typer.Option(
+            "--no-headers", "--named", help="Name the headers instead of putting their text in: other lines, then."
+        ),
+    ] = False,
+    tails: Annotated[
+        bool, typer.Option("--tails", help="What the cells add to the kernel of target cpu, a library of its own.")
+    ] = False,
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Ask the compiler how many weights fit on the chip; without, show what would be tried first.",
+        ),
+    ] = True,
+    lines: Lines = None,
+    numbers: Numbers = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Source of the kernel, in the lines that compile errors name."""
+    with exit_codes(PROGRAM):
+        on_cpu = chosen_target(target, arch) == "cpu"
+        if workload is None and on_cpu and not tails:
+            listing = cpu_source(named=no_headers)
+        else:
+            batch = workload_of(workload, batch_size, context.args)
+            compiled = compile and not on_cpu
+            found = inspected(batch, target, arch, vps, train=train, compiled=compiled)
+            listing = found.tails() if tails else found.source(no_headers)
+        show_listing(listing, lines, numbers, as_json, output)
+
+
+@app.command(
+    context_settings=REST,
+    **examples(f"{PROGRAM} asm | less", f"{PROGRAM} asm tree-lstm --tails", f"{PROGRAM} asm -o kernel.s"),
+)
+def asm(
+    context: typer.Context,
+    workload: AnyWorkload = None,
+    batch_size: BatchSize = 16,
+    train: Train = True,
+    tails: Annotated[bool, typer.Option("--tails", help="Of what the cells add to the kernel.")] = False,
+    lines: Lines = None,
+    numbers: Numbers = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Assembler of the compiled kernel of target cpu; takes objdump."""
+    with exit_codes(PROGRAM):
+        if workload is None and not tails:
+            listing = cpu_asm()
+        else:
+            batch = workload_of(workload, batch_size, context.args)
+            listing = inspected(batch, TargetName.CPU, train=train).asm(tails)
+        show_listing(listing, lines, numbers, as_json, output)
+
+
+@app.command(
+    context_settings=REST,
+    **examples(f"{PROGRAM} ptx tree-lstm --arch sm_90 -o kernel.ptx", f"{PROGRAM} ptx tree-lstm --arch sm_120 | head"),
+)
+def ptx(
+    context: typer.Context,
+    workload: WorkloadName,
+    batch_size: BatchSize = 16,
+    arch: Arch = None,
+    vps: Vps = None,
+    train: Train = True,
+    lines: Lines = None,
+    numbers: Numbers = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Intermediate code of a GPU's kernel; takes NVRTC, no GPU."""
+    with exit_codes(PROGRAM):
+        batch = workload_of(workload, batch_size, context.args)
+        found = inspected(batch, TargetName.CUDA, arch, vps, train=train, compiled=True)
+        show_listing(found.ptx(), lines, numbers, as_json, output)
+
+
+@app.command(
+    context_settings=REST,
+    **examples(f"{PROGRAM} sass tree-lstm --arch sm_90 | less", f"{PROGRAM} sass tree-lstm --arch sm_75 -o k.sass"),
+)
+def sass(
+    context: typer.Context,
+    workload: WorkloadName,
+    batch_size: BatchSize = 16,
+    arch: Arch = None,
+    vps: Vps = None,
+    train: Train = True,
+    lines: Lines = None,
+    numbers: Numbers = None,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Machine code of a GPU's kernel; takes NVRTC and nvdisasm, no GPU."""
+    with exit_codes(PROGRAM):
+        batch = workload_of(workload, batch_size, context.args)
+        found = inspected(batch, TargetName.CUDA, arch, vps, train=train, compiled=True)
+        show_listing(found.sass(), lines, numbers, as_json, output)
+
+
+@app.command(
+    context_settings=REST,
+    **examples(
+        f"{PROGRAM} resources tree-lstm --arch sm_75 --arch sm_90 --arch sm_120",
+        f"{PROGRAM} resources tree-lstm --target cpu",
+        f"{PROGRAM} resources tree-lstm --arch sm_90 --json | jq .kernels[0].registers",
+    ),
+)
+def resources(
+    context: typer.Context,
+    workload: WorkloadName,
+    batch_size: BatchSize = 16,
+    target: Target = TargetName.AUTO,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sm_XX", help="GPU to compile for, such as sm_90; several make a table."),
+    ] = None,
+    vps: Vps = None,
+    train: Train = True,
+    as_json: AsJson = False,
+    output: Output = None,
+) -> None:
+    """Registers, spills, shared memory and code of compiled kernels, and where each keeps the weights."""
+    with exit_codes(PROGRAM):
+        batch = workload_of(workload, batch_size, context.args)
+        archs: Sequence[str | None] = arch or [None]
+        found = (inspected(batch, target, a, vps, train=train, compiled=True) for a in archs)
+        show(KernelsReport(tuple(i.resources for i in found)), as_json, output)
 
 
 @app.command(

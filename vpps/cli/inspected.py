@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from vpps.cli.console import plain_console
 from vpps.cli.options import TargetName
 from vpps.cli.workload import WORKLOAD_HELP, Workload, load_workload
 from vpps.config import TARGET
 from vpps.errors import WorkloadError
 from vpps.inspection.inspection import Inspection, inspect
+from vpps.inspection.listing import Listing
 from vpps.inspection.report import Report
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
@@ -41,6 +44,10 @@ Policy = Annotated[str, typer.Option(metavar="|".join(POLICIES), help="Batching 
 Schedule = Annotated[str, typer.Option(metavar="|".join(SCHEDULES), help="How steps become instructions.")]
 Train = Annotated[bool, typer.Option("--train/--inference", help="What the batch is planned for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Lines = Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Only these lines.")]
+Numbers = Annotated[
+    bool | None, typer.Option("--numbers/--no-numbers", show_default="on a terminal", help="Number the lines.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write to this file.")]
 
 
@@ -103,6 +110,48 @@ def emit(text: str, output: Path | None) -> None:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise WorkloadError(f"{output} cannot be written ({error.strerror}); choose another --output") from error
+
+
+def show_listing(listing: Listing, lines: str | None, numbers: bool | None, as_json: bool, output: Path | None) -> None:
+    """Print a listing: on a terminal with colours and numbers of lines, elsewhere as it is; or write it to a file.
+
+    Args:
+        lines: "120:160", "120:", ":160", "120": only these.
+        numbers: of lines; None: on a terminal.
+
+    Raises:
+        typer.BadParameter: `lines` is nothing like that.
+        KernelError: there are no such lines.
+    """
+    if lines is not None:
+        listing = listing.between(*_range(lines))
+    on_terminal = output is None and sys.stdout.isatty()
+    if as_json or not on_terminal:
+        if numbers and not as_json:
+            emit(listing.numbered(), output)
+        else:
+            show(listing, as_json, output)
+        return
+    from rich.syntax import Syntax
+
+    plain_console().print(
+        Syntax(
+            listing.source,
+            listing.language,
+            theme="ansi_dark",
+            background_color="default",
+            line_numbers=numbers is not False,
+            start_line=listing.first,
+        )
+    )
+
+
+def _range(lines: str) -> tuple[int, int | None]:
+    first, colon, last = lines.partition(":")
+    try:
+        return int(first or 1), int(last) if last else (None if colon else int(first))
+    except ValueError:
+        raise typer.BadParameter(f"{lines!r}: expected FIRST:LAST, such as 120:160", param_hint="--lines") from None
 
 
 def examples(*lines: str) -> dict[str, Any]:

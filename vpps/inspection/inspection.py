@@ -10,11 +10,15 @@ from vpps.arrangement import NO_CHIP, Arrangement
 from vpps.errors import HandleError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.inspection import machine_code
 from vpps.inspection.cells import CellsReport, cells_report
 from vpps.inspection.drawing import Drawing, draw
+from vpps.inspection.kernel_report import KernelReport, kernel_report
+from vpps.inspection.listing import Listing
 from vpps.inspection.plan_report import PlanReport
 from vpps.inspection.planned import plan_report
 from vpps.inspection.script_report import ScriptReport, script_report
+from vpps.kernel.render import TILES, Tile, render_cpu, render_cuda, render_tails
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Model
 from vpps.ops.philox import StepKey
@@ -60,6 +64,83 @@ class Inspection:
         """Levels, stages, steps, barriers, memory, lists."""
         return plan_report(self.plan_made, self.planner)
 
+    def source(self, named: bool = False) -> Listing:
+        """Source of the kernel: what the compiler gets.
+
+        Args:
+            named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
+        """
+        if self.target == "cpu":
+            return cpu_source(TILES[self.arch], named)
+        if self.kernel is not None and not named:
+            text = self.kernel.source
+        else:
+            text = render_cuda(self._whole_spec, named)
+        return Listing("source", self.target, self.arch, "cuda", text)
+
+    def tails(self) -> Listing:
+        """Source of what the cells of the graph add to the kernel of the cpu target: a library of its own.
+
+        Raises:
+            HandleError: another target, whose kernel has them in it, or there are none.
+        """
+        if self.target != "cpu":
+            raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
+        if not self.spec.tails:
+            raise HandleError("tails: the cells of this graph have none: nothing in them is fused")
+        text = render_tails(tuple(self.spec.tails), TILES[self.arch])
+        return Listing("tails", self.target, self.arch, "cpp", text)
+
+    def asm(self, tails: bool = False) -> Listing:
+        """Assembler of the compiled kernel, or of its tails, on the cpu target.
+
+        Raises:
+            HandleError: another target, or there are no tails.
+            CompileError: there is no compiler, or no objdump.
+        """
+        from vpps.kernel.host_compiler import build_tails
+
+        if self.target != "cpu":
+            raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
+        if not tails:
+            return cpu_asm()
+        self.tails()
+        return machine_code.asm(build_tails(tuple(self.spec.tails)), self.arch, "asm of tails")
+
+    def ptx(self) -> Listing:
+        """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
+        self._check_cuda("ptx")
+        return machine_code.ptx(self.source().source, self.arch)
+
+    def sass(self) -> Listing:
+        """Machine code of the compiled kernel (cuda).
+
+        Raises:
+            HandleError: another target, or it was not compiled.
+            CompileError: there is no nvdisasm.
+        """
+        self._check_cuda("sass")
+        return machine_code.sass(self._compiled("sass").binary, self.arch)
+
+    @cached_property
+    def resources(self) -> KernelReport:
+        """What the compiled kernel needs. Raises HandleError if it was not compiled."""
+        return kernel_report(self._compiled("resources"))
+
+    @property
+    def _whole_spec(self) -> KernelSpec:
+        """With what the source says of the launch: on cuda the number of virtual processors."""
+        return self.spec.of(self.planner.distribution.all_vps) if self.target == "cuda" else self.spec
+
+    def _check_cuda(self, what: str) -> None:
+        if self.target != "cuda":
+            raise HandleError(f"{what}: target {self.target!r} has none; use target 'cuda', such as with arch='sm_90'")
+
+    def _compiled(self, what: str) -> Specialized:
+        if self.kernel is None:
+            raise HandleError(f"{what}: the kernel was not compiled; ask for it by inspect(..., compiled=True)")
+        return self.kernel
+
     @cached_property
     def drawing(self) -> Drawing:
         """The graph, to be drawn."""
@@ -74,6 +155,27 @@ class Inspection:
     def script(self) -> ScriptReport:
         """The instructions of every virtual processor."""
         return script_report(self.plan_made)
+
+
+def cpu_source(tile: Tile | None = None, named: bool = False) -> Listing:
+    """Source of the kernel of the cpu target, the same for all models.
+
+    Args:
+        tile: of products; None for the machine's.
+        named: name the headers instead of putting their text in.
+    """
+    from vpps.kernel.host_compiler import tile_of_machine
+
+    tile = tile_of_machine() if tile is None else tile
+    return Listing("source", "cpu", tile.isa, "cpp", render_cpu(tile, named=named))
+
+
+def cpu_asm() -> Listing:
+    """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
+    from vpps.kernel.host_compiler import build_cpu
+
+    binary, _, tile = build_cpu()
+    return machine_code.asm(binary, tile.isa)
 
 
 def inspect(
@@ -153,7 +255,6 @@ def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:
     """Instruction set, and places of the parameters."""
     from vpps.kernel.host_compiler import tile_of_machine
-    from vpps.kernel.render import TILES
     from vpps.runtime.cores import default_vps, usable_cores
 
     if chosen.tile is not None and chosen.tile not in TILES:
