@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.inspection.explanation import KernelFacts, explain
 from vpps.inspection.timeline import Timeline
+from vpps.kernel.spec import KernelSpec
 from vpps.losses import Losses
 from vpps.memory import MemoryUse
 from vpps.model import Model, Parameter
@@ -43,6 +44,9 @@ from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Tuned, tuned_for
 from vpps.values import as_index, as_number
+
+if TYPE_CHECKING:
+    from vpps.inspection.inspection import Inspection
 
 _log = logging.getLogger(__name__)
 
@@ -611,6 +615,24 @@ class Handle:
         check_loss(graph, loss)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
         return disassemble(plan.script, plan.origin, plan.sequel)
+
+    @_serialised
+    def inspect(self, graph: Graph, loss: Expression) -> Inspection:
+        """What `fb(graph, loss)` would launch, or `forward(graph, [loss])` of a forward-only handle, to be looked at:
+        `.plan`, `.script`, `.cells`, `.drawing`, `.source()`. Nothing is launched.
+
+        Raises:
+            As `fb`.
+        """
+        from vpps.inspection.inspection import Inspection
+
+        planner = self._prepare(graph, "inspect", training=self._train)
+        check_loss(graph, loss)
+        plan = self._plan_step(planner, graph, loss, False) if self._train else planner.plan_forward(graph, [loss])
+        machine, arrangement = self._engine.machine, self._engine.arrangement
+        spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails)
+        tile = self._engine.configuration.tile
+        return Inspection(machine.target, machine.arch, planner, graph, plan, spec, arrangement, tile_name=tile)
 
     @_serialised
     def timeline(self, wait: bool = True) -> Timeline:

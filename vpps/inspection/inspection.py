@@ -18,7 +18,7 @@ from vpps.inspection.listing import Listing
 from vpps.inspection.plan_report import PlanReport
 from vpps.inspection.planned import plan_report
 from vpps.inspection.script_report import ScriptReport, script_report
-from vpps.kernel.render import TILES, Tile, render_cpu, render_cuda, render_tails
+from vpps.kernel.render import render_cpu, render_cuda, render_tails
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Model
 from vpps.ops.philox import StepKey
@@ -48,6 +48,7 @@ class Inspection:
         spec: what the kernel must be able to do.
         arrangement: what of the weights is on the chip.
         kernel: where it was compiled, else None.
+        tile_name: of the tile of products, on cpu; None for the processor's usual one.
     """
 
     target: str
@@ -58,6 +59,7 @@ class Inspection:
     spec: KernelSpec
     arrangement: Arrangement
     kernel: Specialized | None = None
+    tile_name: str | None = None
 
     @cached_property
     def plan(self) -> PlanReport:
@@ -71,7 +73,7 @@ class Inspection:
             named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
         """
         if self.target == "cpu":
-            return cpu_source(TILES[self.arch], named)
+            return cpu_source(self.tile_name, named)
         if self.kernel is not None and not named:
             text = self.kernel.source
         else:
@@ -86,9 +88,11 @@ class Inspection:
         """
         if self.target != "cpu":
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
+        from vpps.kernel.host_compiler import tile_of_machine
+
         if not self.spec.tails:
             raise HandleError("tails: the cells of this graph have none: nothing in them is fused")
-        text = render_tails(tuple(self.spec.tails), TILES[self.arch])
+        text = render_tails(tuple(self.spec.tails), tile_of_machine(self.tile_name))
         return Listing("tails", self.target, self.arch, "cpp", text)
 
     def asm(self, tails: bool = False) -> Listing:
@@ -103,9 +107,11 @@ class Inspection:
         if self.target != "cpu":
             raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
         if not tails:
-            return cpu_asm()
+            return cpu_asm(self.tile_name)
         self.tails()
-        return machine_code.asm(build_tails(tuple(self.spec.tails)), self.arch, "asm of tails")
+        return machine_code.asm(
+            build_tails(tuple(self.spec.tails), tile_name=self.tile_name), self.arch, "asm of tails"
+        )
 
     def ptx(self) -> Listing:
         """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
@@ -157,24 +163,24 @@ class Inspection:
         return script_report(self.plan_made)
 
 
-def cpu_source(tile: Tile | None = None, named: bool = False) -> Listing:
+def cpu_source(tile_name: str | None = None, named: bool = False) -> Listing:
     """Source of the kernel of the cpu target, the same for all models.
 
     Args:
-        tile: of products; None for the machine's.
+        tile_name: of the tile of products; None for the processor's usual one.
         named: name the headers instead of putting their text in.
     """
     from vpps.kernel.host_compiler import tile_of_machine
 
-    tile = tile_of_machine() if tile is None else tile
+    tile = tile_of_machine(tile_name)
     return Listing("source", "cpu", tile.isa, "cpp", render_cpu(tile, named=named))
 
 
-def cpu_asm() -> Listing:
+def cpu_asm(tile_name: str | None = None) -> Listing:
     """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
     from vpps.kernel.host_compiler import build_cpu
 
-    binary, _, tile = build_cpu()
+    binary, _, tile = build_cpu(tile_name=tile_name)
     return machine_code.asm(binary, tile.isa)
 
 
@@ -220,6 +226,8 @@ def inspect(
         raise HandleError(f"policy={chosen.policy!r}: expected one of {', '.join(POLICIES)}")
     if chosen.schedule not in SCHEDULES:
         raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
+    if compiled and chosen.tile is not None:
+        raise HandleError(f"compiled=True with tile={chosen.tile!r}: kernels are made ahead with the usual tile only")
     rule = SGD(lr=0.1) if optimizer is None else optimizer
     update = Update(rule, 1, 1, clip_norm) if train else None
     kernel: Specialized | None = None
@@ -243,7 +251,7 @@ def inspect(
     plan = _plan(planner, model, graph, loss, update)
     if spec is None:
         spec = KernelSpec(plan.instructions, tails=plan.tails)
-    return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel)
+    return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel, chosen.tile)
 
 
 def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update: Update | None) -> Plan:
@@ -257,9 +265,7 @@ def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update |
     from vpps.kernel.host_compiler import tile_of_machine
     from vpps.runtime.cores import default_vps, usable_cores
 
-    if chosen.tile is not None and chosen.tile not in TILES:
-        raise HandleError(f"tile={chosen.tile!r}: expected one of {', '.join(TILES)}")
-    tile = tile_of_machine() if chosen.tile is None else TILES[chosen.tile]
+    tile = tile_of_machine(chosen.tile)
     vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
     stacks = stacks_of(model, graph, update, chosen.passes, tile.panel)
     moments = len(update.optimizer.moments) if update is not None else 0

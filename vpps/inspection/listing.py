@@ -50,9 +50,9 @@ class Listing(Report):
             KernelError: there are no such lines.
         """
         lines = self.source.splitlines()
-        last = self.last if last is None else min(last, self.last)
-        if not self.first <= first <= last:
-            raise KernelError(f"lines {first} to {last}: the {self.what} has lines {self.first} to {self.last}")
+        last = self.last if last is None else max(first, min(last, self.last))
+        if not self.first <= first <= self.last:
+            raise KernelError(f"there is no line {first}: the {self.what} has lines {self.first} to {self.last}")
         part = lines[first - self.first : last - self.first + 1]
         return replace(self, source="\n".join([*part, ""]), first=first)
 
