@@ -136,7 +136,7 @@ def show_listing(listing: Listing, lines: str | None, numbers: bool | None, as_j
 
     plain_console().print(
         Syntax(
-            listing.source,
+            listing.source.rstrip("\n"),
             listing.language,
             theme="ansi_dark",
             background_color="default",
