@@ -7,55 +7,84 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from vpps.ahead import gpu_for
 from vpps.cli.console import app_named, exit_codes, plain_console
+from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, emit, examples
 from vpps.cli.options import TargetName
-from vpps.cli.profile_tables import compiled_json, compiled_table, measured_json, measured_table, notes
-from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
+from vpps.cli.profile_tables import (
+    compiled_json,
+    compiled_table,
+    left_out_notes,
+    measured_json,
+    measured_table,
+    notes,
+)
+from vpps.cli.workload import REST, Workload, load_workload
 from vpps.errors import HandleError
 from vpps.plan.onchip import Device
+from vpps.tuning import profiler
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_name
 from vpps.tuning.measure import Plan
-from vpps.tuning.profiler import Subject, Told, axes_named, dry_run, record, tune
+from vpps.tuning.profiler import Subject, Told, axes_named
 
-app = app_named("vpps-profile")
+PROGRAM = "vpps-profile"
 
-_EXAMPLES = """
-[bold]Axes[/bold]
+USUAL_BATCH = 16
+USUAL_BATCHES = 8
+FILE_WIDTH = 200
+"""Columns of a table in a file."""
 
-cpu: vps, tile and policy; passes when asked\n
-cuda, simt: slots (rows per warp dealt in turns, tiles, tiers of matrices); blocks, groups, gradients, transposed,
-policy, schedule and passes when asked
+app = app_named(PROGRAM)
 
-[bold]Examples[/bold]
-
-vpps-profile tree-lstm --data trees --batch-size 16\n
-vpps-profile my_module:build --inference --json tuned.json\n
-vpps-profile tree-lstm --target cuda --axes blocks,gradients\n
-vpps-profile tree-lstm --dry-run --arch sm_75 --arch sm_90
-"""
-
-Arch = Annotated[
-    list[str] | None,
+BatchSizes = Annotated[
+    list[int] | None,
     typer.Option(
-        metavar="sm_NN", show_default="sm_90", help="With --dry-run: what to compile for; may be repeated."
+        "--batch-size", min=1, show_default=f"{USUAL_BATCH}; with --roofline 1, 8 and 64",
+        help="Examples per batch; with --roofline it may be repeated.",
     ),
 ]  # fmt: skip
-Json = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write all of it as JSON; - prints that only.")
+Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors, which are then not tuned.")]
+Axes = Annotated[
+    str,
+    typer.Option(
+        metavar="AXIS,...", show_default=False,
+        help="Axes to search besides the usual ones, or all. cpu: vps, tile, policy; passes when asked. cuda, simt: "
+        "slots (rows per warp, tiles, tiers of matrices); blocks, groups, gradients, transposed, policy, schedule and "
+        "passes when asked.",
+    ),
+]  # fmt: skip
+Inference = Annotated[bool, typer.Option("--inference", help="Tune evaluation of the loss, not training.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Compile all candidates for a GPU that need not be here, and run none.")
 ]
-
-
-class _Output(StrEnum):
-    STANDARD = "-"
+Arch = Annotated[
+    list[str] | None,
+    typer.Option(metavar="sm_XX", show_default="sm_90", help="With --dry-run: what to compile for; may be repeated."),
+]
+BatchCount = Annotated[int | None, typer.Option("--batches", min=1, show_default="8", help="Batches timed per turn.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns of every candidate.")]
+Candidates = Annotated[
+    int | None, typer.Option(min=1, show_default="all", help="Try the first N candidates only, the default included.")
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, show_default="one per core", help="Compilers at once.")
+]
+Store = Annotated[bool, typer.Option(help="Keep the winner for handles, in the tuning database.")]
+Roofline = Annotated[
+    bool, typer.Option("--roofline", help="Tune nothing: what a launch has to do, and how near to that limit it is.")
+]
+Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="With --roofline: draw it (.svg, .png, .pdf).")]
+Remeasure = Annotated[bool, typer.Option("--remeasure", help="With --roofline: measure again what the machine gives.")]
 
 
 @dataclass(frozen=True)
@@ -66,131 +95,157 @@ class _Request:
     base: Configuration
     target: str
     axes: tuple[str, ...]
-    inference: bool
+    train: bool
     candidates: int | None
     jobs: int | None
-    json: Path | None
+    as_json: bool
+    output: Path | None
 
     @property
     def subject(self) -> Subject:
-        """Of the first batch."""
+        """With the first batch as the typical one."""
         example = self.workload.first(1)[0]
-        return Subject(
-            self.workload.model, example, self.workload.optimizer, self.base, not self.inference, self.jobs
-        )  # fmt: skip
+        return Subject(self.workload.model, example, self.workload.optimizer, self.base, self.train, self.jobs)
 
     @property
     def what(self) -> str:
         """For titles."""
         w = self.workload
-        kind = "inference" if self.inference else "training"
-        return f"{w.name}{f' {w.settings}' if w.settings else ''}, batches of {w.batch_size}, {kind}"
+        settings = f" {w.settings}" if w.settings else ""
+        return f"{w.name}{settings}, batches of {w.batch_size}, {'training' if self.train else 'inference'}"
+
+    def described(self) -> dict[str, Any]:
+        """For programs."""
+        w = self.workload
+        return {
+            "name": w.name, "settings": w.settings, "batch_size": w.batch_size, "train": self.train,
+            "target": self.target, "axes": list(self.axes),
+        }  # fmt: skip
 
 
-@app.command(context_settings=REST, epilog=_EXAMPLES)
+@app.command(
+    context_settings=REST,
+    **examples(
+        f"{PROGRAM} tree-lstm --data trees --batch-size 16",
+        f"{PROGRAM} my_module:build --inference --json --output tuned.json",
+        f"{PROGRAM} tree-lstm --target cuda --axes blocks,gradients",
+        f"{PROGRAM} tree-lstm --dry-run --arch sm_75 --arch sm_90",
+        f"{PROGRAM} tree-lstm --roofline --plot roofline.svg",
+    ),
+)
 def profile(
-    ctx: typer.Context,
-    workload: Annotated[str, typer.Argument(help=WORKLOAD_HELP)],
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples per batch.")] = 16,
-    target: Annotated[TargetName, typer.Option(help="What runs the kernel.")] = TargetName.AUTO,
-    vps: Annotated[int | None, typer.Option(min=1, help="Virtual processors, not to be tuned.")] = None,
-    axes: Annotated[
-        str, typer.Option(metavar="AXIS,...", show_default=False, help="Search these axes as well; all for all.")
-    ] = "",
-    inference: Annotated[bool, typer.Option("--inference", help="Tune evaluation of the loss, not training.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Compile all candidates for a GPU that is not here; run none.")
-    ] = False,
+    context: typer.Context,
+    workload: WorkloadName,
+    batch_size: BatchSizes = None,
+    target: Target = TargetName.AUTO,
+    vps: Vps = None,
+    axes: Axes = "",
+    inference: Inference = False,
+    dry_run: DryRun = False,
     arch: Arch = None,
-    batches: Annotated[int, typer.Option(min=1, help="Batches to time in a turn.")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of every candidate.")] = 5,
-    candidates: Annotated[
-        int | None, typer.Option(min=1, show_default="all", help="Try only the first N candidates of the space.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, show_default="one per core", help="Compilers at once.")
-    ] = None,
-    store: Annotated[bool, typer.Option(help="Keep the winner for handles, in the tuning database.")] = True,
-    json_file: Json = None,
+    batches: BatchCount = None,
+    rounds: Rounds = 5,
+    candidates: Candidates = None,
+    jobs: Jobs = None,
+    store: Store = True,
+    roofline: Roofline = False,
+    plot: Plot = None,
+    remeasure: Remeasure = False,
+    as_json: AsJson = False,
+    output: Output = None,
 ) -> None:
     """Find the fastest configuration for a model on this machine, and keep it for handles.
 
     Kernels of all candidates are compiled side by side and timed over the same batches, in turns, on a copy of the
     model. Results do not depend on the configuration, only their time does. A vpps.Handle of the same model then uses
-    what was found; VPPS_TUNING=0 switches that off.
+    what was found, on this device, for graphs of these cells; VPPS_TUNING=0 switches that off.
     """
-    with exit_codes("vpps-profile"):
+    with exit_codes(PROGRAM):
+        if output is not None and not output.absolute().parent.is_dir():
+            raise HandleError(f"--output {output}: there is no folder {output.parent}; make it first")
+        if roofline:
+            from vpps.cli.roofline import roofline as draw_roofline
+
+            _refuse("means nothing with --roofline", dry_run=dry_run, inference=inference, arch=arch, axes=axes)
+            given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches}
+            draw_roofline(
+                [workload], rest=context.args, target=target.value, vps=vps, plot=plot, remeasure=remeasure,
+                as_json=as_json, output=output, **{name: value for name, value in given.items() if value},
+            )  # fmt: skip
+            return
+        _refuse("belongs to --roofline", plot=plot, remeasure=remeasure)
+        if len(batch_size or ()) > 1:
+            raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:
             raise HandleError("--arch: kernels are compiled for the GPU that runs them; add --dry-run to run none")
         chosen = _target(target, dry_run)
-        if dry_run and chosen == "cpu":
-            raise HandleError("--dry-run: a compiler for target cpu reports no resources; leave --dry-run out")
         names = axes_named([name.strip() for name in axes.split(",") if name.strip()], chosen)
-        loaded = load_workload(workload, batch_size, ctx.args)
+        loaded = load_workload(workload, (batch_size or [USUAL_BATCH])[0], context.args)
         request = _Request(
-            loaded, Configuration(vps=vps), chosen, names, inference, candidates, jobs, json_file
-        )  # fmt: skip
+            loaded, Configuration(vps=vps), chosen, names, not inference, candidates, jobs, as_json, output
+        )
         if dry_run:
             _dry_run(request, arch or ["sm_90"])
         else:
-            _tune(request, Plan(batches, rounds, train=not inference, target=chosen, optimizer=loaded.optimizer), store)
+            _tune(request, Plan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer), store)
+
+
+def _refuse(why: str, **options: Any) -> None:
+    """Raise HandleError where one of these options is given."""
+    for name, value in options.items():
+        if value:
+            raise HandleError(f"--{name.replace('_', '-')} {why}; leave it out, or the other one in")
 
 
 def _target(target: TargetName, dry_run: bool) -> str:
     """The target to tune for. Raises HandleError: it is not here."""
     if dry_run:
+        if target is TargetName.CPU:
+            raise HandleError("--dry-run: compilers for target cpu report no resources; leave it out to measure")
         return "cuda" if target is TargetName.AUTO else target.value
     from vpps.runtime.driver import why_cuda_is_unusable
 
     why = why_cuda_is_unusable() if target in (TargetName.AUTO, TargetName.CUDA) else None
     if target is TargetName.CUDA and why:
-        raise HandleError(f"{why} With --dry-run kernels are compiled all the same, and none is run.")
+        raise HandleError(f"{why}; with --dry-run kernels are compiled all the same, and none is run")
     return ("cpu" if why else "cuda") if target is TargetName.AUTO else target.value
 
 
 def _dry_run(request: _Request, archs: Sequence[str]) -> None:
-    from vpps.ahead import gpu_for
-
-    console, found = _console(request), {}
-    for name in archs:
-        device, arch = gpu_for(request.target, None, name, None)
+    gpus = [gpu_for(request.target, None, name, None) for name in archs]
+    found: dict[str, Any] = {}
+    tables: list[Table] = []
+    for device, arch in gpus:
         with _progress() as told:
-            rows, repeated, left_out = dry_run(
-                request.subject, device, arch, request.axes, request.candidates, told
+            rows, repeated, left_out = profiler.dry_run(
+                request.subject, device, arch if request.target == "cuda" else "", request.axes, request.candidates,
+                told,
             )  # fmt: skip
-        if console is not None:
-            console.print(compiled_table(rows, f"{request.what}: kernels for {arch} ({device.name})"))
-            console.print()
+        tables.append(compiled_table(rows, f"{request.what}: kernels for {arch} ({device.name})"))
+        _print(request, tables[-1], *left_out_notes(repeated, left_out), "")
         found[arch] = {
             "device": device.name, "candidates": compiled_json(rows), "repeated": repeated, "left_out": left_out
         }  # fmt: skip
-    _write_json(request, {"workload": _described(request), "archs": found})
+    _write(request, tables, {"workload": request.described(), "archs": found})
 
 
 def _tune(request: _Request, plan: Plan, store: bool) -> None:
     machine_name, device, arch = _machine(request)
-    subject = request.subject
+    subject, workload = request.subject, request.workload
     with _progress() as told:
-        outcome = tune(
-            subject, request.workload.batches, plan, request.axes, device, arch, request.candidates, told
+        outcome = profiler.tune(
+            subject, workload.batches, plan, request.axes, device, arch, request.candidates, told
         )  # fmt: skip
-    best = outcome.best
-    console = _console(request)
-    if console is not None:
-        console.print(measured_table(outcome, f"{request.what} on {machine_name}"))
-        for note in notes(outcome):
-            console.print(note)
-    graphs = request.workload.first(plan.batches)
-    kept = None
+    table = measured_table(outcome, f"{request.what} on {machine_name}")
     if store:
-        _, kept = record(subject, outcome, graphs, machine_name)
-    if console is not None:
-        default = best is outcome.rows[0]
-        said = "nothing is clearly faster than the default" if default else f"{best.ratio:.2f}x the default"
-        stored = "kept for handles of this model" if store else "not kept (--no-store)"
-        console.print(f"best: {best.measured.configuration.describe()}, {said}; {stored}")
-    result = {"workload": _described(request), "device": machine_name, "stored": kept is not None}
-    _write_json(request, result | measured_json(outcome))
+        profiler.record(subject, outcome, workload.first(plan.batches), machine_name, PROGRAM)
+    best = outcome.best
+    default = best is outcome.rows[0]
+    said = "nothing is clearly faster than the default" if default else f"{best.ratio:.2f}x the default"
+    kept = "kept for handles of this model" if store else "not kept (--no-store)"
+    _print(request, table, *notes(outcome), f"best: {best.measured.configuration.describe()}, {said}; {kept}")
+    result = {"workload": request.described(), "device": machine_name, "stored": store}
+    _write(request, [table], result | measured_json(outcome))
 
 
 def _machine(request: _Request) -> tuple[str, Device | None, str]:
@@ -198,46 +253,41 @@ def _machine(request: _Request) -> tuple[str, Device | None, str]:
     from vpps.runtime.choice import make_machine
 
     base = request.base
-    machine = make_machine(request.target, base.vps, base.onchip, not request.inference, False)
+    machine = make_machine(request.target, base.vps, base.onchip, request.train, False)
     try:
         return device_name(machine), machine.device, machine.arch
     finally:
         machine.close()
 
 
-def _described(request: _Request) -> dict[str, Any]:
-    w = request.workload
-    return {
-        "name": w.name, "settings": w.settings, "batch_size": w.batch_size, "train": not request.inference,
-        "target": request.target, "axes": list(request.axes),
-    }  # fmt: skip
+def _print(request: _Request, *what: Table | str) -> None:
+    """On standard output, unless that is for JSON alone."""
+    if not request.as_json or request.output is not None:
+        console = plain_console()
+        for item in what:
+            console.print(item)
 
 
-def _console(request: _Request) -> Console | None:
-    """Standard output; None where it is for JSON alone."""
-    return None if str(request.json) == _Output.STANDARD else plain_console()
-
-
-def _write_json(request: _Request, found: dict[str, Any]) -> None:
-    if request.json is None:
-        return
-    text = json.dumps(found, indent=1) + "\n"
-    if str(request.json) == _Output.STANDARD:
-        sys.stdout.write(text)
-        return
-    try:
-        request.json.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HandleError(f"--json {request.json}: cannot be written: {error.strerror}") from error
+def _write(request: _Request, tables: Sequence[Table], found: dict[str, Any]) -> None:
+    """What is asked for besides what was printed: JSON, or the tables in a file."""
+    if request.as_json:
+        emit(json.dumps(found, indent=1) + "\n", request.output)
+    elif request.output is not None:
+        text = StringIO()
+        console = Console(file=text, width=FILE_WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
+        for table in tables:
+            console.print(table)
+        emit(text.getvalue(), request.output)
 
 
 @contextmanager
 def _progress() -> Iterator[Told]:
-    """On a terminal a bar, else lines; on standard error, so that what is printed stays clean."""
+    """A bar on a terminal, else lines; on standard error, so that what is printed stays clean."""
     if not sys.stderr.isatty():
 
         def line(what: str, done: int, total: int) -> None:
-            print(f"vpps-profile: {what} {done}/{total}", file=sys.stderr)
+            if done == total or done % max(1, total // 10) == 0:
+                print(f"{PROGRAM}: {what} {done}/{total}", file=sys.stderr, flush=True)
 
         yield line
         return

@@ -14,6 +14,8 @@ from vpps.tuning.compiling import Compiled
 from vpps.tuning.search import Outcome, Row
 
 WINNER = "->"
+NOISY = 0.25
+"""Share of the median that the middle half of times may span."""
 
 
 def measured_table(outcome: Outcome, title: str) -> Table:
@@ -54,15 +56,27 @@ def notes(outcome: Outcome) -> list[str]:
     if not any(map(_onchip, outcome.rows)):  # else the table has the reasons
         failed = [row.measured for row in outcome.rows if row.measured.reason]
         found = [f"{m.configuration.describe()}: {m.reason}" for m in failed]
+    default = outcome.rows[0].measured
+    if default.spread > NOISY * default.seconds:
+        found.append(
+            f"Times of one configuration vary by {default.spread / default.seconds:.0%}: batches differ, or other "
+            "programs run on this machine; more --rounds and a quiet machine make the choice better."
+        )
     if outcome.axes:
         found.append(
             f"The {outcome.combinations} combinations of all axes are too many: they were searched one after the other "
             f"({', '.join(outcome.axes)}), each with the best of those before it."
         )
-    if outcome.repeated:
-        found.append(f"{_counted(outcome.repeated)} left out that would give the same kernel as another one.")
-    if outcome.left_out:
-        found.append(f"{_counted(outcome.left_out)} left out, beyond --candidates.")
+    return found + left_out_notes(outcome.repeated, outcome.left_out)
+
+
+def left_out_notes(repeated: int, left_out: int) -> list[str]:
+    """Sentences on what is not in a table."""
+    found = []
+    if repeated:
+        found.append(f"{_counted(repeated)} left out that would give the same kernel as another one.")
+    if left_out:
+        found.append(f"{_counted(left_out)} left out, beyond --candidates.")
     return found
 
 

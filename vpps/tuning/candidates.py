@@ -14,6 +14,7 @@ from typing import Any
 
 from vpps.errors import CapacityError, HandleError
 from vpps.plan.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchip
+from vpps.plan.onchip.device import WARPS
 from vpps.plan.onchip.holding import TIERS, TILES
 from vpps.plan.onchip.slots import valid_rpw
 from vpps.plan.topology import POLICIES
@@ -189,7 +190,10 @@ def _slots(chip: Chip, base: ChipOptions) -> Iterator[Change]:
     """Rows per warp dealt in turns, as in VPPS; our slot shapes with other tiles, and with a role in another tier."""
     planned = chip.planned(base)
     widest = max((held.columns for held in planned.held), default=1)
+    tallest = max((held.rows for held in planned.held), default=1)
     for rpw in valid_rpw(widest, chip.device.registers(base.blocks_per_sm or 1)):
+        if rpw > 1 and WARPS * (rpw - 1) >= tallest:
+            break  # a block has all rows of any matrix already; more would be padding
         yield {"onchip": {"ownership": "round-robin", "rpw": rpw}}
     for tile in TILES:
         yield {"onchip": {"tile": tile}}

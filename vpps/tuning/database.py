@@ -11,10 +11,8 @@ import json
 import logging
 import math
 import os
-import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +23,11 @@ from vpps.errors import CompileError
 from vpps.graph.graph import Graph
 from vpps.graph.trace import TracedCell
 from vpps.kernel.cache import key_of
+from vpps.kernel.cache.locks import LOCK, held, scratch, sweep
+from vpps.kernel.cache.places import ADVICE, why_refused
 from vpps.model import Model, Parameter
+from vpps.plan.schedules import SCHEDULES
+from vpps.plan.topology import POLICIES
 from vpps.runtime.machine import Machine
 from vpps.tuning.configuration import Configuration
 
@@ -35,8 +37,7 @@ FORMAT = 1
 REACH = 10.0
 """A record serves batches of up to so many times as many vertices, or as few."""
 
-_ADVICE = "set VPPS_CACHE_DIR to a directory of your own"
-_LOCK_SECONDS = 2.0  # that a process waits for another one that writes the same file
+_PATIENCE = 2.0  # seconds to wait for another process that writes the same file
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ class TuningDatabase:
         """
         _make_private(self.folder)
         path = self.folder / key.file_name
-        with _locked(path.with_suffix(".lock")):
+        sweep(self.folder)
+        with held(path.with_suffix(LOCK), _PATIENCE):  # without it nothing is damaged, but a record may be lost
             kept = [
                 (cells, record)
                 for cells, record in self._records(key)
@@ -192,7 +194,7 @@ class TuningDatabase:
             return [_from_json(record) for record in kept["records"]]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             _log.warning("%s is damaged and not used: %r", path, error)
             return []
 
@@ -219,67 +221,38 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
     tuned = Tuned(**values)
     if not (tuned.vertices > 0 and math.isfinite(tuned.seconds) and math.isfinite(tuned.ratio)):
         raise ValueError("a record without sizes or times")
+    if tuned.configuration.policy not in POLICIES or tuned.configuration.schedule not in SCHEDULES:
+        raise ValueError(f"a record of an unknown policy or schedule: {tuned.configuration.describe()}")
     return frozenset(map(str, kept["cells"])), tuned
+
+
+def _make_private(folder: Path) -> None:
+    """Create a directory of mode 0700; refuse one in which others could plant records. Raises CompileError."""
+    try:
+        for directory in (folder.parent, folder):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            reason = why_refused(directory)
+            if reason is not None:
+                raise CompileError(f"the tuning database {directory} is not used: {reason}, or {ADVICE}")
+    except OSError as error:
+        raise CompileError(f"the tuning database {folder} cannot be created ({error}); {ADVICE}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file at once or not at all. Raises CompileError."""
+    try:
+        with scratch(path.parent) as folder:
+            new = folder / path.name
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
+    except OSError as error:
+        raise CompileError(f"the tuning database {path.parent} cannot be written ({error}); {ADVICE}") from error
 
 
 def _is_private(path: Path) -> bool:
     status = path.stat()
     owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return owned and not status.st_mode & 0o022
-
-
-def _make_private(folder: Path) -> None:
-    """Create a directory of mode 0700; refuse one in which others could plant records."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private = _is_private(folder)
-    except OSError as error:
-        raise CompileError(f"the tuning database {folder} cannot be created ({error}); {_ADVICE}") from error
-    if not private:
-        raise CompileError(
-            f"the tuning database {folder} belongs to another user or is writable by others, who could plant records "
-            f"there; run chmod 700 on it, or {_ADVICE}"
-        )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file at once or not at all."""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".new-", delete=False, encoding="utf-8") as new:
-            try:
-                new.write(text)
-                new.flush()
-                os.fsync(new.fileno())
-                os.replace(new.name, path)
-            except BaseException:
-                Path(new.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise CompileError(f"the tuning database {path.parent} cannot be written ({error}); {_ADVICE}") from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """While no other process changes the file of this lock: else one of two records would be lost. The system frees the
-    lock of a process that dies; where locks do not work, or take too long, go on without: nothing is damaged."""
-    try:
-        import fcntl
-    except ImportError:  # not POSIX
-        yield
-        return
-    try:
-        file = path.open("w")
-    except OSError:
-        yield
-        return
-    with file:
-        end = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    break
-                time.sleep(0.01)
-        yield
+    return owned and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

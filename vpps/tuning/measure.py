@@ -92,11 +92,11 @@ class Measured:
         return float(third - first)
 
     def faster_than(self, other: Measured) -> bool:
-        """By more than `GAIN`, and in most turns."""
+        """By more than `GAIN`, and in three turns of four."""
         if self.times is None or other.times is None:
             return self.times is not None
         turns = np.median(other.times, axis=1) / np.median(self.times, axis=1)
-        return other.seconds >= GAIN * self.seconds and float(np.mean(turns > 1)) > 0.5
+        return other.seconds >= GAIN * self.seconds and float(np.mean(turns > 1)) >= 0.75
 
 
 def measure(
