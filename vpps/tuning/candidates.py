@@ -129,12 +129,12 @@ def gpu_axes(names: Sequence[str], chip: Chip, base: ChipOptions | None = None) 
 def combined(base: Configuration, axes: Mapping[str, Sequence[Change]]) -> list[Configuration]:
     """The full grid: the base first, none twice."""
     grid = (applied(base, *changes) for changes in product(*axes.values()))
-    return _without_repetitions(grid)
+    return without_repetitions(grid)
 
 
 def one_by_one(base: Configuration, axes: Mapping[str, Sequence[Change]]) -> list[Configuration]:
     """The base, then for each axis all its changes of the base alone."""
-    return _without_repetitions(applied(base, change) for change in chain([NO_CHANGE], *axes.values()))
+    return without_repetitions(applied(base, change) for change in chain([NO_CHANGE], *axes.values()))
 
 
 def n_combined(axes: Mapping[str, Sequence[Change]]) -> int:
@@ -230,7 +230,8 @@ def _named(
     return {name: [NO_CHANGE, *axes[name]()] for name in names}
 
 
-def _without_repetitions(configurations: Iterable[Configuration]) -> list[Configuration]:
+def without_repetitions(configurations: Iterable[Configuration]) -> list[Configuration]:
+    """Each once, where it comes first."""
     found: dict[str, Configuration] = {}
     for configuration in configurations:
         found.setdefault(repr(configuration), configuration)

@@ -47,7 +47,8 @@ class Configuration:
             flat.update(value if isinstance(value, dict) else {name: value})
         if "rpw" in flat:
             flat.pop("ownership", None)  # there is but one that has rows per warp
-        return ", ".join(f"{name} {value}" for name, value in flat.items()) or "default"
+        tiers = [f"{name} in {tier}" for name, tier in flat.pop("tiers", {}).items()]
+        return ", ".join([f"{name} {value}" for name, value in flat.items()] + tiers) or "default"
 
 
 def _differences(value: Any, default: Any) -> dict[str, Any]:

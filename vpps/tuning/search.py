@@ -15,6 +15,7 @@ from vpps.tuning.candidates import (
     combined,
     n_combined,
     one_by_one,
+    without_repetitions,
 )
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.measure import Measured, best_of
@@ -95,8 +96,8 @@ def search(
     kept: dict[str, Row] = {}
     best, repeated, left_out = base, 0, 0
     for name, changes in axes.items():
-        stage, again = checked([base, best, *(applied(best, change) for change in changes)], chip)
-        repeated += again - (best == base) - 1  # the change that is none is no repetition
+        stage, again = checked(without_repetitions([base, best, *(applied(best, c) for c in changes)]), chip)
+        repeated += again
         room = None if limit is None else max(2, limit - len(kept))
         left_out += 0 if room is None else len(stage[room:])
         rows = _rows(stage[:room], measure, name)

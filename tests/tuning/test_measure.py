@@ -1,0 +1,103 @@
+"""Measurements on copies, and what they leave alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.tuning.models import Chain
+from vpps.tuning.configuration import Configuration
+from vpps.tuning.measure import Plan, measure
+from vpps.tuning.rehearsal import Rehearsal
+
+pytestmark = pytest.mark.cpu
+
+ONE, TWO = Configuration(vps=1), Configuration(vps=2, policy="depth")
+
+
+def weights(model: vpps.Model) -> bytes:
+    return b"".join(model[name].numpy().tobytes() for name in sorted(p.name for p in model))
+
+
+class TestRehearsal:
+    def test_trains_as_the_original_would(self) -> None:
+        chain, copied = Chain(), Rehearsal(Chain().model)
+        copied = Rehearsal(chain.model)
+        batches = chain.batches()
+        with vpps.Handle(copied.model, vpps.Adam(lr=0.01), target="cpu", vps=1) as handle:
+            for graph, loss in batches:
+                handle.fb(*copied.of(graph, loss))
+        with vpps.Handle(chain.model, vpps.Adam(lr=0.01), target="cpu", vps=1) as handle:
+            for graph, loss in batches:
+                handle.fb(graph, loss)
+        assert weights(copied.model) == weights(chain.model)
+
+    def test_of_mapped_graphs_too(self) -> None:
+        chain = Chain()
+        graph = vpps.Graph()
+        h = graph.map([chain.first], inputs={"word": np.arange(7)})
+        loss = vpps.sum(vpps.sum(h * h))
+        copied = Rehearsal(chain.model)
+        with (
+            vpps.Handle(chain.model, target="cpu", vps=1, train=False) as original,
+            vpps.Handle(copied.model, target="cpu", vps=1, train=False) as handle,
+        ):
+            same, same_loss = copied.of(graph, loss)
+            np.testing.assert_array_equal(handle.forward(same, [same_loss]), original.forward(graph, [loss]))
+
+    def test_begins_with_the_weights_of_a_model_in_training_and_leaves_it_alone(self) -> None:
+        chain = Chain()
+        with vpps.Handle(chain.model, target="cpu", vps=1) as training:
+            training.fb(*chain.batch())
+            copied = Rehearsal(chain.model)
+            before = weights(chain.model)
+            assert weights(copied.model) == before
+            with vpps.Handle(copied.model, target="cpu", vps=1) as handle:
+                handle.fb(*copied.of(*chain.batch()))
+            assert weights(copied.model) != before
+            assert weights(chain.model) == before
+            assert (chain.model.step, copied.model.step) == (1, 2)
+
+
+class TestMeasure:
+    def test_takes_turns_over_the_same_batches(self) -> None:
+        chain, told = Chain(), []
+        batches = chain.batches()
+        before = weights(chain.model)
+        with vpps.Handle(chain.model, target="cpu", vps=1):  # a model in training
+            found = measure(
+                chain.model, lambda: batches, [ONE, TWO], Plan(2, 3, 1, target="cpu"), lambda *at: told.append(at)
+            )
+        assert [m.configuration for m in found] == [ONE, TWO]
+        for m in found:
+            assert m.times is not None
+            assert m.times.shape == (3, 2)
+            assert (m.times > 0).all()
+            assert m.seconds == np.median(m.times)
+        assert [m.vps for m in found] == [1, 2]
+        assert found[0].barriers < found[1].barriers
+        assert told == [(k, 6) for k in range(1, 7)]
+        assert (weights(chain.model), chain.model.step) == (before, 0)
+
+    def test_of_evaluation(self) -> None:
+        chain = Chain()
+        batches = chain.batches()
+        (m,) = measure(chain.model, lambda: batches, [ONE], Plan(9, 1, 0, train=False, target="cpu"))
+        assert m.times is not None
+        assert m.times.shape == (1, 3), "as many batches as there are"
+
+    def test_what_does_not_run_says_why_and_the_others_go_on(self) -> None:
+        chain = Chain()
+        batches = chain.batches()
+        wrong = Configuration(tile="no-such")
+        good, bad = measure(chain.model, lambda: batches, [ONE, wrong], Plan(1, 2, 0, target="cpu"))
+        assert good.times is not None
+        assert bad.times is None
+        assert "tile='no-such'" in bad.reason
+        with pytest.raises(vpps.CompileError, match="no-such"):
+            measure(chain.model, lambda: batches, [wrong], Plan(1, 1, 0, target="cpu"))
+
+    def test_needs_batches(self) -> None:
+        with pytest.raises(vpps.WorkloadError, match="no batches"):
+            measure(Chain().model, list, [ONE], Plan(target="cpu"))
