@@ -72,6 +72,14 @@ class TestKeeping:
         machine_peaks(2, "avx2")
         assert measured == [2, 1, 2]
 
+    def test_goes_on_where_nothing_can_be_kept(
+        self, measured: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (folder / "file").touch()
+        monkeypatch.setattr(module, "cache_dir", lambda: folder / "file")
+        assert machine_peaks(2, "avx2") == MACHINE
+        assert "cannot be kept" in caplog.text
+
     def test_measures_again_where_asked(self, measured: list[int]) -> None:
         for _ in range(2):
             machine_peaks(2, "avx2", remeasure=True)
