@@ -101,7 +101,7 @@ def step(net: VppsTreeLstm, batch: Sequence[Any], compiled: bool = True) -> Step
     begin = time.perf_counter_ns()
     graph, loss = net.graph(batch)
     built = time.perf_counter_ns()
-    planner = net.handle._prepare(graph, "host_step", training=True)
+    planner = net.handle._prepare(graph)
     if compiled:
         plan = net.handle._plan_step(planner, graph, loss, accumulate=False)
     else:

@@ -42,7 +42,8 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration
-from vpps.tuning.database import Tuned, tuned_for
+from vpps.tuning.database import Tuned, keep, tuned_for
+from vpps.tuning.online import OnlineTuner, Progress
 from vpps.values import as_index, as_number
 
 if TYPE_CHECKING:
@@ -100,6 +101,10 @@ class Handle:
             nothing. With `groups=2` two halves of the virtual processors hold a copy of the weights each, and run their
             own part of a batch.
         passes: what the cell compiler does, a `vpps.Passes`; default: everything, or as VPPS_PASSES says.
+        autotune: try other configurations while training, and keep the fastest: rows per warp from one on, then other
+            slots (cuda, simt); virtual processors and tiles (cpu). Kernels are compiled in the background. What is
+            learned stays the same, on cpu to the bit; `tuning` says how far it has come. What the tuning database has
+            for the model is used instead, and what is found is kept there.
         example: a graph as the handle will get them, and its loss. The kernel for it is compiled now, for evaluation
             too, and not with the first call; other graphs may still need an instruction more, and compile it then.
 
@@ -131,6 +136,7 @@ class Handle:
         timeline: bool = False,
         onchip: ChipOptions | None = None,
         passes: Passes | None = None,
+        autotune: bool = False,
         example: Example | None = None,
     ) -> None:
         if not isinstance(model, Model):
@@ -169,6 +175,8 @@ class Handle:
         if ema is not None and (decay is None or not 0 <= decay < 1 or not train):
             expected = "a number in [0, 1), such as 0.999, or None" if train else "None, as the handle is forward-only"
             raise HandleError(f"ema={ema!r}: expected {expected}")
+        if autotune and not train:
+            raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
         if example is not None:
             check_example(example)
         if decay is not None and model.is_averaged:
@@ -204,6 +212,8 @@ class Handle:
         self._wanted = configuration, timeline
         self._tuned: Tuned | None = None
         self._looked_up = False  # whether the tuning database was asked, with the first graph
+        self._tuner: OnlineTuner | None = None
+        self._autotunes = autotune
         self._closed = False
         if train:
             model.trainer = self
@@ -248,6 +258,8 @@ class Handle:
 
     def _release(self) -> None:
         self._closed = True
+        if self._tuner is not None:
+            self._tuner.close()
         if self.model.trainer is self:
             self.model.trainer = None
         self._engine.close()
@@ -271,6 +283,12 @@ class Handle:
     def vps(self) -> int:
         """Number of virtual processors."""
         return self._engine.machine.vps
+
+    @property
+    def tuning(self) -> Progress | None:
+        """How far `autotune` has come; None without it, before the first batch, and where the tuning database had
+        something."""
+        return None if self._tuner is None else self._tuner.progress
 
     @property
     def memory(self) -> MemoryUse:
@@ -351,13 +369,17 @@ class Handle:
                 that was an accumulated one, the weights are as they were: `discard_accumulated` goes on without its
                 batch.
         """
-        self._prepare(graph, "fb", training=True, accumulate=accumulate)
+        self._check(graph, "fb", training=True)
         if self.model.is_averaged:
             raise HandleError(
                 "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
             )
         check_loss(graph, loss)
         self.optimizer.check()
+        self._look_up(graph)
+        if self._autotunes and self._tuned is None:
+            self._tune(graph, loss)
+        self._prepare(graph, accumulate)
         # While the last launch runs.
         plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
         self._engine.wait(running=1)  # there are two after Ctrl-C
@@ -366,6 +388,10 @@ class Handle:
             self._engine.wait()
         self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate)
         self._engine.wait(running=1)
+        if self._tuner is not None and not self._tuner.done:
+            self._tuner.batch(len(graph))
+            if self._tuner.done:
+                keep(self.model, graph, self._engine.machine, self._tuner.progress)
         return self._losses.latest
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
@@ -411,8 +437,9 @@ class Handle:
         Raises:
             As `fb`.
         """
-        self._prepare(graph, "gradients", training=True)
+        self._check(graph, "gradients", training=True)
         check_loss(graph, loss)
+        self._prepare_aside(graph)
         key = self._engine.residency.next_key() if train else None
         plan = self._kernel_for(graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key))
         self._engine.wait()
@@ -448,12 +475,13 @@ class Handle:
             GraphError: an expression of another graph.
             CapacityError, HandleError: as `fb`.
         """
-        self._prepare(graph, "forward", training=False)
+        self._check(graph, "forward", training=False)
         if isinstance(wanted, Expression | Rows):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
         wanted = [graph.check_owns(e, "forward") for e in wanted]
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
+        self._prepare_aside(graph)
         plan = self._kernel_for(graph, lambda p: p.plan_forward(graph, wanted, self._engine.residency.held_in_pool))
         self._engine.wait()
         self._engine.launch(plan)
@@ -603,7 +631,8 @@ class Handle:
         )
         cells = self._engine.planner.explain() if self._engine.planner is not None else ()
         memory = self.memory if self._engine.plan is not None else None
-        tuned = self._tuned.describe() if self._tuned is not None else ""
+        found = self.tuning if self._tuned is None else self._tuned
+        tuned = found.describe() if found is not None else ""
         return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned)
 
     @_serialised
@@ -611,8 +640,9 @@ class Handle:
         """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
         from vpps.script.disassemble import disassemble
 
-        planner = self._prepare(graph, "disassemble", training=True)
+        self._check(graph, "disassemble", training=True)
         check_loss(graph, loss)
+        planner = self._prepare(graph)
         plan = self._plan_step(planner, graph, loss, accumulate=False)
         return disassemble(plan.script, plan.origin, plan.sequel)
 
@@ -657,7 +687,8 @@ class Handle:
 
     # ---- launches
 
-    def _prepare(self, graph: Graph, what: str, training: bool, accumulate: bool = False) -> Planner:
+    def _check(self, graph: Graph, what: str, training: bool) -> None:
+        """Raise unless this handle can do something with the graph."""
         self._check_usable()
         if training and not self._train:
             raise HandleError(f"{what}: this handle is forward-only (train=False)")
@@ -668,15 +699,23 @@ class Handle:
                 f"{what}: the graph is empty: nothing was recorded on it; is it another one than the expressions'?"
             )
         self._engine.check_begun()
-        if not self._looked_up:
-            self._look_up(graph)
-        try:
-            return self._prepared(graph, accumulate)
-        except (CapacityError, CompileError, HandleError) as error:
-            self._give_up_tuned(error)
-            return self._prepared(graph, accumulate)
 
-    def _prepared(self, graph: Graph, accumulate: bool) -> Planner:
+    def _prepare(self, graph: Graph, accumulate: bool = False) -> Planner:
+        """A planner for a graph that `_check` has seen."""
+        self._look_up(graph)
+        try:
+            return self._exchanged(graph, accumulate)
+        except (CapacityError, CompileError, HandleError) as error:
+            self._give_up(error)
+            return self._exchanged(graph, accumulate)
+
+    def _prepare_aside(self, graph: Graph) -> None:
+        """For something that is no step of training."""
+        if self._tuner is not None:
+            self._tuner.interrupted()
+        self._prepare(graph)
+
+    def _exchanged(self, graph: Graph, accumulate: bool) -> Planner:
         self._exchange()
         return self._engine.prepare(graph, self._optimizer, accumulate)
 
@@ -685,36 +724,51 @@ class Handle:
         try:
             return self._engine.kernel_for(make, accumulate)
         except (CapacityError, CompileError) as error:
-            self._give_up_tuned(error)
-            self._prepared(graph, accumulate)
+            self._give_up(error)
+            self._exchanged(graph, accumulate)
             return self._engine.kernel_for(make, accumulate)
-
-    def _look_up(self, graph: Graph) -> None:
-        """Take over what the tuning database has for such graphs; what the user chose stays."""
-        self._looked_up = True
-        self._tuned = tuned_for(self.model, graph, self._engine.machine, self._train)
-        if self._tuned is not None:
-            self._configure(replace(self._tuned.configuration, **self._chosen))
-
-    def _give_up_tuned(self, error: VppsError) -> None:
-        """Go back to the usual configuration: the one tuned for other graphs does not do for these. Raises the error
-        where it is not tuned."""
-        if self._tuned is None:
-            raise error
-        _log.info("the tuned configuration (%s) is given up: %s", self._tuned.describe(), error)
-        self._tuned = None
-        self._configure(Configuration(**self._chosen))
 
     def _compile_ahead(self, graph: Graph, loss: Expression) -> None:
         """Have a kernel for graphs like this one, or close."""
         try:
-            self._prepare(graph, "example", training=self._train)
+            self._check(graph, "example", training=self._train)
+            self._prepare(graph)
             residency = self._engine.residency
             update = residency.next_update(self._optimizer, self._clip_norm) if self._train else None
             self._engine.compile_ahead(graph, loss, update)
         except BaseException:
             self._release()
             raise
+
+    # ---- configuration
+
+    def _look_up(self, graph: Graph) -> None:
+        """With the first graph take over what the tuning database has for such; what the user chose stays."""
+        if self._looked_up:
+            return
+        self._looked_up = True
+        self._tuned = tuned_for(self.model, graph, self._engine.machine, self._train)
+        if self._tuned is not None:
+            self._configure(replace(self._tuned.configuration, **self._chosen))
+
+    def _tune(self, graph: Graph, loss: Expression) -> None:
+        """Decide in which configuration this batch is trained."""
+        if self._tuner is None:
+            from vpps.tuning.autotune import tuner_for
+
+            self._tuner = tuner_for(self.model, self._engine, (graph, loss), self._optimizer, self._chosen)
+        self._configure(self._tuner.configuration())
+
+    def _give_up(self, error: VppsError) -> None:
+        """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error
+        where that is not the reason."""
+        back = self._tuner.failed(error) if self._tuner is not None else None
+        if back is None and self._tuned is not None:
+            _log.info("the tuned configuration (%s) is given up: %s", self._tuned.describe(), error)
+            self._tuned, back = None, Configuration(**self._chosen)
+        if back is None:
+            raise error
+        self._configure(back)
 
     def _make_engine(self, configuration: Configuration, records: bool) -> Engine:
         optimizer = self._optimizer if self._train else None

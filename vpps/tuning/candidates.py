@@ -33,6 +33,9 @@ USUAL = {"cpu": ("vps", "tile", "policy"), "cuda": ("slots",), "simt": ("slots",
 MOST_COMBINED = 64
 """Candidates of a full grid. With more, axes are searched one after the other."""
 
+GAIN = 1.02
+"""What a configuration must gain over the default to be chosen instead of it."""
+
 _EVERY_COUNT = 8  # of virtual processors is tried up to so many cores
 _ROLES = 4  # matrices and transposes, the largest ones, whose tier is varied
 

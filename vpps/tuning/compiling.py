@@ -123,12 +123,16 @@ class Compilers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def end(self) -> None:
+        """Kill what runs; nothing more will. May be called from any thread."""
         with self._lock:
             self._ended = True
             running = list(self._running)
         for process in running:
             _kill(process)
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, job: Job) -> Resources | None:
         """Run a job in a process. Raises CompileError, SpillError as the job, CompileError if the process dies."""
@@ -164,7 +168,7 @@ class Compilers:
             recipe: what they have in common.
             races: of the emulator: whether kernels look for races.
         """
-        yield from self._as_done([partial(self._candidate, recipe, c, races) for c in configurations])
+        yield from self._as_done([partial(self.candidate, recipe, c, races) for c in configurations])
 
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, str]]:
         """Run jobs; their numbers as they are done, each with why it failed, or ""."""
@@ -185,7 +189,8 @@ class Compilers:
             for future in done:
                 yield waiting.pop(future), future.result()
 
-    def _candidate(self, recipe: Recipe, configuration: Configuration, races: bool) -> Compiled:
+    def candidate(self, recipe: Recipe, configuration: Configuration, races: bool = True) -> Compiled:
+        """The kernel of one candidate, or why there is none."""
         found = recipe.specs(configuration)
         blocks = recipe.blocks(configuration) * configuration.onchip.groups
         stepped_down = 0

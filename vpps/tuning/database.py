@@ -30,10 +30,14 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.runtime.machine import Machine
 from vpps.tuning.configuration import Configuration
+from vpps.tuning.online import Progress
 
 _log = logging.getLogger(__name__)
 
 FORMAT = 1
+AUTOTUNE = "autotune"
+"""`Tuned.by` of what was found in training."""
+
 REACH = 10.0
 """A record serves batches of up to so many times as many vertices, or as few."""
 
@@ -71,7 +75,7 @@ class Tuned:
     Attributes:
         configuration: the fastest one.
         seconds: per batch with it, median.
-        ratio: time of the default configuration over that.
+        ratio: time of the default configuration over that; of the first one, where it was found in training.
         vertices: of a typical batch that it was measured with.
         when: ISO 8601, UTC, to the second.
         by: what measured it, such as "vpps-profile".
@@ -86,7 +90,8 @@ class Tuned:
 
     def describe(self) -> str:
         """One line, such as "vps 2 (by vpps-profile on 2026-11-22, 1.13x the default)"."""
-        return f"{self.configuration.describe()} (by {self.by} on {self.when[:10]}, {self.ratio:.2f}x the default)"
+        than = "what it began with" if self.by == AUTOTUNE else "the default"
+        return f"{self.configuration.describe()} (by {self.by} on {self.when[:10]}, {self.ratio:.2f}x {than})"
 
 
 def now() -> str:
@@ -105,6 +110,18 @@ def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tune
     if not is_switched_on() or not database.folder.is_dir():
         return None
     return database.lookup(key_for(model, graph.blocks, device_name(machine), train), len(graph))
+
+
+def keep(model: Model, graph: Graph, machine: Machine, progress: Progress) -> None:
+    """Store what tuning in training has found for graphs like this one, unless VPPS_TUNING says not to."""
+    if not is_switched_on() or not progress.seconds:
+        return
+    seconds = progress.seconds * len(graph)
+    tuned = Tuned(progress.best, seconds, progress.ratio, len(graph), now(), AUTOTUNE)
+    try:
+        TuningDatabase().store(key_for(model, graph.blocks, device_name(machine), train=True), tuned)
+    except CompileError as error:  # training goes on
+        _log.warning("what tuning has found is not kept: %s", error)
 
 
 def key_for(model: Model, cells: Iterable[TracedCell], device: str, train: bool) -> Key:

@@ -22,14 +22,12 @@ from vpps.handle import Handle
 from vpps.kernel.resources import Resources
 from vpps.model import Model
 from vpps.optim import Optimizer
+from vpps.tuning.candidates import GAIN
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.rehearsal import Rehearsal
 
 Batches = Callable[[], Iterable[tuple[Graph, Expression]]]
 """Gives the same graphs and losses at every call; recorded anew, as in training, or kept."""
-
-GAIN = 1.02
-"""What a configuration must gain over the default to be chosen instead of it."""
 
 
 @dataclass(frozen=True, slots=True)

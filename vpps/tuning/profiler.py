@@ -190,7 +190,7 @@ def _compile(
             return reasons
         of_tile: dict[CpuJob, list[int]] = {}
         for k, configuration in enumerate(configurations):
-            job, reasons[k] = _cpu_job(subject, configuration)
+            job, reasons[k] = cpu_job(subject, configuration)
             if job is not None:
                 of_tile.setdefault(job, []).append(k)
         jobs = list(of_tile)
@@ -201,7 +201,7 @@ def _compile(
     return reasons
 
 
-def _cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:
+def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:
     """What a configuration needs compiled, or why it cannot be had."""
     from vpps.kernel.host_compiler import tile_of_machine
 

@@ -1,0 +1,303 @@
+"""Tuning while training: the search, with a clock of its own; and that training does not notice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.test_accumulate import new
+from vpps.tuning.configuration import Configuration
+from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
+
+VPS = Axis("virtual processors", tuple({"vps": n} for n in range(2, 9)), ordered=True)
+POLICY = Axis("policy", ({"policy": "sinks-last"}, {"policy": "depth"}), ordered=False)
+START = Configuration(vps=1)
+
+
+class Ready:
+    """All candidates are there at once, but for those with a reason, and those that are late by some questions."""
+
+    def __init__(self, reasons: Mapping[int, str] | None = None, late: int = 0) -> None:
+        self.reasons = reasons or {}
+        self.asked: list[Configuration] = []
+        self.late = late
+        self.closed = False
+
+    def ask(self, configuration: Configuration) -> None:
+        self.asked.append(configuration)
+        self.questions = 0
+
+    def answer(self, configuration: Configuration) -> str | None:
+        assert configuration == self.asked[-1]
+        self.questions += 1
+        return None if self.questions <= self.late else self.reasons.get(configuration.vps or 0, "")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Machine:
+    """Trains batches, each of which takes as long as its configuration says."""
+
+    def __init__(self, seconds: Callable[[Configuration], float], axes: list[Axis], ready: Ready | None = None) -> None:
+        self.seconds = seconds
+        self.now = 1.0
+        self.ready = ready or Ready()
+        self.tuner = OnlineTuner(START, axes, self.ready, clock=lambda: self.now)
+        self.trained: list[Configuration] = []
+
+    def train(self, batches: int, vertices: Iterator[int] | None = None) -> None:
+        for _ in range(batches):
+            if self.tuner.done:
+                return
+            configuration = self.tuner.configuration()
+            size = next(vertices) if vertices else 100
+            self.tuner.batch(size)
+            self.trained.append(configuration)
+            self.now += self.seconds(configuration) * size
+
+    @property
+    def exchanges(self) -> int:
+        return sum(a != b for a, b in zip(self.trained, self.trained[1:], strict=False))
+
+
+def valley(configuration: Configuration) -> float:
+    """Four virtual processors are the best."""
+    return 1.0 + abs((configuration.vps or 1) - 4) * 0.2
+
+
+@pytest.mark.host
+class TestTheSearch:
+    def test_goes_on_until_it_gets_worse_and_keeps_the_best(self) -> None:
+        machine = Machine(valley, [VPS])
+        machine.train(1000)
+        progress = machine.tuner.progress
+        assert progress.done
+        assert progress.best.vps == 4
+        assert [t.configuration.vps for t in progress.trials] == [2, 3, 4, 5]
+        assert progress.ratio == pytest.approx(1.6)
+        assert machine.trained[-1].vps == 4
+        assert machine.ready.closed
+
+    def test_takes_few_batches_and_exchanges(self) -> None:
+        machine = Machine(valley, [VPS])
+        machine.train(1000)
+        candidates = len(machine.tuner.progress.trials)
+        assert machine.exchanges == machine.tuner.progress.exchanges <= 3 * candidates
+        assert len(machine.trained) <= (3 * candidates + 1) * (TIMED + UNTIMED + 1)
+
+    def test_goes_on_from_the_best_along_the_next_axis(self) -> None:
+        def seconds(c: Configuration) -> float:
+            return valley(c) * (0.5 if c.policy == "depth" else 1)
+
+        machine = Machine(seconds, [VPS, POLICY])
+        machine.train(1000)
+        assert machine.tuner.progress.best == Configuration(vps=4, policy="depth")
+
+    def test_what_is_hardly_faster_does_not_replace_what_there_is(self) -> None:
+        machine = Machine(lambda c: 1.0 if c == START else 0.99, [VPS])
+        machine.train(1000)
+        assert machine.tuner.progress.best == START
+        assert len(machine.tuner.progress.trials) == 1
+
+    def test_batches_of_different_sizes_do_not_decide(self) -> None:
+        sizes = iter([10, 500, 70, 1000] * 1000)
+        machine = Machine(valley, [VPS])
+        machine.train(1000, sizes)
+        assert machine.tuner.progress.best.vps == 4
+
+    def test_a_machine_that_grows_slower_meanwhile_does_not_decide(self) -> None:
+        machine = Machine(valley, [VPS])
+        machine.seconds = lambda c: valley(c) * (1 + machine.now * 1e-5)
+        machine.train(2000)
+        assert machine.tuner.progress.best.vps == 4
+
+    def test_pauses_between_batches_do_not_decide(self) -> None:
+        machine = Machine(valley, [VPS])
+        while not machine.tuner.done:
+            machine.train(5)
+            machine.now += 1e4  # an evaluation
+            machine.tuner.interrupted()
+        assert machine.tuner.progress.best.vps == 4
+
+
+@pytest.mark.host
+class TestCandidates:
+    def test_training_goes_on_while_one_is_compiled(self) -> None:
+        machine = Machine(valley, [VPS], Ready(late=50))
+        machine.train(40)
+        assert all(c == START for c in machine.trained)
+        machine.train(2000)
+        assert machine.tuner.progress.best.vps == 4
+
+    def test_one_that_cannot_be_had_ends_its_axis_with_the_reason(self) -> None:
+        machine = Machine(valley, [VPS, POLICY], Ready({3: "it spills"}))
+        machine.train(1000)
+        trials = machine.tuner.progress.trials
+        assert [t.configuration.vps for t in trials] == [2, 3, 2]
+        assert trials[1].reason == "it spills"
+        assert machine.tuner.progress.best.vps == 2
+
+    def test_one_that_fails_in_training_gives_way_at_once(self) -> None:
+        machine = Machine(valley, [VPS])
+        while machine.tuner.configuration() == START:
+            machine.train(1)
+        back = machine.tuner.failed(vps_error := vpps.CapacityError("too large"))
+        assert back == START
+        assert machine.tuner.progress.trials[-1].reason == str(vps_error)
+        machine.train(100)
+        assert machine.tuner.progress.done
+
+    def test_an_error_of_the_best_one_is_not_ours(self) -> None:
+        machine = Machine(valley, [VPS])
+        machine.train(3)
+        assert machine.tuner.failed(vpps.CapacityError("too large")) is None
+
+    def test_nothing_to_try_is_over_at_once(self) -> None:
+        machine = Machine(valley, [])
+        assert machine.tuner.done
+        assert machine.tuner.configuration() == START
+
+    def test_closing_stays_with_the_best_so_far(self) -> None:
+        machine = Machine(valley, [VPS])
+        machine.train(60)
+        machine.tuner.close()
+        best = machine.tuner.progress.best
+        assert machine.ready.closed
+        assert best.vps in (2, 3)
+
+
+@pytest.mark.host
+class TestBackground:
+    def test_answers_come_when_they_are_there(self) -> None:
+        go = threading.Event()
+
+        def compile(configuration: Configuration) -> str:
+            go.wait(30)
+            return "too wide" if configuration.vps == 2 else ""
+
+        background = Background(compile, go.set)
+        first, second = Configuration(vps=1), Configuration(vps=2)
+        background.ask(first)
+        background.ask(second)
+        assert background.answer(first) is None
+        go.set()
+        thread = background._thread
+        assert thread is not None
+        assert thread.daemon
+        while background.answer(second) is None:
+            thread.join(0.01)
+        assert background.answer(first) == ""
+        assert background.answer(second) == "too wide"
+        background.close()
+        thread.join(30)
+        assert not thread.is_alive()
+
+    def test_whatever_happens_becomes_a_reason(self) -> None:
+        def compile(configuration: Configuration) -> str:
+            raise ZeroDivisionError("by zero")
+
+        background = Background(compile)
+        background.ask(START)
+        while background.answer(START) is None:
+            pass
+        assert "by zero" in (background.answer(START) or "")
+        background.close()
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    model: vpps.Model
+    progress: Progress | None
+    explained: str
+
+
+def train(target: str = "cpu", batches: int = 120, **options: Any) -> Trained:
+    """Losses of steps, some of which accumulate, and of evaluations in between. No batch is trained before it is known
+    whether the next candidate can be had, so that a few batches are enough for many of them."""
+    net = new()
+    losses = []
+    with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
+        for k in range(batches):
+            handle.fb(*net.batch(k, k + 1), accumulate=k % 4 == 1)
+            losses.append(handle.sync_get_latest_loss())
+            if k % 7 == 3:
+                graph, loss = net.batch(k)
+                losses.append(float(handle.forward(graph, [loss])[0]))
+            tuner = handle._tuner
+            while (
+                k + 1 < batches
+                and tuner is not None
+                and tuner._trial
+                and tuner._preparation.answer(tuner._trial) is None
+            ):
+                time.sleep(0.01)
+        return Trained(losses, net.model, handle.tuning, handle.explain())
+
+
+class TestTraining:
+    @pytest.mark.cpu
+    def test_is_the_same_to_the_bit(self) -> None:
+        plain = train(vps=1)
+        tuned = train(autotune=True, vps=1)
+        also = train(autotune=True)
+        assert plain.losses == tuned.losses == also.losses
+        for p in plain.model:
+            assert np.array_equal(p.numpy(), tuned.model[p.name].numpy())
+            assert np.array_equal(p.average(), also.model[p.name].average())
+        assert plain.progress is None
+        assert tuned.progress is not None
+        assert tuned.progress.trials
+        assert all(t.configuration.vps == 1 for t in tuned.progress.trials), "the user's choice was changed"
+        assert tuned.progress.exchanges >= 2
+        assert "tuned online" in tuned.explained or "being tuned" in tuned.explained
+
+    @pytest.mark.simt
+    def test_begins_with_one_row_per_warp(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vpps.tuning.online.UNTIMED", 1)
+        monkeypatch.setattr("vpps.tuning.online.TIMED", 2)
+        monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
+        plain = train("simt", batches=10)
+        tuned = train("simt", batches=10, autotune=True)
+        np.testing.assert_allclose(tuned.losses, plain.losses, rtol=1e-4)
+        assert tuned.progress is not None
+        tried = [t.configuration.onchip for t in tuned.progress.trials]
+        assert tried[0].ownership == "round-robin"
+        assert tried[0].rpw == 2
+
+    @pytest.mark.cpu
+    def test_what_was_found_is_kept_for_other_handles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VPPS_TUNING", "1")
+        monkeypatch.setattr("vpps.tuning.database.cache_dir", lambda: tmp_path)
+        first = train(autotune=True, batches=300)
+        assert first.progress is not None
+        assert first.progress.done
+        again = train(autotune=True, batches=3)
+        assert again.progress is None
+        assert "by autotune on" in again.explained
+
+    @pytest.mark.cpu
+    def test_closing_ends_compilers(self) -> None:
+        net = new()
+        with vpps.Handle(net.model, autotune=True) as handle:
+            handle.fb(*net.batch(0))
+            tuner = handle._tuner
+        assert tuner is not None
+        assert tuner.done
+        assert isinstance(tuner._preparation, Background)
+        thread = tuner._preparation._thread
+        if thread is not None:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    @pytest.mark.host
+    def test_evaluation_is_not_tuned(self) -> None:
+        with pytest.raises(vpps.HandleError, match="autotune=True: it is training that is tuned"):
+            vpps.Handle(vpps.Model(seed=1), train=False, autotune=True)

@@ -1,0 +1,121 @@
+"""What `Handle(autotune=True)` tries: the axes of its machine, and how their kernels are compiled in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from vpps.ahead import Example
+from vpps.engine import Engine
+from vpps.errors import CapacityError, HandleError
+from vpps.model import Model
+from vpps.optim import Optimizer
+from vpps.plan.onchip import Device
+from vpps.plan.onchip.holding import TILES
+from vpps.plan.onchip.slots import valid_rpw
+from vpps.plan.topology import POLICIES
+from vpps.tuning.candidates import Change, Chip, applied
+from vpps.tuning.compiling import Compilers
+from vpps.tuning.configuration import Configuration
+from vpps.tuning.online import Axis, Background, OnlineTuner
+from vpps.tuning.profiler import Subject, cpu_job
+from vpps.tuning.rehearsal import Rehearsal
+
+
+def tuner_for(
+    model: Model, engine: Engine, example: Example, optimizer: Optimizer, chosen: Mapping[str, Any]
+) -> OnlineTuner:
+    """A tuner for a handle that is about to train its first batch.
+
+    Args:
+        model, engine: of the handle.
+        example: the batch: a graph and its loss.
+        optimizer: of the handle.
+        chosen: fields of the configuration that the user chose, which stay as they are.
+    """
+    # A copy, so that what is planned in the background shares nothing with what is planned meanwhile for training.
+    rehearsal = Rehearsal(model, {p.name: p.host for p in model})
+    subject = Subject(rehearsal.model, rehearsal.of(*example), optimizer, engine.configuration)
+    device = engine.machine.device
+    compilers = Compilers(1)
+    if device is None:
+        start, axes = engine.configuration, cpu_axes(engine.machine.vps)
+        compile = _cpu_compiler(subject, compilers)
+    else:
+        start, axes = gpu_axes(subject, device, engine.configuration, chosen)
+        compile = _gpu_compiler(subject, compilers, engine, device)
+    free = [axis for axis in axes if not any(name in chosen for change in axis.changes for name in change)]
+    return OnlineTuner(start, free, Background(compile, compilers.end))
+
+
+def cpu_axes(vps: int) -> list[Axis]:
+    """Fewer virtual processors and more than so many, other tiles of products, other policies."""
+    from vpps.kernel.host_compiler import tile_of_machine
+    from vpps.kernel.render import tiles_of
+    from vpps.runtime.cores import usable_cores
+
+    def axis(name: str, field: str, values: Iterable[Any], ordered: bool = False) -> Axis:
+        return Axis(name, tuple({field: value} for value in values), ordered)
+
+    tiles = [tile.name for tile in tiles_of(tile_of_machine().isa)]
+    return [
+        axis("fewer virtual processors", "vps", range(vps - 1, 0, -1), ordered=True),
+        axis("more virtual processors", "vps", range(vps + 1, usable_cores() + 1), ordered=True),
+        axis("tile", "tile", tiles[1:]),
+        axis("policy", "policy", POLICIES),
+    ]
+
+
+def gpu_axes(
+    subject: Subject, device: Device, base: Configuration, chosen: Mapping[str, Any]
+) -> tuple[Configuration, list[Axis]]:
+    """Where to begin, with one row per warp as VPPS does, and: more of them until it gets worse; slots that follow
+    hidden units, as the planner would choose them and with fewer vertices at a time; other policies."""
+    policies = Axis("policy", tuple({"policy": policy} for policy in POLICIES), ordered=False)
+    if "onchip" in chosen:
+        return base, [policies]
+    chip = subject.chip(device)
+    widest = max((held.columns for held in chip.planned(base.onchip).held), default=1)
+    turns: list[Change] = [
+        {"onchip": {"ownership": "round-robin", "rpw": rpw}} for rpw in valid_rpw(widest, device.registers(1))
+    ]
+    aligned: list[Change] = [{"onchip": {"ownership": "aligned", "rpw": None, "tile": tile}} for tile in (None, *TILES)]
+    axes = [
+        Axis("rows per warp", tuple(turns[1:]), ordered=True),
+        Axis("aligned slots", tuple(aligned), ordered=False),
+        policies,
+    ]
+    start = applied(base, *turns[:1])
+    return (start if _fits(chip, start) else base), axes
+
+
+def _fits(chip: Chip, configuration: Configuration) -> bool:
+    try:
+        chip.planned(configuration.onchip)
+    except (HandleError, CapacityError):
+        return False
+    return True
+
+
+def _cpu_compiler(subject: Subject, compilers: Compilers) -> Callable[[Configuration], str]:
+    def compile(configuration: Configuration) -> str:
+        job, reason = cpu_job(subject, configuration)
+        if job is not None:
+            compilers.run(job)
+        return reason
+
+    return compile
+
+
+def _gpu_compiler(
+    subject: Subject, compilers: Compilers, engine: Engine, device: Device
+) -> Callable[[Configuration], str]:
+    from vpps.config import SIMT_RACES
+
+    recipe = replace(subject.recipe(device, engine.machine.arch), vps=engine.machine.vps)
+
+    def compile(configuration: Configuration) -> str:
+        return compilers.candidate(recipe, configuration, races=SIMT_RACES.get() != "0").reason
+
+    return compile
