@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +65,7 @@ class Engine:
         verify: check every script before it runs.
         records: whether every launch leaves a timeline.
         losses: is told of every step of training that has ended.
+        listeners: are given the timeline of every launch that has ended; whose list it is may change it.
 
     Attributes:
         machine: virtual processors and the pool.
@@ -90,6 +91,7 @@ class Engine:
         verify: bool = False,
         records: bool = False,
         losses: Losses | None = None,
+        listeners: Sequence[Callable[[Timeline], None]] = (),
     ) -> None:
         self.model = model
         self.configuration = configuration
@@ -97,6 +99,7 @@ class Engine:
         self._trains = optimizer is not None
         self._losses = Losses("warn") if losses is None else losses
         self._verify = verify
+        self._listeners = listeners
         onchip, passes = configuration.onchip, configuration.passes
         self.machine = make_machine(
             target, configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile
@@ -288,6 +291,9 @@ class Engine:
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
             loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
             self._flights.pop(0)
+            if flight.number in self.timelines:
+                for listen in self._listeners:
+                    listen(self.timelines[flight.number])
             if flight.step:
                 self._losses.note(flight.step, loss)
 

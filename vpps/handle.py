@@ -8,8 +8,8 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
@@ -27,6 +27,7 @@ from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.inspection.explanation import KernelFacts, explain
 from vpps.inspection.timeline import Timeline
+from vpps.inspection.trace import Trace, checked
 from vpps.kernel.spec import KernelSpec
 from vpps.losses import Losses
 from vpps.memory import MemoryUse
@@ -195,6 +196,7 @@ class Handle:
         self._ema = decay
         self._pool_limit = pool_limit
         self._losses = Losses(on_nonfinite)
+        self._listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
         recorder.prepare()
         compiled_planner.prepare()
         if passes is None and PASSES.is_set:
@@ -656,8 +658,9 @@ class Handle:
         """
         from vpps.inspection.inspection import Inspection
 
-        planner = self._prepare(graph, "inspect", training=self._train)
+        self._check(graph, "inspect", training=self._train)
         check_loss(graph, loss)
+        planner = self._prepare(graph)
         plan = self._plan_step(planner, graph, loss, False) if self._train else planner.plan_forward(graph, [loss])
         machine, arrangement = self._engine.machine, self._engine.arrangement
         spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails)
@@ -684,6 +687,65 @@ class Handle:
         if found is None:
             raise HandleError("timeline: no launch has ended yet; call fb, forward or gradients first")
         return found
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str] | None = None) -> Iterator[Trace]:
+        """Record every launch made within the block:
+
+            with handle.trace("step.json") as trace:
+                for graph, loss in batches:
+                    handle.fb(graph, loss)
+            print(trace.summary())
+
+        Within the block runs a kernel that records, as with `timeline=True`; results are the same. Without such blocks
+        the kernel is the one that it would be if they did not exist.
+
+        Args:
+            path: what to write at the end: a file for ui.perfetto.dev, or a page (.html). None: nothing, or what the
+                methods of the trace are asked for. After an error it holds the launches that have ended.
+
+        Raises:
+            HandleError: the path is not writable, the handle is closed, or inside another such block.
+        """
+        where = None if path is None else checked(path)
+        trace = Trace(self.target)
+        records = self._begin_trace(trace)
+        try:
+            try:
+                yield trace
+            finally:
+                self._end_trace(records)
+        except BaseException as error:
+            if where is not None and trace.timelines:
+                try:
+                    trace.write(where)
+                except VppsError as unwritten:
+                    error.add_note(str(unwritten))
+            raise
+        if where is not None:
+            trace.write(where)
+
+    @_serialised
+    def _begin_trace(self, trace: Trace) -> bool:
+        """Whether the handle records without it."""
+        self._check_usable()
+        if self._listeners:
+            raise HandleError("trace: the handle records one already; leave that block first")
+        self._engine.wait()  # for launches that are not in the block
+        records = self._wanted[1]
+        self._configure(records=True)
+        self._exchange()
+        self._listeners.append(trace.timelines.append)
+        return records
+
+    @_serialised
+    def _end_trace(self, records: bool) -> None:
+        try:
+            if not self._closed:
+                self._engine.wait()
+        finally:
+            self._listeners.clear()
+            self._configure(records=records)
 
     # ---- launches
 
@@ -774,7 +836,7 @@ class Handle:
         optimizer = self._optimizer if self._train else None
         return Engine(
             self.model, optimizer, configuration, self._target, self._ema, self._pool_limit, self._verify, records,
-            self._losses,
+            self._losses, self._listeners,
         )  # fmt: skip
 
     def _configure(self, configuration: Configuration | None = None, records: bool | None = None) -> None:

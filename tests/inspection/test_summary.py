@@ -99,7 +99,7 @@ def test_json_has_all_of_it() -> None:
 
 def test_text_has_the_figures() -> None:
     text = str(summarise([made_timeline([[5, 900 * 1000], [100, 20]], [7, 0])], "cpu"))
-    assert text.startswith("1 launch on cpu, 2 virtual processors: 0.900 ms each, 1 barriers, ")
+    assert text.startswith("1 launch on cpu, 2 virtual processors: 0.900 ms each, 1 barrier, ")
     assert "critical path" in text
     assert "what would help" in text
     assert max(map(len, text.splitlines())) <= 110

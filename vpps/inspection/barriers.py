@@ -21,7 +21,9 @@ def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
     """
     script, records, forms = timeline.plan.script, timeline.records, timeline.forms
     signals = np.flatnonzero(forms == "Signal")
-    order = signals[np.argsort(records["start"][signals], kind="stable")]
+    first = np.searchsorted(records["vp"][signals], records["vp"][signals])
+    # Where a clock is too coarse to tell, everybody's n-th signal comes before anybody's next one.
+    order = signals[np.lexsort((np.arange(len(signals)) - first, records["start"][signals]))]
     counters = script[records["position"][order] + _COUNTER]
     by_counter = {int(c): order[counters == c] for c in np.unique(counters)}
     for wait in np.flatnonzero(forms == "Wait").tolist():

@@ -108,23 +108,18 @@ def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
     args = [_args(activity, number) for activity in timeline.activities]
     records, of = timeline.records, timeline.activity_of.tolist()
     columns = (records[name].tolist() for name in ("vp", "start", "end", "bytes"))
-    last: dict[int, int] = {}
     for k, (vp, start, stop, n_bytes) in enumerate(zip(*columns, strict=True)):
         activity = timeline.activities[of[k]]
-        thread, known = FIRST_VP + vp, args[of[k]]
-        if vp not in last and start - zero > begin:
-            yield _idle("not begun", thread, begin, start - zero, number)
-        last[vp] = stop - zero
-        category = "wait" if activity.kind == "waiting" else activity.phase
-        event = _complete(activity.name, category, thread, start - zero, stop - zero, known | {"bytes": n_bytes})
-        yield event | {"cname": WAIT_COLOUR if activity.kind == "waiting" else PHASE_COLOURS[activity.phase]}
-    for vp in range(timeline.n_vps):
-        if last.get(vp, begin) < end:
-            yield _idle("at the end of its script", FIRST_VP + vp, last.get(vp, begin), end, number)
-
-
-def _idle(why: str, thread: int, start: int, end: int, number: int) -> Event:
-    return _complete(why, "wait", thread, start, end, {"launch": number}) | {"cname": WAIT_COLOUR}
+        waits = activity.kind == "waiting"
+        event = _complete(
+            activity.name, "wait" if waits else activity.phase, FIRST_VP + vp, start - zero, stop - zero,
+            args[of[k]] | {"bytes": n_bytes},
+        )  # fmt: skip
+        yield event | {"cname": WAIT_COLOUR if waits else PHASE_COLOURS[activity.phase]}
+    for idle in timeline.idle():
+        thread, facts = FIRST_VP + idle.vp, {"launch": number}
+        event = _complete(idle.why, "wait", thread, idle.start - zero, idle.end - zero, facts)
+        yield event | {"cname": WAIT_COLOUR}
 
 
 def _args(activity: Activity, launch: int) -> Event:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vpps.inspection.activity import Activity
 from vpps.inspection.critical import BARRIERS, critical_path
+from vpps.inspection.report import Report
 from vpps.inspection.timeline import HOST_SPANS, Timeline
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class PathTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Report):
     """Of some launches; made by `summarise`.
 
     Attributes:
@@ -143,7 +145,8 @@ class Summary:
         """For programs: the fields, `shares` and `advice`."""
         return asdict(self) | {"shares": self.shares, "advice": [asdict(found) for found in self.advice]}
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Plain text of 110 columns."""
         from vpps.inspection.summary_text import as_text
 
         return as_text(self)
@@ -230,7 +233,7 @@ def _add_cells(timeline: Timeline, kinds: dict[str, Any], cells: dict[str, _Cell
     for k, activity in enumerate(timeline.activities):
         if activity.kind == "waiting":
             continue
-        cell = cells[activity.cell or _without_cell(activity.name, activity.form)]
+        cell = cells[group_of(activity)]
         cell.seconds += total[k]
         cell.phases[activity.phase] += total[k]
         cell.instructions += 1
@@ -242,13 +245,13 @@ def _add_cells(timeline: Timeline, kinds: dict[str, Any], cells: dict[str, _Cell
         cell.largest += largest[k]
 
 
-def _without_cell(name: str, form: str) -> str:
-    """What instructions that no cell made are called together."""
-    if form.startswith(("Update", "Squares")) or form == "Clip":
-        return "(update)"
-    if form == "Load":
-        return "(load of weights)"
-    return "(gradients of tables)" if form == "GatherSum" else f"({name})"
+def group_of(activity: Activity) -> str:
+    """What an activity's time is added up under: its cell, or what instructions that no cell made are for."""
+    if activity.cell:
+        return activity.cell
+    if activity.kind in ("update", "load"):
+        return f"({activity.kind})"
+    return "(gradients of tables)" if activity.form == "GatherSum" else f"({activity.name})"
 
 
 def _cell_times(cells: dict[str, _Cell], busy: float, n_vps: int) -> list[CellTime]:

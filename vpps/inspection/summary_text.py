@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
+from vpps.inspection.report import counted, table
 from vpps.inspection.summary import KINDS, MOST_CELLS, Summary
 
 WIDTH = 110
 MOST_VPS = 16  # that are listed one by one
 MOST_PATH = 8
+NAMES, NAMES_OF_CELLS = 72, 32  # columns
 
 
 def as_text(s: Summary) -> str:
     """Plain text of 110 columns."""
     each = s.seconds / s.launches
-    vps = f"{len(s.vps)} virtual processor{'s' if len(s.vps) > 1 else ''}"
+    vps = counted(len(s.vps), "virtual processor")
     head = (
-        f"{s.launches} launch{'es' if s.launches > 1 else ''} on {s.target}, {vps}: {_ms(each)} each, "
-        f"{s.barriers / s.launches:.0f} barriers, {s.instructions / s.launches:.0f} instructions executed"
+        f"{counted(s.launches, 'launch', 'launches')} on {s.target}, {vps}: {_ms(each)} each, "
+        f"{counted(round(s.barriers / s.launches), 'barrier')}, "
+        f"{counted(round(s.instructions / s.launches), 'instruction')} executed"
     )
     parts = [head, _shares(s), _by_vp(s), _path(s), _cells(s), _advice(s)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _cut(name: str, columns: int) -> str:
+    return name if len(name) <= columns else name[: columns - 1] + "…"
 
 
 def _ms(seconds: float) -> str:
@@ -41,7 +47,7 @@ def _shares(s: Summary) -> str:
 
 
 def _by_vp(s: Summary) -> str:
-    rows: list[tuple[str, ...]] = [("VP", *KINDS, "waited for", "at waits")]
+    rows: list[tuple[str, ...]] = []
     shown = s.vps if len(s.vps) <= MOST_VPS else sorted(s.vps, key=lambda vp: -vp.delayed)[:MOST_VPS]
     for vp in shown:
         times = [_ms(getattr(vp, kind) / s.launches) for kind in KINDS]
@@ -49,27 +55,26 @@ def _by_vp(s: Summary) -> str:
     title = f"per launch; the busiest works {s.imbalance:.2f} times as long as the mean"
     if len(shown) < len(s.vps):
         title += f"; the {MOST_VPS} of {len(s.vps)} that others wait for most"
-    return f"{title}\n{_table(rows)}"
+    return "\n".join([title, *table(("VP", *KINDS, "waited for", "at waits"), rows)])
 
 
 def _path(s: Summary) -> str:
-    rows = [("critical path", "per launch", "share", "times")]
-    rows += [
-        (p.name, _ms(p.seconds / s.launches), f"{100 * p.share:.1f} %", f"{p.times / s.launches:.0f}")
+    rows = [
+        (_cut(p.name, NAMES), _ms(p.seconds / s.launches), f"{100 * p.share:.1f} %", f"{p.times / s.launches:.0f}")
         for p in s.critical[:MOST_PATH]
     ]
     rest = s.critical[MOST_PATH:]
     if rest:
         seconds, share = sum(p.seconds for p in rest), sum(p.share for p in rest)
         rows.append((f"{len(rest)} more", _ms(seconds / s.launches), f"{100 * share:.1f} %", ""))
-    return _table(rows)
+    return "\n".join(table(("critical path", "per launch", "share", "times"), rows))
 
 
 def _cells(s: Summary) -> str:
-    rows = [("most expensive cells", "all VPs", "share", "instructions", "rows", "per product", "MB", "on the path")]
-    rows += [
+    head = ("most expensive cells", "all VPs", "share", "instructions", "rows", "per product", "MB", "on the path")
+    rows = [
         (
-            c.name,
+            _cut(c.name, NAMES_OF_CELLS),
             _ms(c.seconds / s.launches),
             f"{100 * c.share:.1f} %",
             f"{c.instructions / s.launches:.0f}",
@@ -80,7 +85,7 @@ def _cells(s: Summary) -> str:
         )
         for c in s.cells[:MOST_CELLS]
     ]
-    return _table(rows)
+    return "\n".join(table(head, rows))
 
 
 def _advice(s: Summary) -> str:
@@ -90,17 +95,4 @@ def _advice(s: Summary) -> str:
         lines += textwrap.wrap(advice.remedy, WIDTH, initial_indent="    ", subsequent_indent="    ")
     if len(lines) == 1:
         lines.append("- nothing stands out: the time goes into the work itself")
-    return "\n".join(lines)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1))
-    lines = []
-    for row in rows:
-        first = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
-        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join((first.ljust(widths[0]), *rest)).rstrip())
-    lines.insert(1, "─" * (sum(widths) + 2 * (len(widths) - 1)))
     return "\n".join(lines)

@@ -22,6 +22,8 @@ HOST_SPANS = ("planning", "encoding", "waiting", "launching")
 WAITING = "waiting"
 PHASES = (*(phase.value for phase in Phase), WAITING)
 
+NOT_BEGUN, ENDED = "not begun", "at the end of its script"
+
 _FORMS = np.array([i.form for i in TABLE])
 _BARRIERS = ("Signal", "Wait")
 _UPDATES = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate")
@@ -43,6 +45,15 @@ class HostSpan(NamedTuple):
     def seconds(self) -> float:
         """How long it took."""
         return (self.end - self.start) * 1e-9
+
+
+class Idle(NamedTuple):
+    """When a virtual processor had nothing to execute while others did, in nanoseconds."""
+
+    vp: int
+    why: str
+    start: int
+    end: int
 
 
 class Timeline:
@@ -127,6 +138,20 @@ class Timeline:
     def duration(self) -> float:
         """Seconds from the first beginning to the last end."""
         return (self.end - self.start) * 1e-9
+
+    def idle(self) -> list[Idle]:
+        """When virtual processors had not begun yet, or had come to their end, by virtual processor. With these the
+        records of each cover the launch.
+        """
+        found = []
+        for vp in range(self.n_vps):
+            own = self.records[self.records["vp"] == vp]
+            begin, end = (int(own["start"][0]), int(own["end"][-1])) if len(own) else (self.start, self.start)
+            if self.start < begin:
+                found.append(Idle(vp, NOT_BEGUN, self.start, begin))
+            if end < self.end:
+                found.append(Idle(vp, ENDED, end, self.end))
+        return found
 
     def seconds(self) -> dict[str, NDArray[np.float64]]:
         """Seconds of every virtual processor by phase: forward, backward, gradients, update, waiting.
