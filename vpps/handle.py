@@ -841,10 +841,10 @@ class Handle:
 
     def _configure(self, configuration: Configuration | None = None, records: bool | None = None) -> None:
         """From the next call on work in this configuration, or record timelines or not; None leaves it as it is."""
-        engine = self._engine
+        wanted = self._wanted
         self._wanted = (
-            engine.configuration if configuration is None else configuration,
-            engine.records if records is None else records,
+            wanted[0] if configuration is None else configuration,
+            wanted[1] if records is None else records,
         )
 
     def _exchange(self) -> None:

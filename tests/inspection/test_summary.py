@@ -138,7 +138,3 @@ class TestAdvice:
         second = made_timeline([[MILLION]], [0], first.end + 2 * MILLION)
         found = self.found(summarise([first, second], "cpu"))
         assert "no launch runs for 50 % of the time: 2.0 ms between one launch and the next" in found
-
-    def test_names_costly_updates(self) -> None:
-        summary = summarise([made_timeline([[MILLION]] * 4, [0])], "cpu")
-        assert "updates take" not in self.found(summary)

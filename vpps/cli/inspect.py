@@ -32,6 +32,8 @@ from vpps.cli.inspected import (
     workload_of,
 )
 from vpps.cli.options import TargetName
+from vpps.cli.trace import SETTINGS as TRACE_SETTINGS
+from vpps.cli.trace import trace
 from vpps.cli.workload import REST
 from vpps.inspection.drawing import draw
 from vpps.inspection.inspection import cpu_asm, cpu_source
@@ -44,7 +46,7 @@ app = app_named(PROGRAM)
 
 @app.callback()
 def about() -> None:
-    """Look at what vpps makes of a model and a batch: graph, cells, plan, script, kernel. Nothing is launched."""
+    """Look at what vpps makes of a model and a batch: graph, cells, plan, script, kernel. Only `trace` launches."""
 
 
 @app.command(
@@ -332,6 +334,9 @@ def graph(
             show(drawing, as_json, output)
         else:
             emit(drawing.svg(layout.value) if format is GraphFormat.SVG else drawing.dot(), output)
+
+
+app.command(**TRACE_SETTINGS)(trace)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ UNDISTURBED = 200e-6  # seconds in which threads pass a barrier even if they sle
 STRAGGLER = 1.25  # its time at work over the mean
 LATE = 2.0  # its being waited for over that of all others together
 FEW_ROWS = 8
+FEW_VECTORS = 64
 NARROW = 0.6
 CELL = 0.1
 UPDATE = 0.25
@@ -39,6 +40,8 @@ class Advice:
 
 def advise(summary: Summary) -> list[Advice]:
     """All that the rules find, what most time is about first."""
+    if not summary.busy:
+        return []
     rules: tuple[Callable[[Summary], list[Advice]], ...] = (
         _idle_between, _straggler, _barriers, _waiting, _few_rows, _narrow, _update, _load,
     )  # fmt: skip
@@ -174,19 +177,21 @@ def _narrow(s: Summary) -> list[Advice]:
 
 
 def _update(s: Summary) -> list[Advice]:
-    """The end of the launch costs much."""
-    update = sum(vp.update for vp in s.vps)
-    gradients = sum(seconds for c in s.cells for phase, seconds in c.phases.items() if phase == "gradients")
-    counted = update + gradients if s.steps_in_gradients else update
-    if not s.busy or counted < (UPDATE if not s.steps_in_gradients else 2 * UPDATE) * s.busy:
+    """The end of the launch costs much. Gradient products that make steps count where they sum over so few vectors that
+    reading and writing weights and moments is most of their work."""
+    apart = sum(vp.update for vp in s.vps)
+    with_gradients = s.steps if s.vectors_per_step < FEW_VECTORS else 0.0
+    if apart + with_gradients < UPDATE * s.busy:
         return []
-    what = "weight gradients and the steps made with them take" if s.steps_in_gradients else "updates take"
+    what = "updates take"
+    if with_gradients:
+        what = f"updates, and gradients of {s.vectors_per_step:.0f} vectors that are made with them, take"
     return [
         Advice(
-            f"{what} {_percent(counted / s.busy)} of the time at work",
-            "they cost the same for any batch, but for one product over its vectors: a larger batch, or "
+            f"{what} {_percent((apart + with_gradients) / s.busy)} of the time at work",
+            "weights and moments are read and written once per update, however large the batch: a larger batch, or "
             "fb(accumulate=True) for several batches per update",
-            counted / len(s.vps),
+            (apart + with_gradients) / len(s.vps),
         )
     ]
 
@@ -194,7 +199,7 @@ def _update(s: Summary) -> list[Advice]:
 def _load(s: Summary) -> list[Advice]:
     """Weights come to the chip for every launch."""
     load = sum(vp.load for vp in s.vps)
-    if not s.busy or load < LOAD * s.busy:
+    if load < LOAD * s.busy:
         return []
     return [
         Advice(

@@ -107,7 +107,8 @@ class Summary(Report):
         imbalance: largest over mean time in which a virtual processor did not wait.
         critical: of the critical path, longest first.
         cells: all of them, longest first.
-        steps_in_gradients: whether optimizer steps are made with gradient products.
+        steps: seconds of gradient products that make the matrix's step as well, over all virtual processors.
+        vectors_per_step: how many vectors such a product sums over, on average.
     """
 
     target: str
@@ -121,7 +122,8 @@ class Summary(Report):
     imbalance: float
     critical: list[PathTime]
     cells: list[CellTime]
-    steps_in_gradients: bool
+    steps: float
+    vectors_per_step: float
 
     @property
     def shares(self) -> dict[str, float]:
@@ -199,6 +201,7 @@ def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
     kinds["waiting"] = seconds - busy
     columns = zip(*(kinds[kind].tolist() for kind in KINDS), awaited.tolist(), delayed.tolist(), strict=True)
     ends = [t.end for t in timelines]
+    steps = [step for t in timelines for step in _steps(t)]
     return Summary(
         target=target,
         launches=len(timelines),
@@ -214,7 +217,8 @@ def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
             key=lambda p: -p.seconds,
         ),
         cells=_cell_times(cells, float(busy.sum()), n_vps),
-        steps_in_gradients=any((t.forms == "OuterUpdate").any() for t in timelines),
+        steps=sum(seconds for seconds, _ in steps),
+        vectors_per_step=sum(seconds * rows for seconds, rows in steps) / (sum(s for s, _ in steps) or 1.0),
     )
 
 
@@ -243,6 +247,13 @@ def _add_cells(timeline: Timeline, kinds: dict[str, Any], cells: dict[str, _Cell
             cell.product_rows += activity.rows
         cell.bytes += int(n_bytes[k])
         cell.largest += largest[k]
+
+
+def _steps(timeline: Timeline) -> list[tuple[float, int]]:
+    """(seconds of all virtual processors, vectors) of every gradient product that makes a step as well."""
+    took = (timeline.records["end"] - timeline.records["start"]) * 1e-9
+    total = np.bincount(timeline.activity_of, took, len(timeline.activities)).tolist()
+    return [(t, a.rows) for t, a in zip(total, timeline.activities, strict=True) if a.form == "OuterUpdate"]
 
 
 def group_of(activity: Activity) -> str:

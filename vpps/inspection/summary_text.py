@@ -37,7 +37,7 @@ def _ms(seconds: float) -> str:
 def _shares(s: Summary) -> str:
     shares = "  ".join(f"{kind} {100 * share:.1f} %" for kind, share in s.shares.items())
     lines = [f"time of the virtual processors: {shares}"]
-    if s.steps_in_gradients:
+    if s.steps:
         lines.append("  (steps of matrices are made with the last product of their gradient: they count as compute)")
     host = "  ".join(f"{name} {_ms(seconds / s.launches)}" for name, seconds in s.host.items())
     lines.append(f"host, per launch: {host}")

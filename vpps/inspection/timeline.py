@@ -124,12 +124,12 @@ class Timeline:
         """Positions of the executed instructions, each once, and for every record which of them is its own."""
         return np.unique(self.records["position"], return_inverse=True)
 
-    @property
+    @cached_property
     def start(self) -> int:
         """When the first virtual processor began (nanoseconds)."""
         return int(self.records["start"].min())
 
-    @property
+    @cached_property
     def end(self) -> int:
         """When the last one ended (nanoseconds)."""
         return int(self.records["end"].max())

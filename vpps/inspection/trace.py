@@ -54,12 +54,21 @@ class Trace:
             HandleError: it cannot be written.
             KernelError: a timeline lacks records.
         """
-        where = checked(path)
-        if where.suffix in PAGE_SUFFIXES:
-            self.write_html(where)
-            return
+        if Path(path).suffix in PAGE_SUFFIXES:
+            self.write_html(path)
+        else:
+            self.write_perfetto(path)
+
+    def write_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Write a file for ui.perfetto.dev.
+
+        Raises:
+            HandleError: it cannot be written.
+            KernelError: a timeline lacks records.
+        """
         from vpps.inspection.perfetto import write_perfetto
 
+        where = checked(path)
         try:
             write_perfetto(where, self.timelines, self.target)
         except OSError as error:
