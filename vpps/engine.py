@@ -29,7 +29,6 @@ from vpps.plan.update import Update
 from vpps.residency import Residency
 from vpps.runtime.choice import make_machine
 from vpps.runtime.growth import grow
-from vpps.runtime.recording import Recording
 from vpps.script.instructions import HEAD_WORDS
 from vpps.tuning.configuration import Configuration
 
@@ -241,11 +240,10 @@ class Engine:
         number = self.machine.launches + 1
         if self.records:
             # There are no jumps: a virtual processor executes no more instructions than the script has.
-            recording = Recording(self.machine.vps, len(plan.script) // HEAD_WORDS)
+            recording = self.machine.record(len(plan.script) // HEAD_WORDS)
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-            self.machine.record(recording)
         self._flights.append(_Flight(plan, number, step, self.residency.restorer(plan)))
         try:
             if step:

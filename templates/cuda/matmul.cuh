@@ -23,6 +23,8 @@ VP_ROUTINE void packed_matmul(const Vp& vp, const PackedMatmul& i)
     const int columns = (int)i.columns;
     const bool accumulate = i.head.flags & ACCUMULATE;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
+        VP_TIMELINE(const int rows = (u1 - 1) / columns - u0 / columns + 1;)  // of W
+        VP_TIMELINE(count_floats(vp, (size_t)(r1 - r0) * rows * i.inner);)
         for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
             const float* w = vp.pool + i.weights + (size_t)(u / columns) * i.inner;
             float sum = 0.f;
@@ -43,6 +45,7 @@ VP_ROUTINE void packed_matmul_gradient(const Vp& vp, const PackedMatmulGradient&
     const int columns = (int)i.columns, inner = (int)i.inner;
     const bool accumulate = i.head.flags & ACCUMULATE;
     for_tiles(vp, i.head.width, inner, [&](int row, int from, int to, int) {
+        VP_TIMELINE(count_floats(vp, (size_t)(to - from) * (accumulate ? 2 : 1));)
         VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) {
             int s = 0, first = 0, width;
             Operand x = segment(vp, i.x, 0, &width);

@@ -6,6 +6,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
     const int units = u1 - u0, tiles = (r1 - r0 + MEMORY_VECTORS - 1) / MEMORY_VECTORS;
+    VP_TIMELINE(count_floats(vp, (size_t)units * tiles * i.columns);)
     for_warps(units * tiles, [&](int item, bool mine) {
         const int u = u0 + item % units, r = r0 + item / units * MEMORY_VECTORS, n = least(MEMORY_VECTORS, r1 - r);
         const float* w = vp.pool + i.weights + (size_t)u * i.columns;
@@ -82,6 +83,7 @@ VP_ROUTINE void outer(Vp& vp, const Outer& i)
 {
     const auto keep = [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; };
     const Range slots = slots_of(i.matrix);
+    VP_TIMELINE(if (!keeps(slots)) count_elements(vp, i, i.head.flags & ACCUMULATE ? 2 : 1);)
     if (slots.first == slots.last) return outer_in_memory(vp, i, keep);
 #if VP_KEEPS
     if (keeps(slots)) return keep_outer(vp, i, slots);
@@ -106,6 +108,7 @@ template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
     const Hyper h = hyper_of(vp, i.hyper);
     const auto finish = [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); };
     const Range slots = slots_of(i.matrix);
+    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(i.head.flags & ACCUMULATE) + 1);)  // the transpose
     if (slots.first == slots.last) return outer_in_memory(vp, i, finish);
 #if VP_PASSES
     outer_in_passes(vp, i, slots, finish);  // where the chip keeps the gradient, an instruction of its own makes the step
@@ -115,6 +118,8 @@ template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
 template <class Rule> VP_ROUTINE void update_matrix(Vp& vp, const UpdateMatrix& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
+    VP_TIMELINE(const bool from_memory = !(i.head.flags & NO_GRADIENT) && !keeps(slots_of(i.matrix));)
+    VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(from_memory) + 1);)  // the transpose
     for_gradients(vp, i, [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); });
 }
 
@@ -153,12 +158,14 @@ VP_ROUTINE void squares_matrix(Vp& vp, const SquaresMatrix& i)
 // The gradient that the chip keeps, to memory: nothing updates with it in this launch.
 VP_ROUTINE void store_gradient(Vp& vp, const KeptGradient& i)
 {
+    VP_TIMELINE(count_elements(vp, i, 1);)
     for_gradients(vp, i, [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; });
 }
 
 // And back: what earlier calls accumulated.
 VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
 {
+    VP_TIMELINE(count_elements(vp, i, 1);)
 #if VP_KEEPS
     const Owned owned(vp, i.head);
     const Range slots = slots_of(i.matrix);

@@ -46,6 +46,8 @@ struct Launch {
     unsigned* cleared;            // the next launch's
     unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] where each was
     unsigned long long patience;  // nanoseconds that a wait may take; 0: any
+    VP_TIMELINE(struct Track* recording;)  // one for each virtual processor, then their stamps (cuda/timeline.cuh)
+    VP_TIMELINE(unsigned room, run;)     // stamps of each that there is room for; 1 in the second launch of a script
 };
 
 // Part of an instruction's result (script.cuh).

@@ -192,6 +192,7 @@ template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, 
 VP_ROUTINE void load(Vp& vp, const Load& i)
 {
     const Owned owned(vp, i.head);
+    VP_TIMELINE(count_elements(vp, i, 1);)
     const Range slots = slots_of(i.matrix);
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
         for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {

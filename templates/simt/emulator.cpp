@@ -385,12 +385,13 @@ int vpps_simt_run(const SimtRequest* request)
     if (!reserve(*request)) return -1;
     begin_time(request->races);
     const Launch& launch = request->launch;
-    const char* names[RANGES] = {"pool", "script", "counters", "cleared", "report"};
-    const void* bases[RANGES] = {launch.pool, launch.script, launch.counters, launch.cleared, launch.report};
+    const char* names[RANGES] = {"pool", "script", "counters", "cleared", "report", "recording"};
+    const void* bases[RANGES] = {launch.pool,    launch.script, launch.counters,
+                                 launch.cleared, launch.report, launch.recording};
     for (int r = 0; r < RANGES; r++)
         machine.ranges[r] = {names[r], (uintptr_t)bases[r], request->words[r] * 4, shadows[r].data, false};
     machine.random = request->seed * 0x9E3779B97F4A7C15ull | 1;
-    machine.progress = machine.polled_progress = machine.clock = machine.switches = 0;
+    machine.progress = machine.polled_progress = machine.switches = 0;  // the clock goes on
     machine.live = request->blocks * request->threads;
     machine.spinning = machine.impatience = 0;
     lay_out(*request);

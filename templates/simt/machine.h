@@ -13,7 +13,8 @@
 
 typedef uint32_t Word;
 
-// What the kernel is given; the rendered source declares the same.
+// What the kernel is given; the rendered source declares the same, but for the last three where it records no timeline: to
+// who passes them by value, behind everything else, that is the same.
 struct Launch {
     float* pool;
     const Word* script;
@@ -21,6 +22,8 @@ struct Launch {
     unsigned* cleared;
     unsigned* report;
     unsigned long long patience;
+    void* recording;
+    unsigned room, run;
 };
 
 extern "C" {
@@ -29,7 +32,7 @@ void vpps_kernel(const Launch launch);
 // What vpps/runtime/emulator.py asks for: a launch, the sizes of its arrays in words, and how to run it.
 struct SimtRequest {
     Launch launch;
-    uint64_t words[5];  // of pool, script, counters, cleared, report
+    uint64_t words[6];  // of pool, script, counters, cleared, report, recording
     uint64_t seed;      // 0: in order
     uint64_t nanoseconds_per_switch;
     uint32_t blocks, threads, shared_bytes;
@@ -121,7 +124,7 @@ struct Finding {
 };
 constexpr size_t MAX_FINDINGS = 20;
 
-enum { POOL, SCRIPT, COUNTERS, CLEARED, REPORT, RANGES };
+enum { POOL, SCRIPT, COUNTERS, CLEARED, REPORT, RECORDING, RANGES };
 
 // What every access to memory looks at; what differs between threads is exchanged when they are switched.
 struct Hot {

@@ -283,11 +283,15 @@ class FakeCuda:
 
     # ---- the kernel
 
+    def _from(self, address: int) -> np.ndarray[Any, Any]:
+        """The words from there to the end of the memory."""
+        (memory,) = (m for m in self.memories if m.ptr <= address < m.ptr + m.nbytes)
+        return _words(address, (memory.ptr + memory.nbytes - address) // 4)
+
     def emulate(self, kernel: Emulator, p: Any, blocks: int, shared: int) -> bool:
         """One launch of a real kernel. The pool ends where its memory does."""
-        (memory,) = (m for m in self.memories if m.ptr <= p.pool < m.ptr + m.nbytes)
         self.findings += kernel.run(
-            _words(p.pool, (memory.ptr + memory.nbytes - p.pool) // 4).view(np.float32),
+            self._from(p.pool).view(np.float32),
             _words(p.script, int(_words(p.script, HEADER_WORDS)[3])),
             _words(p.counters, COUNTER_WORDS),
             _words(p.cleared, COUNTER_WORDS),
@@ -295,6 +299,9 @@ class FakeCuda:
             p.patience,
             blocks=blocks,
             shared_bytes=shared,
+            recording=self._from(p.recording) if p.recording else None,
+            room=p.room,
+            run=p.run,
         )
         return True
 

@@ -21,7 +21,6 @@ from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.runtime import driver
 from vpps.runtime.cuda import CudaMachine, Kernel, _clock_limit
 from vpps.runtime.driver import why_cuda_is_unusable
-from vpps.runtime.recording import Recording
 
 pytestmark = pytest.mark.host
 
@@ -317,10 +316,6 @@ class TestKernels:
         with pytest.raises(CompileError, match="removed from the cache"):
             machine.specialise(SPEC)
         assert not (tmp_path / "kernel.cubin").exists()
-
-    def test_record_no_timeline(self, make: Make) -> None:
-        with pytest.raises(HandleError, match="target='cpu'"):
-            make(1).record(Recording(1, 1))
 
 
 class TestUsable:

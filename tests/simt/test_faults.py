@@ -11,7 +11,7 @@ import vpps
 from tests.simt import models
 from tests.simt.models import E, Network
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, template_dir
+from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, CUDA_SYNC, template_dir
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.build import Plan
 from vpps.plan.onchip import ChipOptions
@@ -132,7 +132,8 @@ def without_barrier(site: str) -> Callable[[str], str]:
 
 
 def test_every_barrier_of_a_block_is_removed_once() -> None:
-    texts = [(template_dir() / name).read_text(encoding="utf-8") for name in (*CUDA_HEADERS, *CUDA_ROUTINES)]
+    names = (*CUDA_HEADERS, *CUDA_SYNC, *CUDA_ROUTINES)
+    texts = [(template_dir() / name).read_text(encoding="utf-8") for name in names]
     sites = {site for text in texts for site, _ in barriers_of_blocks(text)}
     assert sites == {*MISSED, *HARMLESS}
 

@@ -19,8 +19,8 @@ from vpps.script.instructions import TABLE
 # for the launch before; a larger pool if it takes one, and weights that the model changed.
 HOST_SPANS = ("planning", "encoding", "waiting", "launching")
 
-WAITING = "waiting"
-PHASES = (*(phase.value for phase in Phase), WAITING)
+WAITING, LOAD = "waiting", "load"
+PHASES = (*(phase.value for phase in Phase), WAITING, LOAD)
 
 NOT_BEGUN, ENDED = "not begun", "at the end of its script"
 
@@ -99,7 +99,10 @@ class Timeline:
 
     @cached_property
     def phases(self) -> NDArray[np.intp]:
-        """Phase of every record, as an index into PHASES. Barriers are "waiting", whatever they separate."""
+        """Phase of every record, as an index into PHASES.
+
+        Barriers are "waiting", whatever they separate; "load" is what takes weights onto the chip (cuda, simt).
+        """
         order = list(Phase)
         sections = [
             (start + s.start, order.index(s.during)) for start, stream in self.plan.streams for s in stream.sections
@@ -107,6 +110,7 @@ class Timeline:
         starts, phase = np.array(sections, np.intp).T
         found: NDArray[np.intp] = phase[np.searchsorted(starts, self.records["position"], side="right") - 1]
         found[np.isin(self.forms, _BARRIERS)] = PHASES.index(WAITING)
+        found[self.forms == "Load"] = PHASES.index(LOAD)
         return found
 
     @cached_property
@@ -154,29 +158,33 @@ class Timeline:
         return found
 
     def seconds(self) -> dict[str, NDArray[np.float64]]:
-        """Seconds of every virtual processor by phase: forward, backward, gradients, update, waiting.
+        """Seconds of every virtual processor by phase: forward, backward, gradients, update, waiting, load.
 
-        Waiting is the time at barriers, before the own beginning and after the own end: the phases of a virtual
-        processor add up to `duration`.
+        Waiting is the time at barriers, before the own beginning, after the own end, and between the two launches of a
+        script whose gradients are products of matrices: the phases of a virtual processor add up to `duration`.
 
         Raises:
             KernelError: records are missing, so that the sums would mean nothing.
         """
         self.check_complete()
         vp, n = self.records["vp"], self.n_vps
-        took = (self.records["end"] - self.records["start"]) * 1e-9
+        took = self.records["end"] - self.records["start"]  # whole nanoseconds, which sums of floats keep exact
         found = {
             name: np.asarray(np.bincount(vp, took * (self.phases == k), n), np.float64) for k, name in enumerate(PHASES)
         }
-        for p in range(n):
-            own = self.records[vp == p]
-            found[WAITING][p] += (int(own["start"][0]) - self.start + self.end - int(own["end"][-1])) * 1e-9
-        return found
+        found[WAITING] += self.end - self.start - np.sum(list(found.values()), axis=0)
+        return {name: by_vp * 1e-9 for name, by_vp in found.items()}
 
     @property
     def weight_bytes(self) -> NDArray[np.int64]:
-        """Bytes of packed weights that each virtual processor's products read: every panel once per instruction."""
+        """Bytes of weights that each virtual processor's products read: on cpu every panel once per instruction, on a
+        GPU every row from memory once per four vectors, and none of what the chip holds."""
         return self._bytes("Matvec", "PackedMatmul")
+
+    @property
+    def load_bytes(self) -> NDArray[np.int64]:
+        """Bytes of weights that each virtual processor took onto the chip; none on cpu."""
+        return self._bytes("Load")
 
     @property
     def gradient_bytes(self) -> NDArray[np.int64]:

@@ -102,8 +102,9 @@ TIMELINE = ("host/timeline.h",)
 TIMELINE_LINE = "VP_TIMELINE("  # begins a line of the templates that is left out of a kernel that records no timeline
 
 CUDA_HEADERS = ("cuda/ptx.cuh", "cuda/prelude.cuh", "math.cuh", "script.cuh")
+CUDA_SYNC = ("cuda/sync.cuh",)
+CUDA_TIMELINE = ("cuda/timeline.cuh",)
 CUDA_ROUTINES = (
-    "cuda/sync.cuh",
     "elementwise.cuh",
     "random.cuh",
     "cuda/dropout.cuh",
@@ -190,6 +191,7 @@ def render_cpu(tile: Tile, timeline: bool = False, named: bool = False) -> str:
         bounds="",
         parameter="Vp vp",
         enter="vp.position = entry_point(vp);",
+        recorded="vp",
         machine=_joined(("host/machine.h",), named),
         forms=FORMS,
         table=[i for i in TABLE if not i.on_chip],
@@ -257,16 +259,18 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
     }
     if spec.tails:
         configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
+    routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ()) + CUDA_ROUTINES + (CUDA_TAILS if spec.tails else ())
     return _render(
-        False,
+        spec.timeline,
         target=f"cuda: {chip.describe()}",
         configuration=configuration,
         chip=chip,
         headers=_joined(CUDA_HEADERS, named),
-        routines=_joined(CUDA_ROUTINES + (CUDA_TAILS if spec.tails else ()), named),
+        routines=_joined(routines, named),
         bounds=f"__launch_bounds__({THREADS}, {chip.blocks_per_sm}) ",
         parameter="const Launch launch",
         enter="Vp vp;\n    if (!enter(vp, launch)) return;",
+        recorded="vp, launch",
         machine="",
         forms=FORMS,
         table=table,

@@ -29,11 +29,13 @@ class KernelSpec:
         instructions: names in the instruction table that it must know; it refuses others.
         chip: which weights the virtual processors hold, and where.
         tails: programs that it must have code for.
+        timeline: whether it records what every virtual processor does when (runtime/stamps.py); machines see to that.
     """
 
     instructions: frozenset[str]
     chip: Chip = MEMORY_ONLY
     tails: frozenset[Tail] = frozenset()
+    timeline: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self.tails)
@@ -42,11 +44,15 @@ class KernelSpec:
         """The same for one number of virtual processors: divisions by it are then multiplications."""
         return replace(self, chip=replace(self.chip, vps=vps))
 
+    def recording(self, timeline: bool) -> KernelSpec:
+        """The same, for a kernel that records a timeline or none."""
+        return replace(self, timeline=timeline)
+
     def joined(self, other: KernelSpec) -> KernelSpec:
         """A kernel for the other one that, if it holds the same weights, can still do what this one can."""
         if self.chip != other.chip:
             return other
-        return KernelSpec(self.instructions | other.instructions, self.chip, self.tails | other.tails)
+        return replace(other, instructions=self.instructions | other.instructions, tails=self.tails | other.tails)
 
     def covers(self, other: KernelSpec) -> bool:
         """Whether a kernel made for this one can run what was made for the other."""

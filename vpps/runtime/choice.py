@@ -35,18 +35,17 @@ def make_machine(
     if target == "auto":
         from vpps.runtime.driver import why_cuda_is_unusable
 
-        target = "cpu" if timeline or why_cuda_is_unusable() else "cuda"
-    if timeline and target != "cpu":
-        raise HandleError(f"timeline=True: target {target!r} records no timelines; use target='cpu' for one")
+        target = "cpu" if why_cuda_is_unusable() else "cuda"
     groups = _checked_groups(onchip, target, schedule, vps)
     if target == "simt":
         from vpps.runtime.simt import DEFAULT_VPS, SimtMachine
 
-        return SimtMachine(max(DEFAULT_VPS, groups) // groups * groups if vps is None else vps)
+        count = max(DEFAULT_VPS, groups) // groups * groups if vps is None else vps
+        return SimtMachine(count, timeline=timeline)
     if target == "cuda":
         from vpps.runtime.cuda import CudaMachine
 
-        return CudaMachine(vps, blocks_per_sm=onchip.blocks_per_sm or 1, groups=groups)
+        return CudaMachine(vps, blocks_per_sm=onchip.blocks_per_sm or 1, groups=groups, timeline=timeline)
     from vpps.runtime.cpu import CpuMachine
 
     return CpuMachine(vps, overlapped=train, timeline=timeline, tile=tile)

@@ -19,7 +19,7 @@ from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
-from vpps.runtime.recording import Recording
+from vpps.runtime.recording import HostRecording
 from vpps.script.products import Sequel
 from vpps.script.tails import Tail
 from vpps.values import as_index
@@ -141,9 +141,9 @@ class CpuMachine:
             raise HandleError(f"the system gives no {count} threads; use a smaller vps=")
         self._state = _State(lib, handle)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
-        self._recording: Recording | None = None
+        self._recording: HostRecording | None = None
         if timeline:
-            self.record(Recording(count, 0))
+            self.record(0)
 
     def reserve(self, floats: int, keep: int) -> None:
         """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
@@ -152,10 +152,15 @@ class CpuMachine:
             larger[:keep] = self.pool[:keep]
             self.pool = larger
 
-    def record(self, recording: Recording) -> None:
-        """Where the next launches put their records; only for a kernel with a timeline. No launch may be running."""
-        self._recording = recording
+    def record(self, capacity: int) -> HostRecording:
+        """Memory for what the next launches record; only for a machine made with `timeline`. No launch may be running.
+
+        Args:
+            capacity: records of each virtual processor that there is to be room for.
+        """
+        recording = self._recording = HostRecording(self.vps, capacity)
         self._state.lib.vpps_timeline(self._state.handle, recording.address)
+        return recording
 
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Nothing to do: scripts are read where they are."""

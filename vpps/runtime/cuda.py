@@ -40,7 +40,7 @@ from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
 from vpps.runtime.growth import MAX_POOL_FLOATS
 from vpps.runtime.machine import Failure
-from vpps.runtime.recording import Recording
+from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.script.products import Sequel
 from vpps.values import as_index
@@ -59,6 +59,7 @@ _PLACES_NAMED = 6  # a message names so many at most
 _SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep is never shorter than 50 us
 _LONGEST_SLEEP_NS = 5_000_000
 _SMALLEST_BUFFER = 1 << 16  # words; scripts of small batches never make it grow
+_MOST_RECORDED = 1 << 28  # bytes of a launch; no launch of some seconds fills them
 
 _TOO_LARGE = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
 
@@ -114,6 +115,9 @@ class _Launch(ctypes.Structure):
         ("cleared", ctypes.c_void_p),
         ("report", ctypes.c_void_p),
         ("patience", ctypes.c_ulonglong),
+        ("recording", ctypes.c_void_p),  # from here on for kernels that record a timeline; others know nothing of it
+        ("room", ctypes.c_uint),
+        ("run", ctypes.c_uint),
     )
 
 
@@ -148,6 +152,56 @@ class _ScriptBuffer:
             driver.copying_in(self.address, self._pinned.address, 4 * len(script), stream),
             driver.recording(self.copied, stream),
         )
+
+
+class _RecordBuffer:
+    """One of the two places that timelines come from: memory of the GPU."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._memory = DeviceMemory(0, 0, None)
+        self.recording: StampedRecording | None = None  # of the launch that writes there
+        self.asked = 0  # when the host began it
+
+    def ready(self, recording: StampedRecording, stream: Any) -> int:
+        """Have room for what a launch will record. The launch that was here before must have ended.
+
+        Returns:
+            The address.
+        """
+        driver, nbytes = self._driver, 4 * recording.words
+        if self._memory.nbytes < nbytes:
+            self._memory = DeviceMemory(0, 0, None)
+            self._memory = driver.allocate(nbytes + nbytes // 2, "a timeline")
+        self.recording = recording
+        driver.run(driver.filling(self._memory.address, 0, recording.track_bytes // 4, stream))
+        return self._memory.address
+
+    def fetch(self, clock: SharedClock, seen: int, stream: Any) -> None:
+        """Copy what the launch has left, and find out when that was.
+
+        Args:
+            seen: when the host saw that it had ended.
+            stream: one that does not wait for the next launch.
+        """
+        recording = self.recording
+        if recording is None:
+            return
+        words = self._copied(recording.track_bytes, stream)
+        recording.fill(words)
+        if recording.span is not None:
+            recording.fill(self._copied(recording.used_bytes(words), stream))
+            recording.align(clock.offset(*recording.span, self.asked, seen))
+        self.recording = None
+
+    def _copied(self, nbytes: int, stream: Any) -> NDArray[np.uint32]:
+        """The beginning of it."""
+        words = np.empty(nbytes // 4, np.uint32)
+        driver = self._driver
+        driver.run(
+            driver.copying_out(words.ctypes.data, self._memory.address, nbytes, stream), driver.synchronising(stream)
+        )
+        return words
 
 
 class _State:
@@ -185,6 +239,7 @@ class CudaMachine:
         device: number of the GPU, among those that CUDA_VISIBLE_DEVICES shows.
         patience: nanoseconds that a virtual processor waits for others before it ends the launch; 0 for no limit. None
             for what VPPS_PATIENCE says.
+        timeline: whether kernels record what every virtual processor does when.
         build: makes the kernel for a spec and an architecture.
         driver: of that device.
 
@@ -205,6 +260,7 @@ class CudaMachine:
         groups: int = 1,
         device: int = 0,
         patience: int | None = None,
+        timeline: bool = False,
         build: Callable[[KernelSpec, str], Kernel] = compiled,
         driver: Driver | None = None,
     ) -> None:
@@ -228,7 +284,12 @@ class CudaMachine:
         self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
         report_bytes = 4 * (_REPORT_WORDS + count)
         self._head_bytes = -(-report_bytes // _ALIGN_BYTES) * _ALIGN_BYTES  # before the pool
+        self._timeline = timeline
+        self._clock = SharedClock()
         self._state = _State(self._driver)
+        self._recording = StampedRecording(count, 0)  # of the next launch
+        buffers = _RecordBuffer(self._driver), _RecordBuffer(self._driver)
+        self._recorded: tuple[_RecordBuffer, ...] = buffers  # of launches of even and of odd number
         self._finalizer = weakref.finalize(self, self._state.shutdown)
         with self._driver as driver:
             results = [driver.pinned(self._head_bytes + 4 * FIRST_FREE, "the results of a launch") for _ in (0, 1)]
@@ -316,7 +377,7 @@ class CudaMachine:
                 return
             spec = self._spec.joined(spec)
         gpu, state = self._driver.gpu, self._state
-        kernel = self._build(spec.of(self.vps), gpu.arch)
+        kernel = self._build(spec.of(self.vps).recording(self._timeline), gpu.arch)
         with self._driver as driver:
             loaded = driver.load(kernel.binary, KERNEL, kernel.shared_bytes)
             each = driver.blocks_per_sm(loaded, THREADS, kernel.shared_bytes)
@@ -339,9 +400,15 @@ class CudaMachine:
             "of the GPU where it is partitioned (MIG) or shared (MPS)"
         )
 
-    def record(self, recording: Recording) -> None:
-        """Raises HandleError: kernels of this target record no timeline."""
-        raise HandleError("timeline=True: target 'cuda' records no timelines; use target='cpu' for one")
+    def record(self, capacity: int) -> StampedRecording:
+        """Memory for what the next launch records; only for a machine made with `timeline`.
+
+        Args:
+            capacity: records of each virtual processor that there is to be room for, if they fit into 256 MiB.
+        """
+        most = _MOST_RECORDED // (self.vps * STAMP.itemsize)
+        self._recording = StampedRecording(self.vps, min(capacity, most))
+        return self._recording
 
     # ---- launches
 
@@ -368,22 +435,34 @@ class CudaMachine:
             state.scripts[(state.launches + 1) & 1].load(script, state.copy)
         self._staged = script
 
-    def _running(self, number: int, script: int, kernel: LoadedKernel, shared_bytes: int) -> Call:
+    def _running(
+        self, number: int, script: int, kernel: LoadedKernel, shared_bytes: int, recording: int, second: bool = False
+    ) -> Call:
         """A run of the kernel, with the counters that the run before has cleared.
 
         Args:
             number: of the run.
             script: address of what it executes.
+            recording: address of what it records, if it does.
+            second: whether it is the second one of a script.
         """
         p, k = self._parameters[number & 1], number & 1
         p.pool, p.script, p.report = self.pool.address, script, self.pool.memory.address
         p.counters = self._counters.address + k * COUNTERS * _LINE_BYTES
         p.cleared = self._counters.address + (k ^ 1) * COUNTERS * _LINE_BYTES
+        p.recording, p.room, p.run = recording, self._recording.room, int(second)
         parameters = ctypes.addressof(self._parameter_lists[k])
         return self._driver.launching(kernel, self.vps, THREADS, shared_bytes, self._state.compute, parameters)
 
     def _following(
-        self, cublas: Cublas, sequel: Sequel, number: int, script: int, kernel: LoadedKernel, shared_bytes: int
+        self,
+        cublas: Cublas,
+        sequel: Sequel,
+        number: int,
+        script: int,
+        kernel: LoadedKernel,
+        shared_bytes: int,
+        recording: int,
     ) -> list[Call]:
         """What follows the first launch of a script: products, and a second launch, for which other entry points are
         copied into the script's head."""
@@ -393,7 +472,7 @@ class CudaMachine:
             head, entries = script + 4 * HEADER_WORDS, script + 4 * sequel.entries
             calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
             calls.append(driver.copying(head, entries, 4 * self.vps, state.compute))
-            calls.append(self._running(number, script, kernel, shared_bytes))
+            calls.append(self._running(number, script, kernel, shared_bytes, recording, second=True))
         return calls
 
     def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
@@ -413,7 +492,9 @@ class CudaMachine:
         self.pool.forget()
         with self._driver as driver, ExitStack() as context:
             stream, results, run = state.compute, self._results[number & 1], number + state.second_launches
-            what = buffer.address, state.kernel, kernel.shared_bytes
+            recorded = self._recorded[number & 1]
+            recording = recorded.ready(self._recording, stream) if self._timeline else 0
+            what = buffer.address, state.kernel, kernel.shared_bytes, recording
             running = self._running(run, *what)
             following: list[Call] = []
             refused: tuple[type[Exception], ...] = ()
@@ -426,6 +507,7 @@ class CudaMachine:
                 driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
                 driver.recording(state.events[number & 1], stream),
             )
+            recorded.asked = time.perf_counter_ns()
             try:
                 # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
                 driver.run(
@@ -466,6 +548,8 @@ class CudaMachine:
             return None
         with self._driver as driver:
             self._await(oldest)
+            if self._timeline:
+                self._recorded[oldest & 1].fetch(self._clock, time.perf_counter_ns(), state.copy)
             words = self._results[oldest & 1].words
             failure = self._failure(words[: _REPORT_WORDS + self.vps])
             if failure is not None:
@@ -513,6 +597,7 @@ class CudaMachine:
         self._state.scripts = ()
         self.pool = DevicePool(self._driver, None, DeviceMemory(0, 0, None), 0, 0)
         self._counters = self.pool.memory
+        self._recorded = ()
 
 
 def _clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) -> Failure:

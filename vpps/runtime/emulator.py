@@ -53,6 +53,9 @@ class _Launch(ctypes.Structure):
         ("cleared", ctypes.c_void_p),
         ("report", ctypes.c_void_p),
         ("patience", ctypes.c_ulonglong),
+        ("recording", ctypes.c_void_p),
+        ("room", ctypes.c_uint),
+        ("run", ctypes.c_uint),
     ]
 
 
@@ -61,7 +64,7 @@ class _Request(ctypes.Structure):
 
     _fields_ = [
         ("launch", _Launch),
-        ("words", ctypes.c_uint64 * 5),
+        ("words", ctypes.c_uint64 * 6),
         ("seed", ctypes.c_uint64),
         ("nanoseconds_per_switch", ctypes.c_uint64),
         ("blocks", ctypes.c_uint32),
@@ -146,12 +149,16 @@ class Emulator:
         seed: int = 0,
         races: bool = True,
         nanoseconds_per_switch: int = 1,
+        recording: WordArray | None = None,
+        room: int = 0,
+        run: int = 0,
     ) -> list[Finding]:
         """Run one launch to its end, or to its first deadlock, divergent barrier or access outside all arrays.
 
-        The clock that the kernel sees is virtual. It advances by `nanoseconds_per_switch` whenever another thread gets
-        its turn; and where all threads wait, by a quarter of `patience` at a time, so that a kernel with a clock limit
-        stops a standstill by itself. With patience 0 that is found as a deadlock.
+        The clock that the kernel sees is virtual, and goes on from launch to launch. It advances by
+        `nanoseconds_per_switch` whenever another thread gets its turn; and where all threads wait, by a quarter of
+        `patience` at a time, so that a kernel with a clock limit stops a standstill by itself. With patience 0 that is
+        found as a deadlock.
 
         Args:
             pool, script, counters, cleared, report: what `struct Launch` points to; accesses outside them are found.
@@ -162,6 +169,7 @@ class Emulator:
             seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
             races: whether to look for races, which needs a library compiled for that.
             nanoseconds_per_switch: see above.
+            recording, room, run: of a kernel that records a timeline, what its `struct Launch` has besides.
 
         Returns:
             What went wrong: at most 20 findings of different kind or place; the last one may have ended the launch.
@@ -171,6 +179,7 @@ class Emulator:
             CapacityError: the system has no memory for the threads' stacks or the shadows of the arrays.
         """
         arrays = {"pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report}
+        arrays["recording"] = np.zeros(0, np.uint32) if recording is None else recording
         for name, array in arrays.items():
             wanted = np.float32 if name == "pool" else np.uint32
             if array.dtype != wanted or not array.flags.c_contiguous or array.size >= MAX_WORDS:
@@ -195,10 +204,10 @@ class Emulator:
         if races and not self.sees_races:
             raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
 
-        pointers = [array.ctypes.data for array in arrays.values()]
+        *pointers, recorded = [array.ctypes.data for array in arrays.values()]
         request = _Request(
-            _Launch(*pointers, patience),
-            (ctypes.c_uint64 * 5)(*(array.size for array in arrays.values())),
+            _Launch(*pointers, patience, recorded, room, run),
+            (ctypes.c_uint64 * 6)(*(array.size for array in arrays.values())),
             seed,
             nanoseconds_per_switch,
             blocks,

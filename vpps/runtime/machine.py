@@ -84,8 +84,12 @@ class Machine(Protocol):
         """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""
         ...
 
-    def record(self, recording: Recording) -> None:
-        """Where the next launches put their records; only for a kernel with a timeline."""
+    def record(self, capacity: int) -> Recording:
+        """Memory for what the next launch records; only for a machine made with `timeline`.
+
+        Args:
+            capacity: records of each virtual processor that there is to be room for; a machine may limit it.
+        """
         ...
 
     def stage(self, script: NDArray[np.uint32]) -> None:

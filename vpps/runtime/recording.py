@@ -1,8 +1,8 @@
-"""Memory for what a kernel with a timeline records, and its layout. Mirrors templates/host/timeline.h."""
+"""What a kernel with a timeline records, and memory for it on the cpu target. Mirrors templates/host/timeline.h."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,21 @@ _LOG = np.dtype(
 Records = NDArray[Any]  # of RECORD
 
 
-class Recording:
-    """The records of one launch.
+class Recording(Protocol):
+    """The records of one launch, which has ended."""
+
+    @property
+    def lost(self) -> list[int]:
+        """For each virtual processor, the instructions for whose records there was no room."""
+        ...
+
+    def records(self) -> Records:
+        """All records, by virtual processor, each in the order of execution."""
+        ...
+
+
+class HostRecording:
+    """The records of one launch of the cpu target; see `Recording`.
 
     Args:
         n_vps: virtual processors.
@@ -48,10 +61,10 @@ class Recording:
 
     @property
     def lost(self) -> list[int]:
-        """For each virtual processor, the instructions for whose records there was no room. The launch has ended."""
+        """For each virtual processor, the instructions for whose records there was no room."""
         return [max(0, int(n) - self.capacity) for n in self._logs["executed"]]
 
     def records(self) -> Records:
-        """All records, by virtual processor, each in the order of execution. The launch has ended."""
+        """All records, by virtual processor, each in the order of execution."""
         kept = np.minimum(self._logs["executed"], self.capacity)
         return np.concatenate([row[:n] for row, n in zip(self._records, kept.tolist(), strict=True)])

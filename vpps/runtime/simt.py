@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from vpps.plan.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure
-from vpps.runtime.recording import Recording
+from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.script.products import Sequel, entered_at, multiply
 from vpps.values import as_index
@@ -39,6 +40,8 @@ class SimtMachine:
         vps: virtual processors (thread blocks).
         races: whether to look for races, which takes a kernel of its own; default: VPPS_SIMT_RACES of the environment.
         seed: of the order in which threads run; 0 runs them in order; default: VPPS_SIMT_SEED of the environment.
+        timeline: whether kernels record what every virtual processor does when. Time is the emulator's: how often one
+            thread has given way to another. It shows what is done in which order, not how long it takes.
 
     Raises:
         HandleError: an argument or an environment variable is wrong.
@@ -49,7 +52,14 @@ class SimtMachine:
     arch = ""
     queues = False
 
-    def __init__(self, vps: int | None = None, *, races: bool | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        vps: int | None = None,
+        *,
+        races: bool | None = None,
+        seed: int | None = None,
+        timeline: bool = False,
+    ) -> None:
         count = as_index(DEFAULT_VPS if vps is None else vps)
         if count is None or not 1 <= count <= MAX_BLOCKS:
             raise HandleError(f"vps={vps!r}: expected an int from 1 to {MAX_BLOCKS}")
@@ -65,6 +75,8 @@ class SimtMachine:
         self._runs = 0  # of the kernel: second launches counted as well
         self._failure: Failure | None = None
         self._open = True
+        self._timeline = timeline
+        self._recording = StampedRecording(count, 0)
 
     @property
     def device(self) -> Device:
@@ -95,7 +107,7 @@ class SimtMachine:
             if self._spec.covers(spec):
                 return
             spec = self._spec.joined(spec)
-        source = render_cuda(spec)
+        source = render_cuda(spec.recording(self._timeline))
         self._emulator = Emulator(build_simt(source, races=self.races))
         self._spec, self.source = spec, source
 
@@ -106,9 +118,14 @@ class SimtMachine:
             larger[:keep] = self.pool[:keep]
             self.pool = larger
 
-    def record(self, recording: Recording) -> None:
-        """Raises HandleError: kernels of this target record no timeline."""
-        raise HandleError("timeline=True: target 'simt' records no timelines; use target='cpu' for one")
+    def record(self, capacity: int) -> StampedRecording:
+        """Memory for what the next launches record; only for a machine made with `timeline`.
+
+        Args:
+            capacity: records of each virtual processor that there is to be room for.
+        """
+        self._recording = StampedRecording(self.vps, capacity)
+        return self._recording
 
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Nothing to do: scripts are read where they are."""
@@ -118,16 +135,30 @@ class SimtMachine:
         if self._spec is None or self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")
         self._launches += 1
-        self._failure = self._run(self._emulator, self._spec, script)
-        if sequel is None or self._failure is not None:
-            return
-        for product in sequel.products:
-            multiply(self.pool, product)
-        if sequel.entries:
-            self._failure = self._run(self._emulator, self._spec, entered_at(script, sequel.entries))
+        recording = self._recording if self._timeline else None
+        memory = np.zeros(recording.words if recording is not None else 0, np.uint32)
+        begun = time.perf_counter_ns()
+        self._failure = self._run(self._emulator, self._spec, script, memory, 0)
+        if sequel is not None and self._failure is None:
+            for product in sequel.products:
+                multiply(self.pool, product)
+            if sequel.entries:
+                entered = entered_at(script, sequel.entries)
+                self._failure = self._run(self._emulator, self._spec, entered, memory, 1)
+        if recording is not None:
+            recording.fill(memory)
+            if recording.span is not None:
+                recording.align(begun - recording.span[0])
 
-    def _run(self, emulator: Emulator, spec: KernelSpec, script: NDArray[np.uint32]) -> Failure | None:
-        """One launch of the kernel."""
+    def _run(
+        self, emulator: Emulator, spec: KernelSpec, script: NDArray[np.uint32], recorded: NDArray[np.uint32], run: int
+    ) -> Failure | None:
+        """One launch of the kernel.
+
+        Args:
+            recorded: where its times go.
+            run: 1 for the second launch of a script.
+        """
         self._runs += 1
         report = np.zeros(2 + self.vps, np.uint32)
         findings = emulator.run(
@@ -140,6 +171,9 @@ class SimtMachine:
             shared_bytes=spec.chip.shared_bytes,
             seed=self.seed,
             races=self.races,
+            recording=recorded,
+            room=self._recording.room,
+            run=run,
         )
         failure = _failure(findings, report)
         if failure is not None:
