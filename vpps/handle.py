@@ -97,7 +97,7 @@ class Handle:
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
-            spends some 30 ns per instruction on it; the results are the same. Target cpu only.
+            spends some 30 ns per instruction on it (cpu); the results are the same. On simt, time is the emulator's.
         onchip: what to force of the distribution of weights over the chip (cuda, simt), a `vpps.ChipOptions`; default:
             nothing. With `groups=2` two halves of the virtual processors hold a copy of the weights each, and run their
             own part of a batch.
