@@ -32,7 +32,7 @@ prepare_venv() {
     is_new_enough "$python" || fail "$venv has no working Python 3.11 or newer: remove that folder and run again."
 
     local installed=$venv/.installed$extras
-    if [[ ! -f $installed || $(<"$root/pyproject.toml") != $(<"$installed") ]]; then
+    if [[ ! -f $installed || $(<"$root/pyproject.toml") != "$(<"$installed")" ]]; then
         echo "installing vpps$extras into $venv ..."
         "$python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
             fail "pip could not install vpps$extras into $venv: see its message above."

@@ -29,10 +29,10 @@ def start(code: str, environment: Mapping[str, str] | None = None) -> subprocess
     )
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = TIMEOUT) -> tuple[int, str, str]:
     """Exit code, output and error output, when the process ends; one that hangs is killed and fails the test."""
     try:
-        out, err = process.communicate(timeout=TIMEOUT)
+        out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
@@ -40,8 +40,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def run(code: str, environment: Mapping[str, str] | None = None) -> str:
+def run(code: str, environment: Mapping[str, str] | None = None, timeout: float = TIMEOUT) -> str:
     """The output of a process that runs the code and succeeds."""
-    status, out, err = finish(start(code, environment))
+    status, out, err = finish(start(code, environment), timeout)
     assert status == 0, f"exit status {status}\n{out}\n{err}"
     return out

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import vpps
 from tests.classifier import new, same_bits
 from vpps.inspection.timeline import HOST_SPANS, PHASES, Timeline
-from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu
+from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu, compiler
 from vpps.kernel.render import TIMELINE_LINE
 from vpps.optim import OPTIMIZERS
 from vpps.plan.build import Plan
@@ -297,7 +297,9 @@ class TestPlainKernel:
     def test_compiles_without_warnings(self) -> None:
         path, _, tile = build_cpu(timeline=True)
         flags = ["-std=c++17", "-fsyntax-only", "-fopenmp-simd", "-Wall", "-Wextra", *ISA_FLAGS[tile.isa]]
-        run = subprocess.run(["g++", *flags, path.with_suffix(".cpp")], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [*compiler(), *flags, path.with_suffix(".cpp")], capture_output=True, text=True, check=False
+        )
         assert (run.returncode, run.stderr) == (0, "")
 
 

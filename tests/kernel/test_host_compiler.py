@@ -22,6 +22,7 @@ from vpps.reference import Reference, weights_of
 from vpps.script.instructions import TABLE
 
 GXX = shutil.which("g++") or shutil.which("clang++") or "no compiler"
+needs_gxx = pytest.mark.skipif(GXX == "no compiler", reason="puts a script before g++ or clang++, and there is none")
 
 
 @pytest.fixture
@@ -60,6 +61,7 @@ def train_once(**options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.cpu
+@needs_gxx
 class TestCompiler:
     def test_is_the_one_that_cxx_names(self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path) -> None:
         script(FAST)
@@ -194,6 +196,7 @@ class TestFailure:
 
 
 @pytest.mark.cpu
+@needs_gxx
 class TestRecovery:
     def test_from_an_output_that_cannot_be_loaded(self, fresh_cache: Path, script: Callable[[str], Path]) -> None:
         script(ANSWER + 'while [ "$1" != -o ]; do shift; done\necho garbage > "$2"')

@@ -137,12 +137,35 @@ def compiler() -> list[str]:
 @lru_cache(maxsize=8)
 def compiler_version(command: tuple[str, ...]) -> str:
     """What the compiler says of itself; part of the cache key."""
-    query = [*command[:-1], "version"] if ziglang.is_zig(command) else [*command, "--version"]
+    is_zig = ziglang.is_zig(command)
+    query = [*command[:-1], "version"] if is_zig else [*command, "--version"]
     try:
         run = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise CompileError(f"{shlex.join(query)} failed ({error}); {HOW_TO_GET_ONE}") from error
-    return run.stdout
+    return f"clang of zig {run.stdout}" if is_zig else run.stdout
+
+
+def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: Path) -> None:
+    """Run a command of the compiler, whose last word is the file to write.
+
+    Args:
+        compiler: its command.
+        step: that command with its arguments.
+        what: is compiled, for messages.
+        text: the source that it was made of; messages quote its lines.
+
+    Raises:
+        CompileError: it rejects that (the message shows its first complaints), or writes nothing.
+    """
+    result = Path(step[-1])
+    environment = {**os.environ, **(ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {})}
+    run = subprocess.run(step, capture_output=True, text=True, check=False, env=environment)
+    if run.returncode:
+        complaints = of_log(run.stderr, text.read_text(encoding="utf-8"), text)
+        raise CompileError(f"{shlex.join(compiler)} rejected {what}:\n{complaints}")
+    if not result.is_file():
+        raise CompileError(f"{shlex.join(compiler)} reports success but wrote no library; {HOW_TO_GET_ONE}")
 
 
 def build_cpu(timeline: bool = False, tile_name: str | None = None) -> tuple[Path, str, Tile]:
@@ -194,17 +217,9 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
 
     def build(text: Path, binary: Path) -> None:
         steps = [[*command, *flags, str(text), "-o", str(binary)]]
-        environment = None
         if is_zig:
             steps = ziglang.steps(command, flags, text, binary)
-            environment = {**os.environ, **ziglang.environment(binary.parent)}
         for step in steps:
-            run = subprocess.run(step, capture_output=True, text=True, check=False, env=environment)
-            if run.returncode:
-                raise CompileError(f"{shlex.join(command)} rejected {what}:\n{of_log(run.stderr, source, text)}")
-        if not binary.is_file():
-            raise CompileError(f"{shlex.join(command)} reports success but wrote no library; {HOW_TO_GET_ONE}")
+            run_compiler(command, step, what, text)
 
-    return cached(
-        key, ".so", source, build, label=replace(label, compiler="zig " * is_zig + version.partition("\n")[0])
-    )
+    return cached(key, ".so", source, build, label=replace(label, compiler=version.partition("\n")[0]))

@@ -25,6 +25,17 @@ OURS void operator delete(void* memory, std::size_t) noexcept { std::free(memory
 OURS void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 OURS const std::nothrow_t std::nothrow{};
 
+// Which library it is whose objects are destroyed when it goes.
+extern "C" {
+OURS extern void* __dso_handle;
+void* __dso_handle = &__dso_handle;
+}
+
+#if defined(VPPS_STRINGS)  // libc++ has them compiled
+#include <string>
+template class std::basic_string<char>;
+#endif
+
 // libc++ calls it where it would throw.
 _LIBCPP_BEGIN_NAMESPACE_STD
 [[noreturn]] OURS void __libcpp_verbose_abort(const char* format, ...) noexcept

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import platform
 import shlex
-import subprocess
 from pathlib import Path
 
-from vpps.errors import CompileError
+from vpps.kernel import ziglang
 from vpps.kernel.cache import Label, cached, key_of, read_binary
-from vpps.kernel.complaints import of_log
-from vpps.kernel.host_compiler import HOW_TO_GET_ONE, compiler, compiler_version, cpu_features
+from vpps.kernel.host_compiler import compiler, compiler_version, cpu_features, run_compiler
 from vpps.kernel.render import template_dir
 
 EMULATOR = "emulator.cpp"
@@ -49,9 +47,12 @@ def build_emulator() -> Path:
         # addresses be compared with a second stack of them.
         flags += ("-mno-red-zone", "-fcf-protection=none")
     command = tuple(compiler())
+    if ziglang.is_zig(command):
+        flags = (*ziglang.compile_flags(flags), *ziglang.RUNTIME_FLAGS, "-DVPPS_STRINGS")
+        texts.append(ziglang.identity())
 
     def build(text: Path, binary: Path) -> None:
-        _run([*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator", text)
+        run_compiler(command, [*command, *flags, "-c", str(text), "-o", str(binary)], "the emulator", text)
 
     label = Label("emulator", platform.machine(), _first_line(compiler_version(command)))
     return cached(_key(command, flags, *texts), ".o", texts[0], build, label=label)
@@ -76,16 +77,21 @@ def build_simt(source: str, races: bool = False) -> Path:
         flags += RACE_FLAGS
         if "clang" not in compiler_version(command):
             flags += ("--param=tsan-instrument-func-entry-exit=0",)  # calls are none of our business
+    libraries: list[str] = []
+    if ziglang.is_zig(command):
+        flags = tuple(ziglang.compile_flags(flags))
+        libraries = ziglang.link_flags()
     emulator = build_emulator()
 
     def build(text: Path, binary: Path) -> None:
         kernel = binary.with_suffix(".o")
-        _run([*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source", text)
+        run_compiler(command, [*command, *flags, "-c", str(text), "-o", str(kernel)], "the kernel source", text)
         machine = binary.with_name(emulator.name)
         machine.write_bytes(read_binary(emulator))  # what the cache has may go any time
-        _run([*command, *LINK_FLAGS, str(kernel), str(machine), "-o", str(binary)], "the compiled kernel", text)
+        link = [*command, *LINK_FLAGS, str(kernel), str(machine), *libraries, "-o", str(binary)]
+        run_compiler(command, link, "the compiled kernel", text)
 
-    key = _key(command, (*flags, *LINK_FLAGS), source, words.read_text(encoding="utf-8"), emulator.name)
+    key = _key(command, (*flags, *LINK_FLAGS, *libraries), source, words.read_text(encoding="utf-8"), emulator.name)
     made_for = "races are looked for" if races else ""
     label = Label("emulated kernel", made_for, _first_line(compiler_version(command)))
     return cached(key, ".so", source, build, label=label)
@@ -97,13 +103,3 @@ def _key(command: tuple[str, ...], flags: tuple[str, ...], *texts: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _run(command: list[str], what: str, text: Path) -> None:
-    """Run a compiler or linker on what was made of a text. Raises CompileError."""
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if run.returncode:
-        complaints = of_log(run.stderr, text.read_text(encoding="utf-8"), text)
-        raise CompileError(f"{command[0]} rejected {what}:\n{complaints}")
-    if not Path(command[-1]).is_file():
-        raise CompileError(f"{command[0]} reports success but wrote nothing; {HOW_TO_GET_ONE}")

@@ -18,6 +18,7 @@ BASELINE = "-mcpu=baseline"
 COMPILE_FLAGS = ("-fno-exceptions", "-fvisibility-global-new-delete=force-hidden", "-g0")
 LINK_FLAGS = ("-O2", "-shared", "-Wl,-s")  # unless it optimises zig links its checks, compiled first
 RUNTIME = Path(__file__).with_name("runtime.h")
+RUNTIME_FLAGS = ("-include", str(RUNTIME))  # of one source of each library
 
 
 @cache
@@ -48,9 +49,15 @@ def c_library() -> Path | None:
     return next((file for file in files if file.name.startswith(("libc.so", "libc-2", "ld-musl-"))), None)
 
 
-def identity() -> str:
-    """What a library of `steps` depends on besides source, flags and compiler."""
-    return RUNTIME.read_text(encoding="utf-8") + " ".join([*COMPILE_FLAGS, *LINK_FLAGS])
+def compile_flags(flags: Sequence[str]) -> list[str]:
+    """The flags, as they are for g++, of a compilation to an object file, but for `-c`."""
+    return [*([] if "-march=native" in flags else [BASELINE]), *(f for f in flags if f != "-shared"), *COMPILE_FLAGS]
+
+
+def link_flags() -> list[str]:
+    """What comes behind the object files of a shared library."""
+    libc = c_library()
+    return [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
 
 
 def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path) -> list[list[str]]:
@@ -62,12 +69,13 @@ def steps(command: Sequence[str], flags: Sequence[str], text: Path, binary: Path
         text: the source.
         binary: the library; what is made on the way lies beside it.
     """
-    target = [] if "-march=native" in flags else [BASELINE]
-    compile_flags = [*target, *(flag for flag in flags if flag != "-shared"), *COMPILE_FLAGS, "-include", str(RUNTIME)]
-    libc = c_library()
-    link_flags = [*LINK_FLAGS, *(["-nostdlib", str(libc)] if libc else ["-nostdlib++"])]
     compiled = str(binary.with_suffix(".o"))
     return [
-        [*command, *compile_flags, "-c", str(text), "-o", compiled],
-        [*command, compiled, *link_flags, "-o", str(binary)],
+        [*command, *compile_flags(flags), *RUNTIME_FLAGS, "-c", str(text), "-o", compiled],
+        [*command, compiled, *link_flags(), "-o", str(binary)],
     ]
+
+
+def identity() -> str:
+    """What a library depends on besides source, flags and compiler."""
+    return "\n".join([RUNTIME.read_text(encoding="utf-8"), BASELINE, *COMPILE_FLAGS, *LINK_FLAGS])
