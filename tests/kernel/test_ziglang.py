@@ -89,5 +89,5 @@ def test_trains_without_a_compiler_in_path_as_with_one(tmp_path: Path) -> None:
     assert other in ("g++", "clang++", "c++")
     assert len(found) == 3
     assert found == expected
-    assert set(suffixes(tmp_path / "cache")) == {".cpp", ".so"}
+    assert set(suffixes(tmp_path / "cache")) == {".cpp", ".json", ".so"}
     assert list((tmp_path / "home").iterdir()) == []
