@@ -71,7 +71,8 @@ class Engine:
         residency: what of the model is in the pool.
         plan: of the latest launch, None before the first.
         planner: once the parameters have their places.
-        arrangement: what the chip holds.
+        cells: of the graphs so far, in order of appearance.
+        arrangement: what the chip holds, for these cells.
         stepped_down: arrangements that spilled before this one.
         timelines: of the last two launches, by their numbers.
 
@@ -106,7 +107,7 @@ class Engine:
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
-        self._cells: dict[TracedCell, None] = {}  # in order of appearance, those that the arrangement was made for
+        self.cells: dict[TracedCell, None] = {}
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers)
         kind = type(optimizer) if optimizer is not None else None
         self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
@@ -156,13 +157,13 @@ class Engine:
     def _arrange(self, graph: Graph, optimizer: Optimizer) -> bool:
         """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not
         been done. Whether anything has changed."""
-        new = [cell for cell in graph.blocks if cell not in self._cells]
-        self._cells.update(dict.fromkeys(new))
+        new = [cell for cell in graph.blocks if cell not in self.cells]
+        self.cells.update(dict.fromkeys(new))
         restacked = self._stacking.see(new, optimizer)
         device = self.machine.device
         if device is None or not (new or restacked):
             return restacked
-        matrices = matrices_of(self._cells, self.configuration.passes, self._stacking.stacks)
+        matrices = matrices_of(self.cells, self.configuration.passes, self._stacking.stacks)
         known = self.arrangement.onchip
         if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
             return False

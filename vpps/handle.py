@@ -393,7 +393,7 @@ class Handle:
         if self._tuner is not None and not self._tuner.done:
             self._tuner.batch(len(graph))
             if self._tuner.done:
-                keep(self.model, graph, self._engine.machine, self._tuner.progress)
+                keep(self.model, self._engine.cells, len(graph), self._engine.machine, self._tuner.progress)
         return self._losses.latest
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:

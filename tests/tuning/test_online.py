@@ -13,6 +13,7 @@ import pytest
 
 import vpps
 from tests.test_accumulate import new
+from vpps.kernel.render import VARIANTS
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
 
@@ -243,6 +244,12 @@ def train(target: str = "cpu", batches: int = 120, **options: Any) -> Trained:
 
 
 class TestTraining:
+    @pytest.fixture(autouse=True)
+    def _one_tile(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Besides the usual one: each takes ten seconds to compile."""
+        for isa, tiles in VARIANTS.items():
+            monkeypatch.setitem(VARIANTS, isa, tiles[:1])
+
     @pytest.mark.cpu
     def test_is_the_same_to_the_bit(self) -> None:
         plain = train(vps=1)

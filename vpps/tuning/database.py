@@ -112,14 +112,18 @@ def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tune
     return database.lookup(key_for(model, graph.blocks, device_name(machine), train), len(graph))
 
 
-def keep(model: Model, graph: Graph, machine: Machine, progress: Progress) -> None:
-    """Store what tuning in training has found for graphs like this one, unless VPPS_TUNING says not to."""
+def keep(model: Model, cells: Iterable[TracedCell], vertices: int, machine: Machine, progress: Progress) -> None:
+    """Store what tuning in training has found, unless VPPS_TUNING says not to.
+
+    Args:
+        cells: of all graphs that were trained.
+        vertices: of a typical graph.
+    """
     if not is_switched_on() or not progress.seconds:
         return
-    seconds = progress.seconds * len(graph)
-    tuned = Tuned(progress.best, seconds, progress.ratio, len(graph), now(), AUTOTUNE)
+    tuned = Tuned(progress.best, progress.seconds * vertices, progress.ratio, vertices, now(), AUTOTUNE)
     try:
-        TuningDatabase().store(key_for(model, graph.blocks, device_name(machine), train=True), tuned)
+        TuningDatabase().store(key_for(model, cells, device_name(machine), train=True), tuned)
     except CompileError as error:  # training goes on
         _log.warning("what tuning has found is not kept: %s", error)
 
