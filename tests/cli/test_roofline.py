@@ -52,6 +52,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     (tmp_path / "roofline_network.py").write_text(NETWORK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "machine_peaks", lambda *_: MACHINE)
+    monkeypatch.setattr(module, "BUSY", float("inf"))
 
     def call(name: str = "roofline_network:build", sizes: tuple[int, ...] = (1, 4), **options: Any) -> Result:
         code = 0
@@ -85,6 +86,14 @@ class TestTable:
         assert "x the floor" in (tmp_path / "table.txt").read_text()
 
 
+class TestBusyMachine:
+    def test_is_told(self, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "BUSY", -1.0)
+        code, _, err = run(sizes=(1,), batches=1, passes=1)
+        assert code == 0
+        assert "others take part of the time" in err
+
+
 class TestJson:
     def test_tells_what_the_table_does_and_more(self, run: Callable[..., Result]) -> None:
         code, out, _ = run(sizes=(4,), batches=2, passes=2, as_json=True, schedule="paper")
@@ -110,6 +119,25 @@ class TestJson:
         assert {"layer", ""} <= point["by_cell"].keys()
 
 
+class TestDevice:
+    def test_gives_floors_and_measures_nothing(self, run: Callable[..., Result]) -> None:
+        code, out, err = run(sizes=(4,), batches=1, device="H200", as_json=True)
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        assert found["machine"]["name"] == "H200"
+        assert "data sheet" in found["machine"]["source"]
+        (point,) = found["points"]
+        assert (point["seconds"], point["ratio"], point["step"], point["passes"]) == (None, None, None, 0)
+        assert point["floor"]["total"] > point["floor"]["barriers"] > 0
+
+    def test_has_no_measured_columns(self, run: Callable[..., Result]) -> None:
+        code, out, _ = run(sizes=(4,), batches=1, device="t4")
+        assert code == 0
+        assert "by its data sheet" in out
+        assert "not measured" in out
+        assert "x floor" not in out
+
+
 class TestPicture:
     def test_is_written(self, run: Callable[..., Result], tmp_path: Path) -> None:
         pytest.importorskip("matplotlib")
@@ -126,6 +154,8 @@ class TestRefused:
             ({"name": "no-such-task"}, "'no-such-task' is no task: expected one of"),
             ({"name": "roofline_network:empty"}, "roofline_network:empty gave no batches"),
             ({"target": "cuda"}, "--roofline --target cuda: times come from timelines, which only target cpu records"),
+            ({"device": "H300"}, "--device H300: expected one of T4, A100"),
+            ({"device": "T4", "vps": 3}, "--device T4 --vps 3: the device says what runs"),
             ({"vps": 0}, "--vps 0: expected 1 to 1024"),
             ({"schedule": "fast"}, "--schedule fast: expected one of vector, paper"),
             ({"sizes": (8, 0)}, "--batch-size 8 0: expected a positive number"),

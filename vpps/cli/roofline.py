@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,15 @@ from vpps.cli.workload import load_workload
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
 from vpps.plan.schedules import SCHEDULES
-from vpps.roofline.measure import BATCHES, PASSES, Point, measure_point
+from vpps.roofline.measure import BATCHES, PASSES, Point, estimated_point, measured_point
 from vpps.roofline.peaks import MIB, Peaks, machine_peaks
 from vpps.roofline.plot import check_plot, draw
+from vpps.roofline.sheets import device_named, sheet_peaks
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import MAX_VPS
 
 BATCH_SIZES = (1, 8, 64)
+BUSY = 0.75  # load of a core, from which on times are no good
 
 
 def roofline(
@@ -36,6 +39,7 @@ def roofline(
     batches: int = BATCHES,
     passes: int = PASSES,
     remeasure: bool = False,
+    device: str | None = None,
     plot: Path | None = None,
     as_json: bool = False,
     output: Path | None = None,
@@ -51,6 +55,7 @@ def roofline(
         schedule: how steps become instructions.
         batches, passes: that are measured for each point.
         remeasure: what the machine gives, though that is known from before.
+        device: name of a GPU: its floors by its data sheet, and nothing is measured.
         plot: where a picture goes (.svg, .png, .pdf).
         as_json: print JSON instead of tables.
         output: a file for that instead of standard output.
@@ -58,16 +63,22 @@ def roofline(
     Raises:
         VppsError: an argument is wrong, with a sentence that says which and what to do.
     """
-    _check(names, batch_sizes, target, vps, schedule, batches, passes)
+    _check(names, batch_sizes, target, vps, schedule, batches, passes, device)
     if plot is not None:
         check_plot(plot)
     if output is not None and not output.absolute().parent.is_dir():
         raise WorkloadError(f"--output {output}: there is no folder {output.parent}; make it first")
+    gpu = None if device is None else device_named(device)
     workloads = [load_workload(name, size, rest) for name in names for size in batch_sizes]
     n_vps = default_vps(usable_cores(), overlapped=True) if vps is None else vps
     with _progress() as progress:
-        peaks = machine_peaks(n_vps, tile_of_machine().isa, remeasure, lambda what: progress(f"machine: {what}"))
-        points = [measure_point(w, peaks, schedule, batches, passes, progress) for w in workloads]
+        if gpu is not None:
+            peaks = sheet_peaks(gpu)
+            points = [estimated_point(w, gpu, schedule, batches, progress) for w in workloads]
+        else:
+            peaks = machine_peaks(n_vps, tile_of_machine().isa, remeasure, lambda what: progress(f"machine: {what}"))
+            _warn_if_busy()
+            points = [measured_point(w, peaks, schedule, batches, passes, progress) for w in workloads]
     if plot is not None:
         draw(plot, points, peaks)
     _write(points, peaks, as_json, output)
@@ -75,15 +86,36 @@ def roofline(
         print(f"vpps-profile: wrote {plot}", file=sys.stderr)
 
 
+def _warn_if_busy() -> None:
+    """Say so where other programs will take part of the time."""
+    cores = usable_cores()
+    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > BUSY * cores:
+        print(
+            f"vpps-profile: this machine has a load of {load:.1f} on {cores} cores: others take part of the time",
+            file=sys.stderr,
+        )
+
+
 def _check(
-    names: Sequence[str], sizes: Sequence[int], target: str, vps: int | None, schedule: str, batches: int, passes: int
+    names: Sequence[str],
+    sizes: Sequence[int],
+    target: str,
+    vps: int | None,
+    schedule: str,
+    batches: int,
+    passes: int,
+    device: str | None,
 ) -> None:
     """Raise WorkloadError where an argument is wrong."""
     if not names:
         raise WorkloadError("--roofline needs a workload: a task of vpps-train, or module:function of your own")
-    if target not in ("auto", "cpu"):
+    if device is not None and (target not in ("auto", "cuda") or vps is not None):
+        given = f"--target {target}" if vps is None else f"--vps {vps}"
+        raise WorkloadError(f"--device {device} {given}: the device says what runs and on how many; leave {given} out")
+    if device is None and target not in ("auto", "cpu"):
         raise WorkloadError(
-            f"--roofline --target {target}: times come from timelines, which only target cpu records; use --target cpu"
+            f"--roofline --target {target}: times come from timelines, which only target cpu records; use "
+            "--target cpu, or --device NAME for the floors of a GPU by its data sheet"
         )
     if vps is not None and not 1 <= vps <= MAX_VPS:
         raise WorkloadError(f"--vps {vps}: expected 1 to {MAX_VPS}")
@@ -136,7 +168,7 @@ def _tables(console: Console, points: Sequence[Point], peaks: Peaks) -> None:
         title = " ".join(filter(None, (point.workload, point.settings)))
         console.print(
             f"{title}, batch size {point.batch_size}, schedule {point.schedule}: averages of {point.batches} launches"
-            + (f", medians of {point.passes} passes" if point.passes else "")
+            + (f", medians of {point.passes} passes" if point.passes else ", not measured")
         )
         console.print(_floors(point))
         console.print(_phases(point))
@@ -182,32 +214,27 @@ def _phases(point: Point) -> Table:
     """Phase by phase."""
     table = Table(box=None, pad_edge=False)
     table.add_column("phase")
-    for column in ("MFLOP", "MB", "FLOP/byte", "floor us", "bound", "measured us", "x floor", "GFLOP/s", "GB/s"):
+    measured = point.seconds is not None
+    times = ("measured us", "x floor", "GFLOP/s", "GB/s") if measured else ()
+    for column in ("MFLOP", "MB", "FLOP/byte", "floor us", "bound", *times):
         table.add_column(column, justify="right")
     for phase in point.phases:
-        rates = phase.as_json()
-        table.add_row(
-            phase.name,
-            f"{phase.amount.flops / 1e6:.2f}",
-            f"{phase.amount.bytes / 1e6:.2f}",
-            f"{phase.intensity:.2f}",
-            _us(phase.floor.seconds),
-            phase.floor.bound,
-            _us(phase.seconds),
-            _number(phase.ratio, 2),
-            _number(rates["gflops_per_second"], 1),
-            _number(rates["gbytes_per_second"], 1),
-        )
-    waiting = None
-    if point.waiting is not None and point.floor_barriers:
-        waiting = point.waiting / point.floor_barriers
-    table.add_row("waiting", "", "", "", _us(point.floor_barriers), "", _us(point.waiting), _number(waiting, 2), "", "")
+        amounts = f"{phase.amount.flops / 1e6:.2f}", f"{phase.amount.bytes / 1e6:.2f}", f"{phase.intensity:.2f}"
+        floor = _us(phase.floor.seconds), phase.floor.bound
+        found: tuple[str, ...] = ()
+        if phase.seconds:
+            rates = (phase.amount.flops, phase.amount.bytes)
+            found = _us(phase.seconds), f"{phase.ratio:.2f}", *(f"{n / phase.seconds / 1e9:.1f}" for n in rates)
+        table.add_row(phase.name, *amounts, *floor, *found)
+    waited: tuple[str, ...] = ()
+    if point.waiting is not None:
+        ratio = f"{point.waiting / point.floor_barriers:.2f}" if point.floor_barriers else ""
+        waited = _us(point.waiting), ratio
+    table.add_row("waiting", "", "", "", _us(point.floor_barriers), "", *waited)
     return table
 
 
 def _us(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e6:.0f}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+    if seconds is None:
+        return ""
+    return f"{seconds * 1e6:.0f}" if seconds >= 1e-4 else f"{seconds * 1e6:.1f}"

@@ -12,8 +12,10 @@ from vpps.errors import WorkloadError
 from vpps.handle import Handle
 from vpps.inspection.timeline import WAITING, Timeline
 from vpps.kernel.host_compiler import tile_of_machine
+from vpps.plan.onchip import Device
 from vpps.roofline.floors import Floor, PhaseFloor, floor_of
 from vpps.roofline.peaks import Peaks
+from vpps.roofline.sheets import device_plans, sheet_peaks
 from vpps.roofline.work import PHASES, Amount, Work, work_of
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ class Times:
         self.phases = {name: sum(float(p[name].mean()) for p in parts) / n for name in (*PHASES, WAITING)}
 
 
-def measure_point(
+def measured_point(
     workload: Workload,
     peaks: Peaks,
     schedule: str = "vector",
@@ -238,6 +240,29 @@ def measure_point(
             if k:
                 steps.append((time.perf_counter() - start) / len(items))
     return point_of(workload, schedule, works, [floor_of(work, peaks) for work in works], times, steps)
+
+
+def estimated_point(
+    workload: Workload,
+    device: Device,
+    schedule: str = "vector",
+    batches: int = BATCHES,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Point:
+    """Plan the first batches of a workload for a GPU and give their floor by its data sheet; nothing runs.
+
+    Raises:
+        WorkloadError: there are no batches.
+        CapacityError: what the model needs does not fit.
+    """
+    progress(f"batch size {workload.batch_size}: planning for {device.name}")
+    plans = device_plans(workload.model, workload.first(batches), device, workload.optimizer, schedule)
+    works = []
+    for k, plan in enumerate(plans):
+        progress(f"batch size {workload.batch_size}: counting batch {k + 1} of {len(plans)}")
+        works.append(work_of(plan, panel=1))
+    peaks = sheet_peaks(device)
+    return point_of(workload, schedule, works, [floor_of(work, peaks) for work in works])
 
 
 def point_of(

@@ -44,10 +44,17 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
         figure = Figure(figsize=(11, 4.8), layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _roofs(left, points, peaks)
+        names_of_roofs = _roofs(left, points, peaks)
         _bars(right, points)
         names = ", ".join(dict.fromkeys(_named(p) for p in points))
-        figure.suptitle(f"{names} on {peaks.name}, {peaks.n_vps} virtual processors ({peaks.isa})", fontsize=10)
+        estimated = f", {peaks.source}" if points[0].seconds is None else ""
+        title = f"{names} on {peaks.name}, {peaks.n_vps} virtual processors ({peaks.isa}){estimated}"
+        figure.suptitle(title, fontsize=10)
+        figure.draw_without_rendering()  # how steep lines are follows from the layout
+        for text in names_of_roofs:
+            x, y = text.get_position()
+            (x0, y0), (x1, y1) = left.transData.transform([(x, y), (10 * x, 10 * y)])
+            text.set(rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor")
         try:
             metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
             figure.savefig(path, metadata=metadata, dpi=150)
@@ -59,25 +66,23 @@ def _named(point: Point) -> str:
     return " ".join(filter(None, (point.workload, point.settings)))
 
 
-def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> None:
-    """The machine's roofs, and every phase under them."""
+def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> list[Any]:
+    """The machine's roofs, and every phase under them; returns the names of those that rise, to be turned."""
     import numpy as np
 
     shown = [(p, phase) for p in points for phase in p.phases if phase.amount.flops]
     intensities = [phase.intensity for _, phase in shown] + [p.intensity for p in points]
     roofs = _memory_roofs(points, peaks)
-    low = min(*intensities, peaks.flops / roofs[-1][1]) / 2.5
+    low = min(*intensities, peaks.flops / roofs[-1][1]) / 4
     high = max(*intensities, peaks.flops / roofs[0][1]) * 4
     x = np.geomspace(low, high, 200)
+    along_line: list[Any] = []
     for k, (name, rate) in enumerate(roofs):
         ridge = peaks.flops / rate
         along = x[x <= ridge]
         axes.plot([*along, ridge], [*(along * rate / 1e9), peaks.flops / 1e9], color=_INK, lw=1, alpha=1 - 0.28 * k)
-        slope = math.degrees(math.atan(rate / 1e9))  # in data; the axes turn it along the line
-        axes.text(
-            low * 1.1, low * 1.16 * rate / 1e9, f"{name}, {_short(rate / 1e9)} GB/s", color=_INK, fontsize=7.5,
-            rotation=slope, rotation_mode="anchor", transform_rotates_text=True,
-        )  # fmt: skip
+        label = f"{name}, {_short(rate / 1e9)} GB/s"
+        along_line.append(axes.text(low * 1.1, low * 1.2 * rate / 1e9, label, color=_INK, fontsize=7.5))
     axes.plot([peaks.flops / roofs[-1][1], high], [peaks.flops / 1e9] * 2, color=_INK, lw=1.4)
     axes.annotate(
         f"fused multiply-adds, {_short(peaks.flops / 1e9)} GFLOP/s", (high, peaks.flops / 1e9), xytext=(-2, 4),
@@ -98,10 +103,15 @@ def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> None:
         whole = point.amount.flops / (point.seconds or point.floor) / 1e9
         axes.plot(point.intensity, whole, marker, color=_INK, mfc="white", mew=1.5, ms=8, zorder=4)
     axes.set(xscale="log", yscale="log", xlim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom / 3, top)  # room for the legend
     axes.set(xlabel="operations per byte that instructions ask for (FLOP/byte)", ylabel="GFLOP/s")
     axes.grid(True, which="major", lw=0.4, color="#E2E2E2")
     axes.set_axisbelow(True)
     _legend(axes, points)
+    return along_line
 
 
 def _memory_roofs(points: Sequence[Point], peaks: Peaks) -> list[tuple[str, float]]:

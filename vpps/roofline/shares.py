@@ -8,11 +8,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from vpps.script.disassemble import Decoded
 from vpps.script.instructions import Flag
-from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
+from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_blocks
 
 _DIVISION = Flag.ROWS | Flag.ALONE | Flag.TURNS | Flag.OWNED
 
@@ -23,45 +21,48 @@ class Slice(NamedTuple):
     Attributes:
         first, rows: the rows from `first` on.
         units: of each row.
-        runs: spans of units (from, to) that are computed one after the other, one for each part of a row.
+        panels: of packed rows that the units lie in; those of each part of a row are computed for themselves.
     """
 
     first: int
     rows: int
     units: int
-    runs: tuple[tuple[int, int], ...]
+    panels: int
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         return not (self.rows and self.units)
 
-    def panels(self, panel: int, columns: int = 1) -> int:
-        """Panels of packed rows that the runs touch, each run for itself; a row has `columns` units."""
-        return sum((to - 1) // columns // panel - from_ // columns // panel + 1 for from_, to in self.runs)
-
 
 @lru_cache(maxsize=65536)
-def _slice(n: int, width: int, parts: int, flags: Flag, panel: int, index: int, count: int) -> Slice:
+def _slice(n: int, width: int, parts: int, flags: Flag, columns: int, panel: int, index: int, count: int) -> Slice:
+    def panels(first: int, stop: int) -> int:
+        return (stop - 1) // columns // panel - first // columns // panel + 1
+
     if flags & Flag.ALONE:
-        return Slice(0, n, width, ((0, width),))
+        return Slice(0, n, width, panels(0, width))
     if flags & Flag.ROWS:
         first, stop = share(n, index, count)
-        return Slice(first, stop - first, width, ((0, width),))
+        return Slice(first, stop - first, width, panels(0, width))
     if flags & Flag.TURNS:
-        return Slice(0, n, int((turn_owners(width, parts, count) == index).sum()), ())
-    owner = unit_owners(width, parts, panel, count)[: width // max(parts, 1)]
-    mine = np.flatnonzero(owner == index)
-    if not len(mine):
-        return Slice(0, n, 0, ())
-    first, stop, part = int(mine[0]), int(mine[-1]) + 1, len(owner)
-    runs = tuple((k * part + first, k * part + stop) for k in range(max(parts, 1)))
-    return Slice(0, n, len(mine) * max(parts, 1), runs)
+        units = int((turn_owners(width, parts, count) == index).sum())
+        return Slice(0, n, units, units)
+    parts = max(parts, 1)
+    part = width // parts
+    first, stop = (k * panel for k in share(unit_blocks(width, parts, panel), index, count))
+    stop = min(stop, part)
+    if first >= stop:
+        return Slice(0, n, 0, 0)
+    of_parts = (panels(k * part + first, k * part + stop) for k in range(parts))
+    return Slice(0, n, (stop - first) * parts, sum(of_parts))
 
 
 def slice_of(d: Decoded, panel: int, index: int, count: int) -> Slice:
     """The slice of virtual processor `index` of `count` that divide the instruction."""
-    return _slice(d.n, d.width, d.parts, d.flags & _DIVISION, panel, index, count)
+    columns = d.fields["columns"] if d.instruction.form == "PackedMatmul" else 1  # floats of a result's row
+    assert isinstance(columns, int)
+    return _slice(d.n, d.width, d.parts, d.flags & _DIVISION, columns, panel, index, count)
 
 
 class Tiles(NamedTuple):
@@ -79,8 +80,7 @@ class Tiles(NamedTuple):
 @lru_cache(maxsize=4096)
 def _tiles(rows: int, columns: int, parts: int, flags: Flag, panel: int, index: int, count: int) -> Tiles:
     if flags & Flag.OWNED:  # whole rows, as the chip holds them
-        owners = turn_owners(rows, parts, count) if flags & Flag.TURNS else unit_owners(rows, parts, panel, count)
-        mine = int((owners == index).sum())
+        mine = _slice(0, rows, parts, flags & ~(Flag.ROWS | Flag.ALONE), 1, panel, index, count).units
         return Tiles(mine * columns, mine * columns)
     across = -(-columns // TILE_COLUMNS)
     padded = valid = 0

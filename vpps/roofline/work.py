@@ -10,6 +10,7 @@ The count of weights is that of the kernel itself (`vpps.inspection.timeline`), 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -23,7 +24,7 @@ from vpps.optim import OPTIMIZERS
 from vpps.plan.build import Plan
 from vpps.plan.writer import Phase
 from vpps.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
-from vpps.roofline.shares import Slice, slice_of, tiles_of
+from vpps.roofline.shares import Slice, Tiles, slice_of, tiles_of
 from vpps.script.disassemble import Decoded, Operand, entry_points, instructions
 from vpps.script.instructions import Flag, Kind, Role
 from vpps.script.products import entered_at
@@ -73,6 +74,10 @@ class Amount:
         """Add what others do."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    def times(self, n: int) -> Amount:
+        """So much of all."""
+        return Amount(*(getattr(self, f.name) * n for f in fields(self)))
 
     def divided(self, n: int) -> Amount:
         """The n-th part, in whole numbers."""
@@ -169,7 +174,7 @@ class _Counter:
         self.matrices = np.zeros(plan.pool_floats, np.uint8)
         self.rows = np.zeros(plan.pool_floats, np.uint8)
         self.phase = 0
-        self.marked: set[tuple[int, ...]] = set()  # spans that were marked: products name the same ones many times
+        self.marked: set[tuple[Any, ...]] = set()  # instructions and spans: many are there again and again
 
     def count(self) -> Work:
         """All launches."""
@@ -219,7 +224,10 @@ class _Counter:
             amount.instructions += len(vps)
             amount.script += FLOAT * d.words * len(vps)
             self._divided(d, vps, amount)
-            self._mark(d)
+            words = (self.phase, self.script[d.position : d.position + d.words].tobytes())
+            if words not in self.marked:  # streams of their own have equal instructions
+                self.marked.add(words)
+                self._mark(d)
         return waits
 
     def _placed(self, entry: int) -> Iterator[tuple[Decoded, str, str]]:
@@ -237,21 +245,23 @@ class _Counter:
     # ---- what instructions do
 
     def _divided(self, d: Decoded, vps: list[int], amount: Amount) -> None:
-        """Add up what the virtual processors do that execute an instruction."""
+        """Add up what the virtual processors do that execute an instruction; those with equal shares do the same."""
         of_group = self.n_vps // self.groups
-        for p in vps:
-            index, count = (p, self.n_vps) if d.flags & Flag.ALL else (p % of_group, of_group)
-            match d.instruction.slices.name:
-                case "UNITS":
-                    self._sliced(d, slice_of(d, self.panel, index, count), amount)
-                case "TILES":
-                    self._tiled(d, index, count, amount)
-                case _ if d.instruction.name == "clip":
-                    amount.flops += d.n
-                    amount.activations += FLOAT * d.n
+        index = ((p, self.n_vps) if d.flags & Flag.ALL else (p % of_group, of_group) for p in vps)
+        match d.instruction.slices.name:
+            case "UNITS":
+                shares = Counter(slice_of(d, self.panel, *among) for among in index)
+                for mine, times in shares.items():
+                    self._sliced(d, mine, times, amount)
+            case "TILES":
+                columns = _word(d, "inner" if d.instruction.form == "PackedMatmulGradient" else "columns")
+                for tiles, times in Counter(tiles_of(d, columns, self.panel, *among) for among in index).items():
+                    self._tiled(d, columns, tiles, times, amount)
+            case _ if d.instruction.name == "clip":
+                amount.add(Amount(flops=d.n, activations=FLOAT * d.n).times(len(vps)))
 
-    def _sliced(self, d: Decoded, mine: Slice, amount: Amount) -> None:
-        form = d.instruction.form
+    def _sliced(self, d: Decoded, mine: Slice, times: int, total: Amount) -> None:
+        form, amount = d.instruction.form, Amount()
         if mine.is_empty:
             return
         elements = self._listed(d, "elements", mine) if "elements" in d.fields else 0
@@ -274,22 +284,20 @@ class _Counter:
                 amount.activations += FLOAT * rows * units * (1 + twice)
             amount.script += FLOAT * rows * operand.indexed
         self._special(d, mine, amount)
+        total.add(amount.times(times))
 
     def _special(self, d: Decoded, mine: Slice, amount: Amount) -> None:
         """Accesses that fields other than operands stand for."""
         form = d.instruction.form
-        if form == "Matvec" and not d.fields["matrix"]:
+        if form == "Matvec" and not _on_chip(d):
             # Of many vectors, blocks that stay in the cache pass all panels, one block after the other.
             at_once = max(BLOCK_FLOATS // _word(d, "columns"), 4 * self.vectors)
-            amount.weights += (
-                FLOAT * -(-mine.rows // at_once) * mine.panels(self.panel) * self.panel * _word(d, "columns")
-            )
+            blocks = -(-mine.rows // at_once)
+            amount.weights += FLOAT * blocks * mine.panels * self.panel * _word(d, "columns")
         elif form == "PackedMatmul":
-            panels = mine.panels(self.panel, _word(d, "columns"))
-            amount.weights += FLOAT * panels * self.panel * _word(d, "inner")
-        elif form == "MatvecTransposed" or form == "Load":
-            if form == "Load":
-                amount.weights += FLOAT * mine.units * _word(d, "columns")
+            amount.weights += FLOAT * mine.panels * self.panel * _word(d, "inner")
+        elif form == "Load":
+            amount.weights += FLOAT * mine.units * _word(d, "columns")
         elif form == "GatherSum":
             self._summed(d, _word(d, "offsets"), bool(d.flags & Flag.MEAN), mine, amount)
         elif form == "Tail":
@@ -321,10 +329,8 @@ class _Counter:
         at = _word(d, name) + mine.first
         return int(self.script[at + mine.rows]) - int(self.script[at])
 
-    def _tiled(self, d: Decoded, index: int, count: int, amount: Amount) -> None:
-        form = d.instruction.form
-        columns = _word(d, "inner" if form == "PackedMatmulGradient" else "columns")
-        mine = tiles_of(d, columns, self.panel, index, count)
+    def _tiled(self, d: Decoded, columns: int, mine: Tiles, times: int, total: Amount) -> None:
+        form, amount = d.instruction.form, Amount()
         if not mine.padded:
             return
         amount.flops += instruction_flops(d, 1, mine.valid, self.tails)
@@ -337,7 +343,7 @@ class _Counter:
             # All passes but the first read what there is, unless the gradient is added to; the last one of an
             # outer product with a step writes none.
             touches = 2 * passes - (not adds) - (form == "OuterUpdate")
-            if not (form == "Outer" and d.fields["matrix"]):  # on the chip otherwise
+            if not _on_chip(d):
                 amount.gradients += FLOAT * touches * mine.padded
             amount.activations += self._outer_rows(d, columns, mine.padded)
         if form in ("KeptGradient", "SquaresMatrix"):
@@ -346,11 +352,14 @@ class _Counter:
             amount.activations += FLOAT * (mine.valid // TILE_COLUMNS)
         if form in ("UpdateMatrix", "OuterUpdate"):
             self._stepped(d, mine.padded, mine.valid, amount)
+        total.add(amount.times(times))
 
     def _outer_rows(self, d: Decoded, columns: int, area: int) -> int:
         """Bytes of the vectors that an outer product reads for its tiles: a panel of rows of dy and the columns of x
         for a tile each."""
         of_matrix = _word(d, "columns") if d.instruction.form == "PackedMatmulGradient" else 1
+        if self.panel == 1:  # a thread block has all columns of its rows
+            return FLOAT * d.n * of_matrix * (columns + -(-area // columns))
         tiles = area / (self.panel * min(TILE_COLUMNS, columns))
         return round(FLOAT * d.n * of_matrix * tiles * (self.panel + min(TILE_COLUMNS, columns)))
 
@@ -359,7 +368,7 @@ class _Counter:
         form, rule = d.instruction.form, d.instruction.name.rpartition(".")[2]
         has_gradient = not d.flags & Flag.NO_GRADIENT
         has_average = bool(d.fields["average"])
-        reads_gradient = has_gradient and form != "OuterUpdate"
+        reads_gradient = has_gradient and form != "OuterUpdate" and not _on_chip(d)
         amount.flops += (valid or padded) * step_flops(d.instruction.name, has_gradient, has_average)
         amount.updates += FLOAT * (padded * (2 + reads_gradient + 2 * _MOMENTS[rule]) + valid)
 
@@ -407,10 +416,10 @@ class _Counter:
     def _mark_parameters(self, d: Decoded, read: int, written: int) -> None:
         form = d.instruction.form
         packed = self._packed(d)
-        if form in ("Matvec", "PackedMatmul", "Load") and not (form == "Matvec" and d.fields["matrix"]):
+        if form in ("Matvec", "PackedMatmul", "Load") and not (form == "Matvec" and _on_chip(d)):
             self._span(_word(d, "weights"), packed, read, matrix=True)
         elif form in ("Outer", "PackedMatmulGradient", "SquaresMatrix", "KeptGradient"):
-            if not (form == "Outer" and d.fields["matrix"]):
+            if not _on_chip(d) or form == "KeptGradient":
                 reads = form == "SquaresMatrix" or bool(d.flags & Flag.ACCUMULATE)
                 writes = 0 if form == "SquaresMatrix" else written
                 self._span(_word(d, "gradient"), packed, writes | (read if reads else 0))
@@ -441,7 +450,7 @@ class _Counter:
         floats = d.width if form == "UpdateVector" else packed
         for start in kept:
             self._span(start, floats, read | written)
-        if form != "OuterUpdate" and not d.flags & Flag.NO_GRADIENT:
+        if form != "OuterUpdate" and not d.flags & Flag.NO_GRADIENT and not _on_chip(d):
             self._span(_word(d, "gradient"), floats, read)
         if "transposed" in d.fields and _word(d, "transposed"):
             rows = -(-_word(d, "columns") // self.panel) * self.panel
@@ -489,6 +498,11 @@ def _operands(d: Decoded) -> Iterator[tuple[Operand, int, Role, bool]]:
             for operand, use in _pairs(d, f.name):
                 if use in (Use.READ, Use.WRITE):
                     yield operand, d.width, Role.WRITE if use == Use.WRITE else Role.READ, False
+
+
+def _on_chip(d: Decoded) -> bool:
+    """Whether the chip holds the matrix that an instruction names; its gradient is there, too."""
+    return bool(d.fields.get("matrix"))
 
 
 def _pairs(d: Decoded, name: str) -> list[tuple[Operand, int]]:
