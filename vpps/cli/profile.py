@@ -72,7 +72,7 @@ Arch = Annotated[
     typer.Option(metavar="sm_XX", show_default="sm_90", help="With --dry-run: what to compile for; may be repeated."),
 ]
 BatchCount = Annotated[int | None, typer.Option("--batches", min=1, show_default="8", help="Batches timed per turn.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Turns of every candidate.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns of every candidate; passes over the batches of --roofline.")]
 Candidates = Annotated[
     int | None, typer.Option(min=1, show_default="all", help="Try the first N candidates only, the default included.")
 ]
@@ -85,6 +85,17 @@ Roofline = Annotated[
 ]
 Plot = Annotated[Path | None, typer.Option(dir_okay=False, help="With --roofline: draw it (.svg, .png, .pdf).")]
 Remeasure = Annotated[bool, typer.Option("--remeasure", help="With --roofline: measure again what the machine gives.")]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="NAME", show_default=False,
+        help="With --roofline: a GPU (H200, T4, ...) by its data sheet instead of this machine; nothing is measured.",
+    ),
+]  # fmt: skip
+Schedule = Annotated[
+    str | None,
+    typer.Option("--schedule", metavar="NAME", show_default="vector", help="With --roofline: vector or paper."),
+]
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,7 @@ class _Request:
         f"{PROGRAM} tree-lstm --target cuda --axes blocks,gradients",
         f"{PROGRAM} tree-lstm --dry-run --arch sm_75 --arch sm_90",
         f"{PROGRAM} tree-lstm --roofline --plot roofline.svg",
+        f"{PROGRAM} tree-lstm --roofline --device H200 --batch-size 8 --batch-size 64",
     ),
 )
 def profile(
@@ -151,6 +163,8 @@ def profile(
     roofline: Roofline = False,
     plot: Plot = None,
     remeasure: Remeasure = False,
+    device: DeviceName = None,
+    schedule: Schedule = None,
     as_json: AsJson = False,
     output: Output = None,
 ) -> None:
@@ -167,13 +181,14 @@ def profile(
             from vpps.cli.roofline import roofline as draw_roofline
 
             _refuse("means nothing with --roofline", dry_run=dry_run, inference=inference, arch=arch, axes=axes)
-            given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches}
+            given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
-                [workload], rest=context.args, target=target.value, vps=vps, plot=plot, remeasure=remeasure,
-                as_json=as_json, output=output, **{name: value for name, value in given.items() if value},
+                [workload], rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
+                device=device, plot=plot, as_json=as_json, output=output,
+                **{name: value for name, value in given.items() if value},
             )  # fmt: skip
             return
-        _refuse("belongs to --roofline", plot=plot, remeasure=remeasure)
+        _refuse("belongs to --roofline", plot=plot, remeasure=remeasure, device=device, schedule=schedule)
         if len(batch_size or ()) > 1:
             raise HandleError(f"--batch-size: one at a time is tuned; call {PROGRAM} once for each")
         if arch and not dry_run:

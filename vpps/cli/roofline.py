@@ -114,14 +114,14 @@ def _check(
         raise WorkloadError(f"--device {device} {given}: the device says what runs and on how many; leave {given} out")
     if device is None and target not in ("auto", "cpu"):
         raise WorkloadError(
-            f"--roofline --target {target}: times come from timelines, which only target cpu records; use "
-            "--target cpu, or --device NAME for the floors of a GPU by its data sheet"
+            f"--roofline --target {target}: what a machine gives is measured for target cpu only; use --target cpu, or "
+            "--device NAME for the floors of a GPU by its data sheet"
         )
     if vps is not None and not 1 <= vps <= MAX_VPS:
         raise WorkloadError(f"--vps {vps}: expected 1 to {MAX_VPS}")
     if schedule not in SCHEDULES:
         raise WorkloadError(f"--schedule {schedule}: expected one of {', '.join(SCHEDULES)}")
-    for name, values in (("batch-size", sizes), ("batches", [batches]), ("passes", [passes])):
+    for name, values in (("batch-size", sizes), ("batches", [batches]), ("rounds", [passes])):
         if not values or min(values) < 1:
             raise WorkloadError(f"--{name} {' '.join(map(str, values))}: expected a positive number")
 

@@ -213,14 +213,14 @@ def measured_point(
     if batches < 1 or passes < 1:
         raise WorkloadError(f"{batches} batches, {passes} passes: expected positive numbers")
     items = workload.first(batches)
-    panel = tile_of_machine().panel
     options: dict[str, Any] = {"target": "cpu", "vps": peaks.n_vps, "schedule": schedule}
     progress(f"batch size {workload.batch_size}: counting")
     with Handle(workload.model, workload.optimizer, timeline=True, **options) as handle:
+        tile = tile_of_machine(handle.inspect(*items[0]).tile_name)  # the tuning database may name another one
         works = []
         for graph, loss in items:
             handle.fb(graph, loss)
-            works.append(work_of(handle.timeline().plan, panel))
+            works.append(work_of(handle.timeline().plan, tile.panel, tile.vectors))
         times = []
         for k in range(passes):
             progress(f"batch size {workload.batch_size}: launches, pass {k + 1} of {passes}")

@@ -47,7 +47,7 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
         names_of_roofs = _roofs(left, points, peaks)
         _bars(right, points)
         names = ", ".join(dict.fromkeys(_named(p) for p in points))
-        estimated = f", {peaks.source}" if points[0].seconds is None else ""
+        estimated = f", {peaks.source}" if peaks.source != "measured" else ""
         title = f"{names} on {peaks.name}, {peaks.n_vps} virtual processors ({peaks.isa}){estimated}"
         figure.suptitle(title, fontsize=10)
         figure.draw_without_rendering()  # how steep lines are follows from the layout
