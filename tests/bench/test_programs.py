@@ -48,6 +48,13 @@ def lines_of(program: str, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+def test_trace_cost_says_what_recording_takes_and_accounts_for() -> None:
+    lines = lines_of("trace_cost.py", "--rounds", "1", "--batch-sizes", "2", "--hidden", "16", "--vps", "2")
+    assert [line["case"].partition(",")[0] for line in lines] == ["step", "cpu time", "covered"]
+    assert lines[2]["intervals"] == pytest.approx(1, abs=1e-6)
+    assert 0 < lines[2]["value"] <= 1
+
+
 def test_breakdown_adds_up_to_the_step(trees_file: Path) -> None:
     lines = lines_of(
         "breakdown.py", "--trees", str(trees_file), "--batch-sizes", "1,5", "--hidden", "32", "--embedding", "32",
