@@ -13,8 +13,11 @@ import vpps
 from tests.inspection.models import NETS, chain, lists, tree
 from vpps.inspection import Inspection, inspect
 from vpps.inspection.plan_report import MOST_ROWS, LevelUse
+from vpps.plan.onchip import DEVICES
 from vpps.plan.passes import Passes
 from vpps.plan.writer import Phase
+from vpps.runtime import driver
+from vpps.runtime.driver import Properties
 from vpps.script.disassemble import disassemble
 from vpps.tuning.configuration import Configuration
 
@@ -177,3 +180,19 @@ class TestErrors:
             inspect("tree", lists()[1])  # type: ignore[arg-type]
         with pytest.raises(vpps.HandleError, match=r"expected \(graph, loss\)"):
             inspect(chain()[0], "graph")  # type: ignore[arg-type]
+
+
+class TestGpu:
+    @pytest.fixture
+    def present(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = DEVICES["T4"]
+        gpu = Properties("T4", "sm_75", 13, known.shared_per_block, 13000, known.shared_per_sm, known.l2_bytes)
+        monkeypatch.setattr(driver, "usable_gpu", lambda: gpu)
+
+    def test_that_is_there_is_planned_for(self, present: None) -> None:
+        found = inspect(*tree(), "cuda")
+        assert (found.arch, found.plan.vps) == ("sm_75", 13)
+
+    def test_that_is_named_comes_first(self, present: None) -> None:
+        found = inspect(*tree(), "cuda", "sm_90")
+        assert (found.arch, found.plan.vps) == ("sm_90", 132)

@@ -204,7 +204,7 @@ def inspect(
         model: its parameters; the weights do not matter.
         example: a graph and its loss.
         target: "cpu", "simt" or "cuda".
-        arch, device, sms: of a GPU that need not be there, see `vpps.specialize`.
+        arch, device, sms: of a GPU that need not be there, see `vpps.specialize`; default: the one that is, if any.
         configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: as a handle's.
         train: False for inference alone.
         optimizer: default `SGD`.
@@ -228,6 +228,8 @@ def inspect(
         raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
     if compiled and chosen.tile is not None:
         raise HandleError(f"compiled=True with tile={chosen.tile!r}: kernels are made ahead with the usual tile only")
+    if target == "cuda" and arch is None and device is None:
+        device = _present_gpu()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
     update = Update(rule, 1, 1, clip_norm) if train else None
     kernel: Specialized | None = None
@@ -258,6 +260,13 @@ def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update
     if update is None:
         return planner.plan_forward(graph, [loss])
     return planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
+
+
+def _present_gpu() -> Device | None:
+    """The GPU of this machine that handles would use."""
+    from vpps.runtime.driver import usable_gpu, why_cuda_is_unusable
+
+    return None if why_cuda_is_unusable() else usable_gpu().device
 
 
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:

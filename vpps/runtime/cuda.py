@@ -348,8 +348,7 @@ class CudaMachine:
     @property
     def device(self) -> Device:
         """The GPU, for whoever decides what it holds."""
-        gpu = self._driver.gpu
-        return Device(gpu.name, int(gpu.arch[3:]), gpu.sms, gpu.shared_bytes, gpu.shared_per_sm, gpu.l2_bytes)
+        return self._driver.gpu.device
 
     @property
     def spec(self) -> KernelSpec | None:

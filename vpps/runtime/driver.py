@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
+from vpps.plan.onchip import Device
 
 # A call of the driver with its arguments. It returns what cuda-python does: a tuple that begins with the status.
 Call = Callable[[], Any]
@@ -128,6 +129,11 @@ class Properties(NamedTuple):
     cuda: int
     shared_per_sm: int
     l2_bytes: int
+
+    @property
+    def device(self) -> Device:
+        """The GPU, for whoever decides what it holds."""
+        return Device(self.name, int(self.arch[3:]), self.sms, self.shared_bytes, self.shared_per_sm, self.l2_bytes)
 
 
 def _properties(device: int, version: int) -> Properties:
