@@ -64,8 +64,6 @@ RECORDER = Variable(
 )
 TUNING = Variable("VPPS_TUNING", "1", "0: handles do not look into the tuning database (vpps-profile fills it)")
 CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, clang++, the ziglang package's")
-
-
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
 
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))

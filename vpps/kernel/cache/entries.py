@@ -18,8 +18,8 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -267,20 +267,15 @@ class Usage:
 def usage(folder: Path) -> Usage | None:
     """What a folder takes; None if it is gone."""
     try:
-        used = folder.stat().st_mtime
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            return Usage(folder, status.st_size, status.st_mtime)
         with os.scandir(folder) as files:
             states = {file.name: file.stat(follow_symlinks=False) for file in files}
-    except NotADirectoryError:
-        return Usage(folder, folder.lstat().st_size, 0.0)
     except OSError:
         return None
     record = states.get(folder.name + RECORD)
-    return Usage(folder, sum(s.st_size for s in states.values()), used if record is None else record.st_mtime)
-
-
-def now() -> float:
-    """Seconds since 1970; of tests as well."""
-    return time.time()
+    return Usage(folder, sum(s.st_size for s in states.values()), (record or status).st_mtime)
 
 
 def _record_of(folder: Path) -> Path:

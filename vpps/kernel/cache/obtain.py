@@ -232,7 +232,7 @@ def _built(request: Request) -> tuple[dict[str, bytes], Record]:
             continue
         contents = {name: Contents.of(data) for name, data in files.items()}
         record = Record(
-            request.key, binary.name, request.label, entries.now(), round(seconds, 3), contents, dict(facts or {})
+            request.key, binary.name, request.label, time.time(), round(seconds, 3), contents, dict(facts or {})
         )
         return files, record
     raise CompileError(f"nothing can be compiled, as it can be written nowhere ({failure}); {places.ADVICE}")
