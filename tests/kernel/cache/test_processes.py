@@ -51,7 +51,7 @@ def start_building() -> subprocess.Popen[str]:
         def build(text, binary):
             binary.write_bytes(b"half of a bin")
             print("building", flush=True)
-            time.sleep(100)
+            time.sleep(1000)
 
         cached("key", ".so", "source", build)
         """

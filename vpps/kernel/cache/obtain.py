@@ -104,7 +104,7 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
     made_anew = False
     failure: Exception = CompileError("it goes as soon as it is there")
     for _ in range(_ATTEMPTS):
-        sound = _is_sound(binary, request.key)  # that is a look at its times where this process compared it before
+        sound = _is_sound(binary, request.key)  # no more than a look at its times, as it was compared when it was found
         if sound:
             try:
                 return load(binary)
@@ -197,7 +197,10 @@ def _alone(key: str) -> Iterator[None]:
 
 def _make(request: Request) -> Entry:
     """Build and store. Raises CompileError."""
+    what = ", ".join(filter(None, (request.label.kind, request.label.made_for)))
+    _log.info("compiling: %s", what)
     files, record = _built(request)
+    _log.info("compiled in %.1f s: %s", record.seconds, what)
     failure = "there is no temporary directory either"
     for place in places.usable():
         try:
