@@ -7,13 +7,8 @@ from tables import code, table
 from vpps import config
 
 
-def variables() -> list[config.Variable]:
-    """All of them, in the order of the file."""
-    return [value for value in vars(config).values() if isinstance(value, config.Variable)]
-
-
 def markdown() -> str:
     return table(
         ("variable", "default", "meaning"),
-        ((code(v.name), code(v.default), v.doc.replace("<", r"\<")) for v in variables()),
+        ((code(v.name), code(v.default), v.doc.replace("<", r"\<")) for v in config.VARIABLES),
     )

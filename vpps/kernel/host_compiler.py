@@ -222,4 +222,6 @@ def build_library(source: str, what: str, flags: Sequence[str], *depends_on: str
         for step in steps:
             run_compiler(command, step, what, text)
 
-    return cached(key, ".so", source, build, label=replace(label, compiler=version.partition("\n")[0]))
+    return cached(
+        key, ".so", source, build, label=replace(label, compiler="zig " * is_zig + version.partition("\n")[0])
+    )

@@ -63,6 +63,23 @@ class TestSmallDisk:
         assert read_binary(binary) == b"binary of source"
         assert binary.is_relative_to(temporary)
 
+    def test_that_became_read_only_still_serves_what_it_has(self, small_disk: Path, temporary: Path) -> None:
+        there = cached("there", ".so", "source", copy)
+        remount = ["mount", "-o", "remount,ro,size=160k", str(small_disk)]
+        if subprocess.run(remount, capture_output=True, check=False).returncode:
+            pytest.skip("the disk cannot be made read-only")
+        assert read_binary(cached("there", ".so", "source", refuse)) == b"binary of source"
+        assert cached("there", ".so", "source", refuse) == there
+        assert cached("new", ".so", "source", copy).is_relative_to(temporary)
+
+    def test_that_became_read_only_with_something_damaged(self, small_disk: Path, temporary: Path) -> None:
+        cached("key", ".so", "source", copy).write_bytes(b"binary of Source")
+        if subprocess.run(["mount", "-o", "remount,ro,size=160k", str(small_disk)], check=False).returncode:
+            pytest.skip("the disk cannot be made read-only")
+        binary = cached("key", ".so", "source", copy)
+        assert read_binary(binary) == b"binary of source"
+        assert binary.is_relative_to(temporary)
+
 
 def raising(code: int, folder: Path, real: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the operating system that fails for what is below a folder."""
