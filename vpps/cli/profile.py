@@ -229,19 +229,25 @@ def _target(target: TargetName, dry_run: bool) -> str:
 def _dry_run(request: _Request, archs: Sequence[str]) -> None:
     gpus = [gpu_for(request.target, None, name, None) for name in archs]
     found: dict[str, Any] = {}
-    tables: list[Table] = []
+    report: list[Table | str] = []
     for device, arch in gpus:
         with _progress() as told:
             rows, repeated, left_out = profiler.dry_run(
                 request.subject, device, arch if request.target == "cuda" else "", request.axes, request.candidates,
                 told,
             )  # fmt: skip
-        tables.append(compiled_table(rows, f"{request.what}: kernels for {arch} ({device.name})"))
-        _print(request, tables[-1], *left_out_notes(repeated, left_out), "")
+        said: list[Table | str] = [
+            f"{request.what}: kernels for {arch} ({device.name})",
+            compiled_table(rows, request.base),
+        ]
+        said += [*left_out_notes(repeated, left_out), ""]
+        _print(request, *said)
+        report += said
         found[arch] = {
-            "device": device.name, "candidates": compiled_json(rows), "repeated": repeated, "left_out": left_out
+            "device": device.name, "candidates": compiled_json(rows, request.base), "repeated": repeated,
+            "left_out": left_out,
         }  # fmt: skip
-    _write(request, tables, {"workload": request.described(), "archs": found})
+    _write(request, report, {"workload": request.described(), "archs": found})
 
 
 def _tune(request: _Request, plan: Plan, store: bool) -> None:
@@ -251,16 +257,18 @@ def _tune(request: _Request, plan: Plan, store: bool) -> None:
         outcome = profiler.tune(
             subject, workload.batches, plan, request.axes, device, arch, request.candidates, told
         )  # fmt: skip
-    table = measured_table(outcome, f"{request.what} on {machine_name}")
     if store:
         profiler.record(subject, outcome, workload.first(plan.batches), machine_name, PROGRAM)
     best = outcome.best
     default = best is outcome.rows[0]
     said = "nothing is clearly faster than the default" if default else f"{best.ratio:.2f}x the default"
     kept = "kept for handles of this model" if store else "not kept (--no-store)"
-    _print(request, table, *notes(outcome), f"best: {best.measured.configuration.describe()}, {said}; {kept}")
+    winner = best.measured.configuration.describe(request.base)
+    report: list[Table | str] = [f"{request.what} on {machine_name}", measured_table(outcome), *notes(outcome)]
+    report.append(f"best: {winner}, {said}; {kept}")
+    _print(request, *report)
     result = {"workload": request.described(), "device": machine_name, "stored": store}
-    _write(request, [table], result | measured_json(outcome))
+    _write(request, report, result | measured_json(outcome))
 
 
 def _machine(request: _Request) -> tuple[str, Device | None, str]:
@@ -283,15 +291,15 @@ def _print(request: _Request, *what: Table | str) -> None:
             console.print(item)
 
 
-def _write(request: _Request, tables: Sequence[Table], found: dict[str, Any]) -> None:
-    """What is asked for besides what was printed: JSON, or the tables in a file."""
+def _write(request: _Request, report: Sequence[Table | str], found: dict[str, Any]) -> None:
+    """What is asked for besides what was printed: JSON, or the same in a file."""
     if request.as_json:
         emit(json.dumps(found, indent=1) + "\n", request.output)
     elif request.output is not None:
         text = StringIO()
         console = Console(file=text, width=FILE_WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
-        for table in tables:
-            console.print(table)
+        for item in report:
+            console.print(item)
         emit(text.getvalue(), request.output)
 
 

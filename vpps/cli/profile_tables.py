@@ -11,6 +11,7 @@ from rich.table import Table
 from vpps.arrangement import Arrangement
 from vpps.kernel.resources import Resources
 from vpps.tuning.compiling import Compiled
+from vpps.tuning.configuration import Configuration
 from vpps.tuning.search import Outcome, Row
 
 WINNER = "->"
@@ -18,12 +19,13 @@ NOISY = 0.25
 """Share of the median that the middle half of times may span."""
 
 
-def measured_table(outcome: Outcome, title: str) -> Table:
+def measured_table(outcome: Outcome) -> Table:
     """Configurations by time, the fastest first, those that do not run last; the winner marked."""
     rows = sorted(outcome.rows, key=lambda row: row.measured.seconds)
+    base = outcome.rows[0].measured.configuration
     on_chip = any(_onchip(row) for row in rows)
     compiled = any(row.measured.resources for row in rows)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("configuration", overflow="fold")
     for heading in ("ms/batch", "quartiles", "x default"):
@@ -35,13 +37,13 @@ def measured_table(outcome: Outcome, title: str) -> Table:
     if on_chip:
         table.add_column("weights", overflow="fold")
     for row in rows:
-        table.add_row(*_measured_cells(row, row is outcome.best, compiled, on_chip))
+        table.add_row(*_measured_cells(row, base, row is outcome.best, compiled, on_chip))
     return table
 
 
-def _measured_cells(row: Row, wins: bool, compiled: bool, on_chip: bool) -> list[str]:
+def _measured_cells(row: Row, base: Configuration, wins: bool, compiled: bool, on_chip: bool) -> list[str]:
     m = row.measured
-    cells = [WINNER if wins else "", m.configuration.describe()]
+    cells = [WINNER if wins else "", m.configuration.describe(base)]
     if m.times is None:
         return [*cells, "-", "", "-", *[""] * (2 * compiled), "", *([m.reason] if on_chip else [])]
     cells += [f"{1e3 * m.seconds:.3f}", f"±{5e2 * m.spread:.3f}", f"{row.ratio:.2f}"]
@@ -52,11 +54,10 @@ def _measured_cells(row: Row, wins: bool, compiled: bool, on_chip: bool) -> list
 
 def notes(outcome: Outcome) -> list[str]:
     """Sentences below the table."""
-    found = []
+    found, default = [], outcome.rows[0].measured
     if not any(map(_onchip, outcome.rows)):  # else the table has the reasons
         failed = [row.measured for row in outcome.rows if row.measured.reason]
-        found = [f"{m.configuration.describe()}: {m.reason}" for m in failed]
-    default = outcome.rows[0].measured
+        found = [f"{m.configuration.describe(default.configuration)}: {m.reason}" for m in failed]
     if default.spread > NOISY * default.seconds:
         found.append(
             f"Times of one configuration vary by {default.spread / default.seconds:.0%}: batches differ, or other "
@@ -80,15 +81,15 @@ def left_out_notes(repeated: int, left_out: int) -> list[str]:
     return found
 
 
-def compiled_table(rows: Sequence[Compiled], title: str) -> Table:
+def compiled_table(rows: Sequence[Compiled], base: Configuration) -> Table:
     """What kernels take of an architecture."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("configuration", overflow="fold")
     for heading in ("registers", "spilled", "stack", "shared", "code", "seconds", "barriers"):
         table.add_column(heading, justify="right")
     table.add_column("weights", overflow="fold")
     for row in rows:
-        name = row.configuration.describe()
+        name = row.configuration.describe(base)
         if row.reason:
             table.add_row(name, *["-"] * 7, row.reason)
             continue
@@ -125,7 +126,7 @@ def measured_json(outcome: Outcome) -> dict[str, Any]:
         "candidates": [
             {
                 "configuration": row.measured.configuration.as_json(),
-                "description": row.measured.configuration.describe(),
+                "description": row.measured.configuration.describe(outcome.rows[0].measured.configuration),
                 "best": row is outcome.best,
                 **_times(row),
                 **_chip_json(row.measured.arrangement, row.measured.resources, row.measured.stepped_down),
@@ -136,12 +137,12 @@ def measured_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def compiled_json(rows: Iterable[Compiled]) -> list[dict[str, Any]]:
+def compiled_json(rows: Iterable[Compiled], base: Configuration) -> list[dict[str, Any]]:
     """All that the table says."""
     return [
         {
             "configuration": row.configuration.as_json(),
-            "description": row.configuration.describe(),
+            "description": row.configuration.describe(base),
             "barriers": None if row.reason else row.barriers,
             "shared_bytes": None if row.arrangement is None else row.arrangement.chip.shared_bytes,
             **_chip_json(row.arrangement, row.resources, row.stepped_down),

@@ -72,7 +72,7 @@ def load_workload(name: str, batch_size: int, rest: Sequence[str] = ()) -> Workl
 
     Raises:
         WorkloadError: there is no such thing, or it is none.
-        click.UsageError: `rest` has what is no setting of the task.
+        UsageError of Click, exit code 2: `rest` has what is no setting of the task.
         DataError: its data cannot be read.
     """
     if name in TASKS:
@@ -108,7 +108,7 @@ def _of_task(kind: type[Task[Any]], batch_size: int, rest: Sequence[str]) -> Wor
 
 
 def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
-    """Settings from arguments. Raises click.UsageError."""
+    """Settings from arguments. Raises the UsageError of Click."""
     found: dict[str, Any] = {}
 
     def command(**values: Any) -> None:

@@ -40,10 +40,10 @@ class Configuration:
         onchip, passes = ChipOptions(**kept.get("onchip", {})), Passes(**kept.get("passes", {}))
         return cls(**{**kept, "onchip": onchip, "passes": passes})
 
-    def describe(self) -> str:
-        """A short line: what differs from the default, such as "vps 2, rpw 3"."""
+    def describe(self, beside: Configuration | None = None) -> str:
+        """A short line: what differs from another one, or from the default, such as "vps 2, rpw 3"."""
         flat: dict[str, Any] = {}
-        for name, value in self.as_json().items():
+        for name, value in (self.as_json() if beside is None else _differences(self, beside)).items():
             flat.update(value if isinstance(value, dict) else {name: value})
         if "rpw" in flat:
             flat.pop("ownership", None)  # there is but one that has rows per warp
