@@ -18,7 +18,7 @@ from tests.runtime import fake_cuda
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.test_cpu import stop_next_launch
 from tests.runtime.test_cublas import FakeCublas
-from vpps.inspection.timeline import PHASES, Timeline
+from vpps.inspection.timeline import PHASES, PRODUCTS, Timeline
 from vpps.kernel.nvrtc import compile_cubin
 from vpps.kernel.render import TIMELINE_LINE, render_cuda
 from vpps.plan.onchip import ChipOptions
@@ -122,6 +122,10 @@ class TestRecords:
             assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
             assert (own["end"][:-1] <= own["start"][1:]).all()
             assert (own["end"][:-1] < own["start"][1:]).sum() == 1, "the products lie between"
+            idle = [i for i in timeline.idle() if i.vp == vp]
+            assert PRODUCTS in {i.why for i in idle}
+            covered = (own["end"] - own["start"]).sum() + sum(i.end - i.start for i in idle)
+            assert covered == timeline.end - timeline.start
         np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
         assert (seconds["update"] > 0).all()
 

@@ -17,7 +17,7 @@ from vpps.files import replacing
 from vpps.inspection.activity import Activity
 from vpps.inspection.critical import BARRIERS, critical_path
 from vpps.inspection.summary import Summary, group_of
-from vpps.inspection.timeline import NOT_BEGUN, Timeline
+from vpps.inspection.timeline import ENDED, Timeline
 
 KINDS = ("forward", "backward", "gradients", "update", "load", "waiting", "host")
 """Colours of bars, in the order of the page's own list."""
@@ -139,14 +139,14 @@ def _add_records(timeline: Timeline, zero: int, activities: _Activities, rows: l
     number = [activities.of(activity) for activity in timeline.activities]
     records, of = timeline.records, timeline.activity_of.tolist()
     idle = timeline.idle()
-    late = {i.vp: i for i in idle if i.why == NOT_BEGUN}
+    before = {(i.vp, i.end): i for i in idle if i.why != ENDED}  # an instruction begins there
     columns = (records[name].tolist() for name in ("vp", "start", "end", "bytes"))
     for k, (vp, start, end, n_bytes) in enumerate(zip(*columns, strict=True)):
-        if (before := late.pop(vp, None)) is not None:
-            what = activities.named(before.why, "waiting", "its first instruction comes later")
-            rows[1 + vp].add(before.start - zero, before.end - zero, what)
+        if (until := before.pop((vp, start), None)) is not None:
+            what = activities.named(until.why, "waiting", "its next instruction comes later")
+            rows[1 + vp].add(until.start - zero, until.end - zero, what)
         rows[1 + vp].add(start - zero, end - zero, number[of[k]], n_bytes)
-    for after in (i for i in idle if i.why != NOT_BEGUN):
+    for after in (i for i in idle if i.why == ENDED):
         what = activities.named(after.why, "waiting", "others are still at work")
         rows[1 + after.vp].add(after.start - zero, after.end - zero, what)
 
