@@ -24,14 +24,14 @@ from vpps.errors import CapacityError, CompileError, GraphError, HandleError, No
 from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
-from vpps.graph.rows import Rows, value_ids
+from vpps.graph.rows import Rows
 from vpps.inspection.explanation import KernelFacts, explain
 from vpps.inspection.timeline import Timeline
 from vpps.inspection.trace import Trace, checked
 from vpps.kernel.spec import KernelSpec
 from vpps.losses import Losses
 from vpps.memory import MemoryUse
-from vpps.model import Model, Parameter
+from vpps.model import Model
 from vpps.optim import SGD, Optimizer
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
@@ -41,6 +41,7 @@ from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
+from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Tuned, keep, tuned_for
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from vpps.inspection.inspection import Inspection
 
 _log = logging.getLogger(__name__)
-
-LONG_ROW = 64
-"""Rows from so many floats on are copied one by one; of shorter ones the place of every float is found first."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -449,20 +447,9 @@ class Handle:
         self._engine.launch(plan)
         self._engine.wait()
         value = float(self._engine.machine.pool[plan.loss_slot])
-        found = {p.name: self._gradient(self._engine.residency.distribution, plan, p) for p in self.model}
+        pool, distribution = self._engine.machine.pool, self._engine.residency.distribution
+        found = {p.name: parameter_gradient(plan, pool, distribution, p) for p in self.model}
         return value, found
-
-    def _gradient(self, distribution: Distribution, plan: Plan, p: Parameter) -> NDArray[np.float32]:
-        pool = self._engine.machine.pool
-        if p in plan.tables:
-            used = plan.tables[p]
-            dense = np.zeros(p.shape, np.float32)
-            compact = pool[used.gradient : used.gradient + len(used.rows) * dense[0].size]
-            dense[used.rows] = compact.reshape(len(used.rows), *p.shape[1:])
-            return dense
-        if p in plan.touched:
-            return distribution.fetch(pool, p, distribution.places[p].gradient)
-        return np.zeros(p.shape, np.float32)
 
     # ---- evaluation
 
@@ -501,8 +488,9 @@ class Handle:
             GraphError: an expression of another graph, or one that was not computed or not kept.
         """
         if isinstance(expression, Rows):
-            return self._read_rows(self._addresses(expression, "value"), expression.shape)
-        return self._read(int(self._addresses(expression, "value")[0]), expression.shape)
+            return read_rows(self._engine.machine.pool, self._addresses(expression, "value"), expression.shape)
+        address, n = int(self._addresses(expression, "value")[0]), math.prod(expression.shape)
+        return self._engine.machine.pool[address : address + n].reshape(expression.shape).copy()
 
     @_serialised
     def device_value(self, expression: Expression) -> Any:
@@ -528,22 +516,7 @@ class Handle:
         return pool.view(address, expression.shape)
 
     def _addresses(self, expression: Expression | Rows, what: str) -> NDArray[np.int64]:
-        """Of its value, or values, in the pool."""
-        plan = self._latest_plan(expression, what)
-        ids = np.atleast_1d(value_ids(expression))
-        late = len(ids) and int(ids.max()) >= len(plan.addresses)
-        addresses = np.full(1, -1) if late else plan.addresses[ids]
-        if len(addresses) and int(addresses.min()) < 0:
-            if plan.loss_slot < 0:
-                raise GraphError(
-                    f"{what}: {expression!r} was not computed by the latest call, forward, or not kept: "
-                    "ask for it there, forward(graph, [..., expression])"
-                )
-            raise GraphError(
-                f"{what}: {expression!r} was not computed by the latest call: it was recorded later; call fb or "
-                "forward again"
-            )
-        return addresses
+        return addresses_of(self._latest_plan(expression, what), expression, what)
 
     @_serialised
     def input_gradient(self, expression: Expression | Rows) -> NDArray[np.float32]:
@@ -554,52 +527,7 @@ class Handle:
             GraphError: any other expression, or the latest call was `forward`.
         """
         plan = self._latest_plan(expression, "input_gradient")
-        if plan.loss_slot < 0:
-            raise GraphError("input_gradient: the latest call was forward, which computes no gradients")
-        ids = np.atleast_1d(value_ids(expression))
-        found = np.zeros((len(ids), *expression.shape), np.float32)
-        known = np.zeros(len(ids), bool)
-        for block in plan.blocks:
-            view = block.cell.lowered.input_gradient
-            if view is None:
-                continue
-            row_of = np.full(len(plan.addresses), -1)
-            row_of[block.arrays.values[0][block.order]] = np.arange(len(block.order))
-            rows = np.where(ids < len(row_of), row_of[np.minimum(ids, len(row_of) - 1)], -1)
-            known |= rows >= 0
-            learns = (rows >= 0) & (rows < block.n_needed)  # nothing flows into the others
-            stride = block.cell.lowered.slabs[view.slab].width
-            addresses = block.bases[0, view.slab] + rows[learns] * stride + view.offset
-            found[learns] = self._read_rows(addresses, expression.shape)
-        if not known.all():
-            raise GraphError(
-                f"input_gradient: {expression!r} is no graph.input(array, grad=True) or graph.rows(array, grad=True)"
-            )
-        return found if isinstance(expression, Rows) else found[0]
-
-    def _read(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        n = math.prod(shape)
-        return self._engine.machine.pool[address : address + n].reshape(shape).copy()
-
-    def _read_rows(self, addresses: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Values that begin at some addresses, (n, ...)."""
-        n, width = len(addresses), math.prod(shape)
-        if not n:
-            return np.zeros((0, *shape), np.float32)
-        # In one piece, where it is: on a GPU every read is a copy to the host.
-        first, last = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
-        floats: NDArray[np.float32] = self._engine.machine.pool[first : last + width]
-        offsets = addresses - first
-        found: NDArray[np.float32]
-        if width < LONG_ROW:
-            found = floats[offsets[:, None] + np.arange(width)]
-        elif (step := last - first) == (n - 1) * width and bool((offsets == np.arange(0, step + 1, width)).all()):
-            found = floats.copy()  # as those of one step lie: one behind the other
-        else:
-            found = np.empty((n, width), np.float32)
-            for row, at in enumerate(offsets.tolist()):
-                found[row] = floats[at : at + width]
-        return found.reshape(-1, *shape)
+        return input_gradient(plan, self._engine.machine.pool, expression)
 
     def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:
         self._check_usable()
