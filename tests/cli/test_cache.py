@@ -89,7 +89,12 @@ class TestList:
 class TestStat:
     def test_tells_where_and_how_much(self, folder: Path) -> None:
         out = run("stat").stdout
-        for words in (str(folder), "3, cpu kernel: 1, cubin: 1, tails: 1", "of 1.07 GB", "1 files of measured choices"):
+        for words in (
+            str(folder),
+            "3, cpu kernel: 1, cubin: 1, tails: 1",
+            "of 1.07 GB",
+            "files of measured choices: 1",
+        ):
             assert words in out
 
     def test_as_json(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +139,7 @@ class TestClear:
         assert (folder / "tuning/choice.json").is_file()
 
     def test_removes_measured_choices_when_asked(self, folder: Path) -> None:
-        assert run("clear", "--tuning").stdout.endswith("and 1 files of measured choices\n")
+        assert run("clear", "--tuning").stdout.endswith("; files of measured choices: 1\n")
         assert list((folder / "tuning").iterdir()) == []
 
     def test_removes_what_killed_processes_left(self, folder: Path) -> None:

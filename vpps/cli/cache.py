@@ -85,7 +85,7 @@ def stat(as_json: AsJson = False) -> None:
             "entries": ", ".join([str(len(found.items)), *(f"{kind}: {n}" for kind, n in sorted(kinds.items()))]),
             "damaged": str(damaged or ""),
             "size": f"{bytes_text(found.size)} of {bytes_text(found.limit) if found.limit else 'any number of bytes'}",
-            "tuning": f"{len(found.tuning)} files of measured choices",
+            "tuning": f"files of measured choices: {len(found.tuning)}",
         }
         table = Table(box=None, pad_edge=False, show_header=False)
         for name, text in lines.items():
@@ -118,7 +118,7 @@ def clear(older_than: OlderThan = None, damaged: Damaged = False, tuning: Tuning
         for path in choices:
             path.unlink(missing_ok=True)
         line = f"removed {len(removed)} of {len(found.items)} entries, {bytes_text(sum(item.size for item in removed))}"
-        print(line + (f", and {len(choices)} files of measured choices" if tuning else ""))
+        print(line + (f"; files of measured choices: {len(choices)}" if tuning else ""))
 
 
 @app.command(

@@ -187,7 +187,7 @@ def build_cpu(timeline: bool = False, tile_name: str | None = None) -> tuple[Pat
 def build_tails(tails: Sequence[Tail], timeline: bool = False, tile_name: str | None = None) -> Path:
     """A compiled library of tails, for the kernel of `build_cpu`; cached as that is. Raises CompileError."""
     tile = tile_of_machine(tile_name)
-    made_for = ", ".join([f"{len(tails)} programs", tile.isa, *["timeline"] * timeline])
+    made_for = ", ".join([f"{len(tails)} program{'s' * (len(tails) > 1)}", tile.isa, *["timeline"] * timeline])
     return _compiled(render_tails(tails, tile, timeline), tile, "tails of cells", Label("tails", made_for))
 
 
