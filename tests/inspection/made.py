@@ -70,7 +70,7 @@ def made_timeline(work: Sequence[Sequence[int]], late: Sequence[int], start: int
             for vp in range(n_vps):
                 rows[vp].append((clocks[vp], last + vp, 0, 8 + wait, vp))
                 clocks[vp] = last + vp
-    plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[])
+    plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[], sequel=None)
     plan.section_at = lambda position: (section := stream.section_at(position - 8), position - 8 - section.start)
     plan.origin = lambda position: cast(Section, plan.section_at(position)[0]).phase
     host = HostSpan.between(*(start - 10 * k for k in (4, 3, 2, 1, 0)))

@@ -59,7 +59,7 @@ def _micro(seconds: float) -> str:
 def _idle_between(s: Summary) -> list[Advice]:
     """Nothing runs between launches: the host takes longer than the kernel."""
     total = s.seconds + s.idle
-    if s.launches < 2 or s.idle < IDLE * total:
+    if s.launches < 2 or s.idle < IDLE * total or s.target == "simt":
         return []
     host = sum(seconds for name, seconds in s.host.items() if name != "waiting") / s.launches
     between = s.idle / (s.launches - 1)
@@ -146,8 +146,7 @@ def _few_rows(s: Summary) -> list[Advice]:
     """Weights are read for few vectors."""
     return [
         Advice(
-            f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average, so that weights are read again "
-            f"and again ({_rate(c)})",
+            f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average{_read(c)}",
             "a larger batch, or a policy that makes larger steps (policy='sinks-last' or 'depth': `vpps-inspect plan` "
             "shows the steps of both)",
             c.critical,
@@ -157,8 +156,12 @@ def _few_rows(s: Summary) -> list[Advice]:
     ]
 
 
-def _rate(c: CellTime) -> str:
-    return f"{c.bytes / 1e6:.1f} MB of weights, gradients and moments in {_micro(c.seconds)}"
+def _read(c: CellTime) -> str:
+    """What few vectors lead to, where weights are not on the chip."""
+    if not c.bytes:
+        return ""
+    read = f"{c.bytes / 1e6:.1f} MB of weights, gradients and moments in {_micro(c.seconds)}"
+    return f", so that weights are read again and again ({read})"
 
 
 def _narrow(s: Summary) -> list[Advice]:

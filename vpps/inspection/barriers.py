@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vpps.inspection.timeline import Timeline
-from vpps.script.instructions import FORMS, HEAD_WORDS
+from vpps.script.instructions import COUNTERS, FORMS, HEAD_WORDS
 
 _COUNTER = HEAD_WORDS
 _TARGET = HEAD_WORDS + [f.name for f in FORMS["Wait"]].index("target")
@@ -24,11 +24,21 @@ def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
     first = np.searchsorted(records["vp"][signals], records["vp"][signals])
     # Where a clock is too coarse to tell, everybody's n-th signal comes before anybody's next one.
     order = signals[np.lexsort((np.arange(len(signals)) - first, records["start"][signals]))]
-    counters = script[records["position"][order] + _COUNTER]
+    # Where a plan takes two launches of its script, the second one counts anew.
+    second = _second_launch(timeline)
+    counters = script[records["position"][order] + _COUNTER] + COUNTERS * (records["position"][order] >= second)
     by_counter = {int(c): order[counters == c] for c in np.unique(counters)}
     for wait in np.flatnonzero(forms == "Wait").tolist():
         position = int(records["position"][wait])
-        given = by_counter.get(int(script[position + _COUNTER]))
+        given = by_counter.get(int(script[position + _COUNTER]) + COUNTERS * (position >= second))
         target = int(script[position + _TARGET])
         if given is not None and 0 < target <= len(given):
             yield wait, int(given[target - 1])
+
+
+def _second_launch(timeline: Timeline) -> int:
+    """Position of the first instruction of a plan's second launch, behind the script where there is none."""
+    sequel, script = timeline.plan.sequel, timeline.plan.script
+    if sequel is None or not sequel.entries:
+        return len(script)
+    return int(script[sequel.entries : sequel.entries + timeline.n_vps].min())

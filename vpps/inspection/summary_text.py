@@ -22,6 +22,8 @@ def as_text(s: Summary) -> str:
         f"{counted(round(s.barriers / s.launches), 'barrier')}, "
         f"{counted(round(s.instructions / s.launches), 'instruction')} executed"
     )
+    if s.target == "simt":
+        head += "\n(times of the emulator, whose threads take turns: they say what is done, not how long a GPU takes)"
     parts = [head, _shares(s), _by_vp(s), _path(s), _cells(s), _advice(s)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
