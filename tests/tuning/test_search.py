@@ -95,3 +95,12 @@ class TestBest:
         lucky = measured(Configuration(vps=1), 0.5, 0.5, 1.1, 10.0)
         assert lucky.seconds < default.seconds
         assert best_of([default, lucky]) is default
+
+    def test_compares_batches_with_themselves(self) -> None:
+        """A batch of large graphs takes longer in any configuration."""
+        default = Measured(BASE, np.array([[1.0, 10.0, 30.0]] * 3))
+        other = Measured(Configuration(vps=1), np.array([[0.5, 9.0, 29.0], [0.5, 9.0, 29.0], [0.5, 9.5, 29.0]]))
+        assert other.ratio(default) == pytest.approx(10 / 9)
+        assert best_of([default, other]) is other
+        assert default.variation == 0.0, "they take what they take"
+        assert measured(BASE, 1.0, 1.5, 2.0).variation == pytest.approx(1 / 3)

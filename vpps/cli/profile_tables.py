@@ -16,7 +16,7 @@ from vpps.tuning.search import Outcome, Row
 
 WINNER = "->"
 NOISY = 0.25
-"""Share of the median that the middle half of times may span."""
+"""How much times of one batch may vary (`Measured.variation`) before that is worth a note."""
 
 
 def measured_table(outcome: Outcome) -> Table:
@@ -58,10 +58,10 @@ def notes(outcome: Outcome) -> list[str]:
     if not any(map(_onchip, outcome.rows)):  # else the table has the reasons
         failed = [row.measured for row in outcome.rows if row.measured.reason]
         found = [f"{m.configuration.describe(default.configuration)}: {m.reason}" for m in failed]
-    if default.spread > NOISY * default.seconds:
+    if default.variation > NOISY:
         found.append(
-            f"Times of one configuration vary by {default.spread / default.seconds:.0%}: batches differ, or other "
-            "programs run on this machine; more --rounds and a quiet machine make the choice better."
+            f"Times of one and the same batch vary by {default.variation:.0%}, as other programs run on this machine: "
+            "repeat it on a quiet one, or with more --rounds."
         )
     if outcome.axes:
         found.append(
@@ -155,9 +155,17 @@ def compiled_json(rows: Iterable[Compiled], base: Configuration) -> list[dict[st
 def _times(row: Row) -> dict[str, Any]:
     m = row.measured
     if m.times is None:
-        return {"seconds": None, "spread": None, "ratio": None, "times": [], "barriers": None, "vps": None}
+        return {
+            "seconds": None,
+            "spread": None,
+            "variation": None,
+            "ratio": None,
+            "times": [],
+            "barriers": None,
+            "vps": None,
+        }
     return {
-        "seconds": m.seconds, "spread": m.spread, "ratio": row.ratio, "times": m.times.tolist(),
+        "seconds": m.seconds, "spread": m.spread, "variation": m.variation, "ratio": row.ratio, "times": m.times.tolist(),
         "barriers": m.barriers, "vps": m.vps,
     }  # fmt: skip
 

@@ -89,12 +89,27 @@ class Measured:
         first, third = np.percentile(self.times, (25, 75))
         return float(third - first)
 
-    def faster_than(self, other: Measured) -> bool:
+    @property
+    def variation(self) -> float:
+        """How much times of one and the same batch vary: what the middle half of them spans, over their median."""
+        if self.times is None:
+            return 0.0
+        first, third = np.percentile(self.times / np.median(self.times, axis=0), (25, 75))
+        return float(third - first)
+
+    def ratio(self, default: Measured) -> float:
+        """How many times as fast as the default: median over the pairs of times of one batch in one turn. 0 where it
+        does not run."""
+        if self.times is None or default.times is None:
+            return 0.0
+        return float(np.median(default.times / self.times))
+
+    def faster_than(self, default: Measured) -> bool:
         """By more than `GAIN`, and in three turns of four."""
-        if self.times is None or other.times is None:
+        if self.times is None or default.times is None:
             return self.times is not None
-        turns = np.median(other.times, axis=1) / np.median(self.times, axis=1)
-        return other.seconds >= GAIN * self.seconds and float(np.mean(turns > 1)) >= 0.75
+        turns = np.median(default.times / self.times, axis=1)
+        return self.ratio(default) >= GAIN and float(np.mean(turns > 1)) >= 0.75
 
 
 def measure(
@@ -145,7 +160,7 @@ def measure(
 def best_of(measured: Sequence[Measured]) -> Measured:
     """The fastest one; the first, where none is clearly faster."""
     first = measured[0]
-    return min((m for m in measured[1:] if m.faster_than(first)), key=lambda m: m.seconds, default=first)
+    return max((m for m in measured[1:] if m.faster_than(first)), key=lambda m: m.ratio(first), default=first)
 
 
 def _take_turn(

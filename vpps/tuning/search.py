@@ -111,7 +111,7 @@ def _rows(candidates: Sequence[Candidate], measure: Measure, axis: str = "") -> 
     times = iter(measure([c.configuration for c in candidates if not c.reason]))
     measured = [Measured(c.configuration, reason=c.reason) if c.reason else next(times) for c in candidates]
     default = measured[0]
-    return [Row(m, 0.0 if m.times is None else default.seconds / m.seconds, axis) for m in measured]
+    return [Row(m, m.ratio(default), axis) for m in measured]
 
 
 def _best(rows: Sequence[Row]) -> Row:
