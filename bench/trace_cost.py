@@ -4,7 +4,7 @@
 
 Two handles train the same network on the same batches in turns, one within `handle.trace()`. One JSON object per line:
 
-    step       value: milliseconds of a plain step, peer_value: of a recorded one; ratio below 1 is what recording costs
+    step       value: milliseconds of a plain step, peer_value: of a recorded one; ratio - 1 is what recording costs
     cpu time   the same in milliseconds of processor time, of all threads: what else the machine does matters little
     covered    value: share of the host's time from launching to having waited that the timeline's launch takes;
                `intervals`: share of the launch that instructions and waiting of each virtual processor add up to
