@@ -50,8 +50,8 @@ find_compiler() {
 }
 
 # A bare CI container is ours to change; somebody's machine is not.
-install_compiler_in_ci() {
+install_in_ci() {
     [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 0
-    echo "no C++ compiler: installing g++ ..."
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y g++ >/dev/null
+    echo "installing $* ..."
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
