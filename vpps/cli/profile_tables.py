@@ -165,8 +165,8 @@ def _times(row: Row) -> dict[str, Any]:
             "vps": None,
         }
     return {
-        "seconds": m.seconds, "spread": m.spread, "variation": m.variation, "ratio": row.ratio, "times": m.times.tolist(),
-        "barriers": m.barriers, "vps": m.vps,
+        "seconds": m.seconds, "spread": m.spread, "variation": m.variation, "ratio": row.ratio,
+        "times": m.times.tolist(), "barriers": m.barriers, "vps": m.vps,
     }  # fmt: skip
 
 
