@@ -387,7 +387,7 @@ def test_a_forward_only_handle_and_a_switch():
         for a, b in zip(handle.forward(graph, states), plain.forward(graph, states), strict=True):
             assert a.tobytes() == b.tobytes()
         assert "4 products are one: Wi+Wf+Wo+Wu" in notes(handle, "step")[-1][1]
-        assert not plain._residency.distribution.stacks.all
+        assert not plain._engine.residency.distribution.stacks.all
     with vpps.Handle(model, train=False, passes=replace(ON, horizontal=False)) as handle:
         handle.forward(graph, states)
         assert notes(handle, "step") == []
