@@ -34,7 +34,8 @@ def _parts(program: str) -> Iterator[str]:
             yield f"### {program} {name}\n\n"
             yield _prose(command.help or "")
             yield from _command(command, f"{program} {name}", common)
-    yield _epilog(root.epilog)
+    if commands:
+        yield _epilog(root.epilog)
 
 
 def _command(command: Any, path: str, common: list[Record]) -> Iterator[str]:

@@ -103,7 +103,7 @@ class Block:
             wanted, found = NUMBER.sub("#", expected), NUMBER.sub("#", printed)
         else:
             wanted, found = expected, printed
-        pieces = re.split(r"\.{3}(?!\.)", " ".join(wanted.split()))
+        pieces = re.split(r" ?\.{3}(?!\.) ?", " ".join(wanted.split()))
         if re.fullmatch(r"(?s:.*?)".join(map(re.escape, pieces)), " ".join(found.split())) is None:
             message = f"{self.where}: the page says\n{expected}\nbut it printed\n{printed}"
             raise Difference(message, self.output_line or self.line, text)
