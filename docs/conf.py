@@ -19,6 +19,7 @@ exclude_patterns = ["_build"]
 nitpicky = True  # a reference to nothing is a warning, and warnings are errors
 
 # Markdown. Headings down to the third level can be linked to: [text](page.md#heading).
+smartquotes = False  # --option is no dash
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist", "fieldlist"]
 
@@ -48,6 +49,7 @@ html_theme = "furo"
 html_title = f"vpps {release}"
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 pygments_style = "friendly"

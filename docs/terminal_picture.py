@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import textwrap
 
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
@@ -37,14 +38,22 @@ FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="htt
 """
 
 
+COLUMNS = 100  # of the widest line
+
+
 def picture(text: str, title: str) -> str:
     """An SVG as wide as the longest line."""
-    lines = [line.rstrip() for line in text.rstrip().splitlines()]
+    lines = [part for line in text.rstrip().splitlines() for part in _wrapped(line.rstrip())]
     console = Console(record=True, width=max(map(len, lines)) + 1, file=io.StringIO(), force_terminal=True)
     for line in lines:
         console.print(line, markup=False, highlight=False, emoji=False, style="bold" if line.startswith("->") else "")
     svg = console.export_svg(title=title, theme=DEFAULT_TERMINAL_THEME, code_format=FORMAT)
     return re.sub(r'<g transform="translate\(26,22\)">.*?</g>', "", svg, flags=re.DOTALL)  # the buttons
+
+
+def _wrapped(line: str) -> list[str]:
+    """Tables are narrower and stay as they are; sentences are broken."""
+    return [line] if len(line) <= COLUMNS else textwrap.wrap(line, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ def _parts(program: str) -> Iterator[str]:
     app = importlib.import_module(f"vpps.cli.{program.removeprefix('vpps-')}").app
     root: Any = typer.main.get_command(app)
     commands: dict[str, Any] = getattr(root, "commands", {})
+    yield f"## {program}\n\n"  # what comes before the first heading would end up behind the last section
     yield _prose(root.help or "")
     if not commands:
         yield from _command(root, program, [])

@@ -59,7 +59,6 @@ def markdown() -> str:
 
 
 def _parts() -> Iterator[str]:
-    yield f"There are {len(TABLE)} instructions of {len({i.form for i in TABLE})} forms.\n\n"
     yield "## Flags\n\n"
     yield "Bits 16 and up of the first word; in disassembly they follow the name, as in `matvec.rows`.\n\n"
     yield table(
@@ -67,6 +66,7 @@ def _parts() -> Iterator[str]:
         ((str(15 + flag.bit_length()), code((flag.name or "").lower()), FLAGS[flag]) for flag in Flag),
     )
     yield "## Forms\n\n"
+    yield f"There are {len(TABLE)} instructions of {len({i.form for i in TABLE})} forms.\n\n"
     for form, members in by_form():
         yield f"### {form}\n\n"
         chip = " Only where weights are held on the chip (`cuda`, `simt`)." if members[0].on_chip else ""
