@@ -33,8 +33,17 @@ def name_of(page: Path) -> str:
 def _copy_of_cache(folder: Path) -> Path:
     """A cache with the kernels that are compiled already, but without measured choices."""
     if (kernels := cache_dir() / "kernels").is_dir():
-        shutil.copytree(kernels, folder / "kernels", ignore=shutil.ignore_patterns("*.lock"))
+        ignored = shutil.ignore_patterns("*.lock", "build-*")
+        shutil.copytree(kernels, folder / "kernels", ignore=ignored, copy_function=_link)
     return folder
+
+
+def _link(source: str, target: str) -> None:
+    """The same file, where both are on one disk: a cache may be large."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 @pytest.mark.cpu
