@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import commands
@@ -12,7 +13,7 @@ from docutils.nodes import Node
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-PARTS = {
+PARTS: dict[str, Callable[..., str]] = {
     "instructions": instructions.markdown,
     "operators": operators.markdown,
     "environment": environment.markdown,
