@@ -176,6 +176,11 @@ class Handle:
             raise HandleError(f"ema={ema!r}: expected {expected}")
         if autotune and not train:
             raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
+        if autotune and timeline:
+            raise HandleError(
+                "autotune=True, timeline=True: recording takes time of its own, so another configuration may be the "
+                "fastest with it; leave one of them out, and record some steps with handle.trace()"
+            )
         if example is not None:
             check_example(example)
         if decay is not None and model.is_averaged:
@@ -213,6 +218,7 @@ class Handle:
         self._tuned: Tuned | None = None
         self._looked_up = False  # whether the tuning database was asked, with the first graph
         self._tuner: OnlineTuner | None = None
+        self._kept = False  # whether what tuning found is in the database
         self._autotunes = autotune
         self._closed = False
         if train:
@@ -377,8 +383,7 @@ class Handle:
         check_loss(graph, loss)
         self.optimizer.check()
         self._look_up(graph)
-        if self._autotunes and self._tuned is None:
-            self._tune(graph, loss)
+        self._tune(graph, loss)
         self._prepare(graph, accumulate)
         # While the last launch runs.
         plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
@@ -388,10 +393,7 @@ class Handle:
             self._engine.wait()
         self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate)
         self._engine.wait(running=1)
-        if self._tuner is not None and not self._tuner.done:
-            self._tuner.batch(len(graph))
-            if self._tuner.done:
-                keep(self.model, self._engine.cells, len(graph), self._engine.machine, self._tuner.progress)
+        self._note_batch(len(graph))
         return self._losses.latest
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
@@ -722,6 +724,8 @@ class Handle:
         """Have a kernel for graphs like this one, or close."""
         try:
             self._check(graph, "example", training=self._train)
+            self._look_up(graph)
+            self._tune(graph, loss)  # its first configuration may be another one
             self._prepare(graph)
             residency = self._engine.residency
             update = residency.next_update(self._optimizer, self._clip_norm) if self._train else None
@@ -742,12 +746,26 @@ class Handle:
             self._configure(replace(self._tuned.configuration, **self._chosen))
 
     def _tune(self, graph: Graph, loss: Expression) -> None:
-        """Decide in which configuration this batch is trained."""
+        """Decide in which configuration this batch is trained. What is recorded stays in the one that there is."""
+        if not self._autotunes or self._tuned is not None or self._wanted[1]:
+            return
         if self._tuner is None:
             from vpps.tuning.autotune import tuner_for
 
             self._tuner = tuner_for(self.model, self._engine, (graph, loss), self._optimizer, self._chosen)
         self._configure(self._tuner.configuration())
+
+    def _note_batch(self, vertices: int) -> None:
+        """Tell the tuner of a batch that was begun, and the database of what was found."""
+        if self._tuner is None or self._kept:
+            return
+        if self._engine.records:
+            self._tuner.interrupted()
+        else:
+            self._tuner.batch(vertices)
+        if self._tuner.done:
+            self._kept = True
+            keep(self.model, self._engine.cells, self._engine.machine, self._tuner.progress)
 
     def _give_up(self, error: VppsError) -> None:
         """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error

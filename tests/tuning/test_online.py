@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.processes import finish, start
 from tests.test_accumulate import new
 from vpps.kernel.render import VARIANTS
 from vpps.tuning.configuration import Configuration
@@ -47,11 +51,17 @@ class Ready:
 class Machine:
     """Trains batches, each of which takes as long as its configuration says."""
 
-    def __init__(self, seconds: Callable[[Configuration], float], axes: list[Axis], ready: Ready | None = None) -> None:
+    def __init__(
+        self,
+        seconds: Callable[[Configuration], float],
+        axes: list[Axis],
+        ready: Ready | None = None,
+        usual: Configuration | None = None,
+    ) -> None:
         self.seconds = seconds
         self.now = 1.0
         self.ready = ready or Ready()
-        self.tuner = OnlineTuner(START, axes, self.ready, clock=lambda: self.now)
+        self.tuner = OnlineTuner(START, axes, self.ready, lambda: self.now, usual)
         self.trained: list[Configuration] = []
 
     def train(self, batches: int, vertices: Iterator[int] | None = None) -> None:
@@ -120,6 +130,11 @@ class TestTheSearch:
         machine.train(2000)
         assert machine.tuner.progress.best.vps == 4
 
+    def test_a_typical_batch_is_not_the_last_one(self) -> None:
+        machine = Machine(valley, [VPS])
+        machine.train(30, iter([80, 100, 120] * 9 + [100, 1, 1]))
+        assert machine.tuner.progress.vertices == 100
+
     def test_pauses_between_batches_do_not_decide(self) -> None:
         machine = Machine(valley, [VPS])
         while not machine.tuner.done:
@@ -159,6 +174,18 @@ class TestCandidates:
     def test_an_error_of_the_best_one_is_not_ours(self) -> None:
         machine = Machine(valley, [VPS])
         machine.train(3)
+        assert machine.tuner.failed(vpps.CapacityError("too large")) is None
+
+    def test_a_later_batch_for_which_the_best_does_not_do_gets_what_a_handle_usually_has(self) -> None:
+        usual = Configuration(vps=9)
+        machine = Machine(valley, [VPS], usual=usual)
+        machine.train(1000)
+        assert machine.tuner.failed(vpps.CapacityError("too large")) == usual
+        assert machine.tuner.configuration() == usual
+        assert machine.tuner.done
+        progress = machine.tuner.progress
+        assert (progress.best, progress.ratio, progress.seconds) == (usual, 1, 0), "nothing was measured of it"
+        assert progress.trials[-1].reason == "too large"
         assert machine.tuner.failed(vpps.CapacityError("too large")) is None
 
     def test_nothing_to_try_is_over_at_once(self) -> None:
@@ -211,6 +238,45 @@ class TestBackground:
             pass
         assert "by zero" in (background.answer(START) or "")
         background.close()
+
+    def test_nothing_is_kept_alive_for_what_is_over(self) -> None:
+        class Example:
+            def compile(self, configuration: Configuration) -> str:
+                return ""
+
+        example = Example()
+        alive = weakref.ref(example)
+        background = Background(example.compile)
+        background.ask(START)
+        del example
+        while background.answer(START) is None:
+            time.sleep(0.01)
+        background.close()
+        thread = background._thread
+        assert thread is not None
+        thread.join(30)
+        gc.collect()
+        assert alive() is None
+
+    def test_compilers_end_with_python(self, tmp_path: Path) -> None:
+        """They are in sessions of their own, so nothing else ends them."""
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        process = start(f"""
+            import threading, time
+            from pathlib import Path
+            from tests.tuning.models import Endless
+            from vpps.tuning.compiling import Compilers
+            job = Endless({str(pipe)!r})
+            compilers = Compilers(1)
+            threading.Thread(target=compilers.run, args=[job], daemon=True).start()
+            while not Path({str(pipe)!r} + ".open").exists():
+                time.sleep(0.01)
+        """)
+        with pipe.open("rb") as end:
+            code, _, err = finish(process)
+            assert code == 0, err
+            assert end.read() == b""
 
 
 class Trained(NamedTuple):
@@ -289,6 +355,38 @@ class TestTraining:
         again = train(autotune=True, batches=3)
         assert again.progress is None
         assert "by autotune on" in again.explained
+
+    @pytest.mark.cpu
+    def test_it_is_kept_even_if_the_last_candidate_cannot_be_had(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vpps.tuning.online.UNTIMED", 0)
+        monkeypatch.setattr("vpps.tuning.online.TIMED", 1)
+        axes = [Axis("virtual processors", ({"vps": 1}, {"vps": 2}, {"vps": 3}), ordered=False)]
+        monkeypatch.setattr("vpps.tuning.autotune.cpu_axes", lambda vps: axes)
+        monkeypatch.setattr(
+            "vpps.tuning.autotune._cpu_compiler", lambda *_: lambda c: "no compiler" if c.vps == 3 else ""
+        )
+        kept: list[Progress] = []
+        monkeypatch.setattr("vpps.handle.keep", lambda *arguments: kept.append(arguments[-1]))
+        train(autotune=True, batches=15)
+        (progress,) = kept
+        assert progress.trials[-1].reason == "no compiler"
+        assert progress.seconds > 0
+
+    @pytest.mark.cpu
+    def test_waits_while_launches_are_recorded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = new()
+        with vpps.Handle(net.model, target="cpu", vps=1, autotune=True) as handle:
+            handle.fb(*net.batch(0))
+            with handle.trace() as trace:
+                for k in range(3):
+                    handle.fb(*net.batch(k))
+            assert len(trace.timelines) == 3
+            assert handle.tuning is not None
+            assert handle.tuning.batches == 1
+            handle.fb(*net.batch(0))
+            assert handle.tuning.batches == 2
+        with pytest.raises(vpps.HandleError, match="timeline=True: recording takes time of its own"):
+            vpps.Handle(net.model, autotune=True, timeline=True)
 
     @pytest.mark.cpu
     def test_closing_ends_compilers(self) -> None:

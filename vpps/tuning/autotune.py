@@ -46,7 +46,7 @@ def tuner_for(
         start, axes = gpu_axes(subject, device, engine.configuration, chosen)
         compile = _gpu_compiler(subject, compilers, engine, device)
     free = [axis for axis in axes if not any(name in chosen for change in axis.changes for name in change)]
-    return OnlineTuner(start, free, Background(compile, compilers.end))
+    return OnlineTuner(start, free, Background(compile, compilers.end), usual=engine.configuration)
 
 
 def cpu_axes(vps: int) -> list[Axis]:

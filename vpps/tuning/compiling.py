@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ class Compilers:
         self._lock = threading.Lock()
         self._planning = threading.Lock()
         self._ended = False
+        # Python may exit, or nobody may need us any more, while a compiler runs in a session of its own.
+        weakref.finalize(self, _kill_all, self._running, os.getpid())
 
     def __enter__(self) -> Self:
         return self
@@ -215,6 +218,13 @@ def _environment() -> dict[str, str]:
     """Of a compiling process: it finds this vpps, however this one was found."""
     root = str(Path(vpps.__file__).parents[1])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+
+
+def _kill_all(running: set[subprocess.Popen[bytes]], pid: int) -> None:
+    """At the end of the process that started them, not of one that was forked from it."""
+    if os.getpid() == pid:
+        for process in list(running):
+            _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -112,16 +112,16 @@ def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tune
     return database.lookup(key_for(model, graph.blocks, device_name(machine), train), len(graph))
 
 
-def keep(model: Model, cells: Iterable[TracedCell], vertices: int, machine: Machine, progress: Progress) -> None:
+def keep(model: Model, cells: Iterable[TracedCell], machine: Machine, progress: Progress) -> None:
     """Store what tuning in training has found, unless VPPS_TUNING says not to.
 
     Args:
         cells: of all graphs that were trained.
-        vertices: of a typical graph.
     """
     if not is_switched_on() or not progress.seconds:
         return
-    tuned = Tuned(progress.best, progress.seconds * vertices, progress.ratio, vertices, now(), AUTOTUNE)
+    vertices, seconds = progress.vertices, progress.seconds * progress.vertices
+    tuned = Tuned(progress.best, seconds, progress.ratio, vertices, now(), AUTOTUNE)
     try:
         TuningDatabase().store(key_for(model, cells, device_name(machine), train=True), tuned)
     except CompileError as error:  # training goes on

@@ -16,6 +16,7 @@ import logging
 import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,6 +34,8 @@ UNTIMED = 2
 
 TIMED = 8
 """Batches of a turn that are timed."""
+
+_SIZES = 256  # of so many latest batches the typical size is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Progress:
         batches: trained since it began.
         exchanges: how often the configuration was changed.
         seconds: per vertex, of the best; 0 before it was timed.
+        vertices: of a typical batch; 0 before the first.
     """
 
     best: Configuration
@@ -86,6 +90,7 @@ class Progress:
     batches: int
     exchanges: int
     seconds: float
+    vertices: int = 0
 
     def describe(self) -> str:
         """One line for `explain()`."""
@@ -119,6 +124,7 @@ class OnlineTuner:
         axes: what to try.
         preparation: has candidates compiled.
         clock: seconds; for tests.
+        usual: what a handle has without tuning, to go back to if a later batch cannot be had with the best one.
     """
 
     def __init__(
@@ -127,8 +133,11 @@ class OnlineTuner:
         axes: Sequence[Axis],
         preparation: Preparation,
         clock: Clock = time.perf_counter,
+        usual: Configuration | None = None,
     ) -> None:
         self.best = start
+        self._usual = start if usual is None else usual
+        self._sizes: deque[int] = deque(maxlen=_SIZES)
         self._preparation = preparation
         self._clock = clock
         self._trials: list[Trial] = []
@@ -152,8 +161,9 @@ class OnlineTuner:
     def progress(self) -> Progress:
         """How far it has come."""
         seconds = statistics.median(self._before) if self._before else 0.0
+        vertices = int(statistics.median(self._sizes)) if self._sizes else 0
         return Progress(
-            self.best, self._ratio, tuple(self._trials), self.done, self._batches, self._exchanges, seconds
+            self.best, self._ratio, tuple(self._trials), self.done, self._batches, self._exchanges, seconds, vertices
         )  # fmt: skip
 
     def close(self) -> None:
@@ -165,7 +175,8 @@ class OnlineTuner:
 
     def configuration(self) -> Configuration:
         """For the next batch."""
-        if self._trial is not None and self._current == self.best and self._before and not self._own:
+        ready = self._current == self.best and self._before and not self._own
+        if self._trial is not None and ready and not self.done:
             reason = self._preparation.answer(self._trial)
             if reason:
                 self._failed(reason)
@@ -180,6 +191,7 @@ class OnlineTuner:
         if self.done:
             return
         self._batches += 1
+        self._sizes.append(vertices)
         self._exchanges += self._current != self._trained
         self._trained = self._current
         if self._untimed:
@@ -196,9 +208,18 @@ class OnlineTuner:
 
     def failed(self, error: VppsError) -> Configuration | None:
         """The configuration does not do for a batch. Returns the one to go back to; None if that is the one which
-        failed."""
+        failed.
+
+        A later batch may have cells and sizes for which even the best one does not do: then that is the end of tuning,
+        and what a handle has without it goes on."""
         if self._current == self.best:
-            return None
+            if self._current == self._usual:
+                return None
+            _log.info("tuning: %s is given up: %s", self.best.describe(), error)
+            self._trials.append(Trial(self.best, 0.0, str(error)))
+            self.best, self._ratio, self._before, self._own = self._usual, 1.0, [], []
+            self.close()
+            return self._change(self.best)
         self._failed(str(error))
         return self._change(self.best)
 
@@ -273,7 +294,7 @@ class Background:
     """
 
     def __init__(self, compile: Callable[[Configuration], str], end: Callable[[], None] = lambda: None) -> None:
-        self._compile = compile
+        self._compile: Callable[[Configuration], str] | None = compile
         self._end = end
         self._answers: dict[str, str | None] = {}
         self._asked: list[Configuration] = []
@@ -299,6 +320,7 @@ class Background:
     def close(self) -> None:
         with self._changed:
             self._ended = True
+            self._compile = None  # it holds an example and a copy of the model
             self._changed.notify()
         self._end()
 
@@ -307,15 +329,17 @@ class Background:
             with self._changed:
                 while not self._asked and not self._ended:
                     self._changed.wait()
-                if self._ended:
+                compile = self._compile
+                if compile is None:
                     return
                 configuration = self._asked.pop(0)
             try:
-                reason = self._compile(configuration)
+                reason = compile(configuration)
             except VppsError as error:
                 reason = str(error)
             except Exception as error:  # training goes on, whatever it is
                 _log.warning("tuning: %s cannot be compiled", configuration.describe(), exc_info=True)
                 reason = repr(error)
+            del compile
             with self._changed:
                 self._answers[repr(configuration)] = reason
