@@ -286,7 +286,7 @@ class Trained(NamedTuple):
     explained: str
 
 
-def train(target: str = "cpu", batches: int = 120, **options: Any) -> Trained:
+def train(target: str = "cpu", batches: int = 120, until_done: bool = False, **options: Any) -> Trained:
     """Losses of steps, some of which accumulate, and of evaluations in between. No batch is trained before it is known
     whether the next candidate can be had, so that a few batches are enough for many of them."""
     net = new()
@@ -299,6 +299,8 @@ def train(target: str = "cpu", batches: int = 120, **options: Any) -> Trained:
                 graph, loss = net.batch(k)
                 losses.append(float(handle.forward(graph, [loss])[0]))
             tuner = handle._tuner
+            if until_done and tuner is not None and tuner.done:
+                break
             while (
                 k + 1 < batches
                 and tuner is not None
@@ -312,15 +314,18 @@ def train(target: str = "cpu", batches: int = 120, **options: Any) -> Trained:
 class TestTraining:
     @pytest.fixture(autouse=True)
     def _one_tile(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Besides the usual one: each takes ten seconds to compile."""
+        """Besides the usual one: each takes ten seconds to compile. Turns are short: nobody asks for the fastest."""
+        monkeypatch.setattr("vpps.tuning.online.UNTIMED", 1)
+        monkeypatch.setattr("vpps.tuning.online.TIMED", 2)
+        monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these scripts
         for isa, tiles in VARIANTS.items():
             monkeypatch.setitem(VARIANTS, isa, tiles[:1])
 
     @pytest.mark.cpu
     def test_is_the_same_to_the_bit(self) -> None:
-        plain = train(vps=1)
-        tuned = train(autotune=True, vps=1)
-        also = train(autotune=True)
+        plain = train(vps=1, batches=24)
+        tuned = train(autotune=True, vps=1, batches=24)
+        also = train(autotune=True, batches=24)
         assert plain.losses == tuned.losses == also.losses
         for p in plain.model:
             assert np.array_equal(p.numpy(), tuned.model[p.name].numpy())
@@ -334,8 +339,6 @@ class TestTraining:
 
     @pytest.mark.simt
     def test_begins_with_one_row_per_warp(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("vpps.tuning.online.UNTIMED", 1)
-        monkeypatch.setattr("vpps.tuning.online.TIMED", 2)
         monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
         plain = train("simt", batches=10)
         tuned = train("simt", batches=10, autotune=True)
@@ -349,7 +352,7 @@ class TestTraining:
     def test_what_was_found_is_kept_for_other_handles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VPPS_TUNING", "1")
         monkeypatch.setattr("vpps.tuning.database.cache_dir", lambda: tmp_path)
-        first = train(autotune=True, batches=300)
+        first = train(autotune=True, batches=500, until_done=True)
         assert first.progress is not None
         assert first.progress.done
         again = train(autotune=True, batches=3)
