@@ -131,6 +131,16 @@ class TestTraining:
         first, again, other = (epochs("--epochs", "1", "--seed", seed, *SMALL) for seed in ("1", "1", "2"))
         assert first == again != other
 
+    def test_autotune_does_not_change_the_run_and_tells_what_it_found(self) -> None:
+        plain, tuned = (vpps_train("tree-lstm", "--epochs", "1", *SMALL, *more) for more in ([], ["--autotune"]))
+        assert tuned.returncode == 0, tuned.stderr
+        first, second = (EPOCH.fullmatch(result.stdout.splitlines()[1]) for result in (plain, tuned))
+        assert first
+        assert second
+        assert first.groupdict() == second.groupdict()
+        (line,) = tuned.stdout.splitlines()[2:]
+        assert re.fullmatch(r"(being tuned|tuned online): .* \(\d+ candidates tried in 4 batches.*\)", line)
+
     def test_number_of_virtual_processors_does_not_change_the_run(self) -> None:
         one, three = (epochs("--epochs", "1", "--vps", vps, *SMALL) for vps in ("1", "3"))
         assert one == three

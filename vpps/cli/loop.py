@@ -36,7 +36,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
     try:
         with vpps.Handle(
             task.model, optimizer=_optimizer(options), vps=options.vps, target=options.target,
-            clip_norm=options.clip_norm,
+            clip_norm=options.clip_norm, autotune=options.autotune,
         ) as handle:  # fmt: skip
             for epoch in range(finished, options.epochs):
                 start = time.perf_counter()
@@ -60,7 +60,10 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                         f"no better {next(iter(found))} for {options.patience} epochs: the best, {best.score:.3f}, "
                         f"was epoch {best.epoch}{where}", soft_wrap=True,
                     )  # fmt: skip
-                    return
+                    break
+            if options.autotune:
+                found_before = "as the tuning database has it"
+                console.print(found_before if handle.tuning is None else handle.tuning.describe(), soft_wrap=True)
     except KeyboardInterrupt:
         kept_run = options.checkpoint is not None and finished
         advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept_run else "; nothing was saved"

@@ -69,6 +69,16 @@ Resume = Annotated[
 ]
 
 
+Autotune = Annotated[
+    bool,
+    _option(
+        "--autotune",
+        help="Try other configurations on the batches that are trained anyway, and keep the fastest. What is learned "
+        "stays the same.",
+    ),
+]
+
+
 class TargetName(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
@@ -91,5 +101,6 @@ class TrainOptions:
     patience: Patience = None
     target: Target = TargetName.AUTO
     vps: Vps = None
+    autotune: Autotune = False
     checkpoint: Checkpoint = None
     resume: Resume = False
