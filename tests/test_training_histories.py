@@ -15,8 +15,10 @@ import vpps
 from tests.comparison import relative_error
 from tests.test_accumulate import Net
 from tests.test_residency import interrupt_next_launch
+from tests.tuning.test_online import Ready
 from vpps.reference import Reference
 from vpps.tuning.configuration import Configuration
+from vpps.tuning.online import Axis
 
 pytestmark = pytest.mark.cpu
 
@@ -88,6 +90,16 @@ class Expected:
             assert relative_error(p.average(), expected) < 1e-4, f"average of {p.name}"
 
 
+def tune_quickly(patch: pytest.MonkeyPatch) -> None:
+    """Turns of a batch, candidates that need no compiling."""
+    patch.setattr("vpps.tuning.online.UNTIMED", 0)
+    patch.setattr("vpps.tuning.online.TIMED", 1)
+    changes = [{"vps": 1, "policy": "depth"}, {"vps": 3}, {"vps": 2, "policy": "depth"}, {"vps": 1}, {"vps": 4}]
+    axes = [Axis("any", tuple(changes), ordered=False)]
+    patch.setattr("vpps.tuning.autotune.cpu_axes", lambda vps: axes)
+    patch.setattr("vpps.tuning.autotune.Background", lambda compile, end: Ready())
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_follow_the_numpy_model(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
@@ -97,8 +109,12 @@ def test_follow_the_numpy_model(seed: int, tmp_path: Path, monkeypatch: pytest.M
     expected = Expected(net.model, make(), decay)
     saved: tuple[Any, ...] | None = None
 
+    if tuned := seed % 4 == 3:
+        tune_quickly(monkeypatch)
+
     def open_handle() -> vpps.Handle:
-        return vpps.Handle(net.model, make(), vps=int(rng.integers(1, 4)), ema=decay)
+        vps = int(rng.integers(1, 4))
+        return vpps.Handle(net.model, make(), vps=None if tuned else vps, ema=decay, autotune=tuned)
 
     handle = open_handle()
     events = (
