@@ -55,6 +55,14 @@ def test_trace_cost_says_what_recording_takes_and_accounts_for() -> None:
     assert 0 < lines[2]["value"] <= 1
 
 
+def test_autotune_compares_what_was_found_with_fixed_configurations() -> None:
+    found, best = lines_of("autotune.py", "--rounds", "1", "--batch-sizes", "2", "--hidden", "16", "--limit", "20")
+    assert [line["case"].partition(",")[0] for line in (found, best)] == ["found", "best fixed"]
+    assert best["peer_value"] <= best["value"] == found["value"]
+    assert found["batches"] == 20 or found["done"]
+    assert found["first_turn"] > 0
+
+
 def test_breakdown_adds_up_to_the_step(trees_file: Path) -> None:
     lines = lines_of(
         "breakdown.py", "--trees", str(trees_file), "--batch-sizes", "1,5", "--hidden", "32", "--embedding", "32",
