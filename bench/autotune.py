@@ -44,7 +44,7 @@ def workload(batch_size: int, hidden: int) -> Workload:
 def tuned(load: Workload, batches: Sequence[Batch], limit: int) -> tuple[Progress, float]:
     """How far tuning comes, and seconds per vertex of the first turn."""
     first = 0.0
-    with vpps.Handle(load.model, vpps.Adam(), target="cpu", autotune=True) as handle:
+    with vpps.Handle(load.model, vpps.Adam(), target="cpu", autotune=True, verify=False) as handle:
         for count, (graph, loss) in enumerate(cycle(batches)):
             handle.fb(graph, loss)
             progress = handle.tuning
@@ -58,7 +58,7 @@ def tuned(load: Workload, batches: Sequence[Batch], limit: int) -> tuple[Progres
 
 def fixed(load: Workload, configuration: Configuration) -> vpps.Handle:
     """A handle that stays in a configuration."""
-    handle = vpps.Handle(load.model, vpps.Adam(), target="cpu", vps=configuration.vps, policy=configuration.policy)
+    handle = vpps.Handle(load.model, vpps.Adam(), target="cpu", verify=False)
     handle._configure(configuration)  # the tile, too, which no user chooses
     return handle
 
