@@ -57,6 +57,32 @@ def wants_nothing():
     return vpps.Model(), []
 
 
+def no_iterable(batch_size):
+    return vpps.Model(), 5
+
+
+def no_expression(batch_size):
+    return vpps.Model(), [(vpps.Graph(), 3.0)]
+
+
+def no_scalar(batch_size):
+    model, batches = chain(batch_size)
+    graph = vpps.Graph()
+    return model, [(graph, model["W"] @ graph.zeros(4))]
+
+
+def has_a_bug(batch_size):
+    return batch_size.size
+
+
+def has_a_type_error(batch_size):
+    return len(batch_size)
+
+
+def has_batches_with_a_bug(batch_size):
+    return vpps.Model(), (1 / n for n in (1, 0))
+
+
 def fails(batch_size):
     raise vpps.DataError("line 3: no tree")
 """
@@ -130,12 +156,50 @@ class TestFunction:
             ("NUMBER", "has no function 'NUMBER'"),
             ("wrong", r"returned 'model'; expected \(model, batches\)"),
             ("wrong_batches", r"a batch is 1; expected \(graph, loss\)"),
-            ("wants_nothing", "it is called with the batch size"),
+            ("wants_nothing", "takes 0 positional arguments but 1 was given; it is called with the batch size"),
+            ("no_iterable", r"batches that are 5; expected an iterable of \(graph, loss\)"),
+            ("no_expression", "the loss of a batch is 3.0; expected a vpps.Expression"),
         ],
     )
     def test_that_is_none_is_refused(self, module: str, function: str, words: str) -> None:
         with pytest.raises(vpps.WorkloadError, match=words):
             load_workload(f"{module}:{function}", 4)
+
+    @pytest.mark.parametrize(
+        "function, words",
+        [
+            ("has_a_bug", r"has_a_bug\(4\): AttributeError: .*no attribute 'size' \({file}, line 57\)$"),
+            ("has_a_type_error", r"TypeError: .*has no len\(\) \({file}, line 61\)$"),
+            ("has_batches_with_a_bug", r"batches of .*ZeroDivisionError: division by zero \({file}, line 65\)$"),
+        ],
+    )
+    def test_an_error_inside_it_is_one_sentence_that_says_where(
+        self, module: str, tmp_path: Path, function: str, words: str
+    ) -> None:
+        with pytest.raises(vpps.WorkloadError, match=words.format(file=tmp_path / f"{module}.py")):
+            load_workload(f"{module}:{function}", 4)
+
+    @pytest.mark.parametrize(
+        "text, words",
+        [("def f(:", r"import .*: SyntaxError: .*line 1\)"), ("\n1 / 0", "ZeroDivisionError: .*line 2\\)")],
+    )
+    def test_in_a_module_that_cannot_be_imported(self, module: str, tmp_path: Path, text: str, words: str) -> None:
+        (tmp_path / f"{module}_broken.py").write_text(text)
+        with pytest.raises(vpps.WorkloadError, match=words):
+            load_workload(f"{module}_broken:f", 4)
+
+    @pytest.mark.parametrize("name", [":", ":f", "module:", "../module:f", "a b:c", "a:b:c"])
+    def test_that_is_no_name_of_one_is_refused(self, name: str) -> None:
+        with pytest.raises(vpps.WorkloadError, match="expected module:function, such as my_module:build"):
+            load_workload(name, 4)
+
+    def test_of_a_file_is_answered_with_its_module(self, module: str) -> None:
+        with pytest.raises(vpps.WorkloadError, match=f"of a file {module}.py write {module}:one"):
+            load_workload(f"{module}.py:one", 4)
+
+    def test_whose_loss_is_no_scalar_is_refused_before_anything_is_compiled(self, module: str) -> None:
+        with pytest.raises(vpps.GraphError, match="the loss must be a scalar"):
+            load_workload(f"{module}:no_scalar", 4)
 
     def test_errors_of_vpps_inside_it_stay_what_they_are(self, module: str) -> None:
         with pytest.raises(vpps.DataError, match="line 3: no tree"):

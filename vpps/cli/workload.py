@@ -6,7 +6,9 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import typer
 
 import vpps
+from vpps.ahead import check_loss
 from vpps.cli.settings import parameters_of, settings_from
 from vpps.errors import VppsError, WorkloadError
 from vpps.optim import Optimizer
@@ -83,7 +86,9 @@ def load_workload(name: str, batch_size: int, rest: Sequence[str] = ()) -> Workl
             f"{name!r} is no task{wrong}: expected one of {', '.join(TASKS)}, or module:function of your own"
         )
     if rest:
-        raise WorkloadError(f"{rest[0]}: {name} takes no settings; give them inside the function")
+        raise WorkloadError(
+            f"{rest[0]}: this command has no such option, and {name} takes no settings; give them inside the function"
+        )
     return _of_function(name, batch_size)
 
 
@@ -122,34 +127,68 @@ def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
 
 
 def _of_function(name: str, batch_size: int) -> Workload:
-    module_name, _, function_name = name.partition(":")
-    if (folder := os.getcwd()) not in sys.path:
-        sys.path.insert(0, folder)  # as `python -m` does
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise WorkloadError(f"{name}: {error}; it is looked for here and where Python finds packages") from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise WorkloadError(f"{name}: {module.__file__} has no function {function_name!r}")
-
-    def build() -> tuple[vpps.Model, Batches]:
-        try:
-            built = function(batch_size)
-        except VppsError:
-            raise
-        except TypeError as error:
-            raise WorkloadError(f"{name}({batch_size}): {error}; it is called with the batch size") from error
-        if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], vpps.Model)):
-            raise WorkloadError(f"{name} returned {built!r}; expected (model, batches)")
-        return built
-
-    model, batches = build()
-    kept = batches if isinstance(batches, Sequence) else list(islice(batches, MOST_KEPT))
+    function = _function(name)
+    call = f"{name}({batch_size})"
+    with _errors_of(call, "; it is called with the batch size"):
+        built = function(batch_size)
+    if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], vpps.Model)):
+        raise WorkloadError(f"{name} returned {built!r}; expected (model, batches)")
+    model, batches = built
+    if not isinstance(batches, Iterable):
+        raise WorkloadError(f"{name} returned batches that are {batches!r}; expected an iterable of (graph, loss)")
+    with _errors_of(f"batches of {call}"):
+        kept = batches if isinstance(batches, Sequence) else list(islice(batches, MOST_KEPT))
     for item in kept:
         if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], vpps.Graph)):
             raise WorkloadError(f"{name}: a batch is {item!r}; expected (graph, loss)")
+        if not isinstance(item[1], vpps.Expression):
+            raise WorkloadError(f"{name}: the loss of a batch is {item[1]!r}; expected a vpps.Expression of its graph")
+        check_loss(*item)
     return Workload(name, model, batch_size, "", lambda: iter(kept))
+
+
+def _function(name: str) -> Callable[[int], Any]:
+    """What `module:function` names. Raises WorkloadError."""
+    module_name, _, function_name = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise WorkloadError(f"{name}: expected module:function, such as my_module:build for build of my_module.py")
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.insert(0, folder)  # as `python -m` does
+    try:
+        with _errors_of(f"import {module_name}"):
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        script = f"; of a file {module_name} write {module_name[:-3]}:{function_name}" * module_name.endswith(".py")
+        raise WorkloadError(
+            f"{name}: {error}; it is looked for here and where Python finds packages{script}"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise WorkloadError(f"{name}: {module.__file__} has no function {function_name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _errors_of(what: str, called_wrongly: str = "") -> Iterator[None]:
+    """Makes a WorkloadError of an error in the user's code that says where it came from. Those of vpps stay as they
+    are, and so does a module that is missing.
+
+    Args:
+        what: the user's code, in words.
+        called_wrongly: what to say of a function that cannot be called as it was.
+    """
+    try:
+        yield
+    except (VppsError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+        said = f"{type(error).__name__}: {error}"
+        if not frames:
+            raise WorkloadError(f"{what}: {error}{called_wrongly}") from error
+        if not isinstance(error, SyntaxError):  # which says where it is
+            said += f" ({frames[-1].filename}, line {frames[-1].lineno})"
+        raise WorkloadError(f"{what}: {said}") from error
 
 
 MOST_KEPT = 64
