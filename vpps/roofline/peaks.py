@@ -7,7 +7,6 @@ import ctypes
 import json
 import logging
 import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +21,7 @@ from vpps.config import cache_dir
 from vpps.errors import KernelError
 from vpps.files import replacing
 from vpps.kernel.cache import Label, load_library
-from vpps.kernel.host_compiler import ISA_FLAGS, build_library, cpu_features
+from vpps.kernel.host_compiler import ISA_FLAGS, build_library, cpu_features, processor_name
 from vpps.kernel.render import TILES
 from vpps.plan import writer
 from vpps.plan.distribution import FIRST_FREE
@@ -274,18 +273,6 @@ def launch_costs(n_vps: int) -> tuple[float, float]:
 
 
 # ---- the machine
-
-
-def processor_name() -> str:
-    """What the system calls the processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def _memory() -> int:
