@@ -109,6 +109,13 @@ class TestBadInput:
         monkeypatch.setattr("vpps.runtime.driver.why_cuda_is_unusable", lambda: "target='cuda': there is no GPU")
         failed(profile("tree-lstm", "--target", "cuda"), "there is no GPU; with --dry-run")
 
+    @pytest.mark.parametrize("target, words", [("simt", "on target simt"), ("gpu", "VPPS_TARGET=gpu: expected 'auto'")])
+    def test_the_environment_names_the_target(
+        self, profile: Profile, monkeypatch: pytest.MonkeyPatch, target: str, words: str
+    ) -> None:
+        monkeypatch.setenv("VPPS_TARGET", target)
+        failed(profile("tree-lstm", "--axes", "speed"), words)
+
     def test_of_usage_has_exit_code_2(self, profile: Profile) -> None:
         assert profile().exit_code == 2
         assert profile("tree-lstm", "--batch-size", "0").exit_code == 2
@@ -173,6 +180,19 @@ class TestOnCpu:
         with vpps.Handle(model, target="cpu") as handle:
             handle.fb(*batches[0])
             assert "by vpps-profile on" in handle.explain()
+
+    def test_what_was_measured_is_shown_even_if_it_cannot_be_kept(
+        self, profile: Profile, workload: str, database: TuningDatabase
+    ) -> None:
+        database.folder.write_text("")  # a file, where the folder should be
+        result = profile(
+            workload, "--target", "cpu", "--batches", "1", "--rounds", "1", "--candidates", "1", "--json"
+        )  # fmt: skip
+        assert result.exit_code == 1
+        found = json.loads(result.stdout)
+        assert found["stored"] is False
+        assert found["candidates"][0]["seconds"] > 0
+        assert "the tuning database" in result.stderr.splitlines()[-1]
 
     def test_keeps_nothing_where_told_so(
         self, profile: Profile, workload: str, folder: Path, database: TuningDatabase

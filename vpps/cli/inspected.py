@@ -14,7 +14,7 @@ from vpps.cli.console import plain_console
 from vpps.cli.options import TargetName
 from vpps.cli.workload import WORKLOAD_HELP, Workload, load_workload
 from vpps.config import TARGET
-from vpps.errors import WorkloadError
+from vpps.errors import HandleError, WorkloadError
 from vpps.inspection.inspection import Inspection, inspect
 from vpps.inspection.listing import Listing
 from vpps.inspection.report import Report
@@ -52,12 +52,14 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, h
 
 
 def chosen_target(target: TargetName, arch: str | None) -> str:
-    """The target that options, environment and machine lead to. Raises typer.BadParameter."""
+    """The target that options, environment and machine lead to. Raises typer.BadParameter, HandleError."""
     if arch is not None:
         if target not in (TargetName.AUTO, TargetName.CUDA):
             raise typer.BadParameter(f"means nothing for target {target}", param_hint="--arch")
         return "cuda"
-    if target is TargetName.AUTO and TARGET.get() in ("cpu", "cuda", "simt"):
+    if target is TargetName.AUTO and TARGET.get() != "auto":
+        if TARGET.get() not in ("cpu", "cuda", "simt"):
+            raise HandleError(f"{TARGET.name}={TARGET.get()}: expected 'auto', 'cpu', 'cuda' or 'simt'")
         return TARGET.get()
     if target is TargetName.AUTO:
         from vpps.runtime.driver import why_cuda_is_unusable

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from vpps.ahead import gpu_for
 from vpps.cli.console import app_named, exit_codes, plain_console
-from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, emit, examples
+from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, chosen_target, emit, examples
 from vpps.cli.options import TargetName
 from vpps.cli.profile_tables import (
     compiled_json,
@@ -29,7 +29,7 @@ from vpps.cli.profile_tables import (
     notes,
 )
 from vpps.cli.workload import REST, Workload, load_workload
-from vpps.errors import HandleError
+from vpps.errors import CompileError, HandleError
 from vpps.plan.onchip import Device
 from vpps.tuning import profiler
 from vpps.tuning.configuration import Configuration
@@ -220,10 +220,11 @@ def _target(target: TargetName, dry_run: bool) -> str:
         return "cuda" if target is TargetName.AUTO else target.value
     from vpps.runtime.driver import why_cuda_is_unusable
 
-    why = why_cuda_is_unusable() if target in (TargetName.AUTO, TargetName.CUDA) else None
-    if target is TargetName.CUDA and why:
+    chosen = chosen_target(target, None)
+    why = why_cuda_is_unusable() if chosen == "cuda" else None
+    if why:
         raise HandleError(f"{why}; with --dry-run kernels are compiled all the same, and none is run")
-    return ("cpu" if why else "cuda") if target is TargetName.AUTO else target.value
+    return chosen
 
 
 def _dry_run(request: _Request, archs: Sequence[str]) -> None:
@@ -257,18 +258,24 @@ def _tune(request: _Request, plan: Plan, store: bool) -> None:
         outcome = profiler.tune(
             subject, workload.batches, plan, request.axes, device, arch, request.candidates, told
         )  # fmt: skip
+    failure: CompileError | None = None
     if store:
-        profiler.record(subject, outcome, workload.first(plan.batches), machine_name, PROGRAM)
+        try:
+            profiler.record(subject, outcome, workload.first(plan.batches), machine_name, PROGRAM)
+        except CompileError as error:
+            failure = error  # raised at the end: what took minutes to measure is worth having all the same
     best = outcome.best
     default = best is outcome.rows[0]
     said = "nothing is clearly faster than the default" if default else f"{best.ratio:.2f}x the default"
-    kept = "kept for handles of this model" if store else "not kept (--no-store)"
+    kept = "not kept" if failure is not None else "kept for handles of this model" if store else "not kept (--no-store)"
     winner = best.measured.configuration.describe(request.base)
     report: list[Table | str] = [f"{request.what} on {machine_name}", measured_table(outcome), *notes(outcome)]
     report.append(f"best: {winner}, {said}; {kept}")
     _print(request, *report)
-    result = {"workload": request.described(), "device": machine_name, "stored": store}
+    result = {"workload": request.described(), "device": machine_name, "stored": store and failure is None}
     _write(request, report, result | measured_json(outcome))
+    if failure is not None:
+        raise failure
 
 
 def _machine(request: _Request) -> tuple[str, Device | None, str]:
