@@ -167,6 +167,13 @@ class TestDamage:
         assert database.lookup(KEY, 100) is None
         assert "other users" in caplog.text
 
+    def test_where_no_lock_can_be_made_storing_says_so(self, database: TuningDatabase) -> None:
+        path = database.store(KEY, TUNED)
+        path.with_suffix(".lock").mkdir()  # as on a file system that is read-only: opening the lock fails
+        with pytest.raises(vpps.CompileError, match=r"cannot be written .*; set VPPS_CACHE_DIR to a directory"):
+            database.store(KEY, TUNED)
+        assert database.lookup(KEY, 100) == TUNED
+
 
 class TestKey:
     def test_is_the_same_in_every_process(self) -> None:

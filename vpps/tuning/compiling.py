@@ -114,7 +114,7 @@ class Compilers:
     def __init__(self, at_once: int | None = None) -> None:
         self._pool = ThreadPoolExecutor(at_once or usable_cores(), "vpps-compile")
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `end` may come from a finaliser, within a call of this very thread
         self._planning = threading.Lock()
         self._ended = False
         # Python may exit, or nobody may need us any more, while a compiler runs in a session of its own.

@@ -185,21 +185,25 @@ class TuningDatabase:
         _make_private(self.folder)
         path = self.folder / key.file_name
         sweep(self.folder)
-        with held(path.with_suffix(LOCK), _PATIENCE):  # without it nothing is damaged, but a record may be lost
-            kept = [
-                (cells, record)
-                for cells, record in self._records(key)
-                if cells != key.cells or not 0.8 <= record.vertices / max(tuned.vertices, 1) <= 1.25
-            ]
-            text = json.dumps(
-                {
-                    "format": FORMAT,
-                    "key": {"device": key.device, "model": key.model, "version": key.version, "train": key.train},
-                    "records": [_as_json(cells, record) for cells, record in [*kept, (key.cells, tuned)]],
-                },
-                indent=1,
-            )
-            _replace(path, text + "\n")
+        try:
+            # Without the lock nothing is damaged, but a record may be lost.
+            with held(path.with_suffix(LOCK), _PATIENCE):
+                kept = [
+                    (cells, record)
+                    for cells, record in self._records(key)
+                    if cells != key.cells or not 0.8 <= record.vertices / max(tuned.vertices, 1) <= 1.25
+                ]
+                text = json.dumps(
+                    {
+                        "format": FORMAT,
+                        "key": {"device": key.device, "model": key.model, "version": key.version, "train": key.train},
+                        "records": [_as_json(cells, record) for cells, record in [*kept, (key.cells, tuned)]],
+                    },
+                    indent=1,
+                )
+                _replace(path, text + "\n")
+        except OSError as error:
+            raise CompileError(f"the tuning database {self.folder} cannot be written ({error}); {ADVICE}") from error
         return path
 
     def _records(self, key: Key) -> list[tuple[frozenset[str], Tuned]]:
@@ -260,17 +264,14 @@ def _make_private(folder: Path) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file at once or not at all. Raises CompileError."""
-    try:
-        with scratch(path.parent) as folder:
-            new = folder / path.name
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, path)
-    except OSError as error:
-        raise CompileError(f"the tuning database {path.parent} cannot be written ({error}); {ADVICE}") from error
+    """Write a file at once or not at all. Raises OSError."""
+    with scratch(path.parent) as folder:
+        new = folder / path.name
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
 
 
 def _is_private(path: Path) -> bool:
