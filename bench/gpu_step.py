@@ -83,8 +83,9 @@ def watched(net: VppsTreeLstm) -> Stopwatch:
     watch.watch(net, "step", "other")
     watch.watch(net, "graph", "building")
     watch.watch(net.handle, "_plan_step", "planning")
-    watch.watch(net.handle, "_launch", "launching")
-    machine = net.handle._engine.machine
+    engine = net.handle._engine
+    watch.watch(engine, "launch", "launching")
+    machine = engine.machine
     watch.watch(machine, "wait", "waiting")
     if hasattr(machine, "stage"):  # where scripts are copied
         watch.watch(machine, "stage", "copying")

@@ -25,6 +25,7 @@ from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows
+from vpps.graph.trace import TracedCell
 from vpps.inspection.explanation import KernelFacts, explain
 from vpps.inspection.timeline import Timeline
 from vpps.inspection.trace import Trace, checked
@@ -220,6 +221,7 @@ class Handle:
         self._tuner: OnlineTuner | None = None
         self._kept = False  # whether what tuning found is in the database
         self._autotunes = autotune
+        self._trained: dict[TracedCell, None] = {}  # cells of the graphs that were trained while tuning
         self._closed = False
         if train:
             model.trainer = self
@@ -393,7 +395,7 @@ class Handle:
             self._engine.wait()
         self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate)
         self._engine.wait(running=1)
-        self._note_batch(len(graph))
+        self._note_batch(graph)
         return self._losses.latest
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
@@ -644,6 +646,8 @@ class Handle:
             try:
                 yield trace
             finally:
+                if os.getpid() != self.pid:  # a forked child that leaves the block, too: the file is its parent's
+                    where = None
                 self._end_trace(records)
         except BaseException as error:
             if where is not None and trace.timelines:
@@ -664,14 +668,18 @@ class Handle:
         self._engine.wait()  # for launches that are not in the block
         records = self._wanted[1]
         self._configure(records=True)
-        self._exchange()
+        try:
+            self._exchange()
+        except BaseException:
+            self._configure(records=records)
+            raise
         self._listeners.append(trace.timelines.append)
         return records
 
     @_serialised
     def _end_trace(self, records: bool) -> None:
         try:
-            if not self._closed:
+            if not self._closed and os.getpid() == self.pid:
                 self._engine.wait()
         finally:
             self._listeners.clear()
@@ -755,17 +763,18 @@ class Handle:
             self._tuner = tuner_for(self.model, self._engine, (graph, loss), self._optimizer, self._chosen)
         self._configure(self._tuner.configuration())
 
-    def _note_batch(self, vertices: int) -> None:
+    def _note_batch(self, graph: Graph) -> None:
         """Tell the tuner of a batch that was begun, and the database of what was found."""
         if self._tuner is None or self._kept:
             return
         if self._engine.records:
             self._tuner.interrupted()
         else:
-            self._tuner.batch(vertices)
+            self._tuner.batch(len(graph))
+        self._trained.update(dict.fromkeys(graph.blocks))
         if self._tuner.done:
             self._kept = True
-            keep(self.model, self._engine.cells, self._engine.machine, self._tuner.progress)
+            keep(self.model, self._trained, self._engine.machine, self._tuner.progress)
 
     def _give_up(self, error: VppsError) -> None:
         """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error
@@ -794,14 +803,18 @@ class Handle:
         )
 
     def _exchange(self) -> None:
-        """Make the engine that is wanted the one that works. If it cannot be made all is as it was."""
+        """Make the engine that is wanted the one that works. If it cannot be made all is as it was; after
+        Ctrl-C the next call tries again."""
         wanted, before = self._wanted, self._engine
         if wanted == (before.configuration, before.records):
             return
-        self._wanted = before.configuration, before.records
         before.wait()
         before.pull()
-        after = self._make_engine(*wanted)
+        try:
+            after = self._make_engine(*wanted)
+        except Exception:
+            self._wanted = before.configuration, before.records
+            raise
         self._engine, self._wanted = after, wanted
         before.close()
 

@@ -12,6 +12,7 @@ import pytest
 
 import vpps
 from tests.classifier import Classifier, new, same_bits
+from tests.processes import run
 from vpps.inspection.summary import KINDS
 from vpps.kernel.host_compiler import build_cpu
 from vpps.kernel.render import TIMELINE_LINE, render_cpu, template_dir
@@ -139,6 +140,53 @@ class TestErrors:
                 trace.summary()
         with pytest.raises(vpps.HandleError, match="closed"), handle.trace():
             raise AssertionError
+
+
+def test_a_forked_child_that_leaves_the_block_waits_for_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    out = run(
+        f"""
+        import os, sys
+        from pathlib import Path
+        import vpps
+        from tests.classifier import new
+        net, path = new(), Path({str(tmp_path / "step.json")!r})
+        with vpps.Handle(net.model, target="cpu", vps=2) as handle:
+            with handle.trace(path) as trace:
+                net.train(handle, range(1))
+                graph, loss = net.batch(1)
+                handle.fb(graph, loss)  # in flight: the child has no threads that would end it
+                child = os.fork()
+            if not child:
+                print(path.exists(), flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        print(len(trace.timelines), path.exists())
+        """
+    )
+    assert out.splitlines() == ["False", "2 True"]
+
+
+def test_ctrl_c_while_machines_are_exchanged_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = new()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with vpps.Handle(net.model, target="cpu", vps=2) as handle:
+        make = handle._make_engine
+        monkeypatch.setattr(handle, "_make_engine", interrupted)
+        with pytest.raises(KeyboardInterrupt), handle.trace():
+            raise AssertionError
+        monkeypatch.setattr(handle, "_make_engine", make)
+        assert not handle._engine.records
+        with handle.trace():
+            net.train(handle, range(1))
+        monkeypatch.setattr(handle, "_make_engine", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            net.train(handle, range(1))
+        monkeypatch.setattr(handle, "_make_engine", make)
+        net.train(handle, range(1))
+        assert "timeline" not in handle.source().lower(), "it records for ever"
 
 
 def test_a_kernel_of_templates_that_know_nothing_of_timelines_is_the_same(

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import pytest
 import vpps
 from tests.processes import finish, start
 from tests.test_accumulate import new
+from vpps.graph.trace import TracedCell
 from vpps.kernel.render import VARIANTS
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
@@ -390,6 +391,29 @@ class TestTraining:
             assert handle.tuning.batches == 2
         with pytest.raises(vpps.HandleError, match="timeline=True: recording takes time of its own"):
             vpps.Handle(net.model, autotune=True, timeline=True)
+
+    @pytest.mark.cpu
+    def test_it_is_kept_for_all_cells(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        kept: list[tuple[set[TracedCell], Progress]] = []
+
+        def keep(model: object, cells: Iterable[TracedCell], machine: object, found: Progress) -> None:
+            kept.append((set(cells), found))
+
+        axis = Axis("vps", ({"vps": 2}, {"vps": 3}), ordered=False)
+        monkeypatch.setattr("vpps.handle.keep", keep)
+        monkeypatch.setattr(
+            "vpps.tuning.autotune.tuner_for", lambda *_: OnlineTuner(START, [axis], Ready({3: "it spills"}))
+        )
+        net = new()
+        first, later = net.batch(0), net.batch(1)
+        assert set(first[0].blocks) != set(later[0].blocks)
+        with vpps.Handle(net.model, target="cpu", autotune=True) as handle:
+            for k in range(4 * (TIMED + UNTIMED)):
+                handle.fb(*(first if k < 3 else later))
+        ((cells, progress),) = kept
+        assert progress.done
+        assert [trial.reason for trial in progress.trials] == ["", "it spills"]
+        assert cells == set(first[0].blocks) | set(later[0].blocks)
 
     @pytest.mark.cpu
     def test_closing_ends_compilers(self) -> None:
