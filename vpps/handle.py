@@ -538,7 +538,8 @@ class Handle:
         self._engine.wait()
         plan = self._engine.plan
         if plan is None:
-            raise GraphError(f"{what}: nothing has been computed yet; call fb or forward first")
+            since = "yet, or since a trace was begun or another kernel taken"
+            raise GraphError(f"{what}: nothing has been computed {since}; call fb or forward first")
         plan.graph.check_owns(expression, what, given="the one of the latest fb, forward or gradients")
         return plan
 

@@ -84,6 +84,9 @@ def test_what_the_latest_call_computed_can_still_be_read_behind_the_block() -> N
         with handle.trace():
             handle.fb(graph, loss)
         assert handle.value(loss) == handle.sync_get_latest_loss()
+        handle.fb(graph, loss)
+        with pytest.raises(vpps.GraphError, match="or since a trace was begun"), handle.trace():
+            handle.value(loss)
 
 
 def test_times_lie_within_the_call_and_cover_the_launch() -> None:
