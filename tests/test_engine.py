@@ -81,6 +81,16 @@ class TestExchange:
             assert not first.machine.is_open
             assert handle.vps == 2
 
+    def test_the_most_memory_that_a_call_has_used_is_remembered(self) -> None:
+        net = new()
+        with vpps.Handle(net.model, vps=1) as handle:
+            handle.fb(*net.batch(0, 1, 2, 3, 4, 5))
+            handle.sync_get_latest_loss()
+            peak = handle.memory.peak
+            handle._configure(Configuration(vps=2))
+            handle.fb(*net.batch(0))
+            assert handle.memory.peak == peak
+
     def test_one_that_cannot_be_made_leaves_everything_as_it_was(self) -> None:
         net = new()
         with vpps.Handle(net.model, vps=1) as handle:

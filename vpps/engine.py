@@ -73,6 +73,7 @@ class Engine:
         planner: once the parameters have their places.
         cells: of the graphs so far, in order of appearance.
         arrangement: what the chip holds, for these cells.
+        peak: floats of the pool that a launch has used at most.
         stepped_down: arrangements that spilled before this one.
         timelines: of the last two launches, by their numbers.
 
@@ -117,7 +118,7 @@ class Engine:
         self.timelines: dict[int, Timeline] = {}
         self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
         self._prepared = 0  # when planning began
-        self._peak = 0  # floats of the pool that a launch has used at most
+        self.peak = 0
 
     def close(self) -> None:
         """Wait for launches in flight and free everything; what the pool holds is lost. May be called twice."""
@@ -129,8 +130,8 @@ class Engine:
     def memory(self) -> MemoryUse:
         """Bytes by what they are for, of the latest launch."""
         if self.planner is None:
-            return MemoryUse(pool=self.machine.pool.nbytes, peak=4 * self._peak)
-        return memory_use(self.planner.distribution, self.plan, len(self.machine.pool), self._peak)
+            return MemoryUse(pool=self.machine.pool.nbytes, peak=4 * self.peak)
+        return memory_use(self.planner.distribution, self.plan, len(self.machine.pool), self.peak)
 
     # ---- preparations
 
@@ -237,7 +238,7 @@ class Engine:
             for start, stop in plan.layout.unwritten:
                 self.machine.pool[start:stop] = np.nan
         self.plan = plan
-        self._peak = max(self._peak, plan.pool_floats)
+        self.peak = max(self.peak, plan.pool_floats)
         number = self.machine.launches + 1
         if self.records:
             # There are no jumps: a virtual processor executes no more instructions than the script has.

@@ -816,6 +816,7 @@ class Handle:
         except Exception:
             self._wanted = before.configuration, before.records
             raise
+        after.peak = before.peak
         self._engine, self._wanted = after, wanted
         before.close()
 

@@ -227,6 +227,12 @@ def test_in_a_pipe_nothing_is_coloured_whatever_the_environment_asks_for(folder:
 
 
 class TestErrors:
+    def test_a_drawing_of_an_unknown_kind_is_not_written(self, run: Run, tmp_path: Path) -> None:
+        code, _, err = run("graph", WORKLOAD, "-o", str(tmp_path / "tree.png"))
+        assert code == 2
+        assert "name it .svg, .dot, .gv, .txt" in " ".join(err.split())
+        assert not (tmp_path / "tree.png").exists()
+
     @pytest.mark.parametrize(
         "arguments, words",
         [

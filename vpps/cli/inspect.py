@@ -300,6 +300,13 @@ class LayoutName(StrEnum):
     LEVELS = "levels"
 
 
+FORMATS = {
+    ".svg": GraphFormat.SVG, ".dot": GraphFormat.DOT, ".gv": GraphFormat.DOT, ".txt": GraphFormat.TEXT,
+    "": GraphFormat.DOT,
+}  # fmt: skip
+"""By the end of a file's name."""
+
+
 @app.command(
     context_settings=REST,
     **examples(
@@ -325,10 +332,13 @@ def graph(
 ) -> None:
     """The graph of a batch, coloured by level: for Graphviz, as SVG, as text, or as JSON."""
     with exit_codes(PROGRAM):
+        if format is None and not as_json and output is not None and output.suffix not in (*FORMATS, ".json"):
+            known = ", ".join(filter(None, FORMATS))
+            raise typer.BadParameter(f"{output}: name it {known} or .json, or say --format", param_hint="--output")
         drawing = draw(workload_of(workload, batch_size, context.args).first(1)[0][0], calls)
         if format is None:
             suffix = output.suffix if output is not None else ""
-            format = {".svg": GraphFormat.SVG, ".txt": GraphFormat.TEXT}.get(suffix, GraphFormat.DOT)
+            format = FORMATS.get(suffix, GraphFormat.DOT)
             as_json = as_json or suffix == ".json"
         if as_json or format is GraphFormat.TEXT:
             show(drawing, as_json, output)

@@ -267,6 +267,8 @@ def _tune(request: _Request, plan: Plan, store: bool) -> None:
     best = outcome.best
     default = best is outcome.rows[0]
     said = "nothing is clearly faster than the default" if default else f"{best.ratio:.2f}x the default"
+    if outcome.rows[0].measured.times is None:
+        said = "the default does not run"
     kept = "not kept" if failure is not None else "kept for handles of this model" if store else "not kept (--no-store)"
     winner = best.measured.configuration.describe(request.base)
     report: list[Table | str] = [f"{request.what} on {machine_name}", measured_table(outcome), *notes(outcome)]

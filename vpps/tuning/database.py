@@ -91,7 +91,8 @@ class Tuned:
     def describe(self) -> str:
         """One line, such as "vps 2 (by vpps-profile on 2026-11-22, 1.13x the default)"."""
         than = "what it began with" if self.by == AUTOTUNE else "the default"
-        return f"{self.configuration.describe()} (by {self.by} on {self.when[:10]}, {self.ratio:.2f}x {than})"
+        gain = f"{self.ratio:.2f}x {than}" if self.ratio else f"{than} does not run"
+        return f"{self.configuration.describe()} (by {self.by} on {self.when[:10]}, {gain})"
 
 
 def now() -> str:
