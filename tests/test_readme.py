@@ -16,7 +16,7 @@ import vpps
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-PROGRAM, OF_BATCHES, OWN_TASK, PREDICTIONS = re.findall(
+PROGRAM, OF_BATCHES, OWN_TASK, PREDICTIONS, WORKLOAD = re.findall(
     r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE
 )
 
@@ -107,6 +107,17 @@ def test_the_own_model_trains_and_predicts(tmp_path: Path) -> None:
     assert [float(line.split("dev accuracy ")[1].split()[0]) for line in lines[1:]][-1] > 0.3  # a fifth by chance
     shown = python("-c", "import vpps\nfrom calc import Calc\n" + PREDICTIONS)
     assert len(shown.splitlines()) >= 4  # of 200 expressions in batches of 64
+
+
+@pytest.mark.host
+def test_the_example_can_be_inspected(tmp_path: Path) -> None:
+    before, handle, _ = PROGRAM.partition("with vpps.Handle")
+    assert handle
+    (tmp_path / "mytree.py").write_text(before + WORKLOAD, encoding="utf-8")
+    command = [sys.executable, "-c", "from vpps.cli.inspect import main; main()", "plan", "mytree:batches"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "node" in run.stdout
 
 
 @pytest.mark.host
