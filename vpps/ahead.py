@@ -273,6 +273,33 @@ def _compile(target: str, spec: KernelSpec, arch: str, vps: int) -> tuple[str, P
     return source, build_simt(source, races=True), None
 
 
+def compile_planned(
+    target: str,
+    arch: str,
+    spec: KernelSpec,
+    arrangement: Arrangement,
+    parameters: Distribution,
+    tile_name: str | None = None,
+) -> Specialized:
+    """The kernel for what is planned already.
+
+    Args:
+        tile_name: of the tile of products, on cpu; None for the processor's usual one.
+
+    Raises:
+        CompileError: a compiler is missing or cannot do it; SpillError: such an arrangement does not fit.
+    """
+    if target != "cpu":
+        source, binary, resources = _compile(target, spec, arch, parameters.all_vps)
+        return Specialized(target, arch, parameters.n_vps, source, binary, resources, spec, arrangement, parameters)
+    from vpps.kernel.host_compiler import build_cpu, build_tails
+
+    binary, source, tile = build_cpu(tile_name=tile_name)
+    if spec.tails:
+        build_tails(tuple(spec.tails), tile_name=tile_name)
+    return Specialized(target, tile.isa, parameters.n_vps, source, binary, None, spec, arrangement, parameters)
+
+
 def stacks_of(
     model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
 ) -> Stacks:

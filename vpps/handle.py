@@ -584,7 +584,8 @@ class Handle:
     @_serialised
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:
         """What `fb(graph, loss)` would launch, or `forward(graph, [loss])` of a forward-only handle, to be looked at:
-        `.plan`, `.script`, `.cells`, `.drawing`, `.source()`. Nothing is launched.
+        `.graph`, `.plan`, `.script`, `.cell`, `.source()`, `.resources` and more, as the commands of `vpps-inspect`.
+        Nothing is launched.
 
         Raises:
             As `fb`.

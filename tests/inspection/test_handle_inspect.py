@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import vpps
 from tests.inspection.models import lists, tree
+from vpps.inspection import draw
+from vpps.kernel.host_compiler import build_cpu
 
 pytestmark = pytest.mark.cpu
 
@@ -30,6 +34,23 @@ def test_shows_what_fb_launches() -> None:
         memory = handle.memory
         assert 4 * found.plan_made.pool_floats == memory.peak
         assert found.plan.slab_bytes + found.plan.other_bytes == memory.batch
+
+
+def test_has_what_the_commands_show_and_compiles_on_demand() -> None:
+    model, (graph, loss) = tree()
+    with vpps.Handle(model, target="cpu", vps=2) as handle:
+        found = handle.inspect(graph, loss)
+        assert found.kernel is None
+        assert found.resources.vps == 2
+        assert found.resources.binary == str(build_cpu()[0])
+        assert found.resources.instructions == len(found.spec.instructions) > 0
+        assert found.graph is found.drawing
+        assert found.graph.text() == draw(graph).text()
+        assert found.cell is found.cells
+        assert re.fullmatch(r"<Inspection of \d+ vertices on cpu \w+, 2 virtual processors: [.a-z() ]+>", repr(found))
+        shown = re.findall(r"\.(\w+)", repr(found))
+        assert {"graph", "plan", "script", "cell", "source", "asm", "resources"} == set(shown)
+        assert all(hasattr(found, name) for name in shown)
 
 
 def test_of_a_forward_only_handle_shows_inference() -> None:

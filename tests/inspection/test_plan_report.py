@@ -57,7 +57,7 @@ class TestPlan:
 
     def test_steps_cover_every_vertex(self, net: str, train: bool, policy: str) -> None:
         found = inspection(net, train=train, policy=policy)
-        graph = found.graph
+        graph = found.graph_made
         whole = Counter[str]()
         for block in graph.blocks.values():
             whole[block.cell.name] += len(block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from vpps.ahead import Example, Specialized, check_example, gpu_for, specialize, specs, stacks_of
+from vpps.ahead import Example, Specialized, check_example, compile_planned, gpu_for, specialize, specs, stacks_of
 from vpps.arrangement import NO_CHIP, Arrangement
 from vpps.errors import HandleError
 from vpps.graph.graph import Graph
@@ -17,6 +17,7 @@ from vpps.inspection.kernel_report import KernelReport, kernel_report
 from vpps.inspection.listing import Listing
 from vpps.inspection.plan_report import PlanReport
 from vpps.inspection.planned import plan_report
+from vpps.inspection.report import counted
 from vpps.inspection.script_report import ScriptReport, script_report
 from vpps.kernel.render import render_cpu, render_cuda, render_tails
 from vpps.kernel.spec import KernelSpec
@@ -33,33 +34,44 @@ from vpps.plan.update import Update
 from vpps.tuning.configuration import Configuration
 
 TARGETS = ("cpu", "simt", "cuda")
+_SHOWN = {"cpu": [".asm()"], "simt": [], "cuda": [".ptx()", ".sass()"]}
+"""What only one target has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """A graph in one configuration of a kernel; made by `vpps.inspection.inspect` or `Handle.inspect`.
+
+    What it shows has the names of the commands of `vpps-inspect`; a trace comes from `Handle.trace`, as it takes
+    launches.
 
     Attributes:
         target: "cpu", "simt" or "cuda".
         arch: "sm_90"; of cpu the instruction set ("avx512"); "" of simt.
         planner: has made the plan, and keeps what it knows of cells.
-        graph: what is planned.
+        graph_made: what is planned.
         plan_made: the plan itself.
         spec: what the kernel must be able to do.
         arrangement: what of the weights is on the chip.
-        kernel: where it was compiled, else None.
+        kernel: where it was compiled with the plan; None: it is when something asks for it.
         tile_name: of the tile of products, on cpu; None for the processor's usual one.
     """
 
     target: str
     arch: str
     planner: Planner
-    graph: Graph
+    graph_made: Graph
     plan_made: Plan
     spec: KernelSpec
     arrangement: Arrangement
     kernel: Specialized | None = None
     tile_name: str | None = None
+
+    def __repr__(self) -> str:
+        vps = counted(self.planner.distribution.all_vps, "virtual processor")
+        vertices = counted(self.graph_made.n_calls, "vertex", "vertices")
+        shows = [".graph", ".plan", ".script", ".cell", ".source()", *_SHOWN[self.target], ".resources"]
+        return f"<Inspection of {vertices} on {f'{self.target} {self.arch}'.strip()}, {vps}: {' '.join(shows)}>"
 
     @cached_property
     def plan(self) -> PlanReport:
@@ -122,16 +134,16 @@ class Inspection:
         """Machine code of the compiled kernel (cuda).
 
         Raises:
-            HandleError: another target, or it was not compiled.
-            CompileError: there is no nvdisasm.
+            HandleError: another target.
+            CompileError: there is no compiler, or no nvdisasm.
         """
         self._check_cuda("sass")
-        return machine_code.sass(self._compiled("sass").binary, self.arch)
+        return machine_code.sass(self.compiled.binary, self.arch)
 
     @cached_property
     def resources(self) -> KernelReport:
-        """What the compiled kernel needs. Raises HandleError if it was not compiled."""
-        return kernel_report(self._compiled("resources"))
+        """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
+        return kernel_report(self.compiled, self.tile_name)
 
     @property
     def _whole_spec(self) -> KernelSpec:
@@ -142,15 +154,28 @@ class Inspection:
         if self.target != "cuda":
             raise HandleError(f"{what}: target {self.target!r} has none; use target 'cuda', such as with arch='sm_90'")
 
-    def _compiled(self, what: str) -> Specialized:
-        if self.kernel is None:
-            raise HandleError(f"{what}: the kernel was not compiled; ask for it by inspect(..., compiled=True)")
-        return self.kernel
+    @cached_property
+    def compiled(self) -> Specialized:
+        """The kernel, compiled now if it has not been. Raises CompileError if that cannot be."""
+        if self.kernel is not None:
+            return self.kernel
+        parameters = self.planner.distribution
+        return compile_planned(self.target, self.arch, self.spec, self.arrangement, parameters, self.tile_name)
 
     @cached_property
-    def drawing(self) -> Drawing:
+    def graph(self) -> Drawing:
         """The graph, to be drawn."""
-        return draw(self.graph)
+        return draw(self.graph_made)
+
+    @property
+    def drawing(self) -> Drawing:
+        """The same as `graph`."""
+        return self.graph
+
+    @property
+    def cell(self) -> CellsReport:
+        """The same as `cells`."""
+        return self.cells
 
     @cached_property
     def cells(self) -> CellsReport:
@@ -226,8 +251,6 @@ def inspect(
         raise HandleError(f"policy={chosen.policy!r}: expected one of {', '.join(POLICIES)}")
     if chosen.schedule not in SCHEDULES:
         raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
-    if compiled and chosen.tile is not None:
-        raise HandleError(f"compiled=True with tile={chosen.tile!r}: kernels are made ahead with the usual tile only")
     if target == "cuda" and arch is None and device is None:
         device = _present_gpu()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
@@ -235,7 +258,7 @@ def inspect(
     kernel: Specialized | None = None
     spec: KernelSpec | None = None
     arrangement = NO_CHIP
-    if compiled:
+    if compiled and target != "cpu":
         kernel = _compiled(model, example, target, arch, device, sms, chosen, train, rule, clip_norm)
         arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
     elif target == "cpu":
@@ -253,6 +276,8 @@ def inspect(
     plan = _plan(planner, model, graph, loss, update)
     if spec is None:
         spec = KernelSpec(plan.instructions, tails=plan.tails)
+    if compiled and kernel is None:
+        kernel = compile_planned(target, arch, spec, arrangement, parameters, chosen.tile)
     return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel, chosen.tile)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vpps.ahead import Specialized
 from vpps.inspection.report import Report, table
-from vpps.kernel.render import TILES
+from vpps.kernel.render import tiles_of
 from vpps.plan.onchip.report import in_bytes
 
 _REGISTERS = ("registers", "live", "cached", "spilled", "stack")
@@ -136,8 +136,12 @@ def _held(m: HeldMatrix) -> str:
     return f"{m.tier}{f' {m.slots}' if m.slots else ''}{gradient}"
 
 
-def kernel_report(kernel: Specialized) -> KernelReport:
-    """What a kernel needs. Raises CompileError if nvdisasm is there but cannot read it."""
+def kernel_report(kernel: Specialized, tile_name: str | None = None) -> KernelReport:
+    """What a kernel needs. Raises CompileError if nvdisasm is there but cannot read it.
+
+    Args:
+        tile_name: of the tile of products, on cpu; None for the usual one.
+    """
     chip = kernel.spec.chip
     report = KernelReport(
         kernel.target,
@@ -151,7 +155,7 @@ def kernel_report(kernel: Specialized) -> KernelReport:
         matrices=tuple(_matrices(kernel)),
     )
     if kernel.target == "cpu":
-        tile = TILES[kernel.arch]
+        tile = next(t for t in tiles_of(kernel.arch) if tile_name in (None, t.name))  # the usual one is the first
         return replace(report, tile=f"products of {tile.vectors} vectors by {tile.panel} rows a pass")
     found = kernel.resources
     if found is None:
