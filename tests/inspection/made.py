@@ -29,13 +29,20 @@ class Recorded:
         return self._rows
 
 
-def made_timeline(work: Sequence[Sequence[int]], late: Sequence[int], start: int = START, lost: int = 0) -> Timeline:
+def made_timeline(
+    work: Sequence[Sequence[int]],
+    late: Sequence[int],
+    start: int = START,
+    lost: int = 0,
+    host: Sequence[int] = (40, 30, 20, 10, 0),
+) -> Timeline:
     """A launch of some virtual processors, all with one stream.
 
     Args:
         work: nanoseconds that each virtual processor takes for each instruction; behind each but the last is a barrier.
         late: nanoseconds by which each virtual processor begins later than `start`.
         lost: records for which there was no room.
+        host: nanoseconds before `start` at which the host began to plan, encode, wait, launch, and was done.
     """
     steps, n_vps = len(work), len(late)
     fill = plain(encode("zero", 4, 8, 1, dst=(0, 8)))
@@ -73,9 +80,9 @@ def made_timeline(work: Sequence[Sequence[int]], late: Sequence[int], start: int
     plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[], sequel=None)
     plan.section_at = lambda position: (section := stream.section_at(position - 8), position - 8 - section.start)
     plan.origin = lambda position: cast(Section, plan.section_at(position)[0]).phase
-    host = HostSpan.between(*(start - 10 * k for k in (4, 3, 2, 1, 0)))
+    spans = HostSpan.between(*(start - before for before in host))
     recording = cast(Recording, Recorded([row for own in rows for row in own], n_vps, lost))
-    return Timeline(cast(Plan, plan), recording, host)
+    return Timeline(cast(Plan, plan), recording, spans)
 
 
 @st.composite

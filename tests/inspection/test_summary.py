@@ -133,8 +133,23 @@ class TestAdvice:
         assert "VP 1 is waited for" in found
         assert "late rather than loaded" in found
 
-    def test_names_what_lies_between_launches(self) -> None:
-        first = made_timeline([[MILLION]], [0])
-        second = made_timeline([[MILLION]], [0], first.end + 2 * MILLION)
-        found = self.found(summarise([first, second], "cpu"))
-        assert "no launch runs for 50 % of the time: 2.0 ms between one launch and the next" in found
+    @pytest.mark.parametrize(
+        "host, found, remedy",
+        [
+            ((40, 30, 20, 10, 0), "in 2.0 ms of it the program had not asked", "record the next graph while"),
+            ((5, 4, 3, 0.2, 0), "in 1.8 ms of it the host, or a virtual processor, waited", "other programs"),
+            ((5, 4, 3, 1.9, 1.8), "in 1.9 ms of it the host, or a virtual processor, waited", "other programs"),
+            ((1.9, 0.3, 0.2, 0.1, 0), "planning and launching takes 1.8 ms per launch, 1.8 ms", "larger batch has"),
+        ],
+        ids=["the program", "the host wakes late", "virtual processors begin late", "planning"],
+    )
+    def test_names_what_lies_between_launches(self, host: tuple[float, ...], found: str, remedy: str) -> None:
+        before = tuple(round(ms * MILLION) for ms in host) if host[0] < 40 else tuple(map(int, host))
+        first = made_timeline([[MILLION]], [0], host=before)
+        second = made_timeline([[MILLION]], [0], first.end + 2 * MILLION, host=before)
+        summary = summarise([first, second], "cpu")
+        said = self.found(summary)
+        assert "no launch runs for 50 % of the time: 2.0 ms between one launch and the next" in said
+        assert found in said
+        assert remedy in said
+        assert sum(summary.gaps.values()) == pytest.approx(summary.idle) == pytest.approx(2e-3)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vpps.inspection.critical import BARRIERS
-from vpps.inspection.summary import CellTime, Summary
+from vpps.inspection.summary import BEGINNING, PROGRAM, CellTime, Summary
 
 # From when on a rule speaks: shares, ratios.
 WAITING = 0.25
@@ -57,19 +57,40 @@ def _micro(seconds: float) -> str:
 
 
 def _idle_between(s: Summary) -> list[Advice]:
-    """Nothing runs between launches: the host takes longer than the kernel."""
+    """Nothing runs between launches: the host, or what it waits for, takes long beside the kernel."""
     total = s.seconds + s.idle
     if s.launches < 2 or s.idle < IDLE * total or s.target == "simt":
         return []
-    host = sum(seconds for name, seconds in s.host.items() if name != "waiting") / s.launches
-    between = s.idle / (s.launches - 1)
-    rest = "" if host < 0.5 * between else f"; vpps's planning and launching takes {_micro(host)} per launch"
+    program = s.gaps[PROGRAM]
+    wakes = s.gaps["waiting"] + s.gaps[BEGINNING]
+    prepares = s.idle - program - wakes
+    n = s.launches - 1
+    if program >= max(wakes, prepares):
+        why = f"in {_micro(program / n)} of it the program had not asked for the next one yet"
+        remedy = (
+            "record the next graph while a launch runs (fb returns at once; do not read its loss in between), and "
+            "record graphs in bulk: graph.map over a vpps.data.GraphSet"
+        )
+    elif wakes >= prepares:
+        why = f"in {_micro(wakes / n)} of it the host, or a virtual processor, waited to go on"
+        remedy = "launches are short beside that: a larger batch"
+        if s.target == "cpu":
+            remedy = (
+                "other programs, or more virtual processors than free cores, keep threads from their cores: end other "
+                "work, or use fewer (vps=); where none do, launches are short beside that: a larger batch"
+            )
+    else:
+        host = sum(seconds for name, seconds in s.host.items() if name != "waiting") / s.launches
+        why = f"vpps's planning and launching takes {_micro(host)} per launch, {_micro(prepares / n)} of it then"
+        remedy = (
+            "a larger batch has more work per launch; graphs that are asked for before the launch before has ended are "
+            "planned while it runs"
+        )
     return [
         Advice(
-            f"no launch runs for {_percent(s.idle / total)} of the time: {_micro(between)} between one launch and the "
-            f"next{rest}",
-            "record the next graph while a launch runs (fb returns at once; do not read its loss in between), and "
-            "record graphs in bulk: graph.map over a vpps.data.GraphSet",
+            f"no launch runs for {_percent(s.idle / total)} of the time: {_micro(s.idle / n)} between one launch and "
+            f"the next; {why}",
+            remedy,
             s.idle,
         )
     ]

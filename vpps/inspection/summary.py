@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from vpps.inspection.advice import Advice
 
 KINDS = ("compute", "load", "update", "waiting")
+PROGRAM, BEGINNING = "program", "beginning"
+GAP_PARTS = (PROGRAM, *HOST_SPANS, BEGINNING)
 MOST_CELLS = 5
 
 
@@ -100,6 +103,9 @@ class Summary(Report):
         launches: how many.
         seconds: that they lasted, in all.
         idle: seconds between the end of a launch and the beginning of the next one.
+        gaps: those seconds by what they pass with (`GAP_PARTS`): before the next launch was asked for ("program"), the
+            spans of the host, where "waiting" is its way back to work after the launch, and until a virtual processor
+            began ("beginning").
         host: seconds of the host by span (`HOST_SPANS`).
         instructions: executed, counted once per virtual processor.
         barriers: of all launches.
@@ -115,6 +121,7 @@ class Summary(Report):
     launches: int
     seconds: float
     idle: float
+    gaps: dict[str, float]
     host: dict[str, float]
     instructions: int
     barriers: int
@@ -200,13 +207,14 @@ def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
     busy = kinds["compute"] + kinds["load"] + kinds["update"]
     kinds["waiting"] = seconds - busy
     columns = zip(*(kinds[kind].tolist() for kind in KINDS), awaited.tolist(), delayed.tolist(), strict=True)
-    ends = [t.end for t in timelines]
+    gaps = _gaps(timelines)
     steps = [step for t in timelines for step in _steps(t)]
     return Summary(
         target=target,
         launches=len(timelines),
         seconds=seconds,
-        idle=sum(max(0, t.start - end) for end, t in zip(ends, timelines[1:], strict=False)) * 1e-9,
+        idle=sum(gaps.values()),
+        gaps=gaps,
         host={name: sum(s.seconds for t in timelines for s in t.host if s.name == name) for name in HOST_SPANS},
         instructions=sum(len(t.records) for t in timelines),
         barriers=sum(t.plan.n_barriers for t in timelines),
@@ -220,6 +228,16 @@ def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
         steps=sum(seconds for seconds, _ in steps),
         vectors_per_step=sum(seconds * rows for seconds, rows in steps) / (sum(s for s, _ in steps) or 1.0),
     )
+
+
+def _gaps(timelines: Sequence[Timeline]) -> dict[str, float]:
+    """Seconds between launches, by what they pass with."""
+    found = dict.fromkeys(GAP_PARTS, 0.0)
+    for before, after in pairwise(timelines):
+        times = [before.end, after.host[0].start, *(span.end for span in after.host), after.start]
+        for part, (start, end) in zip(GAP_PARTS, pairwise(times), strict=True):
+            found[part] += max(0, min(end, after.start) - max(start, before.end)) * 1e-9
+    return found
 
 
 def _add_cells(timeline: Timeline, kinds: dict[str, Any], cells: dict[str, _Cell]) -> None:
