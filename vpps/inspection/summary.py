@@ -205,7 +205,7 @@ def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
                 cells[segment.cell].critical += (segment.end - segment.start) * 1e-9
     seconds = sum(t.duration for t in timelines)
     busy = kinds["compute"] + kinds["load"] + kinds["update"]
-    kinds["waiting"] = seconds - busy
+    kinds["waiting"] = np.maximum(seconds - busy, 0.0)  # sums of fractions may come out a trifle above the whole
     columns = zip(*(kinds[kind].tolist() for kind in KINDS), awaited.tolist(), delayed.tolist(), strict=True)
     gaps = _gaps(timelines)
     steps = [step for t in timelines for step in _steps(t)]
