@@ -27,10 +27,10 @@ MILLI = 10**6
 
 
 def made() -> Trace:
-    """Two launches of three virtual processors; the second one waits most for VP 1."""
+    """Two launches of three virtual processors; the first one waits most for VP 1."""
     trace = Trace("cpu")
-    first = made_timeline([[MILLI, 2 * MILLI, MILLI], [MILLI, MILLI, 3 * MILLI]], [0, 5000, 0])
-    second = made_timeline([[MILLI, 4 * MILLI, MILLI], [MILLI, MILLI, MILLI]], [0, 0, 0], first.end + 100_000)
+    first = made_timeline([[MILLI, 4 * MILLI, MILLI], [MILLI, MILLI, MILLI]], [0, 0, 0])
+    second = made_timeline([[MILLI, 2 * MILLI, MILLI], [MILLI, MILLI, 3 * MILLI]], [0, 5000, 0], first.end + 100_000)
     trace.timelines += [first, second]
     return trace
 
@@ -157,20 +157,31 @@ class TestInABrowser:
         assert [url for url in shown.asked if not url.startswith(("file:", "data:"))] == []
         assert shown.page.title() == "two launches"
 
-    def test_begins_with_the_last_launch(self, shown: Shown) -> None:
-        trace = made()
-        zero = trace.timelines[0].host[0].start
+    def test_begins_with_the_first_launch(self, shown: Shown) -> None:
+        first = made().timelines[0]
         seen = shown.drawn()
-        assert (seen["from"], seen["to"]) == (trace.timelines[1].host[0].start - zero, trace.timelines[1].end - zero)
+        assert (seen["from"], seen["to"]) == (0, first.end - first.host[0].start)
+
+    def test_explains_the_line_of_the_critical_path(self, shown: Shown) -> None:
+        assert "critical path" in shown.page.locator("#legend").inner_text()
+        line = shown.page.locator("#legend i.line").evaluate("(i) => getComputedStyle(i).backgroundColor")
+        assert line == f"rgb{shown.colour_of('path')}"
+
+    def test_calls_cells_without_their_class_where_that_is_clear(self, shown: Shown) -> None:
+        found = shown.page.evaluate(
+            "(names) => { summary.cells = names.map((name) => ({name})); return names.map(shortened); }",
+            ["TreeLSTMSentiment.inner", "A.leaf", "B.leaf", "(load)"],
+        )
+        assert found == ["inner", "A.leaf", "B.leaf", "(load)"]
 
     def test_paints_work_in_the_colour_of_its_phase_and_waiting_in_another(self, shown: Shown) -> None:
-        start = made().timelines[1].start - made().timelines[0].host[0].start
+        start = made().timelines[0].start - made().timelines[0].host[0].start
         assert shown.colour_at(start + 3 * MILLI, 2) == shown.colour_of("forward")
         assert shown.colour_at(start + 4 * MILLI + 500_000, 2) == shown.colour_of("gradients")
         assert shown.colour_at(start + 3 * MILLI, 1) in (shown.colour_of("waiting"), shown.colour_of("hatch"))
 
     def test_says_what_is_under_the_mouse(self, shown: Shown) -> None:
-        start = made().timelines[1].start - made().timelines[0].host[0].start
+        start = made().timelines[0].start - made().timelines[0].host[0].start
         shown.point_at(start + 2 * MILLI, 2)
         text = shown.page.locator("#tip").inner_text()
         assert text.startswith("zero of 'p0'")
@@ -185,7 +196,7 @@ class TestInABrowser:
 
     def test_zooms_about_the_mouse_and_moves(self, shown: Shown) -> None:
         before = shown.drawn()
-        start = made().timelines[1].start - made().timelines[0].host[0].start
+        start = made().timelines[0].start - made().timelines[0].host[0].start
         shown.point_at(start + 2 * MILLI, 2)
         shown.page.mouse.wheel(0, -300)
         shown.settle()
@@ -212,7 +223,7 @@ class TestInABrowser:
         for heading in ("Time of the virtual processors", "Critical path", "Most expensive cells", "What would help"):
             assert heading in text
         assert "VP 1 is waited for" in text
-        start = made().timelines[1].start - made().timelines[0].host[0].start
+        start = made().timelines[0].start - made().timelines[0].host[0].start
         work = start + 3 * MILLI, 2
         row = shown.page.locator("#critical tr", has_text="zero of 'p1'")
         row.click()
