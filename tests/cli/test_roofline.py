@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.roofline.machines import MACHINE
+from tests.roofline.machines import MACHINE, point
 from vpps.cli import roofline as module
 from vpps.cli.console import exit_codes
 from vpps.cli.roofline import roofline
@@ -86,6 +88,22 @@ class TestTable:
         code, out, _ = run(sizes=(1,), batches=1, passes=1, output=tmp_path / "table.txt")
         assert (code, out) == (0, "")
         assert "x the floor" in (tmp_path / "table.txt").read_text()
+
+
+class TestConclusion:
+    @pytest.mark.host
+    def test_is_about_waiting_where_that_is_most(self) -> None:
+        measured = point(8, seconds=2e-3)
+        of_phases = f"{measured.farthest.name}, " if measured.farthest else ""
+        waits = module._conclusion(replace(measured, seconds=0.0125, waiting=0.0085)) or ""
+        assert waits.startswith(f"most time above its floor: waiting, 8500 us of 12500; of the phases, {of_phases}")
+        works = module._conclusion(replace(measured, waiting=0.0)) or ""
+        assert works.startswith(f"most time above its floor: {of_phases}")
+        assert module._conclusion(point(8, seconds=None)) is None
+
+    @pytest.mark.host
+    def test_says_where_data_is_read_from(self) -> None:
+        assert re.match(r"[\d.]+ GB/s from a buffer of \S+ [KM]iB, [\d.]+ GB/s from \S+ [KM]iB", module._rates(MACHINE))
 
 
 class TestBusyMachine:

@@ -172,17 +172,31 @@ def _tables(console: Console, points: Sequence[Point], peaks: Peaks) -> None:
         )
         console.print(_floors(point))
         console.print(_phases(point))
-        farthest = point.farthest
-        if farthest is not None and farthest.ratio is not None:
-            console.print(
-                f"most time above its floor: {farthest.name}, {farthest.ratio:.2f} x; a training step takes "
-                f"{_us(point.step)} us with the host's planning beside the launch"
-            )
+        if (conclusion := _conclusion(point)) is not None:
+            console.print(conclusion)
+
+
+def _conclusion(point: Point) -> str | None:
+    """What is most above its floor, a phase or waiting; None where nothing was measured."""
+    farthest = point.farthest
+    if farthest is None or farthest.ratio is None or farthest.seconds is None:
+        return None
+    most = f"{farthest.name}, {farthest.ratio:.2f} x"
+    waiting = (point.waiting or 0.0) - point.floor_barriers
+    if waiting > farthest.seconds - farthest.floor.seconds:
+        most = f"waiting, {_us(point.waiting)} us of {_us(point.seconds)}; of the phases, {most}"
+    return (
+        f"most time above its floor: {most}\n"
+        f"a training step takes {_us(point.step)} us with the host's planning beside the launch"
+    )
 
 
 def _rates(peaks: Peaks) -> str:
     sizes = [size for size in peaks.read.sizes if size in (peaks.read.sizes[0], 1 * MIB, 8 * MIB, peaks.read.sizes[-1])]
-    return ", ".join(f"{peaks.read.at(size) / 1e9:.0f} GB/s of {_size(size)}" for size in sizes)
+    return ", ".join(
+        f"{peaks.read.at(size) / 1e9:.0f} GB/s from {'' if k else 'a buffer of '}{_size(size)}"
+        for k, size in enumerate(sizes)
+    )
 
 
 def _size(size: float) -> str:
