@@ -638,6 +638,8 @@ class Handle:
             path: what to write at the end: a file for ui.perfetto.dev, or a page (.html). None: nothing, or what the
                 methods of the trace are asked for. After an error it holds the launches that have ended.
 
+        Warns where the block made no launch (RuntimeWarning).
+
         Raises:
             HandleError: the path is not writable, the handle is closed, or inside another such block.
         """
@@ -658,6 +660,9 @@ class Handle:
                 except VppsError as unwritten:
                     error.add_note(str(unwritten))
             raise
+        if not trace.timelines and os.getpid() == self.pid:
+            message = "trace: no launch was recorded; call fb, forward or gradients within the block"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)  # at the end of the with statement
         if where is not None:
             trace.write(where)
 

@@ -51,6 +51,18 @@ def test_changes_no_bit_of_training() -> None:
     assert same_bits(traced.model.numpy(), plain.model.numpy())
 
 
+def test_of_no_launch_is_told(tmp_path: Path) -> None:
+    net = new()
+    with vpps.Handle(net.model, target="cpu", vps=1) as handle:
+        net.train(handle, range(1))
+        with (
+            pytest.warns(RuntimeWarning, match="no launch was recorded") as told,
+            handle.trace(tmp_path / "x"),
+        ):
+            pass
+    assert [w.filename for w in told] == [__file__]
+
+
 def test_runs_the_plain_kernel_before_and_after() -> None:
     net = new()
     with vpps.Handle(net.model, target="cpu", vps=2) as handle:
@@ -132,6 +144,7 @@ class TestErrors:
             with pytest.raises(vpps.HandleError, match="is a folder"), handle.trace(tmp_path):
                 raise AssertionError
 
+    @pytest.mark.filterwarnings("ignore:trace. no launch")
     def test_of_blocks_in_blocks_and_closed_handles(self) -> None:
         net = new()
         with vpps.Handle(net.model, target="cpu", vps=2) as handle:
