@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 import vpps
 from vpps.cli.profile import app
+from vpps.tuning.compiling import Compiled
+from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import TuningDatabase
 
 MAIN = [sys.executable, "-c", "from vpps.cli.profile import main; main()"]
@@ -104,6 +106,31 @@ class TestBadInput:
 
     def test_of_an_architecture(self, profile: Profile, workload: str) -> None:
         failed(profile(workload, "--dry-run", "--arch", "sm90"), "sm_ and digits")
+
+    @pytest.mark.parametrize("arch, missing", [("sm_90", True), ("sm_199", False)])
+    def test_what_nothing_can_be_compiled_for_is_told_at_once(
+        self, profile: Profile, workload: str, monkeypatch: pytest.MonkeyPatch, arch: str, missing: bool
+    ) -> None:
+        """Once, and not for each candidate."""
+        if missing:
+            monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+        else:
+            monkeypatch.setattr("vpps.kernel.nvrtc.supported_archs", lambda: ("sm_75", "sm_90"))
+        monkeypatch.setattr("vpps.tuning.profiler.Compilers", None)  # not even asked
+        words = ["NVRTC's Python binding is not installed", "pip install"] if missing else [arch]
+        failed(profile(workload, "--dry-run", "--arch", arch), *words)
+
+    @pytest.mark.parametrize("some", [False, True])
+    def test_a_dry_run_that_compiles_nothing_fails(
+        self, profile: Profile, workload: str, monkeypatch: pytest.MonkeyPatch, some: bool
+    ) -> None:
+        rows = [Compiled(Configuration(), "", reason="no g++"), Compiled(Configuration(policy="depth"), "")]
+        monkeypatch.setattr("vpps.tuning.profiler.dry_run", lambda *_: (rows if some else rows[:1], 0, 0))
+        result = profile(workload, "--dry-run", "--target", "simt", "--json")
+        assert len(json.loads(result.stdout)["archs"]) == 1
+        assert result.exit_code == (0 if some else 1)
+        assert ("nothing could be compiled for" in result.stderr) != some
+        assert ("no g++" in result.stderr) != some
 
     def test_a_gpu_that_is_not_there(self, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vpps.runtime.driver.why_cuda_is_unusable", lambda: "target='cuda': there is no GPU")

@@ -249,6 +249,10 @@ def _dry_run(request: _Request, archs: Sequence[str]) -> None:
             "left_out": left_out,
         }  # fmt: skip
     _write(request, report, {"workload": request.described(), "archs": found})
+    for arch, of_arch in found.items():
+        reasons = [candidate["reason"] for candidate in of_arch["candidates"]]
+        if all(reasons):
+            raise CompileError(f"nothing could be compiled for {arch or request.target}: {reasons[0]}")
 
 
 def _tune(request: _Request, plan: Plan, store: bool) -> None:

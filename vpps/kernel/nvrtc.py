@@ -67,6 +67,24 @@ def supported_archs() -> tuple[str, ...]:
     return tuple(f"sm_{arch}" for arch in sorted(archs))
 
 
+def check_arch(arch: str) -> None:
+    """Raises CompileError: there is no NVRTC, or it does not compile for this architecture."""
+    known = supported_archs()
+    base = arch.rstrip("af")
+    if base in known:
+        return
+    number, oldest = int(base[3:]), int(known[0][3:])
+    if number < 70:
+        remedy = "vpps needs sm_70 or newer"
+    elif number < oldest:
+        remedy = f"{base} needs the 12.x line: pip install 'vpps[cuda12]' in an environment without cuda13's packages"
+    else:
+        remedy = "a newer one may: pip install --upgrade nvidia-cuda-nvrtc cuda-bindings"
+    raise CompileError(
+        f"NVRTC {library_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}"
+    )
+
+
 def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str = "vpps_kernel") -> Cubin:
     """The compiled kernel, from the cache if it is there (a few ms; NVRTC is not even loaded).
 
@@ -175,7 +193,7 @@ def _compile(
 ) -> tuple[bytes, str, float]:
     """The code in a form, log and seconds."""
     nvrtc = _library()
-    _require_arch(arch)
+    check_arch(arch)
     start = time.perf_counter()
     status, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
     _require(status, "nvrtcCreateProgram")
@@ -204,23 +222,6 @@ def _fetch(size_of: Callable[..., Any], get: Callable[..., Any], program: Any) -
 def _require(status: Any, call: str) -> None:
     if status:
         raise CompileError(f"{call} failed: {status.name}")
-
-
-def _require_arch(arch: str) -> None:
-    known = supported_archs()
-    base = arch.rstrip("af")
-    if base in known:
-        return
-    number, oldest = int(base[3:]), int(known[0][3:])
-    if number < 70:
-        remedy = "vpps needs sm_70 or newer"
-    elif number < oldest:
-        remedy = f"{base} needs the 12.x line: pip install 'vpps[cuda12]' in an environment without cuda13's packages"
-    else:
-        remedy = "a newer one may: pip install --upgrade nvidia-cuda-nvrtc cuda-bindings"
-    raise CompileError(
-        f"NVRTC {library_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}"
-    )
 
 
 def _paragraphs(log: str) -> list[tuple[int, str, str]]:

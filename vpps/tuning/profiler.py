@@ -108,7 +108,12 @@ def dry_run(
 
     Raises:
         HandleError, CapacityError: what is forced cannot be had.
+        CompileError: there is no compiler for the architecture; raised before anything is compiled.
     """
+    if arch:
+        from vpps.kernel.nvrtc import check_arch
+
+        check_arch(arch)
     chip = subject.chip(device)
     found, repeated, left_out = candidates_of(subject.base, gpu_axes(axes, chip, subject.base.onchip), chip, limit)
     rows = [Compiled(c.configuration, arch, reason=c.reason) for c in found]
