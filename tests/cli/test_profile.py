@@ -176,7 +176,7 @@ class TestOnCpu:
     ) -> None:
         result = profile(
             workload, "--target", "cpu", "--vps", "1", "--batches", "1", "--rounds", "1", "--candidates", "2",
-            "--batch-size", "2", "--json", "--output", "found.json",
+            "--batch-size", "2", "--store", "--json", "--output", "found.json",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         title, headings, first, second, *rest = result.stdout.splitlines()
@@ -185,7 +185,11 @@ class TestOnCpu:
         assert {"policy depth" in first, "policy depth" in second} == {True, False}
         assert [line.startswith("->") for line in (first, second)].count(True) == 1
         assert "were left out, beyond --candidates" in "".join(rest)
-        assert rest[-1].startswith("best: ")
+        best, unsteady, undo = rest[-3:]
+        assert best.startswith("best: ")
+        assert best.endswith("; kept for handles of this model")
+        assert unsteady == "One turn does not tell how much times vary: give it more --rounds."
+        assert undo.startswith("Undo it: VPPS_TUNING=0 for one program, vpps-cache clear ")
         assert "vpps-profile: measured 2/2" in result.stderr
 
         found = json.loads((folder / "found.json").read_text())
@@ -213,13 +217,23 @@ class TestOnCpu:
     ) -> None:
         database.folder.write_text("")  # a file, where the folder should be
         result = profile(
-            workload, "--target", "cpu", "--batches", "1", "--rounds", "1", "--candidates", "1", "--json"
+            workload, "--target", "cpu", "--batches", "1", "--rounds", "1", "--candidates", "1", "--store", "--json"
         )  # fmt: skip
         assert result.exit_code == 1
         found = json.loads(result.stdout)
         assert found["stored"] is False
         assert found["candidates"][0]["seconds"] > 0
         assert "the tuning database" in result.stderr.splitlines()[-1]
+
+    def test_keeps_nothing_unasked_where_times_tell_too_little(
+        self, profile: Profile, workload: str, database: TuningDatabase
+    ) -> None:
+        result = profile(workload, "--target", "cpu", "--batches", "1", "--rounds", "1", "--candidates", "1")
+        assert result.exit_code == 0, result.output
+        best, unsteady = result.stdout.splitlines()[-2:]
+        assert best.endswith("; not kept")
+        assert unsteady.endswith("give it more --rounds; --store keeps it all the same.")
+        assert not database.folder.exists()
 
     def test_keeps_nothing_where_told_so(
         self, profile: Profile, workload: str, folder: Path, database: TuningDatabase

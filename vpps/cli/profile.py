@@ -27,6 +27,7 @@ from vpps.cli.profile_tables import (
     measured_json,
     measured_table,
     notes,
+    why_unsteady,
 )
 from vpps.cli.workload import REST, Workload, load_workload
 from vpps.errors import CompileError, HandleError
@@ -43,6 +44,8 @@ USUAL_BATCH = 16
 USUAL_BATCHES = 8
 FILE_WIDTH = 200
 """Columns of a table in a file."""
+
+UNDO = "Undo it: VPPS_TUNING=0 for one program, vpps-cache clear --tuning for all."
 
 app = app_named(PROGRAM)
 
@@ -79,7 +82,13 @@ Candidates = Annotated[
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, show_default="one per core", help="Compilers at once.")
 ]
-Store = Annotated[bool, typer.Option(help="Keep the winner for handles, in the tuning database.")]
+Store = Annotated[
+    bool | None,
+    typer.Option(
+        "--store/--no-store", show_default="if times are steady",
+        help="Keep the winner for handles, in the tuning database.",
+    ),
+]  # fmt: skip
 Roofline = Annotated[
     bool, typer.Option("--roofline", help="Tune nothing: what a launch has to do, and how near to that limit it is.")
 ]
@@ -159,7 +168,7 @@ def profile(
     rounds: Rounds = 5,
     candidates: Candidates = None,
     jobs: Jobs = None,
-    store: Store = True,
+    store: Store = None,
     roofline: Roofline = False,
     plot: Plot = None,
     remeasure: Remeasure = False,
@@ -172,7 +181,8 @@ def profile(
 
     Kernels of all candidates are compiled side by side and timed over the same batches, in turns, on a copy of the
     model. Results do not depend on the configuration, only their time does. A vpps.Handle of the same model then uses
-    what was found, on this device, for graphs of these cells; VPPS_TUNING=0 switches that off.
+    what was found, on this device, for graphs of these cells; VPPS_TUNING=0 switches that off. What was measured once
+    only (--rounds 1), or with times that vary much, is kept with --store alone.
     """
     with exit_codes(PROGRAM):
         if output is not None and not output.absolute().parent.is_dir():
@@ -255,7 +265,7 @@ def _dry_run(request: _Request, archs: Sequence[str]) -> None:
             raise CompileError(f"nothing could be compiled for {arch or request.target}: {reasons[0]}")
 
 
-def _tune(request: _Request, plan: Plan, store: bool) -> None:
+def _tune(request: _Request, plan: Plan, store: bool | None) -> None:
     machine_name, device, arch = _machine(request)
     subject, workload = request.subject, request.workload
     with _progress() as told:
@@ -263,7 +273,9 @@ def _tune(request: _Request, plan: Plan, store: bool) -> None:
             subject, workload.batches, plan, request.axes, device, arch, request.candidates, told
         )  # fmt: skip
     failure: CompileError | None = None
-    if store:
+    unsteady = why_unsteady(outcome, plan.rounds)
+    wanted = not unsteady if store is None else store
+    if wanted:
         try:
             profiler.record(subject, outcome, workload.first(plan.batches), machine_name, PROGRAM)
         except CompileError as error:
@@ -273,12 +285,19 @@ def _tune(request: _Request, plan: Plan, store: bool) -> None:
     said = "nothing is clearly faster than the default" if default else f"{best.ratio:.2f}x the default"
     if outcome.rows[0].measured.times is None:
         said = "the default does not run"
-    kept = "not kept" if failure is not None else "kept for handles of this model" if store else "not kept (--no-store)"
+    stored = wanted and failure is None
+    kept = "kept for handles of this model" if stored else "not kept (--no-store)" if store is False else "not kept"
     winner = best.measured.configuration.describe(request.base)
     report: list[Table | str] = [f"{request.what} on {machine_name}", measured_table(outcome), *notes(outcome)]
     report.append(f"best: {winner}, {said}; {kept}")
+    if unsteady:
+        report.append(
+            f"{unsteady[0].upper()}{unsteady[1:]}" + ("; --store keeps it all the same." if store is None else ".")
+        )
+    if stored:
+        report.append(UNDO)
     _print(request, *report)
-    result = {"workload": request.described(), "device": machine_name, "stored": store and failure is None}
+    result = {"workload": request.described(), "device": machine_name, "stored": stored, "unsteady": unsteady or None}
     _write(request, report, result | measured_json(outcome))
     if failure is not None:
         raise failure

@@ -10,18 +10,19 @@ from rich.table import Table
 
 from vpps.arrangement import Arrangement
 from vpps.kernel.resources import Resources
+from vpps.tuning.candidates import GAIN
 from vpps.tuning.compiling import Compiled
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.search import Outcome, Row
 
 WINNER = "->"
 NOISY = 0.25
-"""How much times of one batch may vary (`Measured.variation`) before that is worth a note."""
+"""How much times of one batch may vary (`Outcome.variation`) before they tell too little to be kept unasked."""
 
 
 def measured_table(outcome: Outcome) -> Table:
-    """Configurations by time, the fastest first, those that do not run last; the winner marked."""
-    rows = sorted(outcome.rows, key=lambda row: row.measured.seconds)
+    """The winner, marked, then the others by what decides: `Row.ratio`; those that do not run last."""
+    rows = sorted(outcome.rows, key=lambda row: (row is not outcome.best, -row.ratio, row.measured.seconds))
     base = outcome.rows[0].measured.configuration
     on_chip = any(_onchip(row) for row in rows)
     compiled = any(row.measured.resources for row in rows)
@@ -55,20 +56,32 @@ def _measured_cells(row: Row, base: Configuration, wins: bool, compiled: bool, o
 def notes(outcome: Outcome) -> list[str]:
     """Sentences below the table."""
     found, default = [], outcome.rows[0].measured
+    if sum(row.ratio > 0 for row in outcome.rows) > 1:
+        found.append(
+            f"x default: median of the batch-by-batch ratios. A winner has {GAIN:.2f} or more, and was faster in three "
+            "turns of four."
+        )
     if not any(map(_onchip, outcome.rows)):  # else the table has the reasons
         failed = [row.measured for row in outcome.rows if row.measured.reason]
-        found = [f"{m.configuration.describe(default.configuration)}: {m.reason}" for m in failed]
-    if default.variation > NOISY:
-        found.append(
-            f"Times of one and the same batch vary by {default.variation:.0%}, as other programs run on this machine: "
-            "repeat it on a quiet one, or with more --rounds."
-        )
+        found += [f"{m.configuration.describe(default.configuration)}: {m.reason}" for m in failed]
     if outcome.axes:
         found.append(
             f"The {outcome.combinations} combinations of all axes are too many: they were searched one after the other "
             f"({', '.join(outcome.axes)}), each with the best of those before it."
         )
     return found + left_out_notes(outcome.repeated, outcome.left_out)
+
+
+def why_unsteady(outcome: Outcome, rounds: int) -> str:
+    """Why the times tell too little for the winner to be kept unasked; "" where they do."""
+    if rounds == 1:
+        return "one turn does not tell how much times vary: give it more --rounds"
+    if outcome.variation > NOISY:
+        return (
+            f"times of one and the same batch vary by {outcome.variation:.0%}, as other programs run on this machine: "
+            "repeat it on a quiet one, or with more --rounds"
+        )
+    return ""
 
 
 def left_out_notes(repeated: int, left_out: int) -> list[str]:

@@ -58,6 +58,11 @@ class Outcome:
     axes: tuple[str, ...]
     combinations: int
 
+    @property
+    def variation(self) -> float:
+        """How much times of one and the same batch vary (`Measured.variation`), of the default or of the best."""
+        return max(self.rows[0].measured.variation, self.best.measured.variation)
+
 
 def candidates_of(
     base: Configuration, axes: Mapping[str, Sequence[Change]], chip: Chip | None, limit: int | None = None
