@@ -104,7 +104,8 @@ class Handle:
         autotune: try other configurations while training, and keep the fastest: rows per warp from one on, then other
             slots (cuda, simt); virtual processors and tiles (cpu). Kernels are compiled in the background. What is
             learned stays the same, on cpu to the bit; `tuning` says how far it has come. What the tuning database has
-            for the model is used instead, and what is found is kept there.
+            for the model is used instead, and what is found is kept there: when it is over, or if the handle is closed
+            before, where it is a gain.
         example: a graph as the handle will get them, and its loss. The kernel for it is compiled now, for evaluation
             too, and not with the first call; other graphs may still need an instruction more, and compile it then.
 
@@ -175,6 +176,8 @@ class Handle:
         if ema is not None and (decay is None or not 0 <= decay < 1 or not train):
             expected = "a number in [0, 1), such as 0.999, or None" if train else "None, as the handle is forward-only"
             raise HandleError(f"ema={ema!r}: expected {expected}")
+        if not isinstance(autotune, bool):
+            raise HandleError(f"autotune={autotune!r}: expected True or False")
         if autotune and not train:
             raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
         if autotune and timeline:
@@ -263,6 +266,8 @@ class Handle:
             whatever_happens.callback(self._release)
             whatever_happens.callback(self.pull_weights)
             self._engine.wait()
+            if self._tuner is not None and self._tuner.progress.is_gain:
+                self._keep_found(self._tuner)
 
     def _release(self) -> None:
         self._closed = True
@@ -780,8 +785,13 @@ class Handle:
             self._tuner.batch(len(graph))
         self._trained.update(dict.fromkeys(graph.blocks))
         if self._tuner.done:
+            self._keep_found(self._tuner)
+
+    def _keep_found(self, tuner: OnlineTuner) -> None:
+        """Tell the database, once, what tuning has found by now."""
+        if not self._kept:
             self._kept = True
-            keep(self.model, self._trained, self._engine.machine, self._tuner.progress)
+            keep(self.model, self._trained, self._engine.machine, tuner.progress)
 
     def _give_up(self, error: VppsError) -> None:
         """Go back to a configuration that did before: one chosen by tuning does not do for this graph. Raises the error

@@ -139,7 +139,9 @@ class TestTraining:
         assert second
         assert first.groupdict() == second.groupdict()
         (line,) = tuned.stdout.splitlines()[2:]
-        assert re.fullmatch(r"(being tuned|tuned online): .* \(\d+ candidates tried in 4 batches.*\)", line)
+        assert re.fullmatch(
+            r"(being tuned|tuned online): .* \(\d+( of up to \d+)? candidates? tried in 4 batches.*\)", line
+        )
 
     def test_number_of_virtual_processors_does_not_change_the_run(self) -> None:
         one, three = (epochs("--epochs", "1", "--vps", vps, *SMALL) for vps in ("1", "3"))

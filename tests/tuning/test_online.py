@@ -17,8 +17,10 @@ import pytest
 import vpps
 from tests.processes import finish, start
 from tests.test_accumulate import new
+from tests.tuning.telling import TellPriority
 from vpps.graph.trace import TracedCell
 from vpps.kernel.render import VARIANTS
+from vpps.tuning.compiling import Compilers
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
 
@@ -143,6 +145,25 @@ class TestTheSearch:
             machine.now += 1e4  # an evaluation
             machine.tuner.interrupted()
         assert machine.tuner.progress.best.vps == 4
+
+
+@pytest.mark.host
+class TestProgress:
+    def test_says_of_how_many_candidates(self) -> None:
+        machine = Machine(valley, [VPS, POLICY])
+        machine.train(1)
+        first = machine.tuner.progress
+        assert first.describe() == f"being tuned: {START.describe()} (0 of up to 9 candidates tried in 1 batch)"
+        assert not first.is_gain
+        machine.train(60)
+        assert "of up to 9 candidates tried in 61 batches, 1." in machine.tuner.progress.describe()
+        assert machine.tuner.progress.is_gain
+
+    def test_of_one_candidate(self) -> None:
+        machine = Machine(valley, [Axis("policy", ({"policy": "depth"},), ordered=False)])
+        machine.train(1000)
+        found, batches = machine.tuner.progress.describe(), len(machine.trained)
+        assert found == f"tuned online: {START.describe()} (1 candidate tried in {batches} batches)"
 
 
 @pytest.mark.host
@@ -416,6 +437,30 @@ class TestTraining:
         assert cells == set(first[0].blocks) | set(later[0].blocks)
 
     @pytest.mark.cpu
+    @pytest.mark.parametrize("ratio, times", [(1.5, 1), (1.0, 0)])
+    def test_what_is_better_by_then_is_kept_at_the_end(
+        self, monkeypatch: pytest.MonkeyPatch, ratio: float, times: int
+    ) -> None:
+        monkeypatch.setattr("vpps.tuning.autotune._cpu_compiler", lambda *_: lambda c: "no compiler")
+        kept: list[Progress] = []
+        monkeypatch.setattr("vpps.handle.keep", lambda *arguments: kept.append(arguments[-1]))
+        net = new()
+        with vpps.Handle(net.model, autotune=True) as handle:
+            handle.fb(*net.batch(0))
+            assert handle._tuner is not None
+            assert not kept
+            handle._tuner._ratio, handle._tuner._before = ratio, [0.001]  # as after a candidate that has won
+        handle.close()
+        assert [progress.ratio for progress in kept] == [ratio] * times
+
+    @pytest.mark.host
+    def test_compilers_step_back(self) -> None:
+        """Training goes first. (A job answers by an error.)"""
+        with Compilers(1, 3) as compilers, pytest.raises(vpps.CompileError) as error:
+            compilers.run(TellPriority())
+        assert str(error.value) == f"nice {min(os.nice(0) + 3, 19)}"
+
+    @pytest.mark.cpu
     def test_closing_ends_compilers(self) -> None:
         net = new()
         with vpps.Handle(net.model, autotune=True) as handle:
@@ -428,6 +473,12 @@ class TestTraining:
         if thread is not None:
             thread.join(60)
             assert not thread.is_alive()
+
+    @pytest.mark.host
+    @pytest.mark.parametrize("wrong", ["yes", 1, None])
+    def test_is_asked_for_by_a_bool(self, wrong: Any) -> None:
+        with pytest.raises(vpps.HandleError, match=f"autotune={wrong!r}: expected True or False"):
+            vpps.Handle(vpps.Model(seed=1), autotune=wrong)
 
     @pytest.mark.host
     def test_evaluation_is_not_tuned(self) -> None:

@@ -22,6 +22,9 @@ from vpps.tuning.online import Axis, Background, OnlineTuner
 from vpps.tuning.profiler import Subject, cpu_job
 from vpps.tuning.rehearsal import Rehearsal
 
+NICENESS = 10
+"""Of compilers: training goes first, they take what it leaves."""
+
 
 def tuner_for(
     model: Model, engine: Engine, example: Example, optimizer: Optimizer, chosen: Mapping[str, Any]
@@ -38,7 +41,7 @@ def tuner_for(
     rehearsal = Rehearsal(model, {p.name: p.host for p in model})
     subject = Subject(rehearsal.model, rehearsal.of(*example), optimizer, engine.configuration)
     device = engine.machine.device
-    compilers = Compilers(1)
+    compilers = Compilers(1, NICENESS)
     if device is None:
         start, axes = engine.configuration, cpu_axes(engine.machine.vps)
         compile = _cpu_compiler(subject, compilers)

@@ -109,9 +109,11 @@ class Compilers:
 
     Args:
         at_once: default: one per core that this process may use.
+        niceness: of the compilers, above ours: with 10 they leave the cores to whoever has something better to do.
     """
 
-    def __init__(self, at_once: int | None = None) -> None:
+    def __init__(self, at_once: int | None = None, niceness: int = 0) -> None:
+        self._niceness = niceness
         self._pool = ThreadPoolExecutor(at_once or usable_cores(), "vpps-compile")
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.RLock()  # `end` may come from a finaliser, within a call of this very thread
@@ -143,7 +145,7 @@ class Compilers:
             if self._ended:
                 raise CompileError("compiling was ended")
             process = subprocess.Popen(
-                [sys.executable, "-m", "vpps.tuning.jobs"],
+                [sys.executable, "-m", "vpps.tuning.jobs", str(self._niceness)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env=_environment(), start_new_session=True,
             )  # fmt: skip

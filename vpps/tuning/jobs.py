@@ -1,10 +1,13 @@
-"""Jobs of compilers, and the process that runs one: `python -m vpps.tuning.jobs`."""
+"""Jobs of compilers, and the process that runs one: `python -m vpps.tuning.jobs NICENESS`."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from vpps.errors import VppsError
@@ -65,8 +68,18 @@ class CpuJob:
         return None
 
 
+def step_back(niceness: int) -> None:
+    """Let others have the cores first, by so much; 0 changes nothing."""
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
+        # We lead a session. Where Linux shares the cores among sessions, `nice` means nothing to other ones; this does.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(niceness))
+
+
 def main() -> None:
     """Of a compiling process: a pickled job comes in, its pickled result or error goes out."""
+    step_back(int(sys.argv[1]))
     job: Job = pickle.loads(sys.stdin.buffer.read())
     result: Resources | VppsError | None
     try:

@@ -81,6 +81,7 @@ class Progress:
         exchanges: how often the configuration was changed.
         seconds: per vertex, of the best; 0 before it was timed.
         vertices: of a typical batch; 0 before the first.
+        candidates: there are no more than so many; where more of something makes it worse, fewer are tried.
     """
 
     best: Configuration
@@ -91,13 +92,24 @@ class Progress:
     exchanges: int
     seconds: float
     vertices: int = 0
+    candidates: int = 0
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether something faster was found than what it began with."""
+        return self.ratio > 1 and self.seconds > 0
 
     def describe(self) -> str:
         """One line for `explain()`."""
         state = "tuned online" if self.done else "being tuned"
         ran = sum(not trial.reason for trial in self.trials)
         gain = f", {self.ratio:.2f}x the first" if self.ratio != 1 else ""
-        return f"{state}: {self.best.describe()} ({ran} candidates tried in {self.batches} batches{gain})"
+        tried = _counted(ran, "candidate") if self.done else f"{ran} of up to {_counted(self.candidates, 'candidate')}"
+        return f"{state}: {self.best.describe()} ({tried} tried in {_counted(self.batches, 'batch', 'es')}{gain})"
+
+
+def _counted(n: int, noun: str, plural: str = "s") -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}{plural}"
 
 
 class Preparation(Protocol):
@@ -145,6 +157,7 @@ class OnlineTuner:
         self._batches = 0
         self._exchanges = 0
         self._candidates = self._search(axes)
+        self._most = sum(len(axis.changes) for axis in axes)
         self._current = start  # of the latest batch
         self._trial: Configuration | None = None  # what is to be compared with the best one
         self._turn: list[float] = []
@@ -163,7 +176,8 @@ class OnlineTuner:
         seconds = statistics.median(self._before) if self._before else 0.0
         vertices = int(statistics.median(self._sizes)) if self._sizes else 0
         return Progress(
-            self.best, self._ratio, tuple(self._trials), self.done, self._batches, self._exchanges, seconds, vertices
+            self.best, self._ratio, tuple(self._trials), self.done, self._batches, self._exchanges, seconds, vertices,
+            self._most,
         )  # fmt: skip
 
     def close(self) -> None:
