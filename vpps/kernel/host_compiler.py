@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vpps.config import CXX, ISA
 from vpps.errors import CompileError
-from vpps.kernel import ziglang
+from vpps.kernel import processes, ziglang
 from vpps.kernel.cache import Label, cached, key_of
 from vpps.kernel.complaints import of_log
 from vpps.kernel.render import TILES, Tile, render_cpu, render_tails, tiles_of
@@ -156,13 +156,14 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         text: the source that it was made of; messages quote its lines.
 
     Raises:
+        EndedError: it was interrupted.
         CompileError: it rejects that (the message shows its first complaints), or writes nothing.
     """
     result = Path(step[-1])
     environment = {**os.environ, **(ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {})}
-    run = subprocess.run(step, capture_output=True, text=True, check=False, env=environment)
-    if run.returncode:
-        complaints = of_log(run.stderr, text.read_text(encoding="utf-8"), text)
+    code, log = processes.run(step, environment)
+    if code:
+        complaints = of_log(log, text.read_text(encoding="utf-8"), text)
         raise CompileError(f"{shlex.join(compiler)} rejected {what}:\n{complaints}")
     if not result.is_file():
         raise CompileError(f"{shlex.join(compiler)} reports success but wrote no library; {HOW_TO_GET_ONE}")

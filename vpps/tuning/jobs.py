@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vpps.errors import VppsError
+from vpps.kernel import processes
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.script.tails import Tail
@@ -90,4 +91,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    processes.own_groups = False  # whoever ends this process ends its group
     main()

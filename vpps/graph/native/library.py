@@ -23,6 +23,7 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression, in_progress
 from vpps.kernel.cache import Label, loaded
 from vpps.kernel.host_compiler import build_library
+from vpps.kernel.processes import EndedError
 from vpps.model import Lookup
 
 _log = logging.getLogger(__name__)
@@ -112,10 +113,14 @@ def prepare() -> None:
         in_use = vertices.new_tape is not vertices.Tape
         if chosen == "python" or in_use or (_tried and chosen == "auto"):
             return
-        _tried = True
         try:
             use(load())
+        except EndedError as error:  # by Ctrl-C: the next handle tries again
+            if chosen == "compiled":
+                raise
+            _log.debug("graphs are recorded in Python: %s", error)
         except CompileError as error:
+            _tried = True
             if chosen == "compiled":
                 raise
             _log.info("graphs are recorded in Python, which takes four times as long: %s", error)

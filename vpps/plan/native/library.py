@@ -16,6 +16,7 @@ from vpps.config import PLANNER
 from vpps.errors import CompileError, HandleError
 from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import build_library
+from vpps.kernel.processes import EndedError, in_background
 
 _log = logging.getLogger(__name__)
 
@@ -84,8 +85,7 @@ class _Loader:
         """Begin to compile and load, unless that was begun before."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="vpps-planner-compiler")
-                self._thread.start()
+                self._thread = in_background(self._run, "vpps-planner-compiler")
 
     def join(self) -> None:
         """Wait until it is there, or will not be."""
@@ -95,6 +95,8 @@ class _Loader:
     def _run(self) -> None:
         try:
             self.library = _load(build())
+        except EndedError as error:  # by Ctrl-C, or at the end of this process: the next one compiles it
+            _log.debug("scripts are planned with NumPy: %s", error)
         except CompileError as error:
             _log.warning("scripts are planned with NumPy: the compiled planner is not available (%s)", error)
 

@@ -1,0 +1,130 @@
+"""Compilers end with whoever waits for them, and one that was interrupted is not one that rejects its source."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import vpps
+from tests.processes import TIMEOUT, finish, start
+from vpps.graph import vertices
+from vpps.graph.native import library as recorder
+from vpps.kernel import processes
+from vpps.plan.native import library as planner
+
+pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes a shell script the C++ compiler, with an empty cache; returns the file that the script may write."""
+
+    def make(lines: str) -> Path:
+        path, log = tmp_path / "compiler", tmp_path / "log"
+        version = 'if [ "$1" = --version ]; then echo 1.0; exit 0; fi'
+        path.write_text(f"#!/bin/sh\n{version}\nlog={shlex.quote(str(log))}\n{lines}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", shlex.quote(str(path)))
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("VPPS_RECORDER", "python")
+        monkeypatch.setenv("VPPS_PLANNER", "auto")
+        return log
+
+    return make
+
+
+ENDLESS = 'sleep 1000 &\necho "$$ $!" >> "$log"\nwait'  # a driver, and the compiler that it has started
+
+
+def started(log: Path, count: int) -> list[str]:
+    """The processes of so many compilers, when they run."""
+    until = time.monotonic() + TIMEOUT
+    while time.monotonic() < until:
+        found = log.read_text().splitlines() if log.exists() else []
+        if len(found) >= count:
+            return [pid for line in found for pid in line.split()]
+        time.sleep(0.02)
+    raise AssertionError(f"no {count} compilers run")
+
+
+def runs(pid: str) -> bool:
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def assert_ended(pids: list[str]) -> None:
+    until = time.monotonic() + TIMEOUT
+    while any(map(runs, pids)) and time.monotonic() < until:
+        time.sleep(0.02)  # killed, and not yet gone
+    assert not any(map(runs, pids))
+
+
+def leftovers(log: Path) -> list[str]:
+    """Of the cache's folder of entries."""
+    return [path.name for path in (log.parent / "cache").rglob("*") if path.name.startswith("build-")]
+
+
+def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Path]) -> None:
+    log = compiler(ENDLESS)
+    process = start("import vpps\nfrom tests.classifier import new\nvpps.Handle(new().model, target='cpu')")
+    pids = started(log, 2)  # of the planner and of the kernel
+    process.send_signal(signal.SIGINT)  # to Python alone
+    status, _, err = finish(process)
+    assert status == -signal.SIGINT
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+    assert "rejected" not in err
+    assert "planned with NumPy" not in err
+    assert_ended(pids)
+    assert leftovers(log) == []
+
+
+def test_the_end_of_the_process_does_not_wait_for_the_planner(compiler: Callable[[str], Path]) -> None:
+    log = compiler(ENDLESS)
+    code = "from vpps.plan.native import library\nlibrary.prepare()\nprint(flush=True)\ninput()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1, text=True)
+    pids = started(log, 1)
+    assert process.communicate("\n", timeout=TIMEOUT) == ("\n", "")
+    assert process.returncode == 0
+    assert_ended(pids)
+    assert leftovers(log) == []
+
+
+def test_an_interrupted_compiler_is_not_a_rejected_source(
+    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler("kill -INT $$\nsleep 10")
+    monkeypatch.setattr(planner, "_loader", planner._Loader())
+    with caplog.at_level(logging.WARNING):
+        planner.prepare(wait=True)
+        assert planner.library() is None
+        assert caplog.records == []
+    with pytest.raises(processes.EndedError, match="was interrupted"):
+        planner.build()
+
+
+def test_a_recorder_whose_compiler_was_interrupted_is_tried_again(
+    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = compiler('echo >> "$log"\nkill -INT $$\nsleep 10')
+    monkeypatch.setattr(vertices, "new_tape", vertices.Tape)
+    monkeypatch.setattr(recorder, "_tried", False)
+    monkeypatch.setenv("VPPS_RECORDER", "auto")
+    for _ in range(2):
+        recorder.prepare()
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_compiler_that_another_signal_ends_is_named(compiler: Callable[[str], Path]) -> None:
+    compiler("kill -KILL $$")
+    with pytest.raises(vpps.CompileError, match="compiler was ended by SIGKILL, as happens where memory runs out"):
+        planner.build()
