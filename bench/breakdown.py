@@ -12,7 +12,8 @@ columns adds up to the step:
             launching  weights that the model changed, a larger pool
             waiting    for the launch before to end
             other      checks, waking the virtual processors, the loop around it
-    kernel  forward, backward, gradients (of the weights), update
+    kernel  load       weights to where the chip keeps them; not on cpu
+            forward, backward, gradients (of the weights), update
             waiting    at barriers, and for other virtual processors to begin or to end
             between    no launch is running
 
@@ -68,7 +69,8 @@ def recorded_pass(net: VppsTreeLstm, batches: Sequence[list[list[Node]]]) -> Par
         for span in timeline.host:
             host[span.name] += span.seconds
         for phase, by_vp in timeline.seconds().items():
-            kernel[phase] += float(by_vp.mean())
+            if phase in kernel or by_vp.any():  # "load" is for where the chip holds weights
+                kernel[phase] = kernel.get(phase, 0.0) + float(by_vp.mean())
     host["building"] = building
     host["waiting"] += end - issued
     host["other"] = end - begin - sum(host.values())

@@ -27,6 +27,7 @@ COLOURS = {
     "planning": "#F0E442",
     "encoding": "#D55E00",
     "launching": "#CC79A7",
+    "load": "#882255",
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "gradients": "#009E73",
