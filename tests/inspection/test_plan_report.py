@@ -96,6 +96,12 @@ class TestParts:
 
 
 class TestText:
+    def test_rows_and_width_are_those_of_the_memory(self) -> None:
+        slab = next(s for s in inspection("tree").plan.slabs if s.life == "kept to the end")
+        assert slab.size == f"{slab.rows:,} x {slab.width:,}"
+        reused = replace(slab, rows=238, width=320, bytes=80_640)
+        assert reused.size == "63 x 320 (of 238)"
+
     def test_has_every_cell_and_list(self) -> None:
         report = inspection("tree").plan
         text = str(report)

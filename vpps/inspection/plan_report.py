@@ -70,6 +70,12 @@ class SlabUse:
     life: str
     spans: tuple[tuple[int, int], ...]
 
+    @property
+    def size(self) -> str:
+        """Rows and width: "8 x 32", or "63 x 32 (of 238)" of one whose steps use memory in turns."""
+        held = -(-self.bytes // (4 * self.width))
+        return f"{held:,} x {self.width:,}" + (f" (of {self.rows:,})" if held < self.rows else "")
+
 
 @dataclass(frozen=True, slots=True)
 class ListUse:
@@ -155,9 +161,7 @@ class PlanReport(Report):
         levels = [(x.level, sum(x.cells.values()), _items(x.cells)) for x in few(self.levels)]
         yield [*table(("level", "vertices", "of cells"), levels, [2]), *more(self.levels)]
         yield self._stages()
-        slabs = [
-            (s.cell, s.part or "-", s.symbol, f"{s.rows:,} x {s.width:,}", s.bytes, s.life, s.per) for s in self.slabs
-        ]
+        slabs = [(s.cell, s.part or "-", s.symbol, s.size, s.bytes, s.life, s.per) for s in self.slabs]
         yield table(("slab of", "part", "holds", "rows x width", "bytes", "life", "a row per"), slabs, (0, 1, 2, 5, 6))
         yield table(("list", "words", "at word"), [(x.what, x.words, x.position) for x in self.lists])
 
