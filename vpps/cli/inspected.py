@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +14,16 @@ import typer
 from vpps.cli.console import plain_console
 from vpps.cli.options import TargetName
 from vpps.cli.workload import WORKLOAD_HELP, Workload, load_workload
-from vpps.config import TARGET
+from vpps.config import PASSES, TARGET
 from vpps.errors import HandleError, WorkloadError
-from vpps.inspection.inspection import Inspection, inspect
+from vpps.inspection.inspection import Inspection, inspect, present_gpu
 from vpps.inspection.listing import Listing
 from vpps.inspection.report import Report
+from vpps.plan.passes import Passes
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.tuning.configuration import Configuration
+from vpps.tuning.database import device_called, tuned_on
 
 WorkloadName = Annotated[str, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)]
 AnyWorkload = Annotated[
@@ -40,8 +43,12 @@ Arch = Annotated[
     typer.Option(metavar="sm_XX", help="GPU to plan and compile for, such as sm_90; it need not be there."),
 ]
 Vps = Annotated[int | None, typer.Option(min=1, help="Virtual processors; by default as many as the target likes.")]
-Policy = Annotated[str, typer.Option(metavar="|".join(POLICIES), help="Batching policy.")]
-Schedule = Annotated[str, typer.Option(metavar="|".join(SCHEDULES), help="How steps become instructions.")]
+Policy = Annotated[
+    str | None, typer.Option(metavar="|".join(POLICIES), help="Batching policy.", show_default="sinks-last")
+]
+Schedule = Annotated[
+    str | None, typer.Option(metavar="|".join(SCHEDULES), help="How steps become instructions.", show_default="vector")
+]
 Train = Annotated[bool, typer.Option("--train/--inference", help="What the batch is planned for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 Lines = Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Only these lines.")]
@@ -80,22 +87,54 @@ def inspected(
     target: TargetName,
     arch: str | None = None,
     vps: int | None = None,
-    policy: str = "sinks-last",
-    schedule: str = "vector",
+    policy: str | None = None,
+    schedule: str | None = None,
     train: bool = True,
     compiled: bool = False,
 ) -> Inspection:
-    """The first batch of a workload, planned (and its kernel compiled) as the options say."""
+    """The first batch of a workload, planned (and its kernel compiled) as the options say.
+
+    What they leave open is as the tuning database has it, as for a handle; then a line on standard error says so.
+    """
+    example = workload.first(1)[0]
+    runs_on = chosen_target(target, arch)
+    given: dict[str, Any] = {"vps": vps, "policy": policy, "schedule": schedule}
+    given = {name: value for name, value in given.items() if value is not None}
+    if PASSES.is_set:
+        given["passes"] = Passes.from_environment()
+    # Of a GPU that is named nothing was measured here.
+    tuned = tuned_on(workload.model, example[0], lambda: _device(runs_on), train) if arch is None else None
+    configuration = Configuration(**given)
+    if tuned is not None:
+        configuration = replace(tuned.configuration, **given)
+        print(
+            f"vpps-inspect: as tuned: {tuned.describe()}; options come first, VPPS_TUNING=0 is the default",
+            file=sys.stderr,
+        )
     return inspect(
         workload.model,
-        workload.first(1)[0],
-        chosen_target(target, arch),
+        example,
+        runs_on,
         arch,
-        configuration=Configuration(vps=vps, policy=policy, schedule=schedule),
+        configuration=configuration,
         train=train,
         optimizer=workload.optimizer,
         compiled=compiled,
     )
+
+
+def _device(target: str) -> str:
+    """The device of this machine that handles would use, as the tuning database calls it; "" where there is none."""
+    if target == "cpu":
+        from vpps.kernel.host_compiler import tile_of_machine
+
+        return device_called(target, tile_of_machine().isa, None)
+    if target == "simt":
+        from vpps.runtime.simt import DEFAULT_VPS, emulated_gpu
+
+        return device_called(target, "", emulated_gpu(DEFAULT_VPS))
+    gpu = present_gpu()
+    return "" if gpu is None else device_called(target, "", gpu)
 
 
 def show(report: Report, as_json: bool, output: Path | None) -> None:

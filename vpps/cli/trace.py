@@ -58,8 +58,8 @@ def trace(
     steps: Steps = 3,
     target: Target = TargetName.AUTO,
     vps: Vps = None,
-    policy: Policy = "sinks-last",
-    schedule: Schedule = "vector",
+    policy: Policy = None,
+    schedule: Schedule = None,
     train: Train = True,
     output: File = None,
     page: Page = None,
@@ -92,8 +92,8 @@ def recorded(
     steps: int,
     target: str = "cpu",
     vps: int | None = None,
-    policy: str = "sinks-last",
-    schedule: str = "vector",
+    policy: str | None = None,
+    schedule: str | None = None,
     train: bool = True,
 ) -> Trace:
     """Launches of a workload, once it has warmed up.

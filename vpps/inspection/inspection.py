@@ -252,7 +252,7 @@ def inspect(
     if chosen.schedule not in SCHEDULES:
         raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
     if target == "cuda" and arch is None and device is None:
-        device = _present_gpu()
+        device = present_gpu()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
     update = Update(rule, 1, 1, clip_norm) if train else None
     kernel: Specialized | None = None
@@ -287,7 +287,7 @@ def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update
     return planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
 
 
-def _present_gpu() -> Device | None:
+def present_gpu() -> Device | None:
     """The GPU of this machine that handles would use."""
     from vpps.runtime.driver import usable_gpu, why_cuda_is_unusable
 

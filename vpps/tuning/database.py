@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from vpps.kernel.cache import key_of
 from vpps.kernel.cache.locks import LOCK, held, scratch, sweep
 from vpps.kernel.cache.places import ADVICE, why_refused
 from vpps.model import Model, Parameter
+from vpps.plan.onchip import Device
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.topology import POLICIES
 from vpps.runtime.machine import Machine
@@ -107,10 +108,19 @@ def is_switched_on() -> bool:
 
 def tuned_for(model: Model, graph: Graph, machine: Machine, train: bool) -> Tuned | None:
     """What the database in the cache directory has for a graph, unless VPPS_TUNING switches it off."""
+    return tuned_on(model, graph, lambda: device_name(machine), train)
+
+
+def tuned_on(model: Model, graph: Graph, device: Callable[[], str], train: bool) -> Tuned | None:
+    """The same without a machine.
+
+    Args:
+        device: gives its name, see `device_called`; asked for where there is a database.
+    """
     database = TuningDatabase()
     if not is_switched_on() or not database.folder.is_dir():
         return None
-    return database.lookup(key_for(model, graph.blocks, device_name(machine), train), len(graph))
+    return database.lookup(key_for(model, graph.blocks, device(), train), len(graph))
 
 
 def keep(model: Model, cells: Iterable[TracedCell], machine: Machine, progress: Progress) -> None:
@@ -227,13 +237,22 @@ class TuningDatabase:
 
 def device_name(machine: Machine) -> str:
     """The device of a machine as keys name it: what of it is used, and what kernels are compiled for."""
-    device = machine.device
+    return device_called(machine.target, machine.arch, machine.device)
+
+
+def device_called(target: str, arch: str, device: Device | None) -> str:
+    """The same of a target.
+
+    Args:
+        arch: instruction set, of cpu.
+        device: the GPU, or the emulated one; None of cpu.
+    """
     if device is not None:
-        return f"{machine.target}: {device.name}, {device.sms} multiprocessors"
+        return f"{target}: {device.name}, {device.sms} multiprocessors"
     from vpps.kernel.host_compiler import processor_name
     from vpps.runtime.cores import usable_cores
 
-    return f"{machine.target}: {processor_name()}, {usable_cores()} cores, {machine.arch}"
+    return f"{target}: {processor_name()}, {usable_cores()} cores, {arch}"
 
 
 def _as_json(cells: frozenset[str], tuned: Tuned) -> dict[str, Any]:
