@@ -18,6 +18,9 @@ from tests.nvrtc import needs_nvrtc
 from vpps.cli.cache import app
 from vpps.config import VARIABLES
 from vpps.kernel.cache import Label, cached
+from vpps.plan.passes import Passes
+from vpps.tuning.configuration import Configuration
+from vpps.tuning.database import Key, Tuned, TuningDatabase
 
 pytestmark = pytest.mark.host
 
@@ -86,7 +89,37 @@ class TestList:
         assert not (folder / "empty").exists()
 
 
+class TestListOfChoices:
+    def test_shows_each_and_what_is_not_used(self, folder: Path) -> None:
+        tuned = Tuned(
+            Configuration(vps=1, passes=Passes()), 0.25, 1.5, 100, "2026-11-22T12:00:00+00:00", "vpps-profile"
+        )
+        path = TuningDatabase().store(Key("cpu: Some, 2 cores", "model", "0.1.0", True, frozenset({"cell"})), tuned)
+        headings, line, damaged = run("list", "--tuning").stdout.splitlines()
+        assert headings.split() == "device for vertices ms/batch configuration gain by when vpps".split()
+        for word in ("cpu: Some, 2 cores", "training", " 100 ", "250.000", "vps 1", "1.50x the default", "2026-11-22"):
+            assert word in line
+        assert damaged.startswith(f"{folder / 'tuning/choice.json'}: damaged, or of another version")
+        (found,) = json.loads(run("list", "--tuning", "--json").stdout)
+        assert (found["configuration"], found["seconds"], found["path"]) == (
+            tuned.configuration.as_json(), 0.25, str(path),
+        )  # fmt: skip
+
+    def test_of_none(self, folder: Path) -> None:
+        (folder / "tuning/choice.json").unlink()
+        assert run("list", "--tuning").stdout == f"no measured choices in {folder}\n"
+        assert run("list", "--tuning", "--json").stdout == "[]\n"
+
+
 class TestStat:
+    def test_says_that_the_directory_cannot_be_made(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / "file").write_text("")
+        monkeypatch.setenv("VPPS_CACHE_DIR", "/proc/nope/cache" if sys.platform == "linux" else str(folder / "file/in"))
+        assert "it cannot be " in run("stat").stdout
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(folder / "new/one"))
+        assert "cannot" not in run("stat").stdout
+        assert not (folder / "new").exists()
+
     def test_tells_where_and_how_much(self, folder: Path) -> None:
         out = run("stat").stdout
         for words in (
@@ -141,6 +174,21 @@ class TestClear:
     def test_removes_measured_choices_when_asked(self, folder: Path) -> None:
         assert run("clear", "--tuning").stdout.endswith("; files of measured choices: 1\n")
         assert list((folder / "tuning").iterdir()) == []
+
+    def test_says_that_measured_choices_stay(self, folder: Path) -> None:
+        kept = "; files of measured choices that are kept: 1 (--tuning removes them, too)\n"
+        assert run("clear").stdout.endswith(kept)
+        (folder / "tuning/choice.json").unlink()
+        assert "choices" not in run("clear").stdout
+
+    def test_removes_nothing_but_measured_choices(self, folder: Path) -> None:
+        older = run("clear", "--only-tuning", "--older-than", "1")
+        assert older.stdout == "removed 0 of 1 files of measured choices\n"
+        assert run("clear", "--only-tuning").stdout == "removed 1 of 1 files of measured choices\n"
+        assert (keys(folder), list((folder / "tuning").iterdir())) == (["bad", "new", "old"], [])
+        wrong = run("clear", "--only-tuning", "--damaged")
+        assert (wrong.exit_code, wrong.stdout) == (1, "")
+        assert "leave one of them out" in wrong.stderr
 
     def test_removes_what_killed_processes_left(self, folder: Path) -> None:
         (folder / "kernels/build-x").mkdir()

@@ -11,13 +11,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from vpps.cli.cached_choices import list_choices
 from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import TargetName
 from vpps.cli.warming import Step, steps
 from vpps.cli.workload import REST, WORKLOAD_HELP, load_workload
 from vpps.config import VARIABLES
-from vpps.errors import CompileError, WorkloadError
+from vpps.errors import CompileError, HandleError, WorkloadError
 from vpps.kernel.cache import inventory
 from vpps.kernel.cache.inventory import Item, Summary
 
@@ -38,7 +39,13 @@ OlderThan = Annotated[
     float | None, typer.Option(min=0, metavar="DAYS", help="Only what was not used for that many days.")
 ]
 Damaged = Annotated[bool, typer.Option("--damaged", help="Only what is damaged; it would be made anew anyway.")]
-Tuning = Annotated[bool, typer.Option("--tuning", help="The choices that vpps-profile measured, too.")]
+Tuning = Annotated[bool, typer.Option("--tuning", help="The choices that vpps-profile and autotune measured, too.")]
+OnlyTuning = Annotated[
+    bool, typer.Option("--only-tuning", help="The choices that vpps-profile and autotune measured, and nothing else.")
+]
+ListTuning = Annotated[
+    bool, typer.Option("--tuning", help="The choices that vpps-profile and autotune measured, instead of kernels.")
+]
 
 
 @app.callback()
@@ -46,13 +53,19 @@ def about() -> None:
     """Compiled kernels are kept on disk: look at them, remove them, compile them ahead."""
 
 
-@app.command("list", **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'"))
-def list_(as_json: AsJson = False) -> None:
+@app.command(
+    "list",
+    **examples(f"{PROGRAM} list", f"{PROGRAM} list --json | jq '.[] | select(.damage)'", f"{PROGRAM} list --tuning"),
+)
+def list_(tuning: ListTuning = False, as_json: AsJson = False) -> None:
     """Every entry: what it is, for what it was compiled, its size, when it was made and last used, whether it is sound.
 
     All files are compared with their digests.
     """
     with exit_codes(PROGRAM):
+        if tuning:
+            list_choices(as_json)
+            return
         items = list(inventory.items())
         if as_json:
             print(json.dumps([_as_json(item) for item in items], ensure_ascii=False))
@@ -103,22 +116,40 @@ def stat(as_json: AsJson = False) -> None:
         f"{PROGRAM} clear --older-than 30",
         f"{PROGRAM} clear --damaged",
         f"{PROGRAM} clear --tuning",
+        f"{PROGRAM} clear --only-tuning",
     )
 )
-def clear(older_than: OlderThan = None, damaged: Damaged = False, tuning: Tuning = False) -> None:
-    """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed."""
+def clear(
+    older_than: OlderThan = None, damaged: Damaged = False, tuning: Tuning = False, only_tuning: OnlyTuning = False
+) -> None:
+    """Remove entries, all or some, and what killed processes left. Programs that run are not disturbed.
+
+    Measured choices stay, unless --tuning or --only-tuning names them.
+    """
     with exit_codes(PROGRAM):
+        if only_tuning and damaged:
+            raise HandleError("--only-tuning --damaged: it is kernels that may be damaged; leave one of them out")
         found = inventory.summary()
         oldest = time.time() - (older_than or 0) * DAY
-        removed = [item for item in found.items if item.used <= oldest and (item.damage or not damaged)]
-        for item in removed:
-            inventory.remove(item)
-        inventory.sweep()
-        choices = [path for path in found.tuning if tuning and path.stat().st_mtime <= oldest]
+        said = []
+        if not only_tuning:
+            removed = [item for item in found.items if item.used <= oldest and (item.damage or not damaged)]
+            for item in removed:
+                inventory.remove(item)
+            inventory.sweep()
+            size = bytes_text(sum(item.size for item in removed))
+            said.append(f"removed {len(removed)} of {len(found.items)} entries, {size}")
+        named = tuning or only_tuning
+        choices = [path for path in found.tuning if named and path.stat().st_mtime <= oldest]
         for path in choices:
             path.unlink(missing_ok=True)
-        line = f"removed {len(removed)} of {len(found.items)} entries, {bytes_text(sum(item.size for item in removed))}"
-        print(line + (f"; files of measured choices: {len(choices)}" if tuning else ""))
+        if only_tuning:
+            said.append(f"removed {len(choices)} of {len(found.tuning)} files of measured choices")
+        elif tuning:
+            said.append(f"files of measured choices: {len(choices)}")
+        elif found.tuning:
+            said.append(f"files of measured choices that are kept: {len(found.tuning)} (--tuning removes them, too)")
+        print("; ".join(said))
 
 
 @app.command(

@@ -45,7 +45,7 @@ USUAL_BATCHES = 8
 FILE_WIDTH = 200
 """Columns of a table in a file."""
 
-UNDO = "Undo it: VPPS_TUNING=0 for one program, vpps-cache clear --tuning for all."
+UNDO = "Undo it: VPPS_TUNING=0 for one program, vpps-cache clear --only-tuning for all."
 
 app = app_named(PROGRAM)
 

@@ -96,6 +96,36 @@ class Tuned:
         return f"{self.configuration.describe()} (by {self.by} on {self.when[:10]}, {gain})"
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A record of the database, as it is listed.
+
+    Attributes:
+        path: of its file.
+        device, version, train: as of `Key`.
+        tuned: what was measured.
+    """
+
+    path: Path
+    device: str
+    version: str
+    train: bool
+    tuned: Tuned
+
+
+def choices_in(path: Path) -> list[Choice] | None:
+    """All records of a file of the database; None where it is damaged, or of another version, and thus not used."""
+    try:
+        kept = json.loads(path.read_bytes())
+        if kept["format"] != FORMAT:
+            return None
+        key = kept["key"]
+        facts = str(key["device"]), str(key["version"]), bool(key["train"])
+        return [Choice(path, *facts, _from_json(record)[1]) for record in kept["records"]]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
 def now() -> str:
     """As `Tuned.when` has it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

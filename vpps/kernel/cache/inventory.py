@@ -47,7 +47,7 @@ class Summary:
 
     Attributes:
         directory: the one that was asked for.
-        refused: why it is not used, and what to do; None if it is.
+        refused: why it is not used or cannot be made, and what to do; None if it is.
         in_use: where entries are looked for, best first.
         items: all of them.
         limit: bytes that they may take in each place; 0 for any number.
@@ -68,9 +68,9 @@ class Summary:
 
 
 def summary() -> Summary:
-    """The cache as it is; nothing is created. Raises CompileError: VPPS_CACHE_SIZE is no size."""
+    """The cache as it is; it is not created. Raises CompileError: VPPS_CACHE_SIZE is no size."""
     root = places.configured()
-    refused = places.why_refused(root) or places.why_refused(root / places.ENTRIES)
+    refused = places.why_refused(root) or places.why_refused(root / places.ENTRIES) or places.why_impossible(root)
     in_use = tuple(place for place in places.usable(create=False) if place.is_dir())
     return Summary(root, refused, in_use, tuple(items()), eviction.limit(), tuple(tuning()))
 
@@ -111,7 +111,7 @@ def tuning() -> list[Path]:
     if places.why_refused(folder.parent) or places.why_refused(folder):
         return []
     with contextlib.suppress(OSError):
-        return sorted(path for path in folder.iterdir() if path.is_file())
+        return sorted(path for path in folder.glob("*.json") if path.is_file())
     return []
 
 

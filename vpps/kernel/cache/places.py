@@ -7,6 +7,7 @@ in this order: a folder of the user's in the system's temporary directory, and o
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import logging
 import os
@@ -131,6 +132,22 @@ def why_refused(directory: Path) -> str | None:
             f"it is writable by other users (mode {stat.S_IMODE(status.st_mode):o}), who could plant a binary there; "
             f"run chmod -R go-w {directory}"
         )
+    return None
+
+
+def why_impossible(directory: Path) -> str | None:
+    """Why a directory that is not there cannot be made; None if it can, or is there. A trial tells: rights do not."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    if not missing:
+        return None
+    try:
+        missing[-1].mkdir(mode=0o700)
+    except FileExistsError:
+        return None  # somebody else has just made it
+    except OSError as error:
+        return f"it cannot be created ({error}); {ADVICE}"
+    with contextlib.suppress(OSError):
+        missing[-1].rmdir()
     return None
 
 

@@ -1,0 +1,66 @@
+"""`vpps-cache list --tuning`: the configurations that were measured, and are used by handles."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.table import Table
+
+from vpps.cli.console import plain_console
+from vpps.kernel.cache import inventory
+from vpps.tuning.database import AUTOTUNE, Choice, choices_in
+
+
+def list_choices(as_json: bool) -> None:
+    """Print every record of the tuning database, and the files that are not used."""
+    found = {path: choices_in(path) for path in inventory.tuning()}
+    choices = [choice for of_file in found.values() for choice in of_file or ()]
+    if as_json:
+        print(json.dumps([_as_json(choice) for choice in choices], ensure_ascii=False))
+        return
+    if not found:
+        print(f"no measured choices in {inventory.summary().directory}")
+        return
+    if choices:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("device", "for", "vertices", "ms/batch", "configuration", "gain", "by", "when", "vpps"):
+            table.add_column(name, justify="right" if name in ("vertices", "ms/batch", "gain") else "left")
+        for choice in choices:
+            table.add_row(*_row(choice))
+        plain_console().print(table)
+    for path, of_file in found.items():
+        if of_file is None:
+            print(f"{path}: damaged, or of another version of vpps; it is not used")
+
+
+def _row(choice: Choice) -> tuple[str, ...]:
+    tuned = choice.tuned
+    than = "the first" if tuned.by == AUTOTUNE else "the default"
+    return (
+        choice.device,
+        "training" if choice.train else "evaluation",
+        str(tuned.vertices),
+        f"{1e3 * tuned.seconds:.3f}",
+        tuned.configuration.describe(),
+        f"{tuned.ratio:.2f}x {than}" if tuned.ratio else f"{than} does not run",
+        tuned.by,
+        tuned.when,
+        choice.version,
+    )
+
+
+def _as_json(choice: Choice) -> dict[str, Any]:
+    tuned = choice.tuned
+    return {
+        "device": choice.device,
+        "train": choice.train,
+        "vertices": tuned.vertices,
+        "seconds": tuned.seconds,
+        "configuration": tuned.configuration.as_json(),
+        "ratio": tuned.ratio,
+        "by": tuned.by,
+        "when": tuned.when,
+        "version": choice.version,
+        "path": str(choice.path),
+    }
