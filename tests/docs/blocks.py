@@ -5,7 +5,8 @@ What the fences mean:
     python    runs; all blocks of a page share one namespace. Where its first line is a comment that names a file
               (`# calc.py`), it is written to that file instead.
     output    what the block of Python before it prints.
-    console   lines after `$ ` are commands of a shell, the others their output, errors included.
+    console   lines after `$ ` are commands of a shell, the others their output, errors included; that something is
+              compiled is left out.
     text, json   is not run: data, formulas, messages.
 
 Outputs are compared with runs of white space as one blank; `...` stands for anything (`0....` for a number below one).
@@ -184,6 +185,10 @@ def _run_python(block: Block, namespace: dict[str, Any]) -> None:
         block.compare(block.output, printed.getvalue(), printed.getvalue())
 
 
+# What vpps-train says where the cache is empty.
+_COMPILING = re.compile(r"^compiling [\w ]+, once: .*\n", re.MULTILINE)
+
+
 def _run_console(block: Block) -> None:
     commands = _commands(block)
     for at, (command, output) in enumerate(commands):
@@ -195,13 +200,14 @@ def _run_console(block: Block) -> None:
             check=False,
             env={**os.environ, "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"},
         )
+        printed = _COMPILING.sub("", done.stdout)
         expected = int(block.marks.get("exits", 0)) if at == len(commands) - 1 else 0
         if done.returncode != expected:
             raise PageError(f"{block.where}: status {done.returncode} of\n{command}\n{done.stdout}")
         if output:
             kept = "".join(f"$ {c}\n{o}" for c, o in commands[:at])
             rest = "".join(f"$ {c}\n{o}" for c, o in commands[at + 1 :])
-            block.compare(output, done.stdout, f"{kept}$ {command}\n{done.stdout}{rest}")
+            block.compare(output, printed, f"{kept}$ {command}\n{printed}{rest}")
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from vpps.errors import VppsError
+from vpps.kernel.cache import Label, watchers
 
 PIPE_WIDTH = 1000
 """Columns of a pipe or file: a line is a line there."""
@@ -37,6 +38,32 @@ def bytes_text(count: float) -> str:
     while count >= 1000 and unit != "GB":
         count, unit = count / 1000, next(units)
     return f"{count:.3g} {unit}"
+
+
+# What somebody waits for, by its kind, and for how long on a machine that does nothing else.
+_COMPILED = {"tails": ("code for this network", "a few seconds"), "cubin": ("the kernel", "up to a minute")}
+
+
+@contextmanager
+def telling_of_compiling() -> Iterator[None]:
+    """Says on standard error, once, that something is compiled, as nothing else happens meanwhile.
+
+    Not of the planner: nothing waits for it. Nothing where all is in the cache.
+    """
+    told = False
+
+    def tell(label: Label) -> None:
+        nonlocal told
+        if not told and label.kind != "planner":
+            told = True
+            what, seconds = _COMPILED.get(label.kind, ("the kernel", "about 10 s"))
+            print(f"compiling {what}, once: {seconds}", file=sys.stderr, flush=True)
+
+    watchers.append(tell)
+    try:
+        yield
+    finally:
+        watchers.remove(tell)
 
 
 @contextmanager

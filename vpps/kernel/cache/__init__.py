@@ -16,6 +16,7 @@ from vpps.kernel.cache.obtain import (
     loaded,
     obtain,
     read_binary,
+    watchers,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "loaded",
     "obtain",
     "read_binary",
+    "watchers",
 ]

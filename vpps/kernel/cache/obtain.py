@@ -46,6 +46,9 @@ class Request:
 
 _ATTEMPTS = 5  # to load what other processes may be removing
 
+watchers: list[Callable[[Label], None]] = []
+"""Each is called before something is compiled in this process, by the thread that compiles."""
+
 # What this process asked for, by the binary's path: one that is damaged or gone when it is loaded is made anew.
 _requests: dict[Path, Request] = {}
 
@@ -199,6 +202,8 @@ def _make(request: Request) -> Entry:
     """Build and store. Raises CompileError."""
     what = ", ".join(filter(None, (request.label.kind, request.label.made_for)))
     _log.info("compiling: %s", what)
+    for watcher in watchers:
+        watcher(request.label)
     files, record = _built(request)
     _log.info("compiled in %.1f s: %s", record.seconds, what)
     failure = "there is no temporary directory either"
