@@ -70,8 +70,13 @@ def _in_common(commands: list[Any], program: str) -> list[Record]:
     return [record for record in first if all(record in other for other in others)]
 
 
+_NUMBER = re.compile(r"<(int|float)( range)?>|\b(INTEGER|FLOAT)( RANGE)?\b")
+"""How help names the type of an option that takes a number."""
+
+
 def _row(record: Record) -> tuple[str, str]:
     name, meaning = record
+    name = _NUMBER.sub("N", name)
     meaning = re.sub(r"\[default: \((.*?)\)", r"[default: \1", meaning)
     return code(name), _escaped(re.sub(r"\s+\[([^\[\]]*)\]$", r" *(\1)*", meaning))
 
