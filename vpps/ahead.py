@@ -34,6 +34,8 @@ from vpps.plan.update import Update
 Example = tuple[Graph, Expression]
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
+_GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+"""Compute capabilities that there are, times ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,9 @@ def _of_generation(sm: int) -> Device:
     if not alike:
         known = ", ".join(sorted({f"sm_{d.sm}" for d in DEVICES.values()}, key=lambda name: int(name[3:])))
         raise HandleError(f"arch='sm_{sm}': no GPU of that generation is known here ({known}); describe it by device=")
+    if sm not in _GENERATIONS:
+        real = ", ".join(f"sm_{n}" for n in _GENERATIONS if n // 10 == sm // 10)
+        raise HandleError(f"arch='sm_{sm}': there is no such GPU; of its generation there are {real}")
     exact = [d for d in alike if d.sm == sm]
     if exact:
         return exact[-1]  # of H100 and H200 the latter

@@ -270,6 +270,10 @@ class TestErrors:
             (["plan", "inspected_network:missing"], "has no function 'missing'"),
             (["plan", WORKLOAD, "--policy", "widest"], "policy='widest': expected one of sinks-last, depth"),
             (["plan", WORKLOAD, "--arch", "sm_60"], "arch='sm_60': no GPU of that generation is known here"),
+            (
+                ["plan", WORKLOAD, "--arch", "sm_91"],
+                "arch='sm_91': there is no such GPU; of its generation",
+            ),
             (["plan", WORKLOAD, "-o", "nowhere/x.txt"], "nowhere/x.txt cannot be written"),
             (["script", WORKLOAD, "--vps", "2", "--vp", "2"], "there is no virtual processor 2: expected 0 to 1"),
             (["cell", WORKLOAD, "--name", "gate"], "there is no cell 'gate' in the graph; there are "),
