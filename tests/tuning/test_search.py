@@ -103,4 +103,4 @@ class TestBest:
         assert other.ratio(default) == pytest.approx(10 / 9)
         assert best_of([default, other]) is other
         assert default.variation == 0.0, "they take what they take"
-        assert measured(BASE, 1.0, 1.5, 2.0).variation == pytest.approx(1 / 3)
+        assert Measured(BASE, np.array([[1.0], [1.5], [2.0]])).variation == pytest.approx(1 / 3)
