@@ -126,6 +126,8 @@ class TestTheSearch:
         machine = Machine(valley, [VPS])
         machine.train(1000, sizes)
         assert machine.tuner.progress.best.vps == 4
+        assert machine.tuner.progress.seconds == pytest.approx(1.0), "per vertex of the batch that ran meanwhile"
+        assert machine.tuner.progress.ratio == pytest.approx(1.6)
 
     def test_a_machine_that_grows_slower_meanwhile_does_not_decide(self) -> None:
         machine = Machine(valley, [VPS])

@@ -165,6 +165,7 @@ class OnlineTuner:
         self._before: list[float] = []  # seconds per vertex of the best one, before the candidate's turn
         self._own: list[float] = []  # of the candidate
         self._last = 0.0  # when the latest batch was begun; 0 where something else came after it
+        self._running = 1  # vertices of that batch: it is what runs until the next one is begun
         self._trained = start  # configuration of the latest batch
         self._won: bool | None = None  # the latest candidate; None before it was judged
         self.done = False
@@ -202,6 +203,7 @@ class OnlineTuner:
         """A batch of so many vertices was begun in that configuration."""
         now = self._clock()
         took, self._last = now - self._last if self._last else 0.0, now
+        ran, self._running = self._running, max(1, vertices)
         if self.done:
             return
         self._batches += 1
@@ -212,7 +214,7 @@ class OnlineTuner:
             self._untimed -= 1
             return
         if took > 0:
-            self._turn.append(took / max(1, vertices))
+            self._turn.append(took / ran)
         if len(self._turn) >= TIMED:
             self._end_turn()
 
