@@ -90,6 +90,10 @@ class TestBest:
         assert best_of([default, other]) is default
         assert best_of([default, measured(Configuration(vps=1), 0.9, 0.9)]) is not default
 
+    def test_is_the_fastest_of_the_others_where_the_default_does_not_run(self) -> None:
+        slow, fast = measured(Configuration(vps=1), 2.0, 2.0), measured(Configuration(vps=3), 1.0, 1.0)
+        assert best_of([Measured(BASE, reason="it spills"), slow, fast]) is fast
+
     def test_is_faster_in_most_turns(self) -> None:
         default = measured(BASE, 1.0, 1.0, 1.0, 9.0)
         lucky = measured(Configuration(vps=1), 0.5, 0.5, 1.1, 10.0)

@@ -158,9 +158,10 @@ def measure(
 
 
 def best_of(measured: Sequence[Measured]) -> Measured:
-    """The fastest one; the first, where none is clearly faster."""
+    """The fastest one; the first, where none is clearly faster. If that does not run there are no ratios to go by."""
     first = measured[0]
-    return max((m for m in measured[1:] if m.faster_than(first)), key=lambda m: m.ratio(first), default=first)
+    faster = (m for m in measured[1:] if m.faster_than(first))
+    return max(faster, key=lambda m: (m.ratio(first), -m.seconds), default=first)
 
 
 def _take_turn(
