@@ -1,0 +1,94 @@
+"""Operands that an order of variables keeps free of copies, added for as long as there is such an order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vpps.plan.pqtree.directions import decide
+from vpps.plan.pqtree.shapes import missing
+from vpps.plan.pqtree.tree import PQTree
+
+Operand = tuple[int, ...]
+Unit = Sequence[tuple[int, Operand]]  # operands to be kept all or none, each with the number of its batch
+
+
+class Kept:
+    """Some operands of some batches, which lie together, those of a batch in one order.
+
+    Attributes:
+        order: of the variables, in which all that was added is so.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.order: list[int] = list(range(n))
+        self._tree = PQTree(n)
+        self._batches: dict[int, list[Operand]] = {}
+        self._readers: list[list[int]] = [[] for _ in range(n)]  # of each variable: batches of the operands
+
+    def add(self, unit: Unit) -> bool:
+        """Keep some more operands; all or, without a trace, none.
+
+        Returns:
+            Whether there is an order for them and for all that is kept. The answer is exact: what the passes add to
+            the tree is true in each such order, and what they end with has one.
+        """
+        start = self._tree.checkpoint()
+        for number, operand in unit:
+            self._batches.setdefault(number, []).append(operand)
+            for v in operand:
+                self._readers[v].append(number)
+        order = self._solve(unit)
+        if order is not None:
+            self.order = order
+            self._tree.commit()
+            return True
+        self._tree.rollback(start)
+        for number, operand in reversed(unit):
+            self._batches[number].pop()
+            for v in operand:
+                self._readers[v].pop()
+        return False
+
+    def add_most(self, units: Sequence[Unit]) -> list[Unit]:
+        """Keep unit after unit, each if it can be kept with those before it.
+
+        Halves are tried as a whole and divided only when they do not fit, so few refusals cost few trials.
+
+        Returns:
+            The units refused.
+        """
+        refused: list[Unit] = []
+        todo = [(units, False)]  # and whether they are known not to fit all
+        while todo:
+            some, hopeless = todo.pop()
+            if not hopeless and self.add([item for unit in some for item in unit]):
+                continue
+            if len(some) == 1:
+                refused += some
+                continue
+            left, right = some[: len(some) // 2], some[len(some) // 2 :]
+            if self.add([item for unit in left for item in unit]):
+                todo.append((right, True))
+            else:
+                todo += [(right, False), (left, True)]
+        return refused
+
+    def _solve(self, unit: Unit) -> list[int] | None:
+        """Both passes of ED-Batch, after operands have been added; None if there is no order."""
+        tree = self._tree
+        changed = dict.fromkeys(number for number, _ in unit)
+        for _, operand in unit:
+            if not tree.reduce(operand):
+                return None
+            if tree.changed:
+                changed.update(dict.fromkeys(b for v in operand for b in self._readers[v]))
+        while changed:
+            number, _ = changed.popitem()
+            if len(self._batches[number]) < 2:
+                continue
+            for variables in missing(tree, self._batches[number]):
+                if not tree.reduce(variables):
+                    return None
+                if tree.changed:
+                    changed.update(dict.fromkeys(b for v in variables for b in self._readers[v]))
+        return decide(tree, [operands for operands in self._batches.values() if len(operands) > 1])

@@ -1,0 +1,407 @@
+"""PQ trees: all orders of n elements in which each of some sets lies together (Booth and Lueker 1976).
+
+`reduce` adds a set. Its bubble pass goes up from the set's leaves and finds their parents; inner children of Q nodes,
+which do not know theirs, ask a neighbour that does, or wait in blocks. Then the templates L1, P1 to P6, Q1 to Q3 change
+the tree from the leaves up to the pertinent root. Both touch O(|set|) nodes, however large the tree is; so does the
+undoing of a reduction that fails half-way, as every edit is on a trail.
+
+Nodes with two children are Q nodes, which saves special cases: any order of two is an order or its reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import permutations
+from math import factorial
+
+from vpps.plan.pqtree.links import Links, Node
+
+
+class PQTree:
+    """The orders of the leaves 0 to n - 1 that all reductions so far allow.
+
+    Attributes:
+        n: leaves.
+        changed: whether the last reduction changed the tree: False where all orders had that set together anyway, or
+            where it failed. A reduction changes the relative order of the elements of another set only if the two have
+            elements in common.
+    """
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"a PQ tree has leaves; not {n}")
+        self.n = n
+        self.changed = False
+        self._leaves = [Node("leaf", i) for i in range(n)]
+        root = self._leaves[0] if n == 1 else Node("P" if n > 2 else "Q")
+        self._links = Links(root)
+        if n > 1:
+            for leaf in self._leaves:
+                self._links.append(root, leaf)
+            self._links.trail.clear()
+        self._recording = False
+        self._pseudo = Node("Q")  # stands for the unknown Q node of a block that is a whole constraint
+        self._round = 0
+
+    @property
+    def root(self) -> Node:
+        """Of the tree; to be read only."""
+        root = self._links.top.first
+        assert root is not None
+        return root
+
+    # ---- trials
+
+    def checkpoint(self) -> int:
+        """Begin to remember what reductions change; `rollback` leads back here, at the cost of those changes."""
+        self._recording = True
+        return len(self._links.trail)
+
+    def rollback(self, checkpoint: int) -> None:
+        """Undo all reductions since."""
+        self._links.rollback(checkpoint)
+
+    def commit(self) -> None:
+        """Forget all checkpoints."""
+        self._recording = False
+        self._links.trail.clear()
+
+    # ---- reduction
+
+    def reduce(self, constraint: Collection[int]) -> bool:
+        """Keep the orders only in which the given elements lie together; in time linear in their number.
+
+        Returns:
+            Whether there are any. If not, the tree is as before.
+
+        Raises:
+            IndexError: no such element.
+        """
+        links = self._links
+        before = len(links.trail)
+        leaves = self._find(constraint)
+        fits = len(leaves) < 2 or len(leaves) == self.n or (self._bubble(leaves) and self._apply_templates(leaves))
+        if not fits:
+            links.rollback(before)
+        self.changed = len(links.trail) > before
+        if not self._recording:
+            links.trail.clear()
+        return fits
+
+    def _find(self, constraint: Collection[int]) -> list[Node]:
+        """Its leaves, each once."""
+        if len(constraint) and min(constraint) < 0:
+            raise IndexError(f"elements are numbered from 0, not {min(constraint)}")
+        leaves = self._leaves
+        return [leaves[i] for i in dict.fromkeys(constraint)]
+
+    def _bubble(self, leaves: list[Node]) -> bool:
+        """Find the parent of every pertinent node below the pertinent root, and count pertinent children.
+
+        Returns:
+            False if leaves lie under inner children of several Q nodes, so that no order has them together.
+        """
+        self._round += 5
+        queued, blocked, placed = self._round + 1, self._round + 2, self._round + 3
+        for x in leaves:
+            x.mark = queued
+            x.weight = 1
+        queue = list(leaves)
+        waiting: list[Node] = []
+        at = blocks = off_the_top = 0
+        while len(queue) - at + blocks + off_the_top > 1:
+            if at == len(queue):
+                return False
+            x = queue[at]
+            at += 1
+            a, b, above = x.a, x.b, x.parent
+            if above is None:
+                if a is None or b is None:  # the root
+                    off_the_top = 1
+                    x.mark = placed
+                    continue
+                if a.mark == placed:
+                    above = a.above
+                elif b.mark == placed:
+                    above = b.above
+                else:
+                    x.mark = blocked
+                    waiting.append(x)
+                    blocks += 1 - (a.mark == blocked) - (b.mark == blocked)
+                    continue
+                assert above is not None
+            x.mark = placed
+            x.above = above
+            if above.mark < queued:
+                above.mark = queued
+                _clear(above)
+                queue.append(above)
+            above.pertinent += 1
+            if above.kind == "Q":
+                for beside in (a, b):
+                    if beside is None or beside.mark != blocked:
+                        continue
+                    blocks -= 1
+                    before: Node = x
+                    z: Node | None = beside
+                    while z is not None and z.mark == blocked:
+                        z.mark = placed
+                        z.above = above
+                        above.pertinent += 1
+                        before, z = z, z.beyond(before)
+        if blocks:
+            pseudo = self._pseudo
+            _clear(pseudo)
+            for x in waiting:
+                if x.mark == blocked:
+                    x.above = pseudo
+                    pseudo.pertinent += 1
+        return True
+
+    def _apply_templates(self, leaves: list[Node]) -> bool:
+        """Change the tree from the leaves up to the pertinent root; False where a template does not fit."""
+        total = len(leaves)
+        full = self._round + 4
+        queue = list(leaves)
+        for x in queue:  # grows
+            found: Node | None = x
+            if x.kind == "leaf":
+                x.mark = full
+            else:
+                is_root = x.weight == total
+                found = self._at_p(x, is_root) if x.kind == "P" else self._at_q(x, is_root)
+                if is_root or found is None:
+                    return found is not None
+            assert found is not None
+            above = x.above
+            assert above is not None
+            above.weight += x.weight
+            (above.full if found.mark == full else above.partial).append(found)
+            above.pertinent -= 1
+            if not above.pertinent:
+                queue.append(above)
+        raise AssertionError("a constraint without a pertinent root")
+
+    # A partial node that a template returns is a Q node: empty children first, full ones last.
+
+    def _at_p(self, x: Node, is_root: bool) -> Node | None:
+        """Templates P1 to P6. Returns what is in the place of the P node then, None if no template fits."""
+        full, partial, links = x.full, x.partial, self._links
+        if len(full) == x.count:  # P1
+            x.mark = self._round + 4
+            return x
+        if len(partial) > 1 + is_root:
+            return None
+        if is_root and not partial:  # P2
+            links.append(x, self._gathered(full))
+        else:
+            for q in partial:
+                links.unlink(q)
+            core = partial[0] if partial else Node("Q")  # P4 to P6, else P3
+            if full:
+                links.append(core, self._gathered(full))
+            if len(partial) == 2:  # P6
+                links.concatenate(core, partial[1])
+            if not is_root or not x.count:
+                links.replace(x, core)
+                if x.count == 1:
+                    rest = x.first
+                    assert rest is not None
+                    links.unlink(rest)
+                    links.prepend(core, rest)
+                elif x.count:
+                    links.prepend(core, x)
+                    if x.count == 2:
+                        links.make_q(x)
+                return core
+            links.append(x, core)
+        if x.count == 2:
+            links.make_q(x)
+        return x
+
+    def _gathered(self, nodes: list[Node]) -> Node:
+        """One node for some children of a P node, taken from it."""
+        links = self._links
+        for x in nodes:
+            links.unlink(x)
+        if len(nodes) == 1:
+            return nodes[0]
+        group = Node("P" if len(nodes) > 2 else "Q")
+        for x in nodes:
+            links.append(group, x)
+        return group
+
+    def _at_q(self, x: Node, is_root: bool) -> Node | None:
+        """Templates Q1 to Q3. Returns the Q node, None if no template fits."""
+        full, partial, links = x.full, x.partial, self._links
+        if not full:
+            return self._at_q_of_partial(x, is_root)
+        sides = self._run(full)
+        if sides is None:
+            return None
+        beside = [(outer, inner) for outer, inner in sides if outer in partial]
+        if len(beside) < len(partial):
+            return None
+        ends = [inner for outer, inner in sides if outer is None]
+        if len(ends) == 2:  # Q1
+            x.mark = self._round + 4
+            return x
+        if not is_root:  # Q2
+            if not ends:
+                return None
+            if x.last is not ends[0]:
+                links.reverse(x)
+        for q, inner in beside:
+            assert q is not None
+            links.dissolve(q, x, inner)
+        return x
+
+    def _at_q_of_partial(self, x: Node, is_root: bool) -> Node | None:
+        """Templates Q2 and Q3 where no child is full."""
+        links, q = self._links, x.partial[0]
+        if is_root:
+            if len(x.partial) != 2 or x.partial[1] not in (q.a, q.b):
+                return None
+            other = x.partial[1]
+            links.dissolve(q, x, other)
+            links.dissolve(other, x, q.last)
+            return x
+        if len(x.partial) > 1 or q not in (x.first, x.last):
+            return None
+        if x.last is not q:
+            links.reverse(x)
+        links.dissolve(q, x, None)
+        return x
+
+    def _run(self, full: list[Node]) -> list[tuple[Node | None, Node]] | None:
+        """The two ends of adjacent full children of a Q node: what is beyond, and the last one. None if they are not
+        adjacent."""
+        mark, n = self._round + 4, 1
+        sides: list[tuple[Node | None, Node]] = []
+        for outer in (full[0].a, full[0].b):
+            inner = full[0]
+            while outer is not None and outer.mark == mark:
+                n += 1
+                inner, outer = outer, outer.beyond(inner)
+            sides.append((outer, inner))
+        return sides if n == len(full) else None
+
+    # ---- reading
+
+    def span(self, constraint: Collection[int]) -> list[Node]:
+        """The nodes whose leaves are the given elements, which lie together in every order; in linear time.
+
+        Returns:
+            One node; or several but not all children of a Q node, in their order or its reverse.
+
+        Raises:
+            IndexError: no such element.
+            ValueError: an order does not have them together.
+        """
+        leaves = self._find(constraint)
+        if len(leaves) == 1:
+            return leaves
+        if not self._bubble(leaves):
+            raise ValueError("these elements do not lie together")
+        mark = self._round + 4
+        queue = list(leaves)
+        for x in queue:  # grows
+            x.mark = mark
+            above = x.above
+            assert above is not None
+            above.weight += x.weight
+            above.full.append(x)
+            above.pertinent -= 1
+            if above.pertinent:
+                continue
+            sides = self._run(above.full) if above.kind == "Q" else None
+            whole = [o for o, _ in sides] == [None, None] if sides else len(above.full) == above.count
+            if above.weight == len(leaves):
+                if whole:
+                    return [above]
+                if sides:
+                    (outside, first), (_, last) = sides
+                    return list(_walk(outside, first, last))
+            if not whole:
+                break
+            queue.append(above)
+        raise ValueError("these elements do not lie together")
+
+    def frontier(self) -> list[int]:
+        """One of the orders."""
+        order, todo = [], [self.root]
+        while todo:
+            x = todo.pop()
+            if x.kind == "leaf":
+                order.append(x.leaf)
+            todo += reversed(list(x.children))
+        return order
+
+    def frontiers(self) -> Iterator[list[int]]:
+        """All orders, each once; there are `count()` of them."""
+        return _orders(self.root)
+
+    def count(self) -> int:
+        """How many orders there are."""
+        n, todo = 1, [self.root]
+        while todo:
+            x = todo.pop()
+            if x.kind != "leaf":
+                children = list(x.children)
+                n *= factorial(len(children)) if x.kind == "P" else 2
+                todo += children
+        return n
+
+    def __str__(self) -> str:
+        """Leaves in (a b c) of a P node, [a b c] of a Q node."""
+        words: list[str] = []
+        todo: list[Node | str] = [self.root]
+        while todo:
+            x = todo.pop()
+            if isinstance(x, str):
+                words.append(x)
+            elif x.kind == "leaf":
+                words.append(f"{x.leaf} ")
+            else:
+                begin, end = "()" if x.kind == "P" else "[]"
+                words.append(begin)
+                todo.append(f"{end} ")
+                todo += reversed(list(x.children))
+        return "".join(words).replace(" )", ")").replace(" ]", "]").strip()
+
+
+def _clear(x: Node) -> None:
+    """Forget earlier reductions."""
+    x.pertinent = x.weight = 0
+    x.full = []
+    x.partial = []
+
+
+def _walk(before: Node | None, first: Node, last: Node) -> Iterator[Node]:
+    """From one node to another, both included, away from the neighbour before the first."""
+    x: Node | None = first
+    while x is not None:
+        yield x
+        if x is last:
+            return
+        before, x = x, x.beyond(before)
+
+
+def _orders(x: Node) -> Iterator[list[int]]:
+    """All orders of the leaves below a node."""
+    if x.kind == "leaf":
+        yield [x.leaf]
+        return
+    children = list(x.children)
+    for arranged in permutations(children) if x.kind == "P" else (children, children[::-1]):
+        yield from _sequences(list(arranged))
+
+
+def _sequences(nodes: list[Node]) -> Iterator[list[int]]:
+    """All orders of the leaves below nodes that stay where they are."""
+    if not nodes:
+        yield []
+        return
+    for first in _orders(nodes[0]):
+        for rest in _sequences(nodes[1:]):
+            yield first + rest
