@@ -24,7 +24,7 @@ from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import group_vertices
 from vpps.plan.planner import Planner
-from vpps.plan.topology import Topology, known_policy
+from vpps.plan.topology import Topology
 from vpps.plan.update import Update
 
 BENCH = "grouping"
@@ -45,7 +45,8 @@ def dealing(planner: Planner, graph: vpps.Graph) -> Callable[[], object]:
     """What deals the vertices of a graph to the planner's groups."""
     topology = Topology(graph)
     cells = [planner.templates(b.cell) for b in topology.blocks]
-    of_vertex, runs = known_policy(planner.policy).stages(topology), np.ones(topology.n_calls, bool)
+    of_vertex = planner.batching.stages(topology, partial(planner.work_of, topology))
+    runs = np.ones(topology.n_calls, bool)
     return partial(group_vertices, topology, cells, of_vertex, planner.distribution.groups, runs)
 
 

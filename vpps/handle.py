@@ -40,8 +40,8 @@ from vpps.plan.native import library as compiled_planner
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
+from vpps.plan.policies import POLICIES
 from vpps.plan.schedules import SCHEDULES
-from vpps.plan.topology import POLICIES
 from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration

@@ -268,7 +268,7 @@ class TestErrors:
             (["plan", "no-such-task"], "'no-such-task' is no task: expected one of "),
             (["plan", "inspected_network:fails"], "returned 1; expected (model, batches)"),
             (["plan", "inspected_network:missing"], "has no function 'missing'"),
-            (["plan", WORKLOAD, "--policy", "widest"], "policy='widest': expected one of sinks-last, depth"),
+            (["plan", WORKLOAD, "--policy", "widest"], "policy='widest': expected one of sinks-last, depth, agenda"),
             (["plan", WORKLOAD, "--arch", "sm_60"], "arch='sm_60': no GPU of that generation is known here"),
             (
                 ["plan", WORKLOAD, "--arch", "sm_91"],

@@ -172,7 +172,7 @@ class TestErrors:
         "options, words",
         [
             ({"target": "gpu"}, "target='gpu': expected one of cpu, simt, cuda"),
-            ({"policy": "widest"}, "policy='widest': expected one of sinks-last, depth"),
+            ({"policy": "widest"}, "policy='widest': expected one of sinks-last, depth, agenda"),
             ({"schedule": "random"}, "schedule='random': expected one of vector, paper"),
             ({"target": "cpu", "tile": "mmx-4x4"}, "tile='mmx-4x4': for .* there are"),
         ],

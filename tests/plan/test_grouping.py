@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components, group_vertices
 from vpps.plan.grouping import _deal as deal
 from vpps.plan.planner import Planner
-from vpps.plan.topology import Topology, known_policy
+from vpps.plan.topology import Topology
 
 pytestmark = pytest.mark.host
 
@@ -87,7 +88,8 @@ def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E] | No
     runs = np.ones(topology.n_calls, bool)
     if wanted is not None:
         runs = topology.reaching(np.array([e.ref for e in wanted]))
-    grouping = group_vertices(topology, cells, known_policy("sinks-last").stages(topology), n_groups, runs)
+    of_vertex = planner.batching.stages(topology, partial(planner.work_of, topology))
+    grouping = group_vertices(topology, cells, of_vertex, n_groups, runs)
     group, stage = np.zeros((2, topology.n_calls), np.int64)
     for b, of_group, of_stage in zip(topology.blocks, grouping.groups, grouping.stages, strict=True):
         group[b.calls], stage[b.calls] = of_group, of_stage

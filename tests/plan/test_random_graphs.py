@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
+from vpps.plan.policies import POLICIES
 
 pytestmark = pytest.mark.cpu
 
@@ -138,7 +139,7 @@ def random_cell(drawn: Drawn, p: Parameters) -> vpps.Cell[list[E]]:
 random_graphs = given(
     drawn=st.lists(cells, min_size=1, max_size=3),
     calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
-    policy=st.sampled_from(["sinks-last", "depth"]),
+    policy=st.sampled_from(list(POLICIES)),
     data=st.integers(0, 10**6),
 )
 

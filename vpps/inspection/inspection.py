@@ -28,8 +28,8 @@ from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import Device
 from vpps.plan.planner import Planner
+from vpps.plan.policies import POLICIES
 from vpps.plan.schedules import SCHEDULES
-from vpps.plan.topology import POLICIES
 from vpps.plan.update import Update
 from vpps.tuning.configuration import Configuration
 

@@ -29,7 +29,7 @@ from vpps.plan.phases import Piece, pieces
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import Schedule
 from vpps.plan.stacks import members
-from vpps.plan.topology import Topology, known_policy
+from vpps.plan.topology import Topology
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
 from vpps.script.products import Sequel
@@ -161,8 +161,7 @@ class Build:
         self._unread: dict[Block, Unread] = {}
         if planner.passes.dead_outputs:
             self._leave_out(planner, topology, unread_outputs(topology, needed, asked), skip_rest)
-        policy = known_policy(planner.policy)
-        of_vertex = policy.stages(topology)
+        of_vertex = planner.batching.stages(topology, partial(planner.work_of, topology))
         groups: Sequence[Ints | None] = [None] * len(of_vertex)
         self.grouping: Grouping | None = None
         self.schedule: Schedule
@@ -173,7 +172,7 @@ class Build:
             of_vertex, groups = self.grouping.stages, self.grouping.groups
         split = planner.split if planner.passes.lazy_batching else None
         streams = partial(planner.streams, training=not skip_rest)
-        planned, n_values, stretch = pieces(topology, of_vertex, groups, split, policy.at_once, streams)
+        planned, n_values, stretch = pieces(topology, of_vertex, groups, split, planner.batching.at_once, streams)
         if self.grouping is not None:
             self.grouping = self.grouping.stretched(stretch)
             self.schedule = GroupedSchedule(self.writer, self.grouping)

@@ -127,8 +127,7 @@ def pieces(
     if split is not None:
         for number, b in enumerate(topology.blocks):
             if found.recurrent[found.component[number]] and len(b.calls):
-                gathered = frozenset(b.positions[k] for k in found.gathered(number))
-                parts[number] = split(b.cell, gathered, frozenset(found.scattered(number)))
+                parts[number] = split(b.cell, *crossing(topology, number))
     if not any(parts):
         whole = [Piece(*each) for each in zip(topology.blocks, stages, groups, strict=True)]
         return whole, next_value, 1
@@ -153,6 +152,13 @@ def pieces(
                 own = np.where(pause == BEFORE, own, (pause + first) * STAGES + Batching.LEVEL)
             result.append(Piece(made[part.batching], own, group, parts[number], k, paused))
     return result, next_value, STAGES
+
+
+def crossing(topology: Topology, number: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Of the cell of a block: positions of the arguments as which values of its recurrence are passed, and numbers of
+    the outputs that vertices of it read."""
+    b, found = topology.blocks[number], topology.recurrence
+    return frozenset(b.positions[k] for k in found.gathered(number)), frozenset(found.scattered(number))
 
 
 def _part_arrays(

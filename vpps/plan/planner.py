@@ -21,7 +21,9 @@ from vpps.plan.passes.dead_outputs import ALL_READ, Unread
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.passes.nodes import Note, compiled
 from vpps.plan.passes.report import describe
-from vpps.plan.phases import PartTemplates, encode_parts
+from vpps.plan.phases import PartTemplates, crossing, encode_parts
+from vpps.plan.policies import Policy, policy_named
+from vpps.plan.policies.cost import flops
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
@@ -33,19 +35,22 @@ class Planner:
 
     Args:
         distribution: places of the parameters, number of virtual processors.
-        policy: name of the batching policy.
+        policy: name of the batching policy, or one that keeps what it learns for other planners, too.
         schedule: name of the schedule.
         passes: of the cell compiler; default as VPPS_PASSES says.
 
     Attributes:
+        policy: its name.
+        batching: it.
         notes: what the passes did to the nodes of each cell: name of the pass, a sentence.
     """
 
     def __init__(
-        self, distribution: Distribution, policy: str, schedule: str = "vector", passes: Passes | None = None
+        self, distribution: Distribution, policy: str | Policy, schedule: str = "vector", passes: Passes | None = None
     ) -> None:
         self.distribution = distribution
-        self.policy = policy
+        self.batching = policy_named(policy) if isinstance(policy, str) else policy
+        self.policy = self.batching.name
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
         self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
@@ -116,6 +121,13 @@ class Planner:
         if key not in self._parts:
             self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
+
+    def work_of(self, topology: Topology, number: int) -> float:
+        """Floating point operations of a vertex of a block; of a recurrent cell those that go level by level."""
+        b = topology.blocks[number]
+        parts = self.split(b.cell, *crossing(topology, number)) if self.passes.lazy_batching else ()
+        level = next((part.cell for part in parts if part.batching is Batching.LEVEL), None)
+        return flops(self.compiled(b.cell) if level is None else level, b)
 
     def part_of(self, cell: TracedCell) -> Part | None:
         """The part whose program a cell is, if it is one."""

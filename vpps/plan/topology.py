@@ -1,15 +1,13 @@
-"""A graph as flat arrays, and the order in which its vertices run: levels, ranks, stages."""
+"""A graph as flat arrays: what its vertices read, and what of them something depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import GraphError
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.graph import Graph
 from vpps.graph.levels import ragged
@@ -105,87 +103,3 @@ class Topology:
             for _, values in b.operands():
                 used[self.value_call[values]] = True
         return bool(used.all())
-
-
-# ---- policies: the stage of every vertex
-
-
-def stages_by_depth(topology: Topology) -> list[Ints]:
-    """Policy `depth`: a stage per level, the longest distance from a leaf."""
-    return [b.levels for b in topology.blocks]
-
-
-def stages_sinks_last(topology: Topology) -> list[Ints]:
-    """Policy `sinks-last`: recurrent cells as soon as possible, level by level; what they wait for, all of it, before;
-    what nothing recurrent waits for, all of it, after.
-
-    Cells are ranked by the longest path in the graph of "reads from" between cells, cycles contracted. The vertices of
-    a cell that is on no cycle are one stage; those of a cycle have one stage per level within the cycle. On trees and
-    chains this launches as few batches as possible, with no more levels than `depth`.
-    """
-    blocks, found = topology.blocks, topology.recurrence
-    n_components = len(found.recurrent)
-    rank = [0] * n_components
-    for c in range(n_components):  # components come in topological order: producers first
-        for number, sources in enumerate(found.reads):
-            if found.component[number] == c:
-                before = [rank[found.component[s]] for s in sources if found.component[s] != c]
-                rank[c] = max([rank[c], *(r + 1 for r in before)])
-    local = [np.zeros(len(b.calls), np.int64) for b in blocks]
-    for c in range(n_components):
-        if found.recurrent[c]:
-            _levels_within(topology, found.members(c), local)
-    # Stages of one rank follow each other by level; all of them precede the next rank.
-    depth = max((int(x.max()) + 1 for x in local if len(x)), default=1)
-    return [rank[found.component[n]] * depth + local[n] for n in range(len(blocks))]
-
-
-def _levels_within(topology: Topology, members: list[int], local: list[Ints]) -> None:
-    """Longest distance of each vertex of the member blocks from the first of its kind, counting members only."""
-    inside = np.zeros(len(topology.blocks), bool)
-    inside[members] = True
-    value_level = np.full(len(topology.value_block), -1, np.int64)
-    work: list[tuple[int, int, Ints]] = []
-    for number in members:
-        b = topology.blocks[number]
-        order = np.argsort(b.levels, kind="stable")
-        levels, starts = np.unique(b.levels[order], return_index=True)
-        work.extend(
-            (level, number, rows) for level, rows in zip(levels.tolist(), np.split(order, starts[1:]), strict=True)
-        )
-    for _, number, rows in sorted(work, key=lambda w: w[:2]):
-        b = topology.blocks[number]
-        level = np.full(len(rows), -1, np.int64)
-        if b.args.shape[1]:
-            level = value_level[b.args[rows]].max(axis=1)
-        for xs in b.lists:
-            lengths = xs.ends[rows + 1] - xs.ends[rows]
-            owner = np.repeat(np.arange(len(rows)), lengths)
-            np.maximum.at(level, owner, value_level[xs.elements[ragged(xs.ends, rows)]])
-        level += 1
-        local[number][rows] = level
-        for values in b.values:
-            value_level[values[rows]] = level
-
-
-class Policy(NamedTuple):
-    """A batching policy.
-
-    Attributes:
-        stages: gives the stage of each vertex, by block.
-        at_once: eager and lazy parts of cells run in one stage each (plan/phases.py).
-    """
-
-    stages: Callable[[Topology], list[Ints]]
-    at_once: bool
-
-
-POLICIES = {"sinks-last": Policy(stages_sinks_last, True), "depth": Policy(stages_by_depth, False)}
-
-
-def known_policy(policy: str) -> Policy:
-    """The policy of a name. Raises GraphError for an unknown one."""
-    try:
-        return POLICIES[policy]
-    except KeyError:
-        raise GraphError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}") from None

@@ -14,7 +14,7 @@ from vpps.optim import Optimizer
 from vpps.plan.onchip import Device
 from vpps.plan.onchip.holding import TILES
 from vpps.plan.onchip.slots import valid_rpw
-from vpps.plan.topology import POLICIES
+from vpps.plan.policies import POLICIES
 from vpps.tuning.candidates import Change, Chip, applied
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.configuration import Configuration

@@ -27,8 +27,8 @@ from vpps.kernel.cache.locks import LOCK, held, scratch, sweep
 from vpps.kernel.cache.places import ADVICE, why_refused
 from vpps.model import Model, Parameter
 from vpps.plan.onchip import Device
+from vpps.plan.policies import POLICIES
 from vpps.plan.schedules import SCHEDULES
-from vpps.plan.topology import POLICIES
 from vpps.runtime.machine import Machine
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import Progress

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import vpps
 from tests.comparison import relative_error
 from vpps.plan.passes import streaming
+from vpps.plan.policies import POLICIES
 from vpps.reference import Reference, key_of, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -113,7 +114,7 @@ cells = st.tuples(
 @given(
     drawn=st.lists(cells, min_size=1, max_size=2),
     steps=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 99), st.integers(0, 99)), min_size=2, max_size=24),
-    policy=st.sampled_from(["sinks-last", "sinks-last", "depth"]),
+    policy=st.sampled_from(["sinks-last", *POLICIES]),
     vps=st.sampled_from([1, 2, 3]),
     planner=st.sampled_from(PLANNERS),
     seed=st.integers(0, 99),

@@ -31,11 +31,13 @@ from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
-from vpps.plan.topology import known_policy
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
 from vpps.script.tails import Tail
 from vpps.values import float_word
+
+COMPILED_POLICIES = frozenset({"sinks-last", "depth"})
+"""Those that the compiled planner knows."""
 
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
@@ -191,7 +193,7 @@ class Engine:
         self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
         self._call = _Call(
             by_depth=int(planner.policy == "depth"),
-            at_once=int(known_policy(planner.policy).at_once),
+            at_once=int(planner.batching.at_once),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
             cells=address(self._ids),

@@ -1,8 +1,8 @@
 """The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
 
-It knows schedule "vector" and one group of virtual processors, and no gradients by products of matrices; for anything
-else, and whatever is wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made which word,
-and what is where for the verifier, is found by planning in NumPy when somebody asks.
+It knows schedule "vector", some policies and one group of virtual processors, and no gradients by products of matrices;
+for anything else, and whatever is wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made
+which word, and what is where for the verifier, is found by planning in NumPy when somebody asks.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.native import library
-from vpps.plan.native.engine import Engine, Found
+from vpps.plan.native.engine import COMPILED_POLICIES, Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
+from vpps.plan.policies import Policy
 from vpps.plan.update import Update
 from vpps.script.verify import Layout
 
 
-def planner_for(distribution: Distribution, policy: str, schedule: str, passes: Passes | None) -> Planner:
+def planner_for(distribution: Distribution, policy: str | Policy, schedule: str, passes: Passes | None) -> Planner:
     """The quickest planner that there is."""
+    name = policy if isinstance(policy, str) else policy.name
     gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
-    if schedule != "vector" or distribution.groups > 1 or gemm or library.choice() == "numpy":
+    known = schedule == "vector" and name in COMPILED_POLICIES and distribution.groups == 1 and not gemm
+    if not known or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes)
     return CompiledPlanner(distribution, policy, schedule, passes)
 
@@ -39,7 +42,7 @@ def planner_for(distribution: Distribution, policy: str, schedule: str, passes: 
 class CompiledPlanner(Planner):
     """Plans in compiled code, once the library is there."""
 
-    def __init__(self, distribution: Distribution, policy: str, schedule: str, passes: Passes | None) -> None:
+    def __init__(self, distribution: Distribution, policy: str | Policy, schedule: str, passes: Passes | None) -> None:
         super().__init__(distribution, policy, schedule, passes)
         self._engines: dict[tuple[str, float | None] | None, Engine] = {}
         self._latest: Engine | None = None

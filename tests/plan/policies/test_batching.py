@@ -1,0 +1,111 @@
+"""Batches of typed graphs: every vertex once and after what it reads, as few batches as the theory says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plan.policies.typed import Made, figure_1, shortest, typed_graphs
+from vpps.plan.policies.agenda import agenda
+from vpps.plan.policies.batching import Batches, run
+from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring
+from vpps.plan.policies.learning import SplitMix64, batches_of
+from vpps.plan.policies.machine import Encoding, Machine
+from vpps.plan.policies.sufficient import sufficient
+from vpps.plan.policies.typed_graph import TypedGraph
+
+pytestmark = pytest.mark.host
+
+
+def by_chance(wiring: Wiring) -> Batches:
+    chance = SplitMix64(7)
+    return run(wiring, lambda frontier: frontier.types[chance.next() % len(frontier.types)])
+
+
+def by_ignorance(wiring: Wiring) -> Batches:
+    return batches_of(wiring, Machine(Encoding(), {}))[0]
+
+
+POLICIES: dict[str, Callable[[Wiring], Batches]] = {
+    "agenda": agenda, "sufficient": sufficient, "a machine of no states": by_ignorance, "chance": by_chance
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@settings(max_examples=60, deadline=None)
+@given(graph=typed_graphs())
+def test_every_vertex_runs_once_and_after_what_it_reads(policy: Callable[[Wiring], Batches], graph: TypedGraph) -> None:
+    found = policy(Wiring(graph))
+    assert len(found.stages) == graph.n
+    for v in range(graph.n):
+        read = graph.read[graph.read_ends[v] : graph.read_ends[v + 1]]
+        assert (found.stages[read] < found.stages[v]).all()
+    assert sorted(set(found.stages.tolist())) == list(range(found.n_stages))
+    steps = set(zip(found.stages.tolist(), graph.type_of.tolist(), strict=True))
+    assert graph.lower_bound <= len(steps) == found.n_steps <= len(found.sequence)
+    assert set(np.bincount(found.sequence, minlength=graph.n_types).nonzero()[0]) == set(graph.type_of.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(graph=typed_graphs(), data=st.data())
+def test_counts_of_subgraphs_are_those_of_a_search(graph: TypedGraph, data: st.DataObject) -> None:
+    wiring = Wiring(graph)
+    frontier = Frontier(wiring)
+    subgraphs = Subgraphs(frontier)
+    while frontier.executed < graph.n:
+        expected = [0] * graph.n_types
+        above: list[set[int]] = []  # types of the remaining vertices that each one depends on
+        for v in range(graph.n):  # vertices come after what they read
+            above.append({a for p in wiring.producers[v] for a in above[p]})
+            above[v] |= {wiring.type_of[p] for p in wiring.producers[v] if not frontier.done[p]}
+            expected[wiring.type_of[v]] += not frontier.done[v] and wiring.type_of[v] not in above[v]
+        assert subgraphs.counts == Subgraphs(frontier).counts == expected
+        a = data.draw(st.sampled_from(frontier.types))
+        subgraphs.executed(a, frontier.execute(a))
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=typed_graphs(most=9, most_types=3))
+def test_no_sequence_is_shorter_than_the_lower_bound(graph: TypedGraph) -> None:
+    best = shortest(graph)
+    assert graph.lower_bound <= best
+    assert all(best <= len(policy(Wiring(graph)).sequence) for policy in POLICIES.values())
+
+
+def test_the_tree_of_the_paper() -> None:
+    """ED-Batch, figure 1: 9 batches level by level, 7 by DyNet's agenda, 6 at least."""
+    graph = figure_1()
+    assert len(set(zip(graph.levels.tolist(), graph.type_of.tolist(), strict=True))) == 9
+    assert len(agenda(Wiring(graph)).sequence) == 7
+    assert len(sufficient(Wiring(graph)).sequence) == shortest(graph) == graph.lower_bound == 6
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_sufficient_attains_the_lower_bound_on_chains(length: int) -> None:
+    made = Made()
+    for _ in range(3):
+        state = made.add(0)
+        for _ in range(length):
+            state = made.add(2, made.add(1, state), made.add(0, state))
+    graph = made.graph()
+    assert sufficient(Wiring(graph)).n_steps == graph.lower_bound
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_sufficient_attains_the_lower_bound_on_trees_with_outputs(data: st.DataObject) -> None:
+    made = Made()
+    for _ in range(2):
+        roots = [made.add(0) for _ in range(data.draw(st.integers(1, 8)))]
+        outputs = [made.add(1, v) for v in roots]
+        while len(roots) > 1:
+            at = data.draw(st.integers(0, len(roots) - 2))
+            roots[at : at + 2] = [made.add(0, *roots[at : at + 2])]
+            outputs.append(made.add(1, roots[at]))
+        made.add(2, *outputs)
+    graph = made.graph()
+    assert sufficient(Wiring(graph)).n_steps == graph.lower_bound

@@ -1,0 +1,80 @@
+"""Sequences of batches, and the stages in which a persistent kernel runs them.
+
+An optimal sequence of a whole graph is one of each *component* of its types - cells that read each other, directly or
+not - after the other, what is read first:
+
+- Restricted to one component, any sequence of types that runs all of a graph runs all of the component. What a vertex
+  there waits for is of the component, or has run before it in the whole; so, by induction over the sequence, what has
+  run in the whole after some of it has run in the component after the part that is of it.
+- Sequences of components one after the other run all of the graph, as no earlier one reads of a later one.
+
+A batch is of one type and so of one component: no whole is shorter than the shortest sequences of its components. A
+component of a cell that is on no cycle is one batch, one of a single cell its levels. Only recurrences of two cells or
+more leave anything to choose, and inside those a policy sees nothing of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from vpps.graph.arrays import Ints
+from vpps.plan.policies.frontier import Frontier, Wiring
+
+Chooser = Callable[[Frontier], int]
+"""Which of the types that have a ready vertex is next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What a policy makes of a typed graph.
+
+    Attributes:
+        sequence: type of each batch, as they were chosen.
+        stages: of each vertex.
+        n_stages: how many there are; a barrier ends each.
+        n_steps: how many of (type, stage) there are, no more than batches.
+    """
+
+    sequence: list[int]
+    stages: Ints
+    n_stages: int
+    n_steps: int
+
+
+def run(wiring: Wiring, choose: Chooser, executed: Callable[[int, list[int]], None] | None = None) -> Batches:
+    """Run a graph, batch after batch, until it is empty (ED-Batch, Algorithm 1).
+
+    Args:
+        choose: the type of the next batch.
+        executed: told of every batch after it was taken: its type and its vertices.
+
+    A kernel pays for barriers rather than batches: a batch is of the first stage after those of everything that it
+    reads, which may be an earlier one than that of the batch before it. Vertices of its own type that are there already
+    are one step with it.
+    """
+    frontier = Frontier(wiring)
+    stage_of = [0] * wiring.n
+    sequence: list[int] = []
+    steps: set[tuple[int, int]] = set()
+    last = -1
+    while frontier.executed < wiring.n:
+        a = choose(frontier)
+        batch = frontier.execute(a)
+        stage = stage_after(wiring, stage_of, batch)
+        for v in batch:
+            stage_of[v] = stage
+        sequence.append(a)
+        steps.add((a, stage))
+        last = max(last, stage)
+        if executed is not None:
+            executed(a, batch)
+    return Batches(sequence, np.array(stage_of, np.int64), last + 1, len(steps))
+
+
+def stage_after(wiring: Wiring, stage_of: list[int], batch: list[int]) -> int:
+    """The first stage after those of everything that a batch reads."""
+    producers = wiring.producers
+    return max((stage_of[p] for v in batch for p in producers[v]), default=-1) + 1

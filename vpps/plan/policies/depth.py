@@ -1,0 +1,18 @@
+"""Policy `depth`, that of TensorFlow Fold: a stage per level of the whole graph, the longest distance from a leaf."""
+
+from __future__ import annotations
+
+from vpps.graph.arrays import Ints
+from vpps.plan.policies.policy import Policy, WorkOf
+from vpps.plan.topology import Topology
+
+
+class Depth(Policy):
+    """Level by level."""
+
+    name = "depth"
+    at_once = False
+
+    def stages(self, topology: Topology, work_of: WorkOf) -> list[Ints]:
+        """See Policy."""
+        return [b.levels for b in topology.blocks]

@@ -1,0 +1,141 @@
+"""Batching step by step (ED-Batch, Algorithm 1): the vertices that are ready, by type, and what becomes so.
+
+Plain loops: a batch of a mini-batch is a few dozen vertices wide, for which they cost less than calls of NumPy.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from vpps.graph.levels import ragged
+from vpps.plan.policies.typed_graph import TypedGraph
+
+
+class Wiring:
+    """The edges of a typed graph as lists, made once for all runs over it.
+
+    Attributes:
+        type_of: of each vertex.
+        readers, producers: of each vertex, one per edge.
+        waits: of each vertex, how many edges lead to it.
+    """
+
+    def __init__(self, graph: TypedGraph) -> None:
+        self.graph = graph
+        self.n, self.n_types = graph.n, graph.n_types
+        self.type_of: list[int] = graph.type_of.tolist()
+        self.readers = _slices(graph.reader.tolist(), graph.reader_ends.tolist())
+        self.producers = _slices(graph.read.tolist(), graph.read_ends.tolist())
+        self.waits: list[int] = np.diff(graph.read_ends).tolist()
+        self.sources = [v for v, waits in enumerate(self.waits) if not waits]
+
+
+def _slices(entries: list[int], ends: list[int]) -> list[list[int]]:
+    return [entries[begin:end] for begin, end in pairwise(ends)]
+
+
+class Frontier:
+    """The vertices of a graph all of whose producers have run.
+
+    Attributes:
+        ready: by type, those vertices.
+        executed: how many vertices have run.
+        done: by vertex, whether it has.
+    """
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.wiring = wiring
+        self.executed = 0
+        self.done = bytearray(wiring.n)
+        self.ready: list[list[int]] = [[] for _ in range(wiring.n_types)]
+        for v in wiring.sources:
+            self.ready[wiring.type_of[v]].append(v)
+        self._waits = wiring.waits.copy()
+
+    @property
+    def types(self) -> list[int]:
+        """The types that have a ready vertex, rising."""
+        return [a for a, ready in enumerate(self.ready) if ready]
+
+    def execute(self, a: int) -> list[int]:
+        """Run all ready vertices of a type; they are the batch."""
+        ready, waits, done = self.ready, self._waits, self.done
+        type_of, readers = self.wiring.type_of, self.wiring.readers
+        batch, ready[a] = ready[a], []
+        for v in batch:
+            done[v] = 1
+            for reader in readers[v]:
+                waits[reader] -= 1
+                if not waits[reader]:
+                    ready[type_of[reader]].append(reader)
+        self.executed += len(batch)
+        return batch
+
+
+class Subgraphs:
+    """By type a, how many remaining vertices of it wait for no other of it: |Frontier(G^a)| of ED-Batch, 2.2.
+
+    G^a has the vertices of type a alone, joined where a path through vertices of any type joins them. Of every vertex
+    and type it is kept how many of the vertices that it reads have, or depend on, a remaining one of that type. A batch
+    takes its type from what it led to and nothing else, so a whole run costs O(edges * types).
+
+    Args:
+        frontier: where it has come to.
+
+    Attributes:
+        counts: by type.
+    """
+
+    def __init__(self, frontier: Frontier) -> None:
+        wiring = self._wiring = frontier.wiring
+        graph, n_types = wiring.graph, wiring.n_types
+        remaining = ~np.frombuffer(bytes(frontier.done), np.bool_)
+        has = np.zeros((graph.n, n_types), bool)  # it is a remaining vertex of the type, or depends on one
+        above = np.zeros((graph.n, n_types), np.int64)  # how many edges lead to it from such vertices
+        for vertices in graph.by_level:
+            sizes = graph.read_ends[vertices + 1] - graph.read_ends[vertices]
+            reading, some = vertices[sizes > 0], sizes > 0
+            if len(reading):
+                starts = (np.cumsum(sizes) - sizes)[some]
+                of_edges = has[graph.read[ragged(graph.read_ends, vertices)]].astype(np.int64)
+                above[reading] = np.add.reduceat(of_edges, starts)
+            has[vertices] = above[vertices] > 0
+            has[vertices[remaining[vertices]], graph.type_of[vertices[remaining[vertices]]]] = True
+        first = remaining & (above[np.arange(graph.n), graph.type_of] == 0)
+        self.counts: list[int] = np.bincount(graph.type_of[first], minlength=n_types).tolist()
+        self._above: list[list[int]] = above.T.tolist()
+
+    def copy(self) -> Subgraphs:
+        """Another one, of another run that has come as far."""
+        made = object.__new__(Subgraphs)
+        made._wiring, made.counts, made._above = self._wiring, self.counts.copy(), [n.copy() for n in self._above]
+        return made
+
+    def executed(self, a: int, batch: list[int]) -> None:
+        """Take note of a batch."""
+        above, type_of, readers = self._above[a], self._wiring.type_of, self._wiring.readers
+        first = -len(batch)  # how many more vertices of the type wait for no other
+        stack = batch.copy()
+        while stack:
+            for reader in readers[stack.pop()]:
+                above[reader] -= 1
+                if not above[reader]:
+                    if type_of[reader] == a:
+                        first += 1
+                    else:
+                        stack.append(reader)
+        self.counts[a] += first
+
+
+def nearest(frontier: Frontier, subgraphs: Subgraphs) -> int:
+    """The type that maximises |Frontier_a(G)| / |Frontier(G^a)|; of equal ones the type with the most ready vertices,
+    then the one of the smallest number."""
+    ready, counts = frontier.ready, subgraphs.counts
+    best, *others = frontier.types
+    for a in others:
+        own, other = len(ready[a]) * counts[best], len(ready[best]) * counts[a]  # ratios, compared exactly
+        if own > other or (own == other and len(ready[a]) > len(ready[best])):
+            best = a
+    return best

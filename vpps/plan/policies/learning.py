@@ -1,0 +1,244 @@
+"""Learns a machine for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
+
+A trial batches the whole graph once. In every state it takes the action of the greatest value, or with probability
+epsilon any; where none has been tried, what policy `sufficient` would do. After the trial the value of each action
+that it took moves towards the sum of the next N rewards and the best value N steps later, last action first.
+
+A state does not tell everything about a frontier, so values go up and down, and so do greedy policies made of them.
+They are tried out now and then, and the best one is kept, not the last.
+
+Compiled code learns the same table: numbers are doubles, and come from splitmix64 (Steele, Lea and Flood 2014).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vpps.plan.policies.batching import Batches, run, stage_after
+from vpps.plan.policies.cost import Costs
+from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring, nearest
+from vpps.plan.policies.machine import Encoding, Machine, State
+from vpps.plan.policies.typed_graph import TypedGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hyper-parameters of learning.
+
+    Attributes:
+        encoding: of states.
+        reward: "batches": -1 for each, and `alpha` times the part of its type's first vertices that it runs (ED-Batch,
+            equation 1). "time": minus the time that it takes, in barriers, by `costs`.
+        alpha: see there.
+        horizon: N, over how many batches rewards are summed before values stand for the rest.
+        rate: by how much of the difference a value moves.
+        epsilon, least_epsilon, decay: probability of any action in the first trial, in the last ones, and the factor
+            from trial to trial.
+        trials: at most.
+        check_every: trials between two trials of the greedy policy; where it attains the lower bound, learning ends.
+        seed: of chance.
+    """
+
+    encoding: Encoding = field(default_factory=Encoding)
+    reward: str = "batches"
+    alpha: float = 0.5
+    horizon: int = 32
+    rate: float = 0.2
+    epsilon: float = 0.5
+    least_epsilon: float = 0.02
+    decay: float = 0.99
+    trials: int = 1000
+    check_every: int = 50
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of it.
+
+    Attributes:
+        machine: the best one.
+        trials: how many were made.
+        seconds: that took.
+        batches, stages: of the graph with it.
+        lower_bound: of batches.
+    """
+
+    machine: Machine
+    trials: int
+    seconds: float
+    batches: int
+    stages: int
+    lower_bound: int
+
+
+class SplitMix64:
+    """A generator of 64-bit numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed
+
+    def next(self) -> int:
+        """The next number."""
+        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        z = self._state
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+        return z ^ (z >> 31)
+
+    def uniform(self) -> float:
+        """The next number of [0, 1), a multiple of 2**-53."""
+        return (self.next() >> 11) * 2.0**-53
+
+
+_MASK = (1 << 64) - 1
+
+
+class Values:
+    """What each action that was tried is worth, by state."""
+
+    def __init__(self) -> None:
+        self._of: dict[State, dict[int, float]] = {}
+
+    def best(self, state: State) -> int | None:
+        """The action of the greatest value, of equal ones the smallest type; None where none has been tried."""
+        values = self._of.get(state)
+        return None if values is None else min(values, key=lambda a: (-values[a], a))
+
+    def greatest(self, state: State) -> float:
+        """The value of that action."""
+        return max(self._of[state].values())
+
+    def move(self, state: State, a: int, target: float, rate: float) -> None:
+        """Move a value towards a target; the first one is the value."""
+        values = self._of.setdefault(state, {})
+        before = values.get(a)
+        values[a] = target if before is None else before + rate * (target - before)
+
+    def machine(self, encoding: Encoding) -> Machine:
+        """The greedy policy."""
+        table: dict[State, int] = {}
+        for state in self._of:
+            best = self.best(state)
+            assert best is not None
+            table[state] = best
+        return Machine(encoding, table)
+
+
+def batches_of(wiring: Wiring, machine: Machine, first: Subgraphs | None = None) -> tuple[Batches, int]:
+    """Batches of a graph by a machine, and in how many steps its state was one that the machine does not know: then the
+    type is chosen as by policy `sufficient`.
+
+    Args:
+        first: of the graph before it was begun; default: found when needed.
+    """
+    unseen = 0
+    subgraphs = first.copy() if first is not None else None
+
+    def choose(frontier: Frontier) -> int:
+        nonlocal unseen, subgraphs
+        a = machine.table.get(machine.encoding.state(frontier))
+        if a is not None:
+            return a
+        unseen += 1
+        if subgraphs is None:
+            subgraphs = Subgraphs(frontier)
+        return nearest(frontier, subgraphs)
+
+    def executed(a: int, batch: list[int]) -> None:
+        if subgraphs is not None:
+            subgraphs.executed(a, batch)
+
+    return run(wiring, choose, executed), unseen
+
+
+def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+    """Learn a machine for a typed graph.
+
+    Args:
+        costs: of its types, for the reward of time.
+    """
+    began = time.perf_counter()
+    wiring = Wiring(graph)
+    bound = graph.lower_bound
+    first = Subgraphs(Frontier(wiring))
+    chance, values = SplitMix64(settings.seed), Values()
+    epsilon = settings.epsilon
+    best: tuple[tuple[float, ...], Machine, Batches] | None = None
+    trial = 0
+    while trial < settings.trials:
+        trial += 1
+        _learn_from(_trial(wiring, first.copy(), values, epsilon, chance, settings, costs), values, settings)
+        epsilon = max(settings.least_epsilon, epsilon * settings.decay)
+        if trial % settings.check_every and trial != settings.trials:
+            continue
+        machine = values.machine(settings.encoding)
+        batches, _ = batches_of(wiring, machine, first)
+        by_time = settings.reward == "time"
+        loss = (costs.seconds(graph, batches.stages),) if by_time else (batches.n_steps, batches.n_stages)
+        if best is None or loss < best[0]:
+            best = loss, machine, batches
+        if batches.n_steps == bound and not by_time:
+            break
+    assert best is not None
+    _, machine, batches = best
+    return Learned(machine, trial, time.perf_counter() - began, batches.n_steps, batches.n_stages, bound)
+
+
+Taken = tuple[State, int, float]
+"""A step of a trial: state, action, reward."""
+
+
+def _trial(
+    wiring: Wiring,
+    subgraphs: Subgraphs,
+    values: Values,
+    epsilon: float,
+    chance: SplitMix64,
+    settings: Settings,
+    costs: Costs,
+) -> list[Taken]:
+    frontier, encoding = Frontier(wiring), settings.encoding
+    by_time = settings.reward == "time"
+    stage_of, last = [0] * wiring.n, -1
+    taken: list[Taken] = []
+    while frontier.executed < wiring.n:
+        types, state = frontier.types, encoding.state(frontier)
+        a: int | None = types[0]
+        if len(types) > 1:
+            if chance.uniform() < epsilon:
+                a = types[chance.next() % len(types)]
+            else:
+                a = values.best(state)
+                if a is None:
+                    a = nearest(frontier, subgraphs)
+        assert a is not None
+        reward = -1.0 + settings.alpha * (len(frontier.ready[a]) / subgraphs.counts[a])
+        batch = frontier.execute(a)
+        subgraphs.executed(a, batch)
+        if by_time:
+            stage = stage_after(wiring, stage_of, batch)
+            for v in batch:
+                stage_of[v] = stage
+            reward = -costs.in_barriers(a, len(batch)) - (1.0 if stage > last else 0.0)
+            last = max(last, stage)
+        taken.append((state, a, reward))
+    return taken
+
+
+def _learn_from(taken: list[Taken], values: Values, settings: Settings) -> None:
+    sums = [0.0] * (len(taken) + 1)  # of a step's reward and all later ones
+    for t in range(len(taken) - 1, -1, -1):
+        state, a, reward = taken[t]
+        sums[t] = reward + sums[t + 1]
+        after = t + settings.horizon
+        target = sums[t]
+        if after < len(taken):
+            target = (sums[t] - sums[after]) + values.greatest(taken[after][0])
+        values.move(state, a, target, settings.rate)
+
+
+Learn = Callable[[TypedGraph, Settings, Costs], Learned]
+"""What `learn` is; compiled code does the same."""

@@ -1,0 +1,97 @@
+"""Finite-state machines that choose the next batch (ED-Batch, 2.2): states of a frontier, and what to do in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Self
+
+import numpy as np
+
+from vpps.graph.arrays import Ints
+from vpps.plan.policies.frontier import Frontier
+
+State = tuple[int, ...]
+"""The phase, then types."""
+
+ENCODINGS = ("base", "max", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What of a frontier is a state.
+
+    Attributes:
+        kind: "base": the types that have a ready vertex. "max": those, and the one that has the most. "sort": those by
+            falling number of ready vertices. Equal numbers: the smaller type comes first.
+        phases: which so-manieth part of the vertices has run belongs to the state, too (A.4); 1: it does not.
+    """
+
+    kind: str = "sort"
+    phases: int = 1
+
+    def state(self, frontier: Frontier) -> State:
+        """The state of a frontier that is not empty."""
+        ready = frontier.ready
+        phase = frontier.executed * self.phases // frontier.wiring.n
+        types = [a for a, vertices in enumerate(ready) if vertices]
+        if len(types) > 1:
+            if self.kind == "sort":
+                types.sort(key=lambda a: -len(ready[a]))
+            elif self.kind == "max":
+                types.append(max(types, key=lambda a: len(ready[a])))
+        return phase, *types
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A learned policy for one recurrence.
+
+    Attributes:
+        encoding: of the states.
+        table: the type that is next in each state that was seen.
+    """
+
+    encoding: Encoding
+    table: Mapping[State, int]
+
+    def numbers(self) -> Ints:
+        """For compiled code: number of the encoding, phases, states; for each its length, its ints, the next type."""
+        head = ENCODINGS.index(self.encoding.kind), self.encoding.phases, len(self.table)
+        entries = ((len(state), *state, a) for state, a in self.table.items())
+        return np.fromiter(chain(head, chain.from_iterable(entries)), np.int64)
+
+    @classmethod
+    def from_numbers(cls, numbers: Ints) -> Self:
+        """From what `numbers` gives."""
+        kind, phases, n, *rest = numbers.tolist()
+        table: dict[State, int] = {}
+        at = 0
+        for _ in range(n):
+            end = at + 1 + rest[at]
+            table[tuple(rest[at + 1 : end])] = rest[end]
+            at = end + 1
+        return cls(Encoding(ENCODINGS[kind], phases), table)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON types."""
+        states = [[*state, a] for state, a in self.table.items()]
+        return {"encoding": self.encoding.kind, "phases": self.encoding.phases, "states": states}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any], n_types: int) -> Self:
+        """From what `as_json` gave. Raises LookupError, TypeError, ValueError: it is none of ours, or of other cells.
+
+        Args:
+            n_types: of the recurrence.
+        """
+        encoding = Encoding(kept["encoding"], kept["phases"])
+        table = {tuple(state): a for *state, a in kept["states"]}
+        if encoding.kind not in ENCODINGS or not (isinstance(encoding.phases, int) and encoding.phases > 0):
+            raise ValueError("a machine of an unknown encoding")
+        for (phase, *types), a in table.items():
+            numbers = phase, *types, a
+            if not all(isinstance(x, int) and x >= 0 for x in numbers) or max(types) >= n_types or a not in types:
+                raise ValueError("a machine of other types")
+        return cls(encoding, table)
