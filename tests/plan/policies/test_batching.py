@@ -42,7 +42,7 @@ def test_every_vertex_runs_once_and_after_what_it_reads(policy: Callable[[Wiring
     found = policy(Wiring(graph))
     assert len(found.stages) == graph.n
     for v in range(graph.n):
-        read = graph.read[graph.read_ends[v] : graph.read_ends[v + 1]]
+        read = graph.read_by(v)
         assert (found.stages[read] < found.stages[v]).all()
     assert sorted(set(found.stages.tolist())) == list(range(found.n_stages))
     steps = set(zip(found.stages.tolist(), graph.type_of.tolist(), strict=True))
@@ -60,8 +60,8 @@ def test_counts_of_subgraphs_are_those_of_a_search(graph: TypedGraph, data: st.D
         expected = [0] * graph.n_types
         above: list[set[int]] = []  # types of the remaining vertices that each one depends on
         for v in range(graph.n):  # vertices come after what they read
-            above.append({a for p in wiring.producers[v] for a in above[p]})
-            above[v] |= {wiring.type_of[p] for p in wiring.producers[v] if not frontier.done[p]}
+            above.append({a for p in graph.read_by(v) for a in above[p]})
+            above[v] |= {wiring.type_of[p] for p in graph.read_by(v) if not frontier.done[p]}
             expected[wiring.type_of[v]] += not frontier.done[v] and wiring.type_of[v] not in above[v]
         assert subgraphs.counts == Subgraphs(frontier).counts == expected
         a = data.draw(st.sampled_from(frontier.types))

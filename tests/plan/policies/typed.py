@@ -77,7 +77,7 @@ def shortest(graph: TypedGraph) -> int:
             return batches
         ready: dict[int, set[int]] = {}
         for v in range(graph.n):
-            if v not in done and all(p in done for p in wiring.producers[v]):
+            if v not in done and all(p in done for p in graph.read_by(v)):
                 ready.setdefault(wiring.type_of[v], set()).add(v)
         for batch in ready.values():
             after = done | batch

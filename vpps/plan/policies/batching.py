@@ -50,31 +50,15 @@ def run(wiring: Wiring, choose: Chooser, executed: Callable[[int, list[int]], No
     Args:
         choose: the type of the next batch.
         executed: told of every batch after it was taken: its type and its vertices.
-
-    A kernel pays for barriers rather than batches: a batch is of the first stage after those of everything that it
-    reads, which may be an earlier one than that of the batch before it. Vertices of its own type that are there already
-    are one step with it.
     """
     frontier = Frontier(wiring)
-    stage_of = [0] * wiring.n
     sequence: list[int] = []
-    steps: set[tuple[int, int]] = set()
-    last = -1
     while frontier.executed < wiring.n:
         a = choose(frontier)
         batch = frontier.execute(a)
-        stage = stage_after(wiring, stage_of, batch)
-        for v in batch:
-            stage_of[v] = stage
         sequence.append(a)
-        steps.add((a, stage))
-        last = max(last, stage)
         if executed is not None:
             executed(a, batch)
-    return Batches(sequence, np.array(stage_of, np.int64), last + 1, len(steps))
-
-
-def stage_after(wiring: Wiring, stage_of: list[int], batch: list[int]) -> int:
-    """The first stage after those of everything that a batch reads."""
-    producers = wiring.producers
-    return max((stage_of[p] for v in batch for p in producers[v]), default=-1) + 1
+    stages = np.array(frontier.stages, np.int64)
+    steps = np.bincount(stages * wiring.n_types + wiring.graph.type_of)
+    return Batches(sequence, stages, frontier.n_stages, int(np.count_nonzero(steps)))

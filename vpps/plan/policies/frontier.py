@@ -18,7 +18,7 @@ class Wiring:
 
     Attributes:
         type_of: of each vertex.
-        readers, producers: of each vertex, one per edge.
+        readers: of each vertex, one per edge.
         waits: of each vertex, how many edges lead to it.
     """
 
@@ -26,28 +26,31 @@ class Wiring:
         self.graph = graph
         self.n, self.n_types = graph.n, graph.n_types
         self.type_of: list[int] = graph.type_of.tolist()
-        self.readers = _slices(graph.reader.tolist(), graph.reader_ends.tolist())
-        self.producers = _slices(graph.read.tolist(), graph.read_ends.tolist())
+        readers: list[int] = graph.reader.tolist()
+        self.readers = [readers[begin:end] for begin, end in pairwise(graph.reader_ends.tolist())]
         self.waits: list[int] = np.diff(graph.read_ends).tolist()
         self.sources = [v for v, waits in enumerate(self.waits) if not waits]
-
-
-def _slices(entries: list[int], ends: list[int]) -> list[list[int]]:
-    return [entries[begin:end] for begin, end in pairwise(ends)]
 
 
 class Frontier:
     """The vertices of a graph all of whose producers have run.
 
+    A kernel pays for barriers rather than batches: a batch is of the first stage after those of everything that it
+    reads, which may be an earlier one than that of the batch before it. Vertices of its own type that are there already
+    are one step with it.
+
     Attributes:
         ready: by type, those vertices.
         executed: how many vertices have run.
+        stages: of each vertex; of those that have not run, the first one that is possible so far.
+        n_stages: of those that have run.
         done: by vertex, whether it has.
     """
 
     def __init__(self, wiring: Wiring) -> None:
         self.wiring = wiring
-        self.executed = 0
+        self.executed = self.n_stages = 0
+        self.stages = [0] * wiring.n
         self.done = bytearray(wiring.n)
         self.ready: list[list[int]] = [[] for _ in range(wiring.n_types)]
         for v in wiring.sources:
@@ -61,16 +64,22 @@ class Frontier:
 
     def execute(self, a: int) -> list[int]:
         """Run all ready vertices of a type; they are the batch."""
-        ready, waits, done = self.ready, self._waits, self.done
+        ready, waits, done, stages = self.ready, self._waits, self.done, self.stages
         type_of, readers = self.wiring.type_of, self.wiring.readers
         batch, ready[a] = ready[a], []
+        stage = max(stages[v] for v in batch)
+        after = stage + 1
         for v in batch:
             done[v] = 1
+            stages[v] = stage
             for reader in readers[v]:
+                if stages[reader] < after:
+                    stages[reader] = after
                 waits[reader] -= 1
                 if not waits[reader]:
                     ready[type_of[reader]].append(reader)
         self.executed += len(batch)
+        self.n_stages = max(self.n_stages, after)
         return batch
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vpps.plan.policies.batching import Batches, run, stage_after
+from vpps.plan.policies.batching import Batches, run
 from vpps.plan.policies.cost import Costs
 from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring, nearest
 from vpps.plan.policies.machine import Encoding, Machine, State
@@ -202,7 +202,6 @@ def _trial(
 ) -> list[Taken]:
     frontier, encoding = Frontier(wiring), settings.encoding
     by_time = settings.reward == "time"
-    stage_of, last = [0] * wiring.n, -1
     taken: list[Taken] = []
     while frontier.executed < wiring.n:
         types, state = frontier.types, encoding.state(frontier)
@@ -216,14 +215,11 @@ def _trial(
                     a = nearest(frontier, subgraphs)
         assert a is not None
         reward = -1.0 + settings.alpha * (len(frontier.ready[a]) / subgraphs.counts[a])
+        before = frontier.n_stages
         batch = frontier.execute(a)
         subgraphs.executed(a, batch)
         if by_time:
-            stage = stage_after(wiring, stage_of, batch)
-            for v in batch:
-                stage_of[v] = stage
-            reward = -costs.in_barriers(a, len(batch)) - (1.0 if stage > last else 0.0)
-            last = max(last, stage)
+            reward = -costs.in_barriers(a, len(batch)) - float(frontier.n_stages - before)
         taken.append((state, a, reward))
     return taken
 

@@ -62,6 +62,11 @@ class TypedGraph:
         levels = np.concatenate([np.zeros(0, np.int64), *(b.levels for b in blocks)])
         return cls(type_of, levels, np.concatenate(producers), np.concatenate(readers), len(blocks))
 
+    def read_by(self, v: int) -> list[int]:
+        """What a vertex reads."""
+        found: list[int] = self.read[self.read_ends[v] : self.read_ends[v + 1]].tolist()
+        return found
+
     @cached_property
     def by_level(self) -> list[Ints]:
         """The vertices of each level that has any, lowest first: what a vertex reads is of earlier ones."""
