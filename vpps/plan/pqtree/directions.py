@@ -59,7 +59,7 @@ def composed(first: Permutation, then: Permutation) -> Permutation:
     return tuple([then[k] for k in first])
 
 
-def inverse(p: Permutation) -> Permutation:
+def inverse(p: Sequence[int]) -> Permutation:
     """The other way round."""
     found = [0] * len(p)
     for k, to in enumerate(p):
@@ -67,24 +67,18 @@ def inverse(p: Permutation) -> Permutation:
     return tuple(found)
 
 
-def decide(tree: PQTree, batches: Iterable[Sequence[Sequence[int]]]) -> list[int] | None:
-    """An order of the leaves in which the operands of each batch have one order.
+def correspondences(tree: PQTree, batches: Iterable[Sequence[Sequence[int]]]) -> Correspondences | None:
+    """What it says about the nodes that the operands of each batch have one order.
 
     Args:
         batches: operands whose subtrees are isomorphic.
 
     Returns:
-        None if there is none.
+        None if that is contradictory: there is no such order.
     """
-    children: dict[Node, list[Node]] = {}
     index: dict[Node, tuple[Node, int]] = {}  # of a child: its parent, and which of its children it is
-    todo = [tree.root]
-    while todo:
-        x = todo.pop()
-        if x.kind != "leaf":
-            children[x] = list(x.children)
-            index.update((c, (x, k)) for k, c in enumerate(children[x]))
-            todo += children[x]
+    for x, children in tree.inner_nodes():
+        index.update(zip(children, [(x, k) for k in range(len(children))], strict=True))
     sets = Correspondences()
     for operands in batches:
         first, *others = (_by_places(shape(tree, operand)) for operand in operands)
@@ -92,7 +86,7 @@ def decide(tree: PQTree, batches: Iterable[Sequence[Sequence[int]]]) -> list[int
             for places, part in first.items():
                 if not sets.union(*_corresponding(part, other[places], index)):
                     return None
-    return _leaves(tree.root, children, sets)
+    return sets
 
 
 def _by_places(parts: Sequence[Part]) -> dict[int, Part]:
@@ -113,37 +107,38 @@ def _corresponding(a: Part, b: Part, index: dict[Node, tuple[Node, int]]) -> tup
     return node_a, node_b, OPPOSITE if turned_a ^ turned_b ^ mirrored else SAME
 
 
-def _leaves(root: Node, children: dict[Node, list[Node]], sets: Correspondences) -> list[int]:
-    """The leaves from the first to the last (algorithm 6)."""
+def order(tree: PQTree, sets: Correspondences) -> list[int]:
+    """The leaves from the first to the last, every node as its set wants it (algorithm 6)."""
+    children = dict(tree.inner_nodes())
     smallest: dict[Node, int] = {}
-    for x in reversed(children):  # parents come before children
+    for x in reversed(children):  # parents come before their children
         smallest[x] = min(c.leaf if c.kind == "leaf" else smallest[c] for c in children[x])
 
     def by_smallest(x: Node) -> int:
         return x.leaf if x.kind == "leaf" else smallest[x]
 
-    def is_reversed(q: Node) -> bool:
+    def turned(q: Node) -> bool:
         return by_smallest(children[q][0]) > by_smallest(children[q][-1])
 
-    ranks: dict[Node, list[int]] = {}  # of each child of a P node that decides
-    order, todo = [], [root]
+    ranks: dict[Node, Permutation] = {}  # of the children of P nodes that decide
+    found, todo = [], [tree.root]
     while todo:
         x = todo.pop()
         if x.kind == "leaf":
-            order.append(x.leaf)
+            found.append(x.leaf)
             continue
         decider, which = sets.find(x)
         arranged = children[x]
         if x.kind == "Q":
-            if is_reversed(decider) ^ (which == OPPOSITE):
+            if turned(decider) ^ (which == OPPOSITE):
                 arranged = arranged[::-1]
         elif which is None:
             arranged = sorted(arranged, key=by_smallest)
         else:
             if decider not in ranks:
                 of = children[decider]
-                ranks[decider] = list(inverse(tuple(sorted(range(len(of)), key=lambda k: by_smallest(of[k])))))
+                ranks[decider] = inverse(sorted(range(len(of)), key=lambda k: by_smallest(of[k])))
             rank = ranks[decider]
-            arranged = [c for _, c in sorted(zip([rank[k] for k in which], arranged, strict=True), key=lambda p: p[0])]
+            arranged = [arranged[k] for k in sorted(range(len(which)), key=lambda k: rank[which[k]])]
         todo += reversed(arranged)
-    return order
+    return found

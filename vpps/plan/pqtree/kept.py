@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vpps.plan.pqtree.directions import decide
+from vpps.plan.pqtree.directions import Correspondences, correspondences, order
 from vpps.plan.pqtree.shapes import missing
 from vpps.plan.pqtree.tree import PQTree
 
@@ -13,17 +13,17 @@ Unit = Sequence[tuple[int, Operand]]  # operands to be kept all or none, each wi
 
 
 class Kept:
-    """Some operands of some batches, which lie together, those of a batch in one order.
-
-    Attributes:
-        order: of the variables, in which all that was added is so.
-    """
+    """Some operands of some batches, which lie together, those of a batch in one order."""
 
     def __init__(self, n: int) -> None:
-        self.order: list[int] = list(range(n))
         self._tree = PQTree(n)
+        self._directions = Correspondences()
         self._batches: dict[int, list[Operand]] = {}
         self._readers: list[list[int]] = [[] for _ in range(n)]  # of each variable: batches of the operands
+
+    def order(self) -> list[int]:
+        """An order of the variables in which all that was added is so."""
+        return order(self._tree, self._directions)
 
     def add(self, unit: Unit) -> bool:
         """Keep some more operands; all or, without a trace, none.
@@ -37,9 +37,9 @@ class Kept:
             self._batches.setdefault(number, []).append(operand)
             for v in operand:
                 self._readers[v].append(number)
-        order = self._solve(unit)
-        if order is not None:
-            self.order = order
+        found = self._solve(unit)
+        if found is not None:
+            self._directions = found
             self._tree.commit()
             return True
         self._tree.rollback(start)
@@ -49,16 +49,19 @@ class Kept:
                 self._readers[v].pop()
         return False
 
-    def add_most(self, units: Sequence[Unit]) -> list[Unit]:
+    def add_most(self, units: Sequence[Unit], hopeless: bool = False) -> list[Unit]:
         """Keep unit after unit, each if it can be kept with those before it.
 
         Halves are tried as a whole and divided only when they do not fit, so few refusals cost few trials.
+
+        Args:
+            hopeless: it is known that they do not fit all.
 
         Returns:
             The units refused.
         """
         refused: list[Unit] = []
-        todo = [(units, False)]  # and whether they are known not to fit all
+        todo = [(units, hopeless)]
         while todo:
             some, hopeless = todo.pop()
             if not hopeless and self.add([item for unit in some for item in unit]):
@@ -73,7 +76,7 @@ class Kept:
                 todo += [(right, False), (left, True)]
         return refused
 
-    def _solve(self, unit: Unit) -> list[int] | None:
+    def _solve(self, unit: Unit) -> Correspondences | None:
         """Both passes of ED-Batch, after operands have been added; None if there is no order."""
         tree = self._tree
         changed = dict.fromkeys(number for number, _ in unit)
@@ -91,4 +94,4 @@ class Kept:
                     return None
                 if tree.changed:
                     changed.update(dict.fromkeys(b for v in variables for b in self._readers[v]))
-        return decide(tree, [operands for operands in self._batches.values() if len(operands) > 1])
+        return correspondences(tree, [operands for operands in self._batches.values() if len(operands) > 1])

@@ -55,8 +55,9 @@ def layout(
             operands; one number is shared evenly. By default 1 for each variable of an operand.
 
     Returns:
-        An ideal layout if there is one; otherwise one in which batches with large weights are aligned first, then
-        single operands. Never one that saves less than the order of declaration, which is kept where it saves as much.
+        An ideal layout if there is one. Otherwise the better of two that a greedy choice finds, the heaviest first:
+        whole batches and then operands of those left out, or operands from the beginning; the best choice may save
+        more. Never one that saves less than the order of declaration, which is kept where it saves as much.
 
     Raises:
         ValueError: operands of a batch differ in length, or have a variable twice, or one that does not exist; weights
@@ -68,14 +69,25 @@ def layout(
     declared = evaluate(range(n), wanted, worth)
     if declared.ideal:
         return declared
-    kept = Kept(n)
-    heaviest = sorted(range(len(wanted)), key=lambda b: -sum(worth[b]))
-    refused = kept.add_most([[(b, operand) for operand in wanted[b]] for b in heaviest])
-    singles = [(b, k) for b in dict.fromkeys(b for unit in refused for b, _ in unit) for k in range(len(wanted[b]))]
-    singles.sort(key=lambda single: -worth[single[0]][single[1]])
-    kept.add_most([[(b, wanted[b][k])] for b, k in singles])
-    found = evaluate(kept.order, wanted, worth)
-    return found if found.saved > declared.saved else declared
+    by_weight = sorted(range(len(wanted)), key=lambda b: -sum(worth[b]))
+    whole = Kept(n)
+    refused = whole.add_most([[(b, operand) for operand in wanted[b]] for b in by_weight])
+    candidates = [whole]
+    if refused:
+        singly = [
+            [(b, operand)]
+            for _, b, operand in sorted(
+                ((w, b, operand) for b in by_weight for w, operand in zip(worth[b], wanted[b], strict=True)),
+                key=lambda single: -single[0],
+            )
+        ]
+        of_refused = {b for unit in refused for b, _ in unit}
+        whole.add_most([unit for unit in singly if unit[0][0] in of_refused])
+        one_by_one = Kept(n)
+        one_by_one.add_most(singly, hopeless=True)
+        candidates.append(one_by_one)
+    found = [evaluate(kept.order(), wanted, worth) for kept in candidates]
+    return max([declared, *found], key=lambda layout: layout.saved)
 
 
 def evaluate(order: Sequence[int], batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> Layout:

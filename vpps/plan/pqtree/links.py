@@ -30,11 +30,11 @@ class Node:
         first, last: outermost children.
         count: children of a P node; meaningless elsewhere.
         leaf: the number of a leaf, -1 elsewhere.
+        edit: the last edit that changed the node.
 
     The others belong to the reduction that runs, and are stale unless `mark` is one of its marks:
         above: the parent.
         pertinent: children with leaves of the constraint, still to come.
-        weight: leaves of the constraint below.
         full, partial: children all or some of whose leaves are the constraint's.
     """
 
@@ -43,6 +43,7 @@ class Node:
         "above",
         "b",
         "count",
+        "edit",
         "first",
         "full",
         "kind",
@@ -52,7 +53,6 @@ class Node:
         "parent",
         "partial",
         "pertinent",
-        "weight",
     )
 
     def __init__(self, kind: Kind, leaf: int = -1) -> None:
@@ -64,9 +64,9 @@ class Node:
         self.first: Node | None = None
         self.last: Node | None = None
         self.count = 0
+        self.edit = 0
         self.mark = 0
         self.pertinent = 0
-        self.weight = 0
         self.above: Node | None = None
         self.full: list[Node] = []
         self.partial: list[Node] = []
@@ -90,19 +90,30 @@ class Links:
     Attributes:
         top: its `first` is the root of the tree.
         trail: nodes as they were before each edit.
+        edit: the number of the edit that goes on; of each the trail has a node once.
     """
 
     def __init__(self, root: Node) -> None:
         self.top = Node("Q")
         self.top.first = root
         self.trail: list[_Saved] = []
+        self.edit = 1
+
+    def new(self, kind: Kind) -> Node:
+        """A node without children, which the trail need not have."""
+        x = Node(kind)
+        x.edit = self.edit
+        return x
 
     def save(self, x: Node) -> None:
         """Remember a node that is about to be changed."""
-        self.trail.append((x, x.kind, x.parent, x.a, x.b, x.first, x.last, x.count))
+        if x.edit != self.edit:
+            x.edit = self.edit
+            self.trail.append((x, x.kind, x.parent, x.a, x.b, x.first, x.last, x.count))
 
     def rollback(self, length: int) -> None:
-        """Undo all edits after the trail had this length."""
+        """Undo all edits after the trail had this length, and end the one that goes on."""
+        self.edit += 1
         trail = self.trail
         x: Node
         while len(trail) > length:

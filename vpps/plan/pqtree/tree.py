@@ -2,8 +2,10 @@
 
 `reduce` adds a set. Its bubble pass goes up from the set's leaves and finds their parents; inner children of Q nodes,
 which do not know theirs, ask a neighbour that does, or wait in blocks. Then the templates L1, P1 to P6, Q1 to Q3 change
-the tree from the leaves up to the pertinent root. Both touch O(|set|) nodes, however large the tree is; so does the
-undoing of a reduction that fails half-way, as every edit is on a trail.
+the tree from the leaves up to the pertinent root. However large the tree is, both touch O(|set|) nodes with two or more
+children that matter, and on the way up nodes with one, which the templates take away: a series of reductions takes time
+linear in the sum of the sets (and n, once). A reduction that fails has taken none away, and may cost the tree's depth.
+What it has changed until then is undone along a trail.
 
 Nodes with two children are Q nodes, which saves special cases: any order of two is an order or its reverse.
 """
@@ -11,8 +13,7 @@ Nodes with two children are Q nodes, which saves special cases: any order of two
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import permutations
-from math import factorial
+from math import factorial, prod
 
 from vpps.plan.pqtree.links import Links, Node
 
@@ -69,7 +70,7 @@ class PQTree:
     # ---- reduction
 
     def reduce(self, constraint: Collection[int]) -> bool:
-        """Keep the orders only in which the given elements lie together; in time linear in their number.
+        """Keep the orders only in which the given elements lie together; in time linear in their number, see above.
 
         Returns:
             Whether there are any. If not, the tree is as before.
@@ -80,6 +81,7 @@ class PQTree:
         links = self._links
         before = len(links.trail)
         leaves = self._find(constraint)
+        links.edit += 1
         fits = len(leaves) < 2 or len(leaves) == self.n or (self._bubble(leaves) and self._apply_templates(leaves))
         if not fits:
             links.rollback(before)
@@ -103,21 +105,16 @@ class PQTree:
         """
         self._round += 5
         queued, blocked, placed = self._round + 1, self._round + 2, self._round + 3
-        for x in leaves:
-            x.mark = queued
-            x.weight = 1
         queue = list(leaves)
         waiting: list[Node] = []
-        at = blocks = off_the_top = 0
-        while len(queue) - at + blocks + off_the_top > 1:
-            if at == len(queue):
-                return False
-            x = queue[at]
-            at += 1
-            a, b, above = x.a, x.b, x.parent
+        pieces = len(queue)  # nodes in the queue, blocks, and the root of the tree if it was reached
+        for x in queue:  # grows
+            if pieces == 1:
+                break
+            above = x.parent
             if above is None:
+                a, b = x.a, x.b
                 if a is None or b is None:  # the root
-                    off_the_top = 1
                     x.mark = placed
                     continue
                 if a.mark == placed:
@@ -127,7 +124,7 @@ class PQTree:
                 else:
                     x.mark = blocked
                     waiting.append(x)
-                    blocks += 1 - (a.mark == blocked) - (b.mark == blocked)
+                    pieces -= (a.mark == blocked) + (b.mark == blocked)
                     continue
                 assert above is not None
             x.mark = placed
@@ -136,47 +133,51 @@ class PQTree:
                 above.mark = queued
                 _clear(above)
                 queue.append(above)
+            else:
+                pieces -= 1
             above.pertinent += 1
-            if above.kind == "Q":
-                for beside in (a, b):
-                    if beside is None or beside.mark != blocked:
-                        continue
-                    blocks -= 1
-                    before: Node = x
-                    z: Node | None = beside
-                    while z is not None and z.mark == blocked:
-                        z.mark = placed
-                        z.above = above
-                        above.pertinent += 1
-                        before, z = z, z.beyond(before)
-        if blocks:
-            pseudo = self._pseudo
-            _clear(pseudo)
-            for x in waiting:
-                if x.mark == blocked:
-                    x.above = pseudo
-                    pseudo.pertinent += 1
+            if above.kind == "P":
+                continue
+            for beside in (x.a, x.b):
+                if beside is None or beside.mark != blocked:
+                    continue
+                pieces -= 1
+                before: Node = x
+                z: Node | None = beside
+                while z is not None and z.mark == blocked:
+                    z.mark = placed
+                    z.above = above
+                    above.pertinent += 1
+                    before, z = z, z.beyond(before)
+        if pieces > 1:
+            return False
+        pseudo = self._pseudo
+        _clear(pseudo)
+        for x in waiting:
+            if x.mark == blocked:
+                x.above = pseudo
+                pseudo.pertinent += 1
         return True
 
     def _apply_templates(self, leaves: list[Node]) -> bool:
         """Change the tree from the leaves up to the pertinent root; False where a template does not fit."""
-        total = len(leaves)
         full = self._round + 4
         queue = list(leaves)
+        pieces = len(queue)  # pertinent nodes whose parents are still to come
         for x in queue:  # grows
-            found: Node | None = x
+            above = x.above
             if x.kind == "leaf":
+                assert above is not None
                 x.mark = full
+                above.full.append(x)
             else:
-                is_root = x.weight == total
+                pieces -= len(x.full) + len(x.partial) - 1
+                is_root = pieces == 1
                 found = self._at_p(x, is_root) if x.kind == "P" else self._at_q(x, is_root)
                 if is_root or found is None:
                     return found is not None
-            assert found is not None
-            above = x.above
-            assert above is not None
-            above.weight += x.weight
-            (above.full if found.mark == full else above.partial).append(found)
+                assert above is not None
+                (above.full if found.mark == full else above.partial).append(found)
             above.pertinent -= 1
             if not above.pertinent:
                 queue.append(above)
@@ -197,7 +198,7 @@ class PQTree:
         else:
             for q in partial:
                 links.unlink(q)
-            core = partial[0] if partial else Node("Q")  # P4 to P6, else P3
+            core = partial[0] if partial else links.new("Q")  # P4 to P6, else P3
             if full:
                 links.append(core, self._gathered(full))
             if len(partial) == 2:  # P6
@@ -226,7 +227,7 @@ class PQTree:
             links.unlink(x)
         if len(nodes) == 1:
             return nodes[0]
-        group = Node("P" if len(nodes) > 2 else "Q")
+        group = links.new("P" if len(nodes) > 2 else "Q")
         for x in nodes:
             links.append(group, x)
         return group
@@ -303,29 +304,44 @@ class PQTree:
             return leaves
         if not self._bubble(leaves):
             raise ValueError("these elements do not lie together")
-        mark = self._round + 4
+        full = self._round + 4
         queue = list(leaves)
+        pieces = len(queue)
         for x in queue:  # grows
-            x.mark = mark
+            if x.kind != "leaf":
+                pieces -= len(x.full) - 1
+                if x.kind == "P":
+                    whole = len(x.full) == x.count
+                else:
+                    sides = self._run(x.full)
+                    if sides is None:
+                        break
+                    (outside, first), (beyond, last) = sides
+                    whole = outside is None and beyond is None
+                    if pieces == 1 and not whole:
+                        return list(_walk(outside, first, last))
+                if pieces == 1 and whole:
+                    return [x]
+                if not whole:
+                    break
             above = x.above
             assert above is not None
-            above.weight += x.weight
+            x.mark = full
             above.full.append(x)
             above.pertinent -= 1
-            if above.pertinent:
-                continue
-            sides = self._run(above.full) if above.kind == "Q" else None
-            whole = [o for o, _ in sides] == [None, None] if sides else len(above.full) == above.count
-            if above.weight == len(leaves):
-                if whole:
-                    return [above]
-                if sides:
-                    (outside, first), (_, last) = sides
-                    return list(_walk(outside, first, last))
-            if not whole:
-                break
-            queue.append(above)
+            if not above.pertinent:
+                queue.append(above)
         raise ValueError("these elements do not lie together")
+
+    def inner_nodes(self) -> Iterator[tuple[Node, list[Node]]]:
+        """All nodes with children, and these; a node before those below it."""
+        todo = [self.root]
+        while todo:
+            x = todo.pop()
+            if x.kind != "leaf":
+                children = list(x.children)
+                yield x, children
+                todo += children
 
     def frontier(self) -> list[int]:
         """One of the orders."""
@@ -337,20 +353,9 @@ class PQTree:
             todo += reversed(list(x.children))
         return order
 
-    def frontiers(self) -> Iterator[list[int]]:
-        """All orders, each once; there are `count()` of them."""
-        return _orders(self.root)
-
     def count(self) -> int:
         """How many orders there are."""
-        n, todo = 1, [self.root]
-        while todo:
-            x = todo.pop()
-            if x.kind != "leaf":
-                children = list(x.children)
-                n *= factorial(len(children)) if x.kind == "P" else 2
-                todo += children
-        return n
+        return prod(factorial(len(children)) if x.kind == "P" else 2 for x, children in self.inner_nodes())
 
     def __str__(self) -> str:
         """Leaves in (a b c) of a P node, [a b c] of a Q node."""
@@ -372,7 +377,7 @@ class PQTree:
 
 def _clear(x: Node) -> None:
     """Forget earlier reductions."""
-    x.pertinent = x.weight = 0
+    x.pertinent = 0
     x.full = []
     x.partial = []
 
@@ -385,23 +390,3 @@ def _walk(before: Node | None, first: Node, last: Node) -> Iterator[Node]:
         if x is last:
             return
         before, x = x, x.beyond(before)
-
-
-def _orders(x: Node) -> Iterator[list[int]]:
-    """All orders of the leaves below a node."""
-    if x.kind == "leaf":
-        yield [x.leaf]
-        return
-    children = list(x.children)
-    for arranged in permutations(children) if x.kind == "P" else (children, children[::-1]):
-        yield from _sequences(list(arranged))
-
-
-def _sequences(nodes: list[Node]) -> Iterator[list[int]]:
-    """All orders of the leaves below nodes that stay where they are."""
-    if not nodes:
-        yield []
-        return
-    for first in _orders(nodes[0]):
-        for rest in _sequences(nodes[1:]):
-            yield first + rest
