@@ -110,7 +110,7 @@ def best_possible(n: int, batches: list[Batch], weights: list[list[float]]) -> f
     return float(saved.max())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(problems())
 def test_a_layout_is_ideal_if_any_order_is_and_never_worse_than_the_declared_one(
     case: tuple[int, list[Batch], list[list[float]]],
@@ -128,7 +128,7 @@ def test_a_layout_is_ideal_if_any_order_is_and_never_worse_than_the_declared_one
     assert found.saved >= heaviest  # an operand alone can always be had
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(most=5))
 def test_operands_are_kept_exactly_if_there_is_an_order_for_them_and_those_before(
     case: tuple[int, list[Batch], list[list[float]]],
@@ -200,7 +200,7 @@ def test_what_is_no_batch_is_refused() -> None:
 # ---- the union-find set of orders
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(2, 4))
 def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size: int) -> None:
     """Children of all nodes have hidden names. Any unions that respect these are consistent, any other one is not."""

@@ -74,7 +74,7 @@ def constraints(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     return n, sets
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(constraints())
 def test_a_tree_stands_for_the_orders_that_have_all_sets_together(case: tuple[int, list[list[int]]]) -> None:
     n, sets = case
@@ -99,7 +99,7 @@ def test_a_tree_stands_for_the_orders_that_have_all_sets_together(case: tuple[in
     assert tree.frontier() in orders_below(tree.root).tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(constraints(), st.integers(0, 8), st.integers(0, 8))
 def test_a_rollback_leads_back_to_its_checkpoint(case: tuple[int, list[list[int]]], first: int, second: int) -> None:
     n, sets = case

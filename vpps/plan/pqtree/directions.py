@@ -43,7 +43,8 @@ class Correspondences:
         """Child k of x is child which[k] of y.
 
         Returns:
-            False if that contradicts what is known: both nodes follow from one, but otherwise.
+            False if that contradicts what is known: both nodes follow from one, but otherwise. Then there is no order
+            at all, as a permutation other than the identity leaves no order of finitely many things as it is.
         """
         root_x, from_x = self.find(x)
         root_y, from_y = self.find(y)

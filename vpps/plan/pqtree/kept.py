@@ -29,8 +29,9 @@ class Kept:
         """Keep some more operands; all or, without a trace, none.
 
         Returns:
-            Whether there is an order for them and for all that is kept. The answer is exact: what the passes add to
-            the tree is true in each such order, and what they end with has one.
+            Whether there is an order for them and for all that is kept. The answer is exact, which the paper does not
+            say: all that the passes add to the tree holds in every such order; and where they come to an end, the
+            subtrees of a batch's operands are isomorphic, so any order of the nodes that decide is one for all.
         """
         start = self._tree.checkpoint()
         for number, operand in unit:

@@ -70,21 +70,17 @@ def layout(
     if declared.ideal:
         return declared
     by_weight = sorted(range(len(wanted)), key=lambda b: -sum(worth[b]))
-    whole = Kept(n)
-    refused = whole.add_most([[(b, operand) for operand in wanted[b]] for b in by_weight])
-    candidates = [whole]
+    batches_first = Kept(n)
+    refused = batches_first.add_most([[(b, operand) for operand in wanted[b]] for b in by_weight])
+    candidates = [batches_first]
     if refused:
-        singly = [
-            [(b, operand)]
-            for _, b, operand in sorted(
-                ((w, b, operand) for b in by_weight for w, operand in zip(worth[b], wanted[b], strict=True)),
-                key=lambda single: -single[0],
-            )
-        ]
+        single = [(w, b, operand) for b in by_weight for w, operand in zip(worth[b], wanted[b], strict=True)]
+        single.sort(key=lambda weighed: -weighed[0])
+        units = [[(b, operand)] for _, b, operand in single]
         of_refused = {b for unit in refused for b, _ in unit}
-        whole.add_most([unit for unit in singly if unit[0][0] in of_refused])
+        batches_first.add_most([unit for unit in units if unit[0][0] in of_refused])
         one_by_one = Kept(n)
-        one_by_one.add_most(singly, hopeless=True)
+        one_by_one.add_most(units, hopeless=True)
         candidates.append(one_by_one)
     found = [evaluate(kept.order(), wanted, worth) for kept in candidates]
     return max([declared, *found], key=lambda layout: layout.saved)

@@ -195,29 +195,31 @@ class PQTree:
             return None
         if is_root and not partial:  # P2
             links.append(x, self._gathered(full))
-        else:
-            for q in partial:
-                links.unlink(q)
-            core = partial[0] if partial else links.new("Q")  # P4 to P6, else P3
-            if full:
-                links.append(core, self._gathered(full))
-            if len(partial) == 2:  # P6
-                links.concatenate(core, partial[1])
-            if not is_root or not x.count:
-                links.replace(x, core)
-                if x.count == 1:
-                    rest = x.first
-                    assert rest is not None
-                    links.unlink(rest)
-                    links.prepend(core, rest)
-                elif x.count:
-                    links.prepend(core, x)
-                    if x.count == 2:
-                        links.make_q(x)
-                return core
+            return self._settled(x)
+        for q in partial:
+            links.unlink(q)
+        core = partial[0] if partial else links.new("Q")  # P4 to P6, else P3
+        if full:
+            links.append(core, self._gathered(full))
+        if len(partial) == 2:  # P6
+            links.concatenate(core, partial[1])
+        if is_root and x.count:  # empty children stay what they are
             links.append(x, core)
+            return self._settled(x)
+        links.replace(x, core)
+        if x.count == 1:
+            rest = x.first
+            assert rest is not None
+            links.unlink(rest)
+            links.prepend(core, rest)
+        elif x.count:
+            links.prepend(core, self._settled(x))
+        return core
+
+    def _settled(self, x: Node) -> Node:
+        """A P node that has lost children: with two, it is a Q node."""
         if x.count == 2:
-            links.make_q(x)
+            self._links.make_q(x)
         return x
 
     def _gathered(self, nodes: list[Node]) -> Node:
