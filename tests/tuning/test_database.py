@@ -12,9 +12,10 @@ import pytest
 
 import vpps
 from tests.tuning.models import Chain
+from vpps.graph.digest import digest_of
 from vpps.plan.passes import Passes
 from vpps.tuning.configuration import Configuration
-from vpps.tuning.database import Key, Tuned, TuningDatabase, digest_of, key_for
+from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for
 
 pytestmark = pytest.mark.host
 

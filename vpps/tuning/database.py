@@ -6,7 +6,6 @@ size of batch. What cannot be read is as good as absent: tuning is a gain, never
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -20,12 +19,13 @@ from typing import Any
 
 from vpps.config import TUNING, cache_dir
 from vpps.errors import CompileError
+from vpps.graph.digest import digest_of
 from vpps.graph.graph import Graph
 from vpps.graph.trace import TracedCell
 from vpps.kernel.cache import key_of
 from vpps.kernel.cache.locks import LOCK, held, scratch, sweep
 from vpps.kernel.cache.places import ADVICE, why_refused
-from vpps.model import Model, Parameter
+from vpps.model import Model
 from vpps.plan.onchip import Device
 from vpps.plan.policies import POLICIES
 from vpps.plan.schedules import SCHEDULES
@@ -179,16 +179,6 @@ def key_for(model: Model, cells: Iterable[TracedCell], device: str, train: bool)
 
     signature = sorted((p.name, p.shape, type(p).__name__, p.trainable) for p in model)
     return Key(device, key_of(repr(signature)), vpps.__version__, train, frozenset(map(digest_of, cells)))
-
-
-def digest_of(cell: TracedCell) -> str:
-    """Digest of a cell's program: operations, wiring, shapes, attributes, parameters. The same in all processes."""
-    digest = hashlib.sha256(repr((cell.kinds, cell.outputs, cell.single)).encode())
-    for node in cell.nodes:
-        attributes = sorted(node.attrs.items())
-        parameter = node.parameter.name if isinstance(node.parameter, Parameter) else None
-        digest.update(repr((node.op.name, node.inputs, attributes, node.shape, node.domain, parameter)).encode())
-    return digest.hexdigest()[:16]
 
 
 class TuningDatabase:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.plan.policies.typed import Made, figure_1, shortest, typed_graphs
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches, run
+from vpps.plan.policies.chains import by_chains
 from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring
 from vpps.plan.policies.learning import SplitMix64, batches_of
 from vpps.plan.policies.machine import Encoding, Machine
@@ -31,7 +32,7 @@ def by_ignorance(wiring: Wiring) -> Batches:
 
 
 POLICIES: dict[str, Callable[[Wiring], Batches]] = {
-    "agenda": agenda, "sufficient": sufficient, "a machine of no states": by_ignorance, "chance": by_chance
+    "agenda": agenda, "sufficient": sufficient, "chains": by_chains, "no machine": by_ignorance, "chance": by_chance,
 }  # fmt: skip
 
 

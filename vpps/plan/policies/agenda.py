@@ -44,7 +44,7 @@ def agenda(wiring: Wiring) -> Batches:
                 best = a
         return best
 
-    def executed(a: int, batch: list[int]) -> None:
+    def executed(_: Frontier, a: int, batch: list[int]) -> None:
         sums[a] -= sum(levels[v] for v in batch)
         counts[a] -= len(batch)
 

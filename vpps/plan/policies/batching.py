@@ -26,6 +26,9 @@ from vpps.plan.policies.frontier import Frontier, Wiring
 Chooser = Callable[[Frontier], int]
 """Which of the types that have a ready vertex is next."""
 
+Executed = Callable[[Frontier, int, list[int]], None]
+"""Is told of a batch: the frontier after it, its type and its vertices."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batches:
@@ -44,12 +47,12 @@ class Batches:
     n_steps: int
 
 
-def run(wiring: Wiring, choose: Chooser, executed: Callable[[int, list[int]], None] | None = None) -> Batches:
+def run(wiring: Wiring, choose: Chooser, executed: Executed | None = None) -> Batches:
     """Run a graph, batch after batch, until it is empty (ED-Batch, Algorithm 1).
 
     Args:
         choose: the type of the next batch.
-        executed: told of every batch after it was taken: its type and its vertices.
+        executed: is told of every batch.
     """
     frontier = Frontier(wiring)
     sequence: list[int] = []
@@ -58,7 +61,7 @@ def run(wiring: Wiring, choose: Chooser, executed: Callable[[int, list[int]], No
         batch = frontier.execute(a)
         sequence.append(a)
         if executed is not None:
-            executed(a, batch)
+            executed(frontier, a, batch)
     stages = np.array(frontier.stages, np.int64)
     steps = np.bincount(stages * wiring.n_types + wiring.graph.type_of)
     return Batches(sequence, stages, frontier.n_stages, int(np.count_nonzero(steps)))

@@ -45,6 +45,7 @@ class Frontier:
         stages: of each vertex; of those that have not run, the first one that is possible so far.
         n_stages: of those that have run.
         done: by vertex, whether it has.
+        freed: the vertices that became ready with the latest batch.
     """
 
     def __init__(self, wiring: Wiring) -> None:
@@ -55,6 +56,7 @@ class Frontier:
         self.ready: list[list[int]] = [[] for _ in range(wiring.n_types)]
         for v in wiring.sources:
             self.ready[wiring.type_of[v]].append(v)
+        self.freed = wiring.sources
         self._waits = wiring.waits.copy()
 
     @property
@@ -67,6 +69,7 @@ class Frontier:
         ready, waits, done, stages = self.ready, self._waits, self.done, self.stages
         type_of, readers = self.wiring.type_of, self.wiring.readers
         batch, ready[a] = ready[a], []
+        freed: list[int] = []
         stage = max(stages[v] for v in batch)
         after = stage + 1
         for v in batch:
@@ -78,6 +81,8 @@ class Frontier:
                 waits[reader] -= 1
                 if not waits[reader]:
                     ready[type_of[reader]].append(reader)
+                    freed.append(reader)
+        self.freed = freed
         self.executed += len(batch)
         self.n_stages = max(self.n_stages, after)
         return batch
@@ -148,3 +153,46 @@ def nearest(frontier: Frontier, subgraphs: Subgraphs) -> int:
         if own > other or (own == other and len(ready[a]) > len(ready[best])):
             best = a
     return best
+
+
+class Chains:
+    """By type, the longest chain of remaining vertices of it, along paths through whatever types, and whether the next
+    batch of the type shortens it for certain: all vertices that begin a chain of that length are ready.
+
+    What follows a vertex has not run where the vertex has not, so chains that begin with it keep their length: it is
+    enough to count vertices by that.
+
+    Args:
+        frontier: before anything has run.
+    """
+
+    def __init__(self, frontier: Frontier) -> None:
+        wiring = frontier.wiring
+        self._lengths = wiring.graph.chains.tolist()
+        self._type_of = wiring.type_of
+        depths = wiring.graph.depths
+        self._longest = depths.copy()  # by type, of remaining vertices
+        self._remaining = [[0] * (depth + 1) for depth in depths]  # by type and length of the chain
+        self._waiting = [[0] * (depth + 1) for depth in depths]  # the same of those that are not ready
+        for a, length in zip(self._type_of, self._lengths, strict=True):
+            self._remaining[a][length] += 1
+            self._waiting[a][length] += 1
+        self._no_longer_wait(frontier.freed)
+
+    def shortens(self, a: int) -> bool:
+        """Whether a batch of a type that has a ready vertex does."""
+        return not self._waiting[a][self._longest[a]]
+
+    def executed(self, a: int, batch: list[int], freed: list[int]) -> None:
+        """Take note of a batch, and of the vertices that became ready with it."""
+        remaining, lengths, longest = self._remaining[a], self._lengths, self._longest[a]
+        for v in batch:
+            remaining[lengths[v]] -= 1
+        while longest and not remaining[longest]:
+            longest -= 1
+        self._longest[a] = longest
+        self._no_longer_wait(freed)
+
+    def _no_longer_wait(self, freed: list[int]) -> None:
+        for v in freed:
+            self._waiting[self._type_of[v]][self._lengths[v]] -= 1

@@ -147,7 +147,7 @@ def batches_of(wiring: Wiring, machine: Machine, first: Subgraphs | None = None)
             subgraphs = Subgraphs(frontier)
         return nearest(frontier, subgraphs)
 
-    def executed(a: int, batch: list[int]) -> None:
+    def executed(_: Frontier, a: int, batch: list[int]) -> None:
         if subgraphs is not None:
             subgraphs.executed(a, batch)
 

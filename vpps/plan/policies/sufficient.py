@@ -29,4 +29,8 @@ class Sufficient(SinksLast):
 def sufficient(wiring: Wiring) -> Batches:
     """Batches of a graph by the sufficient condition."""
     subgraphs = Subgraphs(Frontier(wiring))
-    return run(wiring, lambda frontier: nearest(frontier, subgraphs), subgraphs.executed)
+
+    def executed(_: Frontier, a: int, batch: list[int]) -> None:
+        subgraphs.executed(a, batch)
+
+    return run(wiring, lambda frontier: nearest(frontier, subgraphs), executed)

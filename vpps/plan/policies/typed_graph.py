@@ -75,20 +75,29 @@ class TypedGraph:
         return np.split(order, starts[1:]) if self.n else []
 
     @cached_property
-    def depths(self) -> list[int]:
-        """By type, the most vertices of it that lie on one path, through whatever other types: Depth(G_t) of ED-Batch,
-        A.3. Each of them is of another batch."""
-        chains = np.zeros((self.n, self.n_types), np.int64)  # by vertex and type, on a path that ends in the vertex
-        for vertices in self.by_level:
-            positions = ragged(self.read_ends, vertices)
+    def chains(self) -> Ints:
+        """(n,) of each vertex, the most vertices of its type that lie on one path that begins with it, through whatever
+        other types."""
+        lengths = np.zeros((self.n, self.n_types), np.int64)  # of paths that begin with a vertex, by type
+        own = np.zeros(self.n, np.int64)
+        for vertices in reversed(self.by_level):
+            positions = ragged(self.reader_ends, vertices)
             if len(positions):
-                sizes = self.read_ends[vertices + 1] - self.read_ends[vertices]
-                reading = vertices[sizes > 0]
+                sizes = self.reader_ends[vertices + 1] - self.reader_ends[vertices]
                 starts = (np.cumsum(sizes) - sizes)[sizes > 0]
-                chains[reading] = np.maximum.reduceat(chains[self.read[positions]], starts)
-            chains[vertices, self.type_of[vertices]] += 1
-        found: list[int] = chains.max(axis=0, initial=0).tolist()
-        return found
+                lengths[vertices[sizes > 0]] = np.maximum.reduceat(lengths[self.reader[positions]], starts)
+            types = self.type_of[vertices]
+            lengths[vertices, types] += 1
+            own[vertices] = lengths[vertices, types]
+        return own
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """By type, the most vertices of it that lie on one path, each of another batch: Depth(G_t) of ED-Batch, A.3."""
+        found = np.zeros(self.n_types, np.int64)
+        np.maximum.at(found, self.type_of, self.chains)
+        depths: list[int] = found.tolist()
+        return depths
 
     @property
     def lower_bound(self) -> int:
