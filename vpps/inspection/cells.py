@@ -252,7 +252,7 @@ def _stages(cell: TracedCell, planner: Planner) -> Iterator[CellStage]:
             cell, said = node_pass(cell)
             yield _stage(name, said, cell)
     if planner.passes.horizontal:
-        cell, said = horizontal(cell, planner.distribution.stacks)
+        cell, said = horizontal(cell, planner.distribution.stacks, planner.passes.cell_layout)
         yield _stage("horizontal", said, cell)
 
 

@@ -112,8 +112,9 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
     """In how many equal parts each node's units are dealt to virtual processors.
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
-    (design 4.3). Nodes joined by elementwise ops, or added to a product, must agree. Parts narrower than a granule have
-    no say: no VP could own a block of one, and loops over them would be short.
+    (design 4.3). A slice of several gates counts as those gates, if it is split likewise. Nodes joined by elementwise
+    ops, or added to a product, must agree. Parts narrower than a granule have no say: no VP could own a block of one,
+    and loops over them would be short.
     """
     parent = list(range(len(nodes)))
 
@@ -137,20 +138,25 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
             for j in node.inputs[1:]:  # a bias that is computed
                 if nodes[j].op.form is not Form.PARAMETER:
                     parent[find(j)] = find(i)
-    wishes: dict[int, set[int]] = {}
+    widths = {find(i): size(node.shape) for i, node in enumerate(nodes) if live[i]}
+    split: dict[int, list[int]] = {root: [] for root in widths}  # slices and concatenations by what they take apart
     for i, node in enumerate(nodes):
-        if not live[i]:
-            continue
-        if node.op.form is Form.SLICE:
-            source = node.inputs[0]
-            width, total = size(node.shape), size(nodes[source].shape)
-            if width < granule:
-                continue
-            fits = total % width == 0 and offset_of(nodes, i) % width == 0
-            wishes.setdefault(find(source), set()).add(total // width if fits else 1)
-        elif node.op.form is Form.CONCAT:
-            widths = {size(nodes[j].shape) for j in node.inputs}
-            equal = len(widths) == 1 and min(widths) >= granule
-            wishes.setdefault(find(i), set()).add(len(node.inputs) if equal else 1)
-    chosen = {root: w.pop() for root, w in wishes.items() if len(w) == 1}
-    return [chosen.get(find(i), 1) for i in range(len(nodes))]
+        if live[i] and node.op.form in (Form.SLICE, Form.CONCAT):
+            split[find(node.inputs[0] if node.op.form is Form.SLICE else i)].append(i)
+    units: dict[int, int] = {}  # floats of a part
+    for root in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
+        by_units, by_widths = set(), set()
+        for i in split[root]:
+            node = nodes[i]
+            if node.op.form is Form.CONCAT:
+                pieces = {size(nodes[j].shape) for j in node.inputs}
+                unit = pieces.pop() if len(pieces) == 1 and min(pieces) >= granule else widths[root]
+                by_units.add(unit)
+                by_widths.add(unit)
+            elif size(node.shape) >= granule:
+                offset, width = offset_of(nodes, i), size(node.shape)
+                for found, unit in ((by_units, units.get(find(i), width)), (by_widths, width)):
+                    found.add(widths[root] if widths[root] % unit or offset % unit else unit)
+        agreed = [found.pop() for found in (by_units, by_widths) if len(found) == 1]
+        units[root] = agreed[0] if agreed else widths[root]
+    return [size(node.shape) // units[find(i)] if live[i] else 1 for i, node in enumerate(nodes)]

@@ -14,7 +14,7 @@ from vpps.ops import Form
 from vpps.plan.passes import Passes
 from vpps.plan.prepare import live_nodes
 
-NONE = Passes(*[False] * 9)
+NONE = Passes(*[False] * 10)
 SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)
 Build = Callable[[vpps.Model], tuple[vpps.Graph, vpps.Expression, Sequence[vpps.Expression]]]
 
@@ -37,15 +37,21 @@ def only(name: str) -> Passes:
 
 
 def assert_pass_changes_no_bit_forward(build: Build, name: str, vps: int = 2, seed: int = 3) -> None:
-    """Values are equal to the bit with a pass and without, in training and inference, under both schedules; gradients
-    to rounding.
+    """See `assert_passes_agree`: with nothing but one pass, and without it."""
+    assert_passes_agree(build, (NONE, only(name)), vps, seed)
+
+
+def assert_passes_agree(build: Build, several: Sequence[Passes], vps: int = 2, seed: int = 3) -> None:
+    """Values are equal to the bit with some passes and with others, in training and inference, under both schedules;
+    gradients to rounding.
 
     Args:
         build: makes parameters, graph, loss and values to compare; the same ones for equal seeds.
+        several: the passes; the first are what the others are compared with.
     """
     for schedule in ("vector", "paper"):
         results = []
-        for passes in (NONE, only(name)):
+        for passes in several:
             model = vpps.Model(seed=seed)
             graph, loss, values = build(model)
             with vpps.Handle(model, vps=vps, schedule=schedule, passes=passes) as handle:
@@ -54,12 +60,14 @@ def assert_pass_changes_no_bit_forward(build: Build, name: str, vps: int = 2, se
                 for a, b in zip(kept, handle.forward(graph, list(values)), strict=True):
                     assert a.tobytes() == b.tobytes()
             results.append((got, gradients, kept))
-        (expected, expected_gradients, expected_values), (got, gradients, kept) = results
-        assert np.float32(got).tobytes() == np.float32(expected).tobytes()
-        for a, b in zip(kept, expected_values, strict=True):
-            assert a.tobytes() == b.tobytes(), schedule
+        expected, expected_gradients, expected_values = results[0]
         largest = max(float(np.linalg.norm(g)) for g in expected_gradients.values())
-        for parameter, g in gradients.items():
-            e = expected_gradients[parameter]
-            small = float(np.linalg.norm(e)) < 1e-6 * largest
-            assert (float(np.linalg.norm(g - e)) / largest if small else relative_error(g, e)) <= 1e-5, parameter
+        for got, gradients, kept in results[1:]:
+            assert np.float32(got).tobytes() == np.float32(expected).tobytes()
+            for a, b in zip(kept, expected_values, strict=True):
+                assert a.tobytes() == b.tobytes(), schedule
+            for parameter, g in gradients.items():
+                e = expected_gradients[parameter]
+                small = float(np.linalg.norm(e)) < 1e-6 * largest
+                error = float(np.linalg.norm(g - e)) / largest if small else relative_error(g, e)
+                assert error <= 1e-5, parameter

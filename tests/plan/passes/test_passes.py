@@ -12,7 +12,7 @@ from vpps.plan.passes import Passes
         ("", Passes()),
         ("all", Passes()),
         ("-fusion, -streaming", Passes(fusion=False, streaming=False)),
-        ("none,fusion", Passes(*[False] * 5, True, False, False)),
+        ("none,fusion", Passes(*[False] * 5, True, False, False, False)),
         ("recompute", Passes(recompute=True)),
     ],
 )

@@ -45,7 +45,7 @@ def test_every_pass_is_named_with_what_it_did() -> None:
 
 
 def test_passes_that_are_off_are_not_named() -> None:
-    text = explained(Passes(*[False] * 9))
+    text = explained(Passes(*[False] * 10))
     for name in ("constants", "common_subexpressions", "horizontal", "lazy_batching", "fusion", "streaming"):
         assert name not in text
     assert "cell step forward" in text

@@ -8,6 +8,7 @@ gradients of all readers before it goes through the operation, where it went thr
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +46,11 @@ def common_subexpressions(cell: TracedCell) -> tuple[TracedCell, str]:
 def _key(node: Node) -> Any:
     """Equal for nodes with equal results. Constants by their bits: 0.0 and -0.0, 1 and True are equal to Python."""
     inputs = tuple(sorted(node.inputs)) if node.op.name in COMMUTATIVE else node.inputs
-    attrs = tuple(
-        (name, float_word(value) if isinstance(value, float) else value) for name, value in sorted(node.attrs.items())
+    return node.op.name, inputs, by_bits(node.attrs), node.shape, node.domain, node.parameter
+
+
+def by_bits(attrs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Equal for attributes that are the same to the bit."""
+    return tuple(
+        (name, float_word(value) if isinstance(value, float) else value) for name, value in sorted(attrs.items())
     )
-    return node.op.name, inputs, attrs, node.shape, node.domain, node.parameter

@@ -23,12 +23,15 @@ A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vpps.graph.trace import Node, TracedCell
 from vpps.model import Parameter
 from vpps.ops import OPS, Form
+from vpps.plan.passes.cell_layout import orders_of
+from vpps.plan.passes.common_subexpressions import COMMUTATIVE, by_bits
 from vpps.plan.prepare import live_nodes
 from vpps.plan.stacks import NO_STACKS, Stack, Stacks
 
@@ -41,6 +44,7 @@ def find_stacks(
     parameters: Collection[Parameter],
     panel: int,
     rule_of: Callable[[Parameter], object] = lambda p: None,
+    layout: bool = True,
 ) -> Stacks:
     """The parameters that all the cells let be stacked.
 
@@ -49,6 +53,8 @@ def find_stacks(
         parameters: that may be stacked.
         panel: rows of a packed panel.
         rule_of: equal for parameters that are updated alike.
+        layout: find an order of the members that lets more operations be one (passes/cell_layout.py); else they keep
+            the order in which cells use them.
     """
     allowed = set(parameters)
 
@@ -58,25 +64,50 @@ def find_stacks(
     fits = {p for p in allowed if len(p.shape) in (1, 2) and p.shape[0] % panel == 0}
     otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC,))}
     classes = _together(cells, {p for p in fits if len(p.shape) == 2} - otherwise, kind)
-    matrices = [tuple(c) for c in classes if len(c) > 1]
+    as_used = [tuple(c) for c in classes if len(c) > 1]
+    stacks = _agreed(cells, as_used, fits, kind, layout)
+    if not layout or not stacks.of:
+        return stacks
+    others = [_agreed(cells, laid_out, fits, kind, layout) for laid_out in orders_of(cells, as_used)]
+    return min((stacks, *others), key=lambda found: _n_operations(cells, found))
+
+
+def _agreed(
+    cells: Collection[TracedCell],
+    matrices: Sequence[tuple[Parameter, ...]],
+    fits: Collection[Parameter],
+    kind: Callable[[Parameter], object],
+    ranges: bool,
+) -> Stacks:
+    """Stacks of matrices, and of the vectors that are added to them; without those that a cell would read parts of."""
     vectors: dict[tuple[Parameter, ...], None] = {}
     stacks = Stacks.made_of(matrices)
     for cell in cells if matrices else ():
-        vectors |= dict.fromkeys(_Fusion(cell, stacks, fits, kind).biases)
+        vectors |= dict.fromkeys(_Fusion(cell, stacks, ranges, fits, kind).biases)
     taken: set[Parameter] = set()
     found = list(matrices)
-    for biases in vectors:  # of two ways to stack a vector the first one that was seen counts
+    for biases in sorted(vectors, key=len, reverse=True):  # of two ways to stack a vector the first one counts
         if taken.isdisjoint(biases):
             found.append(biases)
             taken.update(biases)
     while found:  # a stack that falls may take others with it, that were found on its results
         stacks = Stacks.made_of(found)
-        alone = {p for cell in cells for p in _read(horizontal(cell, stacks)[0])}
+        alone = {p for cell in cells for p in _read(horizontal(cell, stacks, ranges)[0])}
         kept = [stack for stack in found if alone.isdisjoint(stack)]
         if len(kept) == len(found):
             return stacks
         found = kept
     return NO_STACKS
+
+
+def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
+    """How many operations cells have with stacks."""
+    n = 0
+    for cell in cells:
+        made = horizontal(cell, stacks)[0]
+        live = live_nodes(made.nodes, made.outputs)
+        n += sum(used and node.op.form in (Form.MATVEC, Form.MAP) for node, used in zip(made.nodes, live, strict=True))
+    return n
 
 
 def _read(cell: TracedCell, besides: Collection[Form] = ()) -> Iterable[Parameter]:
@@ -118,13 +149,16 @@ def _together(
     return found
 
 
-def horizontal(cell: TracedCell, stacks: Stacks) -> tuple[TracedCell, str]:
-    """The cell with products and sums of stacked parameters, and a sentence on what they were.
+def horizontal(cell: TracedCell, stacks: Stacks, ranges: bool = True) -> tuple[TracedCell, str]:
+    """The cell with products of stacked parameters and operations on their parts, and a sentence on what they were.
+
+    Args:
+        ranges: any elementwise operations on parts that lie side by side; else sums of all parts alone.
 
     Nodes that have become part of a larger one are slices of it. New nodes come after the others, although these read
     them: `execution_order` (plan/prepare.py) puts them where they belong.
     """
-    fusion = _Fusion(cell, stacks)
+    fusion = _Fusion(cell, stacks, ranges)
     if not fusion.said:
         many = [group for group in _groups(cell) if len(group) > 1]
         names = "; ".join(" and ".join(p.name for p in group) for group in many)
@@ -136,6 +170,7 @@ class _Fusion:
     """A cell in the making.
 
     Args:
+        ranges: what is done to some parts side by side becomes one as well, not only sums of all.
         fits, kind: to look for vectors that might be stacked as well, not only for those that are.
 
     Attributes:
@@ -147,6 +182,7 @@ class _Fusion:
         self,
         cell: TracedCell,
         stacks: Stacks,
+        ranges: bool,
         fits: Collection[Parameter] = (),
         kind: Callable[[Parameter], object] | None = None,
     ) -> None:
@@ -156,6 +192,7 @@ class _Fusion:
         self.biases: list[tuple[Parameter, ...]] = []
         self._live = live_nodes(cell.nodes, cell.outputs)
         self._stacks = stacks
+        self._ranges = ranges
         self._fits = fits
         self._kind = kind
         self._part: dict[int, tuple[int, int]] = {}  # node -> (node that it is a part of, number of the part)
@@ -164,7 +201,7 @@ class _Fusion:
             for stack in dict.fromkeys(stacks.of[p] for p in group if p in stacks.of):
                 if all(p in group for p in stack.members):
                     self._stack_products([group[p] for p in stack.members], stack)
-        while self._stack_sums():
+        while self._stack_alike():
             pass
 
     def _stack_products(self, products: list[int], stack: Stack) -> None:
@@ -181,8 +218,7 @@ class _Fusion:
             if at in node.inputs:
                 self.nodes[i] = replace(node, inputs=tuple(moved if j == at else j for j in node.inputs))
         self.outputs = [moved if o == at else o for o in self.outputs]
-        self.nodes.append(self.nodes[at])
-        self._live.append(True)
+        self._added(self.nodes[at])
         self.nodes[at] = whole
         self._n_parts[at] = len(parts)
         for k, part in enumerate(parts):
@@ -191,44 +227,98 @@ class _Fusion:
             self.nodes[i] = Node(OPS["slice"], (at,), attrs, (width,), whole.domain)
             self._part[i] = at, k
 
-    # ---- sums
+    # ---- what is done to parts
 
-    def _stack_sums(self) -> bool:
-        """Make one sum of sums of all parts of a node with as many others; whether there were any."""
-        found: dict[tuple[int, int, int], dict[int, list[tuple[int, int]]]] = {}
+    def _stack_alike(self) -> bool:
+        """Make one operation of equal ones on parts that lie side by side; whether there were any."""
+        found: dict[Any, dict[int, list[int]]] = {}
         for i, node in enumerate(self.nodes):
-            if not self._live[i] or node.op.name != "add":
-                continue
-            a, b = sorted(node.inputs, key=lambda j: self._part.get(j, (len(self.nodes), 0)))
-            if a not in self._part or self.nodes[a].shape != self.nodes[b].shape:
-                continue
-            whole, k = self._part[a]
-            if self.nodes[b].op.form is Form.PARAMETER:
-                found.setdefault((whole, -1, node.domain), {}).setdefault(k, []).append((i, b))
-            elif self._part.get(b, (0, -1))[1] == k:
-                found.setdefault((whole, self._part[b][0], node.domain), {}).setdefault(k, []).append((i, b))
-        for (whole, other, _), by_part in found.items():
-            n = self._n_parts[whole]
-            if len(by_part) < n or any(len(sums) > 1 for sums in by_part.values()):
-                continue
-            sums = [by_part[k][0][0] for k in range(n)]
-            added = [by_part[k][0][1] for k in range(n)]
-            if other >= 0 and self._n_parts[other] == n:
-                self._stack_sum(sums, whole, other)
-                return True
-            if other < 0 and (stacked := self._stacked_vector(added)) is not None:
-                self._stack_sum(sums, whole, stacked)
-                return True
-        return False
+            key = self._alike(i, node) if self._live[i] else None
+            if key is not None:
+                found.setdefault(key, {}).setdefault(self._part[self._operands(i)[0]][1], []).append(i)
+        return any(
+            self._stack_operations(key[0], run) for key, by_part in found.items() for run in self._runs(key[0], by_part)
+        )
 
-    def _stack_sum(self, sums: list[int], whole: int, other: int) -> None:
-        node = self.nodes[sums[0]]
-        made = Node(OPS["add"], (whole, other), {}, self.nodes[whole].shape, node.domain)
-        self._replace(sums, made)
-        self.said.append(f"so are {len(sums)} sums")
+    def _operands(self, i: int) -> list[int]:
+        """What an elementwise node reads, parts first; of a sum it does not matter which is which."""
+        inputs = list(self.nodes[i].inputs)
+        if self.nodes[i].op.name in COMMUTATIVE:
+            inputs.sort(key=lambda j: self._part.get(j, (len(self.nodes), 0)))
+        return inputs
 
-    def _stacked_vector(self, added: list[int]) -> int | None:
-        """A node for vectors that are stacked or may be, in the place of the first one's; None if they are not."""
+    def _alike(self, i: int, node: Node) -> Any:
+        """Equal for nodes that may become one if they lie side by side; None for those that may not."""
+        inputs = self._operands(i)
+        if node.op.form is not Form.MAP or (not self._ranges and node.op.name != "add"):
+            return None
+        if inputs[0] not in self._part or any(self.nodes[j].shape != node.shape for j in inputs):
+            return None
+        first = self._part[inputs[0]][1]
+        wholes: list[tuple[int, int]] = []  # of each operand: what it is a part of, and how many parts further on
+        for j in inputs:
+            if j in self._part:
+                wholes.append((self._part[j][0], self._part[j][1] - first))
+            elif self.nodes[j].op.form is Form.PARAMETER and node.op.name == "add":
+                wholes.append((-1, 0))
+            else:
+                return None
+        if not self._ranges and any(shift for _, shift in wholes):
+            return None
+        return tuple(wholes), node.op.name, node.domain, by_bits(node.attrs)
+
+    def _runs(self, wholes: Sequence[tuple[int, int]], by_part: dict[int, list[int]]) -> list[list[int]]:
+        """Nodes of parts side by side, in order: as many as there are, or of all parts where ranges are not looked for.
+
+        Where two nodes do the same to one part, it is not clear whose is whose.
+        """
+        runs: list[list[int]] = []
+        for k in sorted(by_part):
+            if len(by_part[k]) > 1:
+                continue
+            if k - 1 in by_part and len(by_part[k - 1]) == 1:
+                runs[-1].append(by_part[k][0])
+            else:
+                runs.append([by_part[k][0]])
+        if self._ranges:
+            return [run for run in runs if len(run) > 1]
+        return [run for run in runs if all(len(run) == self._n_parts[w] for w, _ in wholes if w >= 0)]
+
+    def _stack_operations(self, wholes: Sequence[tuple[int, int]], run: list[int]) -> bool:
+        """One operation for those of a run; whether its operands let it be."""
+        operands = list(zip(*map(self._operands, run), strict=True))
+        vector: int | None = None
+        if (-1, 0) in wholes:
+            vector = self._stacked_vector(operands[wholes.index((-1, 0))])
+            if vector is None:
+                return False
+        node, n = self.nodes[run[0]], len(run)
+        inputs = tuple(
+            vector if whole < 0 and vector is not None else self._range(whole, self._part[parts[0]][1], n)
+            for (whole, _), parts in zip(wholes, operands, strict=True)
+        )
+        self._replace(run, Node(node.op, inputs, node.attrs, (n * node.shape[0],), node.domain))
+        self.said.append(f"so are {n} sums" if node.op.name == "add" else f"so are {n} operations {node.op.name}")
+        return True
+
+    def _range(self, whole: int, first: int, n: int) -> int:
+        """A node for some of the parts of another one."""
+        total = self._n_parts[whole]
+        if n == total:
+            return whole
+        return self._slice(whole, first * self.nodes[whole].shape[0] // total, n * self.nodes[whole].shape[0] // total)
+
+    def _slice(self, whole: int, start: int, width: int) -> int:
+        attrs = {"start": start, "stop": start + width, "scalar": False}
+        return self._added(Node(OPS["slice"], (whole,), attrs, (width,), self.nodes[whole].domain))
+
+    def _added(self, node: Node) -> int:
+        self.nodes.append(node)
+        self._live.append(True)
+        return len(self.nodes) - 1
+
+    def _stacked_vector(self, added: Sequence[int]) -> int | None:
+        """A node for vectors that are stacked or may be; None if they are not."""
         vectors = tuple(self.nodes[i].parameter for i in added)
         members = tuple(p for p in vectors if p is not None)
         stack = self._stacks.of.get(members[0])
@@ -237,9 +327,12 @@ class _Fusion:
             if len(set(members)) < len(members) or not alike or not all(p in self._fits for p in members):
                 return None
             stack = Stack(members)
-        if stack is None or stack.members != members:
+        if stack is None or not set(members) <= set(stack.members):
+            return None
+        first, n = stack.members.index(members[0]), len(members)
+        if stack.members[first : first + n] != members or (n < len(stack.members) and not self._ranges):
             return None
         self.biases.append(members)
-        self.nodes.append(Node(OPS["parameter"], (), {}, stack.shape, 0, stack))
-        self._live.append(True)
-        return len(self.nodes) - 1
+        node = self._added(Node(OPS["parameter"], (), {}, stack.shape, 0, stack))
+        width = members[0].shape[0]
+        return node if n == len(stack.members) else self._slice(node, first * width, n * width)

@@ -35,6 +35,6 @@ def compiled(cell: TracedCell, passes: Passes, stacks: Stacks) -> tuple[TracedCe
     """The cell after these passes and horizontal fusion, which needs the stacks that all cells agree on."""
     cell, notes = simplified(cell, passes)
     if passes.horizontal:
-        cell, said = horizontal(cell, stacks)
+        cell, said = horizontal(cell, stacks, passes.cell_layout)
         notes.append(("horizontal", said))
     return cell, notes

@@ -1,0 +1,217 @@
+"""What batched cells copy: Table 2 of the ED-Batch paper, on its seven cells, and what vpps's own cells copy.
+
+    python bench/cell_layout.py
+
+One JSON object per line and cell, of a batch of 8 with vectors of 64, every gate declared by itself as in ED-Batch's
+program. `memory_kernels` (gathers before a batch of primitives and scatters after it) and `kilobytes` that they copy:
+
+- `declared`: every parameter by itself, symbols batch by batch, which is how DyNet allocates them;
+- `pq_tree`: in the order of the PQ tree;
+- `vpps`: instructions of the lowered cell, forward, that copy and do not compute, and kilobytes that they copy;
+- `paper`: measured by ED-Batch's authors, `program` by running their program (kernels only).
+
+`backward` is vpps's, which ED-Batch does not have. Parameters count once here; in the paper once for each of the 8
+vertices, which is why its kilobytes before are larger by nearly 8 and those after are the same. `planning_ms` is how
+long batching is searched and memory ordered, the median (Table 5 has 1.5 to 30 ms); `stacking_ms` what of that a
+handle pays when it sees the cell for the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import vpps
+from vpps.graph.trace import TracedCell, Vector, trace
+from vpps.plan.distribution import Distribution
+from vpps.plan.instr import Instr
+from vpps.plan.passes import Passes
+from vpps.plan.passes.cell_layout import Copies, study
+from vpps.plan.passes.horizontal import find_stacks
+from vpps.plan.passes.nodes import simplified
+from vpps.plan.planner import Planner
+
+E = vpps.Expression
+Make = Callable[[vpps.Model, int], tuple[Callable[..., Any], list[tuple[int, ...]]]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of ED-Batch's Table 2.
+
+    Attributes:
+        make: its function and the shapes of its arguments, from a model and a size.
+        paper: memory kernels before and after, kilobytes before and after.
+        program: memory kernels before and after, of ED-Batch's program where it was run.
+    """
+
+    make: Make
+    paper: tuple[int, int, float, float]
+    program: tuple[int, int]
+
+
+def _matrices(model: vpps.Model, size: int, names: str, columns: int = 1) -> Iterator[vpps.Parameter]:
+    """A parameter for each name: a vector for a small letter, a matrix of so many times `size` columns for a capital."""
+    for name in names.split():
+        yield model.parameter(name, (size, columns * size) if name[0].isupper() else (size,))
+
+
+def gru(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """The reset gate acts on the state before it is multiplied."""
+    br, Ur, Wr, bz, Uz, Wz, bc, Uc, Wc = _matrices(model, size, "br Ur Wr bz Uz Wz bc Uc Wc")
+
+    def cell(x: E, h: E) -> E:
+        r = vpps.sigmoid(Ur @ h + Wr @ x + br)
+        z = vpps.sigmoid(Uz @ h + Wz @ x + bz)
+        c = vpps.tanh(Uc @ (r * h) + Wc @ x + bc)
+        return z * h + (1 - z) * c
+
+    return cell, [(size,), (size,)]
+
+
+def lstm(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """With forget gates; declared gate by gate in the order f, c, i, o."""
+    U = list(_matrices(model, size, "Uf Uc Ui Uo"))
+    W = list(_matrices(model, size, "Wf Wc Wi Wo"))
+    b = list(_matrices(model, size, "bf bc bi bo"))
+
+    def cell(x: E, h: E, c: E) -> tuple[E, E]:
+        f, u, i, o = (b[k] + U[k] @ x + W[k] @ h for k in range(4))
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c
+        return vpps.sigmoid(o) * vpps.tanh(c), c
+
+    return cell, [(size,)] * 3
+
+
+def mv(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """A node of an MV-RNN: a vector and a matrix from those of two children."""
+    W, M = _matrices(model, size, "Wv WM", columns=2)
+    b, B = model.parameter("bv", (size,)), model.parameter("bM", (size,))
+
+    def cell(left: E, right: E, a: E, c: E) -> tuple[E, E]:
+        v = vpps.tanh(W @ vpps.concat([left @ c, right @ a]) + b)
+        product = M @ vpps.reshape(
+            vpps.concat([vpps.reshape(left, size * size), vpps.reshape(right, size * size)]), (2 * size, size)
+        )
+        return v, product + vpps.outer(B, B)
+
+    return cell, [(size, size), (size, size), (size,), (size,)]
+
+
+def tree_gru(children: int) -> Make:
+    """ED-Batch's: a GRU step of each child by itself, with weights of its own; the mean of what they give."""
+
+    def make(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+        weights = [list(_matrices(model, size, f"Ur{k} br{k} Uz{k} bz{k} Uc{k} bc{k}")) for k in range(children)]
+
+        def cell(*hs: E) -> E:
+            found = []
+            for h, (Ur, br, Uz, bz, Uc, bc) in zip(hs, weights, strict=True):
+                r, z = vpps.sigmoid(Ur @ h + br), vpps.sigmoid(Uz @ h + bz)
+                c = vpps.tanh(Uc @ (r * h) + bc)
+                found.append(z * h + (1 - z) * c)
+            return vpps.sum(found) * (1 / children)
+
+        return cell, [(size,)] * children
+
+    return make
+
+
+def tree_lstm_inner(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """Two children; a forget gate sees one of them."""
+    Ui, Uo, Uu = _matrices(model, size, "Ui Uo Uu", columns=2)
+    F1, F2, bi, bo, bu, bf = _matrices(model, size, "F1 F2 bi bo bu bf")
+
+    def cell(h1: E, c1: E, h2: E, c2: E) -> tuple[E, E]:
+        e = vpps.concat([h1, h2])
+        i, o, u = vpps.sigmoid(Ui @ e + bi), vpps.sigmoid(Uo @ e + bo), vpps.tanh(Uu @ e + bu)
+        f1, f2 = vpps.sigmoid(F1 @ h1 + bf), vpps.sigmoid(F2 @ h2 + bf)
+        c = f2 * c2 + i * u + f1 * c1
+        return o * vpps.tanh(c), c
+
+    return cell, [(size,)] * 4
+
+
+def tree_lstm_leaf(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
+    """Of a word's vector."""
+    Wi, Wo, Wu, bi, bo, bu = _matrices(model, size, "Wi Wo Wu bi bo bu")
+
+    def cell(x: E) -> tuple[E, E]:
+        i, o, u = vpps.sigmoid(Wi @ x + bi), vpps.sigmoid(Wo @ x + bo), vpps.tanh(Wu @ x + bu)
+        c = i * u
+        return o * vpps.tanh(c), c
+
+    return cell, [(size,)]
+
+
+CELLS = {
+    "GRU": Cell(gru, (6, 2, 666.0, 14.0), (6, 2)),
+    "LSTM": Cell(lstm, (4, 1, 1054.0, 16.0), (4, 2)),
+    "MV": Cell(mv, (2, 2, 260.0, 260.0), (2, 2)),
+    "Tree-GRU internal": Cell(tree_gru(2), (8, 2, 552.0, 16.0), (8, 2)),
+    "Tree-GRU leaf": Cell(tree_gru(1), (4, 2, 268.0, 8.0), (4, 2)),
+    "Tree-LSTM internal": Cell(tree_lstm_inner, (7, 3, 1064.0, 22.0), (7, 4)),
+    "Tree-LSTM leaf": Cell(tree_lstm_leaf, (3, 1, 396.0, 6.0), (3, 1)),
+}
+
+
+def executed(cell: TracedCell, model: vpps.Model, rows: int) -> dict[str, Copies]:
+    """What vpps's instructions of a cell copy in one step, forward and backward."""
+    passes = Passes()
+    stacks = find_stacks([simplified(cell, passes)[0]], list(model), 32)
+    planner = Planner(Distribution(model, 2, 32, 0, train=True, stacks=stacks), "sinks-last", passes=passes)
+    lowered = planner.templates(cell).lowered
+    return {"vpps": _copied(lowered.forward, rows), "backward": _copied(lowered.backward, rows)}
+
+
+def _copied(instrs: Iterable[Instr], rows: int) -> Copies:
+    """Of instructions of a step, those that copy, and what they copy."""
+    copies = [i for i in instrs if i.name == "copy"]
+    return Copies(len(copies), sum(4 * rows * i.width for i in copies))
+
+
+def milliseconds(work: Callable[[], object], times: int) -> float:
+    """That something takes; the median."""
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return round(1e3 * statistics.median(found), 2)
+
+
+def line(name: str, batch: int, size: int, times: int) -> dict[str, object]:
+    """All that is known of a cell."""
+    made = CELLS[name]
+    model = vpps.Model()
+    function, shapes = made.make(model, size)
+    cell = trace(name, function, tuple(Vector(shape) for shape in shapes), {})
+    simple = simplified(cell, Passes())[0]
+    found = study(simple, batch, one_vector=False)
+    assert found is not None
+    copies = {"declared": found.declared, "pq_tree": found.laid_out, **executed(cell, model, batch)}
+    before, after, kilobytes_before, kilobytes_after = made.paper
+    return {
+        "bench": "cell_layout", "case": f"cell={name} batch={batch} size={size}",
+        "value": found.laid_out.operations, "unit": "memory_kernels",
+        "memory_kernels": {k: c.operations for k, c in copies.items()} | {"paper": [before, after], "program": made.program},
+        "kilobytes": {k: round(c.bytes / 1024, 2) for k, c in copies.items()} | {"paper": [kilobytes_before, kilobytes_after]},
+        "primitives": found.primitives, "batches": len(found.batching.batches), "policy": found.batching.policy,
+        "planning_ms": milliseconds(lambda: study(simple, batch, one_vector=False), times),
+        "stacking_ms": milliseconds(lambda: find_stacks([simple], list(model), 32), times),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--times", type=int, default=11, help="of which the median is taken")
+    options = parser.parse_args()
+    for name in CELLS:
+        print(json.dumps(line(name, options.batch, options.size, options.times)), flush=True)
