@@ -16,7 +16,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
-from vpps.script.instructions import HEADER_WORDS
+from vpps.script.instructions import HEADER_WORDS, INDEXED
 from vpps.script.verify import Access, Verifier, verify
 
 pytestmark = pytest.mark.host
@@ -156,7 +156,7 @@ def _source_that_nothing_wrote(plan: Plan, script: NDArray[np.uint32]) -> None:
 
 def _list_beyond_the_script(plan: Plan, script: NDArray[np.uint32]) -> None:
     copy = next(d for d in listing(plan) if d.instruction.name == "copy")
-    script[copy.position + 7] = len(script) - 2
+    script[copy.position + 7 : copy.position + 9] = len(script) - 2, INDEXED
 
 
 def _wrong_opcode(plan: Plan, script: NDArray[np.uint32]) -> None:

@@ -14,10 +14,11 @@ from vpps.plan.build import Plan
 from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, RandomKey, Uses
 from vpps.plan.memory import WHOLE, Life
 from vpps.plan.planner import Planner
+from vpps.plan.row_lists import row_lists
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, stages_in_order
 from vpps.script.disassemble import instructions
-from vpps.script.instructions import HEADER_WORDS
+from vpps.script.instructions import HEADER_WORDS, INDEXED
 
 LIVES = {
     Life.KEPT: "kept to the end",
@@ -168,6 +169,12 @@ def _lists(plan: Plan, blocks: list[BlockPlan], training: bool) -> Iterator[List
             elif isinstance(key, Offsets):
                 before[k - 1] = said_of_list(key.of)
             said[k].setdefault(what, {})[block.arrays.cell.name] = None
+        for key, operands in row_lists(block, training):
+            for operand in operands:
+                address, mode = block.operand_words(operand)
+                for at in address[mode & INDEXED != 0][:1].tolist():  # nothing where all rows lie at a stride
+                    k = int(starts.searchsorted(at, "right")) - 1
+                    said[k].setdefault(said_of_list(key), {})[block.arrays.cell.name] = None
     for k, (start, stop) in enumerate(spans):
         names = [what if what == _USES else f"{', '.join(cells)}: {what}" for what, cells in said[k].items()]
         names = names or [before.get(k, _LATER)]

@@ -26,7 +26,9 @@ from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.phases import Piece, pieces
-from vpps.plan.rows import BlockPlan
+from vpps.plan.row_lists import place_row_lists
+from vpps.plan.row_order import StepKeys, row_orders
+from vpps.plan.rows import BlockPlan, step_keys
 from vpps.plan.schedules import Schedule
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
@@ -138,6 +140,24 @@ def _words(section: Section, offset: int) -> str:
     return f"{section.phase} of cell {cell.name!r}, op {op!r}{of}, from call {call}"
 
 
+def _step_keys(planned: Sequence[Piece], needed: NDArray[np.bool_], skip_rest: bool) -> list[StepKeys]:
+    """The steps of each block's vertices; where it is in parts, of the one that the others follow."""
+    found = []
+    for first, piece in enumerate(planned):
+        if piece.number:
+            continue
+        p = planned[first + _leader(piece)]
+        runs = needed[p.arrays.calls]
+        keys = step_keys(p.stage, p.group, runs)
+        found.append(StepKeys(np.where(runs, keys, -1) if skip_rest else keys, p.stage))
+    return found
+
+
+def _leader(piece: Piece) -> int:
+    """The part of a block whose order the others have: the one that runs by level, if there is one."""
+    return next((k for k, part in enumerate(piece.parts) if part.batching is Batching.LEVEL), 0)
+
+
 class Build:
     """One plan in the making."""
 
@@ -181,9 +201,9 @@ class Build:
         self.n_values = topology.n_values
         self.addresses: Ints = np.full(n_values, -1, np.int64)  # of what crosses between parts of cells, too
         self.blocks: list[BlockPlan] = []
-        for piece in planned:
-            if piece.number == 0:
-                self._plan_block(planner, piece, planned, needed, skip_rest)
+        orders = row_orders(planner.layout, topology, _step_keys(planned, needed, skip_rest))
+        for piece, order in zip((p for p in planned if p.number == 0), orders, strict=True):
+            self._plan_block(planner, piece, planned, needed, skip_rest, order)
         self.memory = SlabMemory(self.blocks, self.writer.pool_floats)
 
     def _leave_out(self, planner: Planner, topology: Topology, unread: Sequence[Unread], inference: bool) -> None:
@@ -196,20 +216,27 @@ class Build:
                 planner.note_unread(b.cell, outputs)
 
     def _plan_block(
-        self, planner: Planner, piece: Piece, planned: Sequence[Piece], needed: NDArray[np.bool_], skip_rest: bool
+        self,
+        planner: Planner,
+        piece: Piece,
+        planned: Sequence[Piece],
+        needed: NDArray[np.bool_],
+        skip_rest: bool,
+        order: Ints | None,
     ) -> None:
-        """Arrange the rows of a block, or of all parts of one, which have them in the same order."""
+        """Arrange the rows of a block, or of all parts of one, which have them in the same order: the one that is
+        given, or else the user's."""
         arguments = self.distribution, needed[piece.arrays.calls], skip_rest, self.addresses
         unread = self._unread.get(piece.arrays.block, ALL_READ)
         if not piece.parts:
             whole = planner.templates(piece.arrays.cell, unread, training=not skip_rest)
-            self.blocks.append(BlockPlan(piece.arrays, whole, piece.stage, piece.group, *arguments))
+            self.blocks.append(BlockPlan(piece.arrays, whole, piece.stage, piece.group, *arguments, order))
             return
         made: dict[int, BlockPlan] = {}
         first = planned.index(piece)
         of_parts = planner.templates_of(piece.parts, unread, training=not skip_rest)
-        order: Ints | None = None
-        for k in sorted(range(len(piece.parts)), key=lambda k: piece.parts[k].batching is not Batching.LEVEL):
+        leader = _leader(piece)
+        for k in sorted(range(len(piece.parts)), key=lambda k: k != leader):
             part = planned[first + k]
             made[k] = BlockPlan(part.arrays, of_parts[k].cell, part.stage, part.group, *arguments, order)
             order = made[k].order
@@ -345,6 +372,7 @@ class Build:
                     case _:
                         position = self.writer.place_list(block.list_values(key))
                 block.bases[:, n_slabs + i] = position
+            place_row_lists(block, self.writer.place_list, training)
 
     def _random_key(self) -> int:
         """Position of the launch's random key, and of whether dropout is on; one for all cells."""
@@ -371,7 +399,7 @@ class Build:
         rows: list[Ints] = [np.array([ONE])]
         for block in self.blocks:
             for key, view in block.cell.handed_back if block.n_needed else []:
-                domain = block.cell.domain_read(key)
+                domain = block.cell.domain_of(key)
                 n = block.needed_rows(domain)
                 values.append(block.values_read(key)[:n])
                 rows.append(block.row_addresses(view, domain)[:n])

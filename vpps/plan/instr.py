@@ -172,6 +172,20 @@ class View(NamedTuple):
         return self.slab < 0 and self.rows is None
 
 
+class RowOperand(NamedTuple):
+    """An operand whose rows lie where a plan has put them: at an even stride, or found through an index list.
+
+    Attributes:
+        key: of the index list.
+        offset: floats into each row.
+        whole: its instruction works on all rows of the cell at once, not on those of a step.
+    """
+
+    key: ListKey
+    offset: int
+    whole: bool
+
+
 class Listed(NamedTuple):
     """Sums of rows that a tail makes: CSR offsets, and floats into each of the rows that they list."""
 

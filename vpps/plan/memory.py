@@ -373,7 +373,7 @@ class SlabMemory:
             group, _, _ = m.groups.places[view.slab]
             if m.groups.groups[group].life is not Life.HANDED_BACK:
                 continue
-            domain = b.cell.domain_read(key)
+            domain = b.cell.domain_of(key)
             of_row = np.repeat(np.arange(n), b.count[:n, domain])
             lowest = found.setdefault(group, b.step_stage[:n].copy())
             np.minimum.at(lowest, of_row, producers[b.values_read(key)[: len(of_row)]])

@@ -24,6 +24,7 @@ from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, crossing, encode_parts
 from vpps.plan.policies import Policy, policy_named
 from vpps.plan.policies.cost import flops
+from vpps.plan.row_order import known_layout
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
@@ -38,6 +39,7 @@ class Planner:
         policy: name of the batching policy, or one that keeps what it learns for other planners, too.
         schedule: name of the schedule.
         passes: of the cell compiler; default as VPPS_PASSES says.
+        layout: name of the order of rows (plan/row_order.py).
 
     Attributes:
         policy: its name.
@@ -46,13 +48,19 @@ class Planner:
     """
 
     def __init__(
-        self, distribution: Distribution, policy: str | Policy, schedule: str = "vector", passes: Passes | None = None
+        self,
+        distribution: Distribution,
+        policy: str | Policy,
+        schedule: str = "vector",
+        passes: Passes | None = None,
+        layout: str = "recorded",
     ) -> None:
         self.distribution = distribution
         self.batching = policy_named(policy) if isinstance(policy, str) else policy
         self.policy = self.batching.name
         self.passes = Passes.from_environment() if passes is None else passes
         self.schedule = SCHEDULES[schedule]
+        self.layout = known_layout(layout)
         self._encode = partial(CellTemplates, distribution, self.schedule.exclusive, self.passes)
         self.notes: dict[TracedCell, list[Note]] = {}
         self._compiled: dict[TracedCell, TracedCell] = {}

@@ -21,6 +21,7 @@ from vpps.plan.instr import (
     Ints,
     ListKey,
     Positions,
+    RowOperand,
     Rows,
     TableRows,
     View,
@@ -48,8 +49,8 @@ class BlockPlan:
         pause: of a block whose steps may run while virtual processors wait for each other: by how much the number of a
             stage grows until all are sure to have done so; else 0.
         beside: what other parts of the cell have for each row: their rows, and the view of them.
-        bases: `(steps, ...)`, of the slabs, then positions of the lists, then 0. A slab has row r at base + r * width;
-            one whose steps lie apart has a base for each, which may be negative.
+        bases: `(steps, ...)`, of the slabs, then of lists and operands (CellTemplates), then 0. A slab has row r at
+            base + r * width; one whose steps lie apart has a base for each, which may be negative.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class BlockPlan:
             self._owner.append(np.repeat(np.arange(len(self.order)), np.diff(ends)))
             self.first = np.column_stack([self.first, ends[starts]])
             self.count = np.column_stack([self.count, ends[stops] - ends[starts]])
-        self.bases = np.zeros((len(starts), len(cell.lowered.slabs) + len(cell.keys) + 1), np.int64)
+        self.bases = np.zeros((len(starts), cell.n_bases + 1), np.int64)
 
     def _arrange(
         self,
@@ -98,12 +99,12 @@ class BlockPlan:
     ) -> tuple[IntArray, IntArray]:
         """Set the order; returns where each step's rows begin and end."""
         n = len(stage)
-        if group is not None:
-            stage = group * (int(stage.max(initial=0)) + 1) + stage
-        if order is None and self.n_needed == n and (n == 1 or stage.min() == stage.max()):  # most cells: one step
+        if (
+            order is None and group is None and self.n_needed == n and (n == 1 or stage.min() == stage.max())
+        ):  # most cells: one step
             self.order = np.arange(n)
             return np.zeros(1, np.int64), np.array([n])
-        key = stage + (~needed) * (int(stage.max()) + 1)
+        key = step_keys(stage, group, needed)
         if order is not None:
             self.order = order
         else:
@@ -192,6 +193,11 @@ class BlockPlan:
         found: IntArray = block.bases[steps, view.slab] + view.offset
         return found
 
+    def operand_words(self, operand: RowOperand) -> tuple[IntArray, IntArray]:
+        """The bases that are the two words of an operand in each step, to be set."""
+        column = len(self.cell.lowered.slabs) + self.cell.operands[operand]
+        return self.bases[:, column], self.bases[:, column + 1]
+
     def values_read(self, key: Args | Beside | Elements) -> IntArray:
         """Value ids of an argument: one per row, or one per list element."""
         values: IntArray
@@ -209,3 +215,11 @@ class BlockPlan:
     def data(self) -> NDArray[np.float32]:
         """Floats of graph inputs, row after row."""
         return self.arrays.data[self.order].reshape(-1)
+
+
+def step_keys(stage: IntArray, group: IntArray | None, needed: NDArray[np.bool_]) -> IntArray:
+    """A number for the step of each vertex: steps are in the order of these."""
+    if group is not None:
+        stage = group * (int(stage.max(initial=0)) + 1) + stage
+    keys: IntArray = stage + (~needed) * (int(stage.max(initial=0)) + 1)
+    return keys

@@ -11,22 +11,24 @@ from vpps.ops import size
 from vpps.plan.barriers import follows_freely, in_groups
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
-    Args,
     Beside,
     BesideGradient,
     Data,
     Elements,
+    Expand,
     Instr,
     Listed,
     ListKey,
     ParameterGradient,
     RandomKey,
+    RowOperand,
+    Rows,
     View,
 )
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import REUSED, SlabGroups
 from vpps.plan.passes import Passes
-from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed
+from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 from vpps.script.tails import Tail, Use
 from vpps.values import float_word
@@ -49,18 +51,21 @@ class Gathered(NamedTuple):
 class Group:
     """Instructions of a cell that one virtual processor executes one after the other, with no barrier between.
 
+    Args:
+        whole: they work on all rows of the cell at once, not on those of a step.
+
     Attributes:
         template: their words.
         starts: for each instruction, its first word and itself.
     """
 
-    def __init__(self, cell: CellTemplates, instrs: list[Instr]) -> None:
+    def __init__(self, cell: CellTemplates, instrs: list[Instr], whole: bool = False) -> None:
         words: list[AnyWord] = []
         domains: list[int] = []
         self.starts: list[tuple[int, Instr]] = []
         for instr in instrs:
             self.starts.append((len(words), instr))
-            words.extend(cell.encode(instr))
+            words.extend(cell.encode(instr, whole))
             domains.extend([instr.domain] * (len(words) - len(domains)))
         self.template = Template(words, domains)
 
@@ -80,8 +85,11 @@ class CellTemplates:
         forward, backward: groups between one barrier and the next, by barrier.
         handed_back: gradient rows that readers of this cell's arguments find through index lists, as of `lowered`.
         read_whole: slabs that another part of the cell reads in one step.
-        keys: index lists that its words refer to, by key, numbered; base number `len(slabs) + i` is list i.
-        n_forward_keys: the first of them are those that forward needs.
+        keys: lists that its words refer to, by key: base number `len(slabs) + i` is the position of list i.
+        operands: those of which a plan decides how their rows are found; base numbers `len(slabs) + i` and the next one
+            are their words.
+        n_bases: how many there are, slabs included.
+        n_forward_keys, n_forward_operands: the first of them are those that forward needs.
         gradients: contributions to dense gradients, each with its instruction; but for those that
         gathered: a product of matrices makes after the launch, each with the copies of its vectors.
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
@@ -106,10 +114,12 @@ class CellTemplates:
         )
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
+        self._exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
+        self.operands: dict[RowOperand, int] = {}
         self._fused: dict[tuple[Any, ...], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
-        self.n_forward_keys = len(self.keys)
+        self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward, exclusive)
         self.gradients: list[tuple[ParameterGradient, Group]] = []
         self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
@@ -118,7 +128,7 @@ class CellTemplates:
             if slots is not None and slots.gemm:
                 self.gathered.append((g, self._copies(g.instr)))
             else:
-                self.gradients.append((g, Group(self, [g.instr])))
+                self.gradients.append((g, Group(self, [g.instr], whole=True)))
         self.vector_index = _places(cell, Vector)
         self.list_index = _places(cell, List)
         self.int_index = _places(cell, Int)
@@ -190,9 +200,16 @@ class CellTemplates:
         handed = [view for _, view in self.lowered.arguments]
         return follows_freely(self.lowered.backward, handed, self.lowered.backward, (), self._vps)
 
-    def domain_read(self, key: Args | Beside | Elements) -> int:
-        """The domain that an argument has values for."""
-        return self.cell.list_domains[key.position] if isinstance(key, Elements) else 0
+    def domain_of(self, key: ListKey) -> int:
+        """The domain whose rows an index list has a word for."""
+        match key:
+            case Elements(position):
+                return self.cell.list_domains[position]
+            case Expand(domain, _):
+                return domain
+            case Rows(slab):
+                return self.lowered.slabs[slab].domain
+        return 0
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
         """The group of an outer product that goes straight into its matrix's step, made at first use.
@@ -206,7 +223,7 @@ class CellTemplates:
             i = gradient.instr
             values = {**i.values, **fields, "hyper": 0}
             step = replace(i, name=f"outer_update.{rule}", values=values)
-            self._fused[key] = Group(self, [step])
+            self._fused[key] = Group(self, [step], whole=True)
         return self._fused[key]
 
     def _copies(self, outer: Instr) -> list[Gathered]:
@@ -219,7 +236,7 @@ class CellTemplates:
                 operands = {"dst": nowhere, "a": view}
                 values = {"value": 0.0}
                 copy = Instr("copy", outer.node, outer.domain, view.width, 1, operands, values, rows=True)
-                copies.append(Gathered(side, column, Group(self, [copy])))
+                copies.append(Gathered(side, column, Group(self, [copy], whole=True)))
                 column += view.width
         return copies
 
@@ -228,17 +245,32 @@ class CellTemplates:
             return [[Group(self, [i]) for i in between] for between in in_groups(instrs)]
         return [[Group(self, between)] for between in in_groups(instrs)]
 
-    def _list(self, key: ListKey, per_row: int = 1) -> Word:
-        number = self.keys.setdefault(key, len(self.keys))
-        return Word(0, len(self.lowered.slabs) + number, per_row)
+    @property
+    def n_bases(self) -> int:
+        """Of slabs, lists and operands."""
+        return len(self.lowered.slabs) + len(self.keys) + 2 * len(self.operands)
 
-    def _operand(self, view: View, instr: Instr, field: Field) -> OperandWords:
+    def _list(self, key: ListKey, per_row: int = 1) -> Word:
+        if key not in self.keys:
+            self.keys[key] = self.n_bases - len(self.lowered.slabs)
+        return Word(0, len(self.lowered.slabs) + self.keys[key], per_row)
+
+    def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
+        """Words of an operand with a row for each of a list's words."""
+        if self._exclusive:  # instructions of single vertices find them in lists, as those of VPPS do
+            return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
+        operand = RowOperand(key, offset, whole)
+        if operand not in self.operands:
+            self.operands[operand] = self.n_bases - len(self.lowered.slabs)
+        return placed(len(self.lowered.slabs) + self.operands[operand], scalar)
+
+    def _operand(self, view: View, instr: Instr, field: Field, whole: bool) -> OperandWords:
         scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
         if field.elements:  # counted from the cell's first element, whatever vertices the instruction has
-            return indexed(self._list(view.row_list(instr.elements), per_row=0), view.offset, scalar)
-        return self._rows(view, instr, scalar)
+            return self._found(view.row_list(instr.elements), view.offset, scalar, whole=True)
+        return self._rows(view, instr, scalar, whole)
 
-    def _rows(self, view: View, instr: Instr, scalar: bool) -> OperandWords:
+    def _rows(self, view: View, instr: Instr, scalar: bool, whole: bool) -> OperandWords:
         """Words of a view with a row for each of an instruction's."""
         if view.shared:
             return direct(view.address + view.offset, 0, scalar)
@@ -249,7 +281,7 @@ class CellTemplates:
             stride = self._stride(view.rows)
             address = self._list(view.rows, per_row=stride)
             return direct(replace(address, constant=view.offset), stride, scalar)
-        return indexed(self._list(view.row_list(instr.domain)), view.offset, scalar)
+        return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
 
     def _stride(self, key: Beside | BesideGradient) -> int:
         """Floats from one row to the next of what another part of the cell has."""
@@ -259,27 +291,29 @@ class CellTemplates:
         assert isinstance(kind, Vector)
         return size(kind.shape)  # what crosses is computed into a slab of its own
 
-    def _tail_view(self, use: Use, what: View | Listed | float, instr: Instr) -> tuple[OperandWords, int]:
+    def _tail_view(self, use: Use, what: View | Listed | float, instr: Instr, whole: bool) -> tuple[OperandWords, int]:
         """Words of a view of a tail."""
         words: OperandWords
         if isinstance(what, Listed):
             words = self._list(what.offsets), what.shift
         elif isinstance(what, View):
-            words = self._rows(what, instr, scalar=what.width != instr.width)
+            words = self._rows(what, instr, what.width != instr.width, whole)
         else:
             words = float_word(what), 0
         return words, use
 
-    def encode(self, instr: Instr) -> list[AnyWord]:
-        """Words of an instruction; views and lists become bases."""
+    def encode(self, instr: Instr, whole: bool) -> list[AnyWord]:
+        """Words of an instruction; views and lists become bases. `whole`: see Group."""
         fields: dict[str, Any] = {}
         for field in BY_NAME[instr.name].fields:
             if field.kind is Kind.OPERAND:
-                fields[field.name] = self._operand(instr.operands[field.name], instr, field)
+                fields[field.name] = self._operand(instr.operands[field.name], instr, field, whole)
             elif field.kind is Kind.SEGMENTS:
-                fields[field.name] = [(self._operand(v, instr, field), v.width) for v in instr.operands[field.name]]
+                views = instr.operands[field.name]
+                fields[field.name] = [(self._operand(v, instr, field, whole), v.width) for v in views]
             elif field.kind is Kind.VIEWS:
-                fields[field.name] = [self._tail_view(use, v, instr) for use, v in instr.operands[field.name]]
+                views = instr.operands[field.name]
+                fields[field.name] = [self._tail_view(use, v, instr, whole) for use, v in views]
             elif field.kind is Kind.LIST:
                 key = instr.values[field.name]
                 fields[field.name] = 0 if key is None else self._list(key)

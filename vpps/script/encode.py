@@ -19,7 +19,7 @@ class Word:
 
     Attributes:
         constant: the part that is known when the cell is lowered.
-        base: index into the block's table of bases (slabs, then lists), or -1.
+        base: index into the block's table of bases (slabs, then lists and operands), or -1.
         per_row: multiplies the step's first row.
         per_count: multiplies the step's number of rows.
     """
@@ -47,6 +47,11 @@ def indexed(position: AnyWord, offset: int, scalar: bool = False) -> OperandWord
     """Operand whose row r starts at `script[position + r] + offset`."""
     assert 0 <= offset <= OFFSET_MASK
     return position, INDEXED | offset | (SCALAR if scalar else 0)
+
+
+def placed(base: int, scalar: bool = False) -> OperandWords:
+    """Operand that a plan makes `direct` or `indexed`: bases `base` and the next one are its words."""
+    return Word(0, base), Word(SCALAR if scalar else 0, base + 1)
 
 
 def encode(

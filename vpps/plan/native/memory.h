@@ -422,8 +422,8 @@ private:
     // For each step, the base of the rows that other parts of the cell have.
     static void settle_beside(Block& b)
     {
-        const i64 n_slabs = b.n_slabs(), n_bases = b.n_bases();
-        for (i64 i = n_slabs; i < n_bases; i++) {
+        const i64 n_slabs = b.n_slabs(), n_beside = static_cast<i64>(b.cell->beside.size()), n_bases = b.n_bases();
+        for (i64 i = n_slabs; i < n_slabs + n_beside; i++) {
             const Beside& beside = b.cell->beside[i - n_slabs];
             const Block& other = b.parts[beside.part];
             i64 step = 0;

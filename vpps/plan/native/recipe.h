@@ -168,6 +168,18 @@ struct Beside {
     }
 };
 
+// An operand whose rows lie at an even stride or are found through a list: which list, and the offset in each row.
+// `whole`: its instruction works on all rows of the cell at once.
+struct RowOperand {
+    i32 list;
+    bool whole;
+    i64 offset;
+    explicit RowOperand(Numbers& from)
+        : list(static_cast<i32>(from.take())), whole(from.take() != 0), offset(from.take())
+    {
+    }
+};
+
 struct Cell {
     i64 id;
     i64 n_domains;
@@ -177,6 +189,9 @@ struct Cell {
     std::vector<Beside> beside;
     std::vector<i32> keys;  // the lists that are placed: their sources
     i64 n_forward_keys;
+    std::vector<i32> row_lists;  // those that operands may need: their sources
+    std::vector<RowOperand> operands;
+    i64 n_forward_operands;
     std::vector<Rows> outputs;
     std::vector<i32> passed_on;  // by output: its group of slabs
     std::vector<Argument> arguments;
@@ -195,6 +210,9 @@ struct Cell {
           beside(made<Beside>(from)),
           keys(taken<i32>(from)),
           n_forward_keys(from.take()),
+          row_lists(taken<i32>(from)),
+          operands(made<RowOperand>(from)),
+          n_forward_operands(from.take()),
           outputs(made<Rows>(from)),
           passed_on(taken<i32>(from)),
           arguments(made<Argument>(from)),
@@ -336,6 +354,7 @@ struct Model {
     i64 n_vps, end, load_name;
     u32 accumulate, no_gradient;  // flags, shifted to their place
     i64 head_words;
+    i64 indexed, offset_mask;     // of an operand's second word
     std::vector<u32> header;  // of a script; entry points follow, all of them
     std::vector<u32> barrier, signal, wait, stop; // the last word of a barrier and of a wait is the number of signals
     Instruction loss, clip;
@@ -349,6 +368,8 @@ struct Model {
           accumulate(static_cast<u32>(from.take())),
           no_gradient(static_cast<u32>(from.take())),
           head_words(from.take()),
+          indexed(from.take()),
+          offset_mask(from.take()),
           header(words(from)),
           barrier(words(from)),
           signal(words(from)),

@@ -38,7 +38,7 @@ from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
-from vpps.script.instructions import BY_NAME, HEAD_WORDS, MAGIC, NO_FLAGS, Flag
+from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag
 from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
 Numbers = NDArray[np.int64]
@@ -128,12 +128,15 @@ class CellRecipe:
         self._bases = self._numbers_of_bases()
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
+        lists = {operand.key: None for operand in cell.operands}  # in the order of their first use
+        row_lists = [self._source(key) for key in lists]
+        operands = [[list(lists).index(o.key), int(o.whole), o.offset] for o in cell.operands]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
         arguments, tables, of_parameters = [], [], cell.gradients if training else []
         if training:
             arguments = [
-                [self._source(key), *self._rows(view, cell.domain_read(key)), _handed_back(memory, view)]
+                [self._source(key), *self._rows(view, cell.domain_of(key)), _handed_back(memory, view)]
                 for key, view in cell.handed_back
             ]
             tables = [
@@ -160,6 +163,9 @@ class CellRecipe:
                 *_counted([part, view.slab, view.offset] for part, view in beside.values()),
                 *_plain(keys),
                 cell.n_forward_keys,
+                *_plain(row_lists),
+                *_counted(operands),
+                cell.n_forward_operands,
                 *_counted(outputs),
                 *_plain(memory.places[v.slab][0] for v in lowered.outputs),
                 *_counted(arguments),
@@ -175,13 +181,20 @@ class CellRecipe:
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
-        """Of each base of the templates, and of none: slabs come first, then what other parts have, then lists."""
-        n_slabs, n_beside = len(self._cell.lowered.slabs), len(self._beside)
-        of_keys = [
-            n_slabs + (self._beside.index(key) if isinstance(key, Beside | BesideGradient) else n_beside + i)
-            for key, i in self._cell.keys.items()
-        ]
-        return np.array([*range(n_slabs), *of_keys, -1], np.int64)
+        """Of each base of the templates, and of none: slabs come first, then what other parts have, then the words of
+        operands, then lists."""
+        cell, beside = self._cell, self._beside
+        n_slabs = len(cell.lowered.slabs)
+        n_beside, n_words = n_slabs + len(beside), 2 * len(cell.operands)
+        found = np.full(cell.n_bases + 1, -1, np.int64)
+        found[:n_slabs] = np.arange(n_slabs)
+        for i, (key, at) in enumerate(cell.keys.items()):
+            found[n_slabs + at] = n_beside + n_words + i
+            if isinstance(key, Beside | BesideGradient):
+                found[n_slabs + at] = n_slabs + beside.index(key)
+        for i, at in enumerate(cell.operands.values()):
+            found[n_slabs + at : n_slabs + at + 2] = n_beside + 2 * i + np.arange(2)
+        return found
 
     def _template(self, template: Template) -> list[int]:
         return _template(template, self._bases[template.base])
@@ -312,6 +325,8 @@ class ModelRecipe:
                 int(Flag.ACCUMULATE) << 16,
                 int(Flag.NO_GRADIENT) << 16,
                 HEAD_WORDS,
+                INDEXED,
+                OFFSET_MASK,
                 *_plain(header),
                 *_plain(BARRIERS[0].tolist()),
                 *_plain(SIGNALS[0].tolist()),

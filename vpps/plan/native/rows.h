@@ -19,7 +19,7 @@ struct Block : Vertices {
     std::vector<std::vector<i64>> ends;        // by domain - 1: row of each vertex's first element
     std::vector<std::vector<i32>> owner;       // by domain - 1: vertex row of each element
 
-    std::vector<i64> bases;    // by step: of the slabs, then of what other parts have
+    std::vector<i64> bases;    // by step: of the slabs, then of what other parts have, then the words of operands
     std::vector<i64> list_at;  // by key
 
     i64 stage_at(i64 local) const { return stage_of.empty() ? base + factor * local : stage_of[local]; }
@@ -28,7 +28,8 @@ struct Block : Vertices {
     i64 rows(i32 domain) const { return domain ? static_cast<i64>(owner[domain - 1].size()) : n_rows; }
     i64 needed_rows(i32 domain) const { return domain ? ends[domain - 1][n_needed] : n_needed; }
     i64 n_slabs() const { return static_cast<i64>(cell->slabs.size()); }
-    i64 n_bases() const { return n_slabs() + static_cast<i64>(cell->beside.size()); }
+    i64 operand_base(i64 operand) const { return n_slabs() + static_cast<i64>(cell->beside.size()) + 2 * operand; }
+    i64 n_bases() const { return operand_base(static_cast<i64>(cell->operands.size())); }
 };
 
 // Calls act(row, value) for the first n values of an argument, in the order of the rows.

@@ -1,0 +1,136 @@
+"""What of a plan goes through index lists: bytes that are gathered, words of lists, arguments that need none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vpps.plan.build import Plan
+from vpps.plan.row_lists import row_lists
+from vpps.plan.rows import BlockPlan
+from vpps.plan.writer import Phase
+from vpps.script.disassemble import Decoded, Operand, Words, decode
+from vpps.script.instructions import INDEXED, Kind
+from vpps.script.tails import Use
+
+FLOAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Index lists of a plan, and what is read or written through them. Bytes count once, however many virtual
+    processors read them.
+
+    Attributes:
+        forward_bytes, backward_bytes: of rows that steps find through lists; of backward with the sums of gradients
+            that readers hand back.
+        gradient_bytes: of rows that gradients of weights find so, once for all rows of a cell.
+        list_words: of all lists in the script, data and offsets included.
+        arguments: operands of a step, or of all rows of a cell, whose rows a plan decides about.
+        contiguous: those of them whose rows lie at an even stride, so that they need no list.
+    """
+
+    forward_bytes: int
+    backward_bytes: int
+    gradient_bytes: int
+    list_words: int
+    arguments: int
+    contiguous: int
+
+    @property
+    def bytes(self) -> int:
+        """Of a launch."""
+        return self.forward_bytes + self.backward_bytes + self.gradient_bytes
+
+
+def gathering(plan: Plan) -> Gathering:
+    """What goes through index lists. Plans it again in NumPy, where compiled code has made the plan."""
+    found = dict.fromkeys(Phase, 0)
+    for during, d in _instructions(plan):
+        found[during] += _gathered(plan.script, d)
+    arguments = contiguous = 0
+    for block in plan.blocks:
+        for n, even in _arguments(block, training=plan.loss_slot >= 0):
+            arguments, contiguous = arguments + n, contiguous + even
+    return Gathering(
+        found[Phase.FORWARD],
+        found[Phase.BACKWARD],
+        found[Phase.GRADIENTS],
+        sum(int(stop - start) for start, stop in plan.layout.lists),
+        arguments,
+        contiguous,
+    )
+
+
+def _instructions(plan: Plan) -> Iterator[tuple[Phase, Decoded]]:
+    """Those that cells made, each once, with the phase of the launch that it belongs to."""
+    seen: set[tuple[int, int, int]] = set()
+    for start, stream in plan.streams:
+        for s in stream.sections:
+            if s.block is None:
+                continue
+            if not isinstance(s.first, int):  # schedule "paper": several virtual processors execute it
+                key = id(s.block), id(s.group), id(s.first)
+                if key in seen:
+                    continue
+                seen.add(key)
+            at = start + s.start
+            stop = at + s.words
+            while at < stop:
+                d = decode(plan.script, at)
+                yield s.during, d
+                at += d.words
+
+
+def _gathered(script: Words, d: Decoded) -> int:
+    """Bytes that an instruction reads or writes through lists."""
+    floats = 0
+    for f in d.instruction.fields:
+        value = d.fields[f.name]
+        if f.kind is Kind.OPERAND:
+            assert isinstance(value, Operand)
+            whole = d.fields[f.width] if f.width else d.width
+            assert isinstance(whole, int)
+            rows = _rows(script, d) if f.elements else d.n
+            floats += value.indexed * rows * (1 if value.scalar else whole)
+        elif f.kind is Kind.SEGMENTS:
+            assert isinstance(value, list)
+            floats += sum(operand.indexed * d.n * width for operand, width in value)
+        elif f.kind is Kind.VIEWS:
+            assert isinstance(value, list)
+            for operand, use in value:
+                if use in (Use.SUM, Use.MEAN):
+                    floats += _entries(script, operand.address, d.n) * d.width
+                elif use in (Use.READ, Use.WRITE):
+                    floats += operand.indexed * d.n * (1 if operand.scalar else d.width)
+    if d.instruction.form == "GatherSum":
+        offsets = d.fields["offsets"]
+        assert isinstance(offsets, int)
+        floats += _entries(script, offsets, d.n) * d.width
+    return FLOAT * floats
+
+
+def _entries(script: Words, offsets: int, n: int) -> int:
+    """Rows that CSR offsets list for n rows."""
+    return int(script[offsets + n]) - int(script[offsets])
+
+
+def _rows(script: Words, d: Decoded) -> int:
+    """List elements of all vertices of an instruction."""
+    elements = d.fields["elements"]
+    assert isinstance(elements, int)
+    return _entries(script, elements, d.n)
+
+
+def _arguments(block: BlockPlan, training: bool) -> Iterator[tuple[int, int]]:
+    """For each operand that a plan decides about: in how many steps it has rows, in how many of them at a stride."""
+    for key, operands in row_lists(block, training):
+        domain = block.cell.domain_of(key)
+        for operand in operands:
+            _, mode = block.operand_words(operand)
+            has_rows = block.count[:, domain] > 0
+            if operand.whole:  # the same words in every step
+                has_rows = has_rows & (np.cumsum(has_rows) == 1)
+            yield int(has_rows.sum()), int((has_rows & (mode & INDEXED == 0)).sum())

@@ -1,0 +1,161 @@
+"""Layouts: in which order the vertices of a step get their rows. Any order is right; some leave arguments in a row.
+
+`recorded`: the user's order.
+`readers`: what a step reads as one argument is a *constraint* on the steps that compute it: these vertices side by
+side, in the order of their readers. From the last stage to the first, each step's vertices are put in the order of the
+constraints on it, those on most vertices first; a vertex follows one of them, the first that it is in. So sequences
+of one batch get their rows by length, and every step reads the first rows of the one before. Vertices of a cell that
+no recurrence waits for get the order of what they read first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import GraphError
+from vpps.graph.arrays import Ints
+from vpps.plan.topology import Topology
+
+LAYOUTS = ("recorded", "readers")
+
+
+def row_orders(layout: str, topology: Topology, keys: Sequence[StepKeys]) -> Sequence[Ints | None]:
+    """The vertex in each row of every block, given the steps that each runs in; None for the user's order."""
+    return (order_by_readers(topology, keys) if layout == "readers" else None) or [None] * len(keys)
+
+
+def known_layout(layout: str) -> str:
+    """The name of a layout. Raises GraphError for an unknown one."""
+    if layout not in LAYOUTS:
+        raise GraphError(f"unknown layout {layout!r}; known are {', '.join(LAYOUTS)}")
+    return layout
+
+
+class StepKeys(NamedTuple):
+    """Of the vertices of a block.
+
+    Attributes:
+        step: a number for each; steps are in the order of these. -1: it is left out.
+        stage: in which each runs.
+    """
+
+    step: Ints
+    stage: Ints
+
+
+def order_by_readers(topology: Topology, keys: Sequence[StepKeys]) -> list[Ints] | None:
+    """The vertex in each row of every block, steps in turn; None where no step has several vertices."""
+    step, stage_of = _steps(topology, keys)
+    if not len(stage_of) or np.bincount(step[step >= 0]).max() < 2:
+        return None
+    waited_for = _waited_for(topology)
+    # Where vertices come within their step: those that follow a constraint, below 0, then others in the user's order.
+    place = np.arange(topology.n_calls)
+    _follow_readers(_edges(topology, step, waited_for), step, stage_of, place)
+    orders: list[Ints] = [np.zeros(0, np.int64)] * len(keys)
+    row = np.zeros(topology.n_calls, np.int64)  # numbered through all blocks
+    n_rows = np.cumsum([0, *(len(b.calls) for b in topology.blocks)])
+    for number in sorted(range(len(keys)), key=lambda k: topology.recurrence.component[k]):
+        b, first = topology.blocks[number], place
+        if not waited_for[number] and b.args.shape[1] and len(b.calls):
+            first = np.zeros_like(place)
+            first[b.calls] = row[topology.value_call[b.args[:, 0]]]
+        of_vertex = keys[number].step
+        order = np.lexsort((first[b.calls], of_vertex))
+        orders[number] = order[of_vertex[order] >= 0]
+        row[b.calls[orders[number]]] = n_rows[number] + np.arange(len(orders[number]))
+    return orders
+
+
+class _Edges(NamedTuple):
+    """Reads of vertices by cells that a recurrence waits for, or that are of one: those of the constraint that the
+    producer follows. Vertices are given by recording index.
+
+    Attributes:
+        producer, reader: of each.
+        element: its place in the reader's list.
+        constraint: number of the constraint; smaller is earlier among the producer's readers.
+        size: vertices of the producer's step in it.
+    """
+
+    producer: Ints
+    reader: Ints
+    element: Ints
+    constraint: Ints
+    size: Ints
+
+    def only(self, those: NDArray[Any]) -> _Edges:
+        """Some of them."""
+        return _Edges(*(of_edge[those] for of_edge in self))
+
+
+def _steps(topology: Topology, keys: Sequence[StepKeys]) -> tuple[Ints, Ints]:
+    """The step of each vertex, numbered through all blocks, or -1; the stage of each step."""
+    step = np.full(topology.n_calls, -1, np.int64)
+    stages: list[Ints] = []
+    n = 0
+    for b, of_block in zip(topology.blocks, keys, strict=True):
+        runs = np.flatnonzero(of_block.step >= 0)
+        _, first, number = np.unique(of_block.step[runs], return_index=True, return_inverse=True)
+        step[b.calls[runs]] = n + number
+        stages.append(of_block.stage[runs[first]])
+        n += len(first)
+    return step, np.concatenate(stages) if stages else np.zeros(0, np.int64)
+
+
+def _waited_for(topology: Topology) -> list[bool]:
+    """By block, whether it is of a recurrence, or one reads what it leads to."""
+    found = topology.recurrence
+    waited_for = [found.recurrent[c] for c in found.component]
+    for number in sorted(range(len(waited_for)), key=lambda k: found.component[k], reverse=True):
+        if waited_for[number]:
+            for source in found.reads[number]:
+                waited_for[source] = True
+    return waited_for
+
+
+def _edges(topology: Topology, step: Ints, waited_for: Sequence[bool]) -> _Edges:
+    """For each vertex, its readers of the largest constraint on its step that it is in."""
+    operands = [
+        (b.calls[rows], topology.value_call[values], k)
+        for b, waits in zip(topology.blocks, waited_for, strict=True)
+        for k, (rows, values) in enumerate(b.operands() if waits else ())
+    ]
+    if not operands:
+        return _Edges(*[np.zeros(0, np.int64)] * 5)
+    reader, producer = (np.concatenate([edges[i] for edges in operands]) for i in (0, 1))
+    number = np.repeat([k for *_, k in operands], [len(edges[0]) for edges in operands])
+    element = np.arange(len(reader))  # of one list they come one after the other
+    runs = step[reader] >= 0
+    reader, producer, number, element = reader[runs], producer[runs], number[runs], element[runs]
+    constraint = step[reader] * (int(number.max(initial=0)) + 1) + number
+    on_step = step[producer] * (int(constraint.max(initial=0)) + 1) + constraint
+    _, of_edge, sizes = np.unique(on_step, return_inverse=True, return_counts=True)
+    found = _Edges(producer, reader, element, constraint, sizes[of_edge])
+    found = found.only(found.size > 1)
+    # The first edge of each producer, by size and constraint, has the constraint that it follows.
+    order = np.lexsort((found.constraint, -found.size, found.producer))
+    leads = np.ones(len(order), bool)
+    leads[1:] = found.producer[order[1:]] != found.producer[order[:-1]]
+    followed = np.full(topology.n_calls, -1)
+    followed[found.producer[order[leads]]] = found.constraint[order[leads]]
+    return found.only(followed[found.producer] == found.constraint)
+
+
+def _follow_readers(edges: _Edges, step: Ints, stage_of: Ints, place: Ints) -> None:
+    """Give producers their places, those of the last stage first: they are readers of the ones before."""
+    stage = stage_of[step[edges.producer]]
+    by_stage = np.argsort(-stage, kind="stable")
+    ends = np.flatnonzero(np.diff(stage[by_stage])) + 1
+    for found in np.split(by_stage, ends) if len(by_stage) else ():
+        of_stage = edges.only(found)
+        order = np.lexsort(
+            (of_stage.element, place[of_stage.reader], of_stage.constraint, -of_stage.size, step[of_stage.producer])
+        )
+        in_order = of_stage.producer[order]
+        # Of a vertex that is in a constraint twice the first place counts: it is written last.
+        place[in_order[::-1]] = np.arange(len(in_order))[::-1] - len(stage)
