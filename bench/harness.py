@@ -59,6 +59,14 @@ def choose_contenders(asked: str | None, known: Sequence[str]) -> list[str]:
     return names
 
 
+def choose(asked: str | None, known: Sequence[str], what: str) -> list[str]:
+    """Names from the command line, separated by commas; all known ones by default. Exits where one is unknown."""
+    names = list(known) if asked is None else asked.split(",")
+    if unknown := set(names) - set(known):
+        sys.exit(f"unknown {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
 def report(
     bench: str,
     case: str,

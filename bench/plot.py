@@ -2,9 +2,9 @@
 
     python bench/plot.py results/cpu/2026-11-20-breakdown.jsonl [--out FILE.svg]
 
-The figure follows from the `bench` of the lines: `breakdown` and `ablation` (bars), `weight_bytes` and `tree_fc`
-(curves), `workloads` (several figures, of which `--figure` chooses). Of several lines of one case the last counts.
-Default output: the same name with .svg.
+The figure follows from the `bench` of the lines: `breakdown`, `ablation` and `batching` (bars), `weight_bytes` and
+`tree_fc` (curves), `workloads` (several figures, of which `--figure` chooses). Of several lines of one case the last
+counts. Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import batching_figures
 import workload_figures
 import workload_lines
 
@@ -168,6 +169,7 @@ FIGURES = {
     "breakdown": Figure(breakdown),
     "weight_bytes": Figure(weight_bytes),
     "ablation": Figure(ablation, ("hidden",), "", ("model", "schedule", "passes")),
+    "batching": Figure(batching_figures.batches, ("batch",), "", ("task", "granularity", "policy")),
     "tree_fc": Figure(host_share, ("leaves", "batch"), ""),
 }
 

@@ -1,0 +1,262 @@
+"""How many batches each policy makes of a mini-batch, for ED-Batch's eight workloads: its figure 7.
+
+    python bench/batching.py --data shared/data > bench/results/cpu/DATE-batching.jsonl
+    python bench/plot.py bench/results/cpu/DATE-batching.jsonl
+    python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
+
+A line per workload, granularity and policy. `value` is the number of batches, the median over mini-batches of 64
+(`all` has each), `bound` the lower bound (ED-Batch, A.3), `over_bound` batches over bound, all mini-batches together.
+These are counts: they repeat exactly, also on a busy machine. Machines of `fsm` are learned from another mini-batch, of
+32, with as many trials as --trials says; `unseen` is how many states of a mini-batch they did not know (a mean).
+
+Granularities:
+
+    cells     vertices as vpps has them. `batches` are pairs of cell and stage, and also known are `barriers` of the
+              training step that the planner makes of them (`barriers_infer`: of inference), and milliseconds that the
+              policy takes in NumPy (`ms`, the least)
+    program   vertices as ED-Batch's program has them (edbatch_graphs.py); `edbatch` says what that launches and its
+              bound, on mini-batches of its own. Policies are applied to the whole graph, as published, and with
+              "-within" in their names inside components of types alone, as vpps does
+
+Policies: depth, agenda (DyNet's), sufficient, sinks-last, auto, and fsm with the encodings base, max and sort, each
+without and with a phase in the state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from batching_whole import (
+    Launched,
+    Learner,
+    Run,
+    by_agenda,
+    by_depth,
+    by_sufficient,
+    encodings,
+    typed,
+    within,
+)
+from edbatch import FIGURES, TASKS
+from edbatch_graphs import NETWORKS, Ints
+from workload_tasks import data_folder, data_of, make_task
+
+import vpps
+from vpps.plan.planner import Planner
+from vpps.plan.policies import Knowledge, Policy, policy_named
+from vpps.plan.policies.cost import costs_on
+from vpps.plan.policies.learning import Settings
+from vpps.plan.policies.machine import Encoding
+from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.topology import Topology
+
+BENCH = "batching"
+GRANULARITIES = ("program", "cells")
+FIXED = ("depth", "agenda", "sinks-last", "sufficient")
+POLICIES = (*FIXED, *encodings(), "auto")
+WITHIN = "-within"
+WORKLOAD_OF = {task: workload for workload, task in TASKS.items()}
+HIDDEN = 128
+
+
+def mini_batches(task: Any, options: argparse.Namespace) -> tuple[Any, list[Any]]:
+    """What machines learn from, and what is measured: other examples."""
+    n, first = options.batch, options.learn_on
+    learning = task.train[np.arange(first)]
+    ends = range(first + n, len(task.train) + 1, n)
+    return learning, [task.train[np.arange(end - n, end)] for end in ends][: options.mini_batches]
+
+
+# ---- as ED-Batch's program has the vertices
+
+
+def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
+    """What there is of each policy at this granularity, by name."""
+    known = encodings()
+    runs: dict[str, Run] = {}
+    for policy in policies:
+        if policy in known:
+            runs[policy] = learner.whole(known[policy])
+            runs[policy + WITHIN] = learner.parts(known[policy])
+        elif policy == "sufficient":
+            runs[policy] = by_sufficient
+            runs[policy + WITHIN] = within(lambda part: by_sufficient)
+        elif policy == "sinks-last":
+            runs[policy] = within(lambda part: by_depth)
+        elif policy != "auto":  # it weighs times of cells, which this granularity does not have
+            runs[policy] = {"depth": by_depth, "agenda": by_agenda}[policy]
+    return runs
+
+
+def run_program(name: str, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
+    """The lines of a workload at the granularity of ED-Batch's program."""
+    network = NETWORKS[name]
+    learner = Learner(typed(network(learning)), Settings(trials=options.trials))
+    graphs = [typed(network(batch)) for batch in batches]
+    bounds = [graph.lower_bound for graph in graphs]
+    theirs: dict[str, int] = FIGURES["launched"].get(WORKLOAD_OF[name], {})
+    known = encodings()
+    for policy, run in whole_runs(learner, options.policies).items():
+        extra: dict[str, Any] = {}
+        found = [run(graph) for graph in graphs]
+        plain = policy.removesuffix(WITHIN)
+        if plain in theirs:
+            extra["edbatch"] = {"batches": theirs[plain], "bound": theirs["bound"]}
+        if plain in known:
+            machines = [
+                learned
+                for (encoding, types), learned in learner.learned.items()
+                if encoding == known[plain] and bool(types) == policy.endswith(WITHIN)
+            ]
+            extra |= of_machines(machines)
+        report(name, "program", policy, found, bounds, graphs[0], options, **extra)
+
+
+def of_machines(machines: Sequence[Any]) -> dict[str, Any]:
+    """What is known of learning some machines; nothing where there is nothing to choose."""
+    return {
+        "states": sum(len(learned.machine.table) for learned in machines),
+        "trials": sum(learned.trials for learned in machines),
+        "learned": {
+            "batches": sum(learned.batches for learned in machines),
+            "bound": sum(learned.lower_bound for learned in machines),
+        },
+    }
+
+
+# ---- as vpps has them
+
+
+def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
+    """The lines of a workload at vpps's own granularity."""
+    with vpps.Handle(task.model, vpps.SGD(lr=0.01), target="cpu", vps=options.threads) as handle:
+        first, _ = recorded(task, learning)
+        distribution = handle._prepare(first).distribution
+    graphs = [recorded(task, batch) for batch in batches]
+    topologies = [Topology(graph) for graph, _ in graphs]
+    typed_graphs = [TypedGraph.of(topology) for topology in topologies]
+    bounds = [graph.lower_bound for graph in typed_graphs]
+    for chosen in options.policies:
+        knowledge, policy = policy_for(chosen, options)
+        planner = Planner(distribution, policy)
+        staged(planner, Topology(first))  # learns
+        machines = list(knowledge.learned.values())
+        found, seconds = [], []
+        for topology in topologies:
+            before = sum(knowledge.unseen.values())
+            stages = staged(planner, topology)
+            unseen = sum(knowledge.unseen.values()) - before
+            steps = sum(len(np.unique(of_block)) for of_block in stages)
+            found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
+            seconds.append(quickest(partial(staged, planner, topology), options.rounds))
+        training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
+        inference = [planner.plan_forward(*evaluated(task, batch)) for batch in batches]
+        report(
+            name, "cells", chosen, found, bounds, typed_graphs[0], options,
+            ms=harness.median([1e3 * s for s in seconds]),
+            barriers=harness.median([plan.n_barriers for plan in training]),
+            barriers_infer=harness.median([plan.n_barriers for plan in inference]),
+            threads=options.threads, **(of_machines(machines) if machines else {}),
+        )  # fmt: skip
+
+
+def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Policy]:
+    """A policy, and what it is going to know."""
+    encoding = encodings().get(name, Encoding())
+    settings = Settings(encoding=encoding, trials=options.trials)
+    knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings)
+    return knowledge, policy_named("fsm" if name in encodings() else name, knowledge)
+
+
+def staged(planner: Planner, topology: Topology) -> list[Ints]:
+    """The stages of all vertices of a graph, by block."""
+    return planner.batching.stages(topology, partial(planner.work_of, topology))
+
+
+def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:
+    """The graph of a mini-batch with its loss."""
+    graph = vpps.Graph()
+    return graph, task.loss(graph, batch)
+
+
+def evaluated(task: Any, batch: Any) -> tuple[vpps.Graph, list[vpps.Rows]]:
+    """The graph of a mini-batch with its outputs."""
+    graph = vpps.Graph()
+    return graph, [task.outputs(graph, batch)]
+
+
+def quickest(run: Callable[[], object], rounds: int) -> float:
+    """Seconds of the quickest of several runs."""
+    seconds = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def report(
+    name: str, granularity: str, policy: str, found: Sequence[Launched], bounds: Sequence[int], first: TypedGraph,
+    options: argparse.Namespace, **extra: Any,
+) -> None:  # fmt: skip
+    """Print a line."""
+    batches = [launched.batches for launched in found]
+    harness.report(
+        BENCH, f"task={name} granularity={granularity} policy={policy} batch={options.batch}", batches, "batches",
+        bound=harness.median(bounds), over_bound=float(f"{sum(batches) / sum(bounds):.4g}"),
+        stages=harness.median([launched.stages for launched in found]),
+        unseen=round(statistics.mean(launched.unseen for launched in found), 1),
+        vertices=first.n, types=first.n_types, all=batches, bounds=list(bounds), **extra,
+    )  # fmt: skip
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of data sets; default: $VPPS_DATA or shared/data")
+    parser.add_argument("--synthetic", action="store_true", help="synthetic data")
+    parser.add_argument("--workload", metavar="NAME,...", help=f"default: all of {', '.join(NETWORKS)}")
+    parser.add_argument("--policy", metavar="NAME,...", help=f"default: all of {', '.join(POLICIES)}")
+    parser.add_argument("--granularity", choices=GRANULARITIES, help="default: both")
+    parser.add_argument("--batch", type=int, default=64, help="examples in a mini-batch")
+    parser.add_argument("--mini-batches", type=int, default=8, metavar="N", help="that are measured, at most")
+    parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
+    parser.add_argument("--trials", type=int, default=Settings().trials, help="of learning, at most")
+    parser.add_argument("--hidden", type=int, default=HIDDEN)
+    parser.add_argument("--threads", type=int, default=2, help="virtual processors, of which barriers depend")
+    parser.add_argument("--rounds", type=int, default=3, help="timings, of which the least counts")
+    options = parser.parse_args(arguments)
+    options.workloads = harness.choose(options.workload, list(NETWORKS), "workloads")
+    options.policies = harness.choose(options.policy, list(POLICIES), "policies")
+    options.data = None if options.synthetic else data_folder(options.data)
+    if options.data is None and not options.synthetic:
+        print("no data sets here (set VPPS_DATA): the data is synthetic", file=sys.stderr)
+    return options
+
+
+def main() -> None:
+    """Every workload."""
+    options = parse_options()
+    for name in options.workloads:
+        limit = options.learn_on + options.batch * options.mini_batches
+        task = make_task(name, data_of(name, options.data), options.hidden, None, limit)
+        learning, batches = mini_batches(task, options)
+        if not batches:
+            sys.exit(f"{name}: {len(task.train)} examples are too few to learn from {options.learn_on} and measure")
+        if options.granularity != "cells":
+            run_program(name, learning, batches, options)
+        if options.granularity != "program":
+            run_cells(name, task, learning, batches, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Figures of the lines of batching.py: ED-Batch's figure 7, per granularity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from batching_table import Line, granularities_of, policies_of, tasks_of
+
+# Okabe and Ito's palette; encodings of a machine share a hue.
+COLOURS = {
+    "depth": "#BBBBBB",
+    "agenda": "#777777",
+    "sinks-last": "#009E73",
+    "sufficient": "#E69F00",
+    "fsm-base": "#B5DDF5",
+    "fsm-max": "#56B4E9",
+    "fsm-sort": "#0072B2",
+    "fsm-base-phase": "#F2CFE2",
+    "fsm-max-phase": "#CC79A7",
+    "fsm-sort-phase": "#882255",
+    "auto": "#000000",
+}
+ROW = 4  # panels
+
+
+def batches(axes: Any, lines: Sequence[Line]) -> None:
+    """A panel per workload and granularity, a bar per policy: batches over the lower bound; crosses: what ED-Batch's
+    program launches, over its own bound. Policies of components alone are hatched."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    panels = [(g, task) for g in granularities_of(lines) for task in tasks_of(lines, g)]
+    rows = -(-len(panels) // ROW)
+    axes.figure.set_size_inches(11, 0.8 + 2.3 * rows)
+    axes.set_axis_off()
+    used: dict[str, None] = {}
+    for place, (granularity, task) in enumerate(panels):
+        row, column = divmod(place, ROW)
+        box = (column / ROW + 0.03, 1 - (row + 1) / rows + 0.03, 1 / ROW - 0.05, 1 / rows - 0.11)
+        inner = axes.inset_axes(box)
+        for x, (policy, line) in enumerate(policies_of(lines, granularity, task).items()):
+            kind = policy.removesuffix("-within")
+            used[kind] = None
+            hatch = "//" if kind != policy else None
+            inner.bar(x, line["over_bound"], 0.85, color=COLOURS[kind], hatch=hatch, edgecolor="white", linewidth=0.3)
+            inner.text(
+                x, line["over_bound"], f" {line['value']:.0f}", rotation=90, ha="center", va="bottom", fontsize=5
+            )
+            if program := line.get("edbatch"):
+                inner.plot(x, program["batches"] / program["bound"], "kx", markersize=4)
+        inner.axhline(1, color="black", linewidth=0.6)
+        inner.set_ylim(0, 1.15 * inner.get_ylim()[1])
+        inner.set_xticks([])
+        inner.tick_params(axis="y", labelsize=6)
+        inner.set_title(f"{task}, {granularity}", fontsize=7)
+        if column == 0:
+            inner.set_ylabel("times the bound", fontsize=7)
+    handles: list[Any] = [Patch(color=COLOURS[kind], label=kind) for kind in COLOURS if kind in used]
+    handles.append(Patch(facecolor="white", edgecolor="black", hatch="//", label="within components"))
+    handles.append(Line2D([], [], color="black", marker="x", linestyle="", label="ED-Batch's program"))
+    axes.legend(handles=handles, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+    first = lines[0]
+    about = f"batch {first['case'].rpartition('=')[2]}, commit {(first['commit']['id'] or 'unknown')[:9]}"
+    axes.set_title(f"Batches of a mini-batch over the lower bound; above the bars their number\n{about}", fontsize=9)

@@ -1,0 +1,192 @@
+"""Batching policies on a typed graph: on the whole of it, as published, or on each component of its types alone.
+
+Components are types that lead to each other (vpps/plan/policies/batching.py says why nothing is lost by taking them
+one after the other). Of what a policy makes of a graph only numbers are of interest here: how many batches it launches,
+how many stages a persistent kernel needs for them, and how many states its machine did not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from edbatch_graphs import Vertices
+
+from vpps.graph.levels import find_levels
+from vpps.plan.policies.agenda import agenda
+from vpps.plan.policies.batching import Batches
+from vpps.plan.policies.cost import Costs, costs_on
+from vpps.plan.policies.frontier import Wiring
+from vpps.plan.policies.learning import Learned, Settings, batches_of, learn
+from vpps.plan.policies.machine import ENCODINGS, Encoding
+from vpps.plan.policies.sufficient import sufficient
+from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.recurrence import strongly_connected
+
+PHASES = 8
+"""Of the encodings that have a phase: eighths of the vertices."""
+
+
+class Launched(NamedTuple):
+    """What a policy makes of a graph.
+
+    Attributes:
+        batches: as they were chosen.
+        stages: that a persistent kernel needs for them; a barrier ends each.
+        unseen: how many choices had to be made without the machine.
+    """
+
+    batches: int
+    stages: int
+    unseen: int = 0
+
+    def __add__(self, other: tuple[object, ...]) -> Launched:  # of a tuple it would append
+        """One after the other."""
+        assert isinstance(other, Launched)
+        return Launched(self.batches + other.batches, self.stages + other.stages, self.unseen + other.unseen)
+
+
+Run = Callable[[TypedGraph], Launched]
+
+
+def typed(vertices: Vertices) -> TypedGraph:
+    """A graph as policies see it."""
+    levels = find_levels(len(vertices.type_of), vertices.readers, vertices.producers)
+    return TypedGraph(vertices.type_of, levels, vertices.producers, vertices.readers, len(vertices.types))
+
+
+def by_depth(graph: TypedGraph) -> Launched:
+    """A batch for each type and level."""
+    return Launched(len(np.unique(graph.levels * graph.n_types + graph.type_of)), len(graph.by_level))
+
+
+def by_agenda(graph: TypedGraph) -> Launched:
+    """Lowest mean level first."""
+    return _launched(agenda(Wiring(graph)))
+
+
+def by_sufficient(graph: TypedGraph) -> Launched:
+    """Nearest to the sufficient condition first."""
+    return _launched(sufficient(Wiring(graph)))
+
+
+def by_machine(learned: Learned) -> Run:
+    """As a learned machine says."""
+
+    def run(graph: TypedGraph) -> Launched:
+        batches, unseen = batches_of(Wiring(graph), learned.machine)
+        return _launched(batches)._replace(unseen=unseen)
+
+    return run
+
+
+def _launched(batches: Batches) -> Launched:
+    return Launched(len(batches.sequence), batches.n_stages)
+
+
+class Part(NamedTuple):
+    """A component.
+
+    Attributes:
+        types: of the whole graph, rising.
+        graph: of the component alone; its types are numbered like them.
+        recurrent: whether it reads itself.
+        rank: longest path of components that lead to it.
+    """
+
+    types: tuple[int, ...]
+    graph: TypedGraph
+    recurrent: bool
+    rank: int
+
+
+def parts_of(graph: TypedGraph) -> Iterator[Part]:
+    """The components of a graph, in an order in which they can run."""
+    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
+    pairs = np.unique(np.stack([graph.type_of[readers], graph.type_of[graph.read]]), axis=1).T.tolist()
+    reads: list[set[int]] = [set() for _ in range(graph.n_types)]
+    for reader, producer in pairs:
+        reads[reader].add(producer)
+    component = strongly_connected(reads)
+    rank: list[int] = []
+    for c in range(max(component) + 1):
+        types = [a for a in range(graph.n_types) if component[a] == c]
+        before = {component[b] for a in types for b in reads[a]}
+        rank.append(max((rank[b] + 1 for b in before - {c}), default=0))
+        yield Part(tuple(types), _restricted(graph, types, readers), c in before, rank[c])
+
+
+def _restricted(graph: TypedGraph, types: list[int], readers: np.ndarray) -> TypedGraph:
+    number = np.full(graph.n_types, -1)
+    number[types] = np.arange(len(types))
+    inside = number[graph.type_of] >= 0
+    place = np.cumsum(inside) - 1
+    edges = inside[readers] & inside[graph.read]
+    producers, readers = place[graph.read[edges]], place[readers[edges]]
+    type_of = number[graph.type_of[inside]]
+    return TypedGraph(type_of, find_levels(len(type_of), readers, producers), producers, readers, len(types))
+
+
+def within(choose: Callable[[Part], Run]) -> Run:
+    """Components of several types that lead to each other by a policy of their own, all others level by level, which
+    takes as few batches as possible; components of one rank share stages."""
+
+    def run(graph: TypedGraph) -> Launched:
+        total = Launched(0, 0)
+        stages: dict[int, int] = {}
+        for part in parts_of(graph):
+            found = (choose(part) if len(part.types) > 1 else by_depth)(part.graph)
+            total += found._replace(stages=0)
+            stages[part.rank] = max(stages.get(part.rank, 0), found.stages)
+        return total._replace(stages=sum(stages.values()))
+
+    return run
+
+
+class Learner:
+    """Machines of whole graphs and of components, learned from one graph.
+
+    Args:
+        graph: to learn from.
+        settings: of learning, but for the encoding.
+        learn: the learner.
+
+    Attributes:
+        learned: by encoding and types; () for the whole graph.
+    """
+
+    def __init__(
+        self,
+        graph: TypedGraph,
+        settings: Settings | None = None,
+        learn: Callable[[TypedGraph, Settings, Costs], Learned] = learn,
+    ) -> None:
+        self._graph, self._learn = graph, learn
+        self._settings = Settings() if settings is None else settings
+        self._parts = {part.types: part.graph for part in parts_of(graph)}
+        self.learned: dict[tuple[Encoding, tuple[int, ...]], Learned] = {}
+
+    def find(self, encoding: Encoding, types: tuple[int, ...] = ()) -> Learned:
+        """The machine of a component, or of the whole graph."""
+        key = encoding, types
+        if key not in self.learned:
+            graph = self._parts[types] if types else self._graph
+            costs = costs_on("cpu", 1).of([1.0] * graph.n_types)  # which the reward of batches does not ask
+            self.learned[key] = self._learn(graph, replace(self._settings, encoding=encoding), costs)
+        return self.learned[key]
+
+    def whole(self, encoding: Encoding) -> Run:
+        """A machine for the whole graph."""
+        return lambda graph: by_machine(self.find(encoding))(graph)
+
+    def parts(self, encoding: Encoding) -> Run:
+        """A machine for each component."""
+        return within(lambda part: by_machine(self.find(encoding, part.types)))
+
+
+def encodings() -> dict[str, Encoding]:
+    """By the name of the policy: `fsm-sort` and so on, `fsm-sort-phase`."""
+    plain = {f"fsm-{kind}": Encoding(kind) for kind in ENCODINGS}
+    return plain | {f"{name}-phase": replace(encoding, phases=PHASES) for name, encoding in plain.items()}

@@ -1,0 +1,107 @@
+"""Markdown tables of the lines of policies.py.
+
+    python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
+
+Per mode and hidden size a row per workload and batch size: examples per second with `depth`, and times as many with
+each of the others. Then `auto` beside the best of the others: the median of the rounds' ratios, their quartiles, and
+whether the two run the same scripts, where any difference is noise. Last, milliseconds of a mini-batch: construction,
+scheduling, execution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from batching_table import Line, setting
+from table import markdown, three_digits
+
+BENCH, SPLIT = "policies", "policies_split"
+BASELINE, CHOOSER = "depth", "auto"
+PARTS = ("construction", "scheduling", "execution")
+
+Group = tuple[str, ...]
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of a file that are of this bench; of several of one case the last one."""
+    found = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if line["bench"] in (BENCH, SPLIT):
+            found[line["bench"], line["case"]] = line
+    return list(found.values())
+
+
+def rows_of(lines: Iterable[Line], bench: str) -> dict[Group, dict[Group, dict[str, Line]]]:
+    """Lines by policy, by (workload, batch size), by (mode, hidden size)."""
+    found: dict[Group, dict[Group, dict[str, Line]]] = {}
+    for line in lines:
+        if line["bench"] == bench:
+            of_table = found.setdefault((setting(line, "mode"), setting(line, "hidden")), {})
+            row = of_table.setdefault((setting(line, "task"), setting(line, "batch")), {})
+            row[setting(line, "policy")] = line
+    return found
+
+
+def throughput(rows: dict[Group, dict[str, Line]]) -> str:
+    """A row per workload and batch size."""
+    policies = list(dict.fromkeys(policy for row in rows.values() for policy in row))
+    others = [policy for policy in policies if policy != BASELINE]
+    shown = [["", "batch", f"{BASELINE}, examples/s", *others, f"{CHOOSER} / best", "quartiles", "best"]]
+    for (task, batch), row in rows.items():
+        cells = [three_digits(row[BASELINE]["value"]) if BASELINE in row else ""]
+        cells += [f"{row[policy]['ratio']:.2f}" if policy in row else "" for policy in others]
+        shown.append([task, batch, *cells, *beside_best(row.get(CHOOSER, {}))])
+    return markdown(shown)
+
+
+def beside_best(line: Line) -> list[str]:
+    """The last three columns."""
+    if "best" not in line:
+        return ["", "", ""]
+    low, high = line["of_best_quartiles"]
+    same = ", same scripts" if line["best"] in line["same"] else ""
+    return [f"{line['of_best']:.3f}", f"{low:.3f}-{high:.3f}", line["best"] + same]
+
+
+def split(rows: dict[Group, dict[str, Line]]) -> str:
+    """A row per workload, a column per policy."""
+    policies = list(dict.fromkeys(policy for row in rows.values() for policy in row))
+    shown = [["", "batch", *policies]]
+    for (task, batch), row in rows.items():
+        cells = [" + ".join(f"{row[p][part]:.2f}" for part in PARTS) if p in row else "" for p in policies]
+        shown.append([task, batch, *cells])
+    return markdown(shown)
+
+
+def tables(lines: Sequence[Line]) -> str:
+    """All of them."""
+    parts: list[str] = []
+    for bench, draw, what in (
+        (BENCH, throughput, f"times the examples/s of {BASELINE}"),
+        (SPLIT, split, f"ms of a mini-batch: {' + '.join(PARTS)}"),
+    ):
+        for (mode, hidden), rows in rows_of(lines, bench).items():
+            named: Any = {"train": "Training", "infer": "Inference"}[mode]
+            parts += [f"{named}, hidden {hidden}: {what}\n", draw(rows) + "\n"]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    options = parser.parse_args()
+    lines = read(options.lines)
+    if not lines:
+        sys.exit(f"{options.lines}: no lines of {BENCH}.py")
+    print(tables(lines), end="")
+
+
+if __name__ == "__main__":
+    main()
