@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vpps.plan.pqtree.links import Node
-from vpps.plan.pqtree.shapes import Part, shape
+from vpps.plan.pqtree.shapes import Part, Shape
 from vpps.plan.pqtree.tree import PQTree
 
 Permutation = tuple[int, ...]
@@ -68,11 +68,11 @@ def inverse(p: Sequence[int]) -> Permutation:
     return tuple(found)
 
 
-def correspondences(tree: PQTree, batches: Iterable[Sequence[Sequence[int]]]) -> Correspondences | None:
+def correspondences(tree: PQTree, batches: Iterable[Sequence[Shape]]) -> Correspondences | None:
     """What it says about the nodes that the operands of each batch have one order.
 
     Args:
-        batches: operands whose subtrees are isomorphic.
+        batches: of each the shapes of its operands, which are isomorphic.
 
     Returns:
         None if that is contradictory: there is no such order.
@@ -81,18 +81,12 @@ def correspondences(tree: PQTree, batches: Iterable[Sequence[Sequence[int]]]) ->
     for x, children in tree.inner_nodes():
         index.update(zip(children, [(x, k) for k in range(len(children))], strict=True))
     sets = Correspondences()
-    for operands in batches:
-        first, *others = (_by_places(shape(tree, operand)) for operand in operands)
+    for first, *others in batches:
         for other in others:
             for places, part in first.items():
                 if not sets.union(*_corresponding(part, other[places], index)):
                     return None
     return sets
-
-
-def _by_places(parts: Sequence[Part]) -> dict[int, Part]:
-    """The nodes of an operand's subtree by the places that they have."""
-    return {sum(part.places): part for part in parts}
 
 
 def _corresponding(a: Part, b: Part, index: dict[Node, tuple[Node, int]]) -> tuple[Node, Node, Permutation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vpps.plan.pqtree.directions import Correspondences, correspondences, order
-from vpps.plan.pqtree.shapes import missing
+from vpps.plan.pqtree.shapes import Shape, missing, shape
 from vpps.plan.pqtree.tree import PQTree
 
 Operand = tuple[int, ...]
@@ -19,6 +19,7 @@ class Kept:
         self._tree = PQTree(n)
         self._directions = Correspondences()
         self._batches: dict[int, list[Operand]] = {}
+        self._shapes: dict[int, list[Shape]] = {}  # of operands of batches that have several
         self._readers: list[list[int]] = [[] for _ in range(n)]  # of each variable: batches of the operands
 
     def order(self) -> list[int]:
@@ -38,12 +39,14 @@ class Kept:
             self._batches.setdefault(number, []).append(operand)
             for v in operand:
                 self._readers[v].append(number)
+        shapes = self._shapes.copy()
         found = self._solve(unit)
         if found is not None:
             self._directions = found
             self._tree.commit()
             return True
         self._tree.rollback(start)
+        self._shapes = shapes
         for number, operand in reversed(unit):
             self._batches[number].pop()
             for v in operand:
@@ -88,11 +91,13 @@ class Kept:
                 changed.update(dict.fromkeys(b for v in operand for b in self._readers[v]))
         while changed:
             number, _ = changed.popitem()
-            if len(self._batches[number]) < 2:
+            operands = self._batches[number]
+            if len(operands) < 2:
                 continue
-            for variables in missing(tree, self._batches[number]):
+            self._shapes[number] = [shape(tree, operand) for operand in operands]
+            for variables in missing(operands, self._shapes[number]):
                 if not tree.reduce(variables):
                     return None
                 if tree.changed:
                     changed.update(dict.fromkeys(b for v in variables for b in self._readers[v]))
-        return correspondences(tree, [operands for operands in self._batches.values() if len(operands) > 1])
+        return correspondences(tree, self._shapes.values())

@@ -42,8 +42,13 @@ class Part:
         return [a | b for a, b in zip(self.places, self.places[1:], strict=False)]
 
 
-def shape(tree: PQTree, operand: Sequence[int]) -> list[Part]:
-    """The inner nodes of the subtree of an operand whose variables lie together, in every order.
+Shape = dict[int, Part]  # the inner nodes by their places; a node after those below it
+
+
+def shape(tree: PQTree, operand: Sequence[int]) -> Shape:
+    """The subtree of an operand whose variables lie together in every order.
+
+    It stays true until a reduction changes the tree whose set has elements in common with the operand.
 
     Raises:
         ValueError: they do not.
@@ -61,18 +66,19 @@ def shape(tree: PQTree, operand: Sequence[int]) -> list[Part]:
             inner.append((x, children))
             todo += children
     of_node: dict[Node, int] = {}
-    parts = []
+    parts: Shape = {}
     for node, children in reversed(inner):
         places = [place[c.leaf] if c.kind == "leaf" else of_node[c] for c in children]
-        parts.append(Part(node, children, places))
+        every = sum(places)
+        parts[every] = Part(node, children, places)
         if node is not None:
-            of_node[node] = sum(places)
+            of_node[node] = every
     return parts
 
 
-def missing(tree: PQTree, operands: Sequence[Sequence[int]]) -> list[list[int]]:
+def missing(operands: Sequence[Sequence[int]], shapes: Sequence[Shape]) -> list[list[int]]:
     """Sets of variables that have to lie together so that what holds for one operand holds for all of them."""
-    found = [{s for part in shape(tree, operand) for s in part.together} for operand in operands]
+    found = [{s for part in parts.values() for s in part.together} for parts in shapes]
     every = set().union(*found)
     return [_chosen(operand, s) for operand, own in zip(operands, found, strict=True) for s in sorted(every - own)]
 
