@@ -1,8 +1,8 @@
-"""Policy `auto`: inside each recurrence of several cells, the one of `sinks-last`, `sufficient` and `fsm` that the cost
-model says is fastest.
+"""Policy `auto`: inside each recurrence of several cells, the policy that is fastest by the cost model: `sinks-last`,
+`sufficient`, `chains`, or `fsm` where a machine is known.
 
 That is decided with the first graph of each size, to a factor of two, and looked up afterwards. Where there is nothing
-to decide it is `sinks-last`.
+to decide it is `sinks-last`. Nothing is learned.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpps.graph.arrays import Ints
-from vpps.plan.policies.frontier import Wiring
+from vpps.plan.policies.chains import LongestChains
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Cells, Knowledge, cells_of
-from vpps.plan.policies.learning import batches_of
 from vpps.plan.policies.policy import WorkOf
-from vpps.plan.policies.sinks_last import SinksLast, levels_within
-from vpps.plan.policies.sufficient import Sufficient, sufficient
+from vpps.plan.policies.sinks_last import SinksLast
+from vpps.plan.policies.sufficient import Sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
@@ -29,7 +28,7 @@ class Decision:
 
     Attributes:
         policy: name of the chosen one.
-        seconds: by name of those considered, by the cost model, of the graph that it was decided with.
+        seconds: by the names of those considered, what the cost model says of the graph that it was decided with.
     """
 
     policy: str
@@ -40,7 +39,8 @@ class Auto(SinksLast):
     """The fastest, by the cost model.
 
     Attributes:
-        decisions: by the cells of a recurrence and the binary digits of its number of vertices.
+        decisions: by the cells of a recurrence, in the order of their blocks, and the number of binary digits of its
+            number of vertices.
     """
 
     name = "auto"
@@ -48,28 +48,28 @@ class Auto(SinksLast):
     def __init__(self, knowledge: Knowledge | None = None) -> None:
         super().__init__(knowledge)
         self.decisions: dict[tuple[Cells, int], Decision] = {}
-        self._policies = {policy.name: policy(self.knowledge) for policy in (SinksLast, Sufficient, Fsm)}
+        considered = (SinksLast, Sufficient, LongestChains, Fsm)
+        self._policies = {policy.name: policy(self.knowledge) for policy in considered}
 
     def within(self, topology: Topology, members: list[int], work_of: WorkOf) -> list[Ints]:
         """See SinksLast."""
+        return self._policies[self.decision(topology, members, work_of).policy].within(topology, members, work_of)
+
+    def decision(self, topology: Topology, members: list[int], work_of: WorkOf) -> Decision:
+        """What is decided for a recurrence of a graph, now or before."""
         n = sum(len(topology.blocks[number].calls) for number in members)
         key = cells_of(topology, members), n.bit_length()
-        decision = self.decisions.get(key)
-        if decision is None:
-            decision = self.decisions[key] = self.decide(topology, members, work_of)
-        return self._policies[decision.policy].within(topology, members, work_of)
+        found = self.decisions.get(key)
+        if found is None:
+            found = self.decisions[key] = self._decide(topology, members, work_of)
+        return found
 
-    def decide(self, topology: Topology, members: list[int], work_of: WorkOf) -> Decision:
-        """Weigh the policies for a recurrence of a graph. Nothing is learned where `sufficient` attains the lower bound
-        of batches."""
+    def _decide(self, topology: Topology, members: list[int], work_of: WorkOf) -> Decision:
         graph = TypedGraph.of(topology, members)
         costs = self.knowledge.costs.of([work_of(number) for number in members])
-        wiring = Wiring(graph)
-        usual = np.concatenate(levels_within(topology, members))
-        by_condition = sufficient(wiring)
-        seconds = {SinksLast.name: costs.seconds(graph, usual)}
-        seconds[Sufficient.name] = costs.seconds(graph, by_condition.stages)
-        if by_condition.n_steps > graph.lower_bound:
-            machine = self.knowledge.machine(cells_of(topology, members), graph, costs.work)
-            seconds[Fsm.name] = costs.seconds(graph, batches_of(wiring, machine)[0].stages)
+        seconds = {}
+        for name, policy in self._policies.items():
+            if name != Fsm.name or self.knowledge.known(self.knowledge.recurrence(cells_of(topology, members))):
+                stages = np.concatenate(policy.within(topology, members, work_of))
+                seconds[name] = costs.seconds(graph, stages)
         return Decision(min(seconds, key=lambda name: seconds[name]), seconds)

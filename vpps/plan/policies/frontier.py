@@ -179,6 +179,14 @@ class Chains:
             self._waiting[a][length] += 1
         self._no_longer_wait(frontier.freed)
 
+    def copy(self) -> Chains:
+        """Another one, of another run that has come as far."""
+        made = object.__new__(Chains)
+        made._lengths, made._type_of, made._longest = self._lengths, self._type_of, self._longest.copy()
+        made._remaining = [n.copy() for n in self._remaining]
+        made._waiting = [n.copy() for n in self._waiting]
+        return made
+
     def shortens(self, a: int) -> bool:
         """Whether a batch of a type that has a ready vertex does."""
         return not self._waiting[a][self._longest[a]]

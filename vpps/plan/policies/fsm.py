@@ -1,7 +1,7 @@
 """Policy `fsm`, ED-Batch's: inside recurrences, a learned machine chooses the type of the next batch.
 
-A recurrence is known by its cells. Its machine is that of the store, where that has one, else it is learned from the
-first graph that has the recurrence, and stored.
+A recurrence is known by its cells. Its machine is the one that was kept, where there is one, else it is learned from
+the first graph that has the recurrence, and kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class Fsm(SinksLast):
 
     def within(self, topology: Topology, members: list[int], work_of: WorkOf) -> list[Ints]:
         """See SinksLast."""
-        cells = cells_of(topology, members)
-        graph = TypedGraph.of(topology, members)
-        machine = self.knowledge.machine(cells, graph, [work_of(number) for number in members])
+        recurrence = self.knowledge.recurrence(cells_of(topology, members))
+        arranged = recurrence.arranged(members)
+        graph = TypedGraph.of(topology, arranged)
+        machine = self.knowledge.machine(recurrence, lambda: graph, [work_of(number) for number in arranged])
         batches, unseen = batches_of(Wiring(graph), machine)
-        self.knowledge.unseen[cells] = self.knowledge.unseen.get(cells, 0) + unseen
-        return split_by_block(topology, members, batches.stages)
+        self.knowledge.note_unseen(recurrence, unseen)
+        of_block = dict(zip(arranged, split_by_block(topology, arranged, batches.stages), strict=True))
+        return [of_block[number] for number in members]

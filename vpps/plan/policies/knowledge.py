@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from vpps.graph.digest import digest_of
 from vpps.graph.trace import TracedCell
 from vpps.plan.policies.cost import Costs, costs_on
 from vpps.plan.policies.learning import Learn, Learned, Settings, learn
@@ -17,78 +18,115 @@ from vpps.plan.topology import Topology
 _log = logging.getLogger(__name__)
 
 Cells = tuple[TracedCell, ...]
-"""Of a recurrence, as the user made them, in the order of the types."""
+"""Of a recurrence, as the user made them."""
+
+Digests = tuple[str, ...]
+"""Of its programs, rising: what a recurrence is known by in all processes, whatever was recorded first."""
 
 
-class Machines(Protocol):
+class Kept(Protocol):
     """Where machines outlive a process."""
 
-    def find(self, cells: Cells) -> Machine | None:
+    def find(self, digests: Digests) -> Machine | None:
         """The machine of a recurrence, if there is one."""
         ...
 
-    def keep(self, cells: Cells, learned: Learned, settings: Settings) -> None:
-        """Store one."""
+    def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: Settings) -> None:
+        """Store one. It is a gain and no condition: where that fails, nothing happens.
+
+        Args:
+            names: of its cells, for people.
+        """
         ...
 
 
-class NoMachines:
-    """Keeps none."""
+class Recurrence(NamedTuple):
+    """The cells of a recurrence in the order that is the same in all graphs.
 
-    def find(self, cells: Cells) -> Machine | None:
-        """None."""
-        return None
+    Attributes:
+        order: position of each in the order of the blocks.
+        cells: in that order; their places are the types of its machine.
+        digests: likewise.
+    """
 
-    def keep(self, cells: Cells, learned: Learned, settings: Settings) -> None:
-        """Forget it."""
+    order: tuple[int, ...]
+    cells: Cells
+    digests: Digests
+
+    def arranged(self, members: Sequence[int]) -> list[int]:
+        """Numbers of its blocks, which rise, in that order."""
+        return [members[k] for k in self.order]
 
 
 @dataclass
 class Knowledge:
-    """Machines that policies have found, by the cells of their recurrences, and how they come to them.
+    """Machines that policies have found, and how they come to them.
 
     Attributes:
         costs: of the target.
-        stored: where machines outlive a process.
+        kept: where machines outlive a process; None: nowhere.
         settings: of learning.
         learn: how they are learned.
         machines: found so far.
-        learned: those of them that were learned here.
-        unseen: by recurrence, how many steps were in a state that its machine does not know.
+        learned: what came of learning, of those that were learned here.
+        unseen: of each recurrence, how many steps began in a state that its machine does not know.
     """
 
     costs: Costs = field(default_factory=lambda: costs_on("cpu", 1))
-    stored: Machines = field(default_factory=NoMachines)
+    kept: Kept | None = None
     settings: Settings = field(default_factory=Settings)
     learn: Learn = learn
-    machines: dict[Cells, Machine] = field(default_factory=dict)
-    learned: dict[Cells, Learned] = field(default_factory=dict)
-    unseen: dict[Cells, int] = field(default_factory=dict)
+    machines: dict[Digests, Machine] = field(default_factory=dict)
+    learned: dict[Digests, Learned] = field(default_factory=dict)
+    unseen: dict[Digests, int] = field(default_factory=dict)
+    _recurrences: dict[Cells, Recurrence] = field(default_factory=dict)
 
-    def machine(self, cells: Cells, graph: TypedGraph, work: Sequence[float]) -> Machine:
-        """The machine of a recurrence.
+    def recurrence(self, cells: Cells) -> Recurrence:
+        """The recurrence of some cells, given in the order of their blocks."""
+        found = self._recurrences.get(cells)
+        if found is None:
+            digests = [digest_of(cell) for cell in cells]
+            order = sorted(range(len(cells)), key=lambda k: digests[k])
+            arranged = (tuple(of[k] for k in order) for of in (cells, digests))
+            found = self._recurrences[cells] = Recurrence(tuple(order), *arranged)  # type: ignore[arg-type]
+        return found
+
+    def known(self, recurrence: Recurrence) -> Machine | None:
+        """The machine of a recurrence where there is one already."""
+        found = self.machines.get(recurrence.digests)
+        if found is None and self.kept is not None:
+            found = self.kept.find(recurrence.digests)
+            if found is not None:
+                self.machines[recurrence.digests] = found
+        return found
+
+    def machine(self, recurrence: Recurrence, graph: Callable[[], TypedGraph], work: Sequence[float]) -> Machine:
+        """The machine of a recurrence, learned where there is none.
 
         Args:
-            graph: to learn from.
-            work: of its types, see WorkOf.
+            graph: gives one to learn from, with its types in the recurrence's order.
+            work: of those types, see WorkOf.
         """
-        found = self.machines.get(cells)
+        found = self.known(recurrence)
         if found is None:
-            found = self.stored.find(cells)
-            if found is None:
-                learned = self.learn(graph, self.settings, self.costs.of(work))
-                self.learned[cells] = learned
-                found = learned.machine
-                _log.info(
-                    "learned to batch %s in %.2f s: %d batches, at least %d",
-                    ", ".join(cell.name for cell in cells),
-                    learned.seconds,
-                    learned.batches,
-                    learned.lower_bound,
-                )
-                self.stored.keep(cells, learned, self.settings)
-            self.machines[cells] = found
+            learned = self.learn(graph(), self.settings, self.costs.of(work))
+            self.learned[recurrence.digests] = learned
+            found = self.machines[recurrence.digests] = learned.machine
+            names = [cell.name for cell in recurrence.cells]
+            _log.info(
+                "learned in %.2f s to batch the recurrence of %s: %d batches, at least %d",
+                learned.seconds,
+                ", ".join(names),
+                learned.batches,
+                learned.lower_bound,
+            )
+            if self.kept is not None:
+                self.kept.keep(recurrence.digests, names, learned, self.settings)
         return found
+
+    def note_unseen(self, recurrence: Recurrence, steps: int) -> None:
+        """Count steps that began in a state that the machine does not know."""
+        self.unseen[recurrence.digests] = self.unseen.get(recurrence.digests, 0) + steps
 
 
 def cells_of(topology: Topology, members: Sequence[int]) -> Cells:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from vpps.plan.policies.batching import Batches, run
 from vpps.plan.policies.cost import Costs
-from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring, nearest
+from vpps.plan.policies.frontier import Chains, Frontier, Subgraphs, Wiring, nearest
 from vpps.plan.policies.machine import Encoding, Machine, State
 from vpps.plan.policies.typed_graph import TypedGraph
 
@@ -43,14 +43,14 @@ class Settings:
 
     encoding: Encoding = field(default_factory=Encoding)
     reward: str = "batches"
-    alpha: float = 0.5
-    horizon: int = 32
-    rate: float = 0.2
-    epsilon: float = 0.5
-    least_epsilon: float = 0.02
+    alpha: float = 0.02
+    horizon: int = 1000
+    rate: float = 0.05
+    epsilon: float = 0.1
+    least_epsilon: float = 0.01
     decay: float = 0.99
     trials: int = 1000
-    check_every: int = 50
+    check_every: int = 20
     seed: int = 1
 
 
@@ -127,19 +127,36 @@ class Values:
         return Machine(encoding, table)
 
 
-def batches_of(wiring: Wiring, machine: Machine, first: Subgraphs | None = None) -> tuple[Batches, int]:
-    """Batches of a graph by a machine, and in how many steps its state was one that the machine does not know: then the
-    type is chosen as by policy `sufficient`.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of a graph of which nothing has run: made once for all runs over it.
 
-    Args:
-        first: of the graph before it was begun; default: found when needed.
+    Attributes:
+        chains: where states need it.
     """
+
+    wiring: Wiring
+    subgraphs: Subgraphs
+    chains: Chains | None
+
+    @classmethod
+    def of(cls, graph: TypedGraph, encoding: Encoding) -> Start:
+        """Of a graph."""
+        wiring = Wiring(graph)
+        frontier = Frontier(wiring)
+        return cls(wiring, Subgraphs(frontier), encoding.chains_of(frontier))
+
+
+def batches_of(wiring: Wiring, machine: Machine) -> tuple[Batches, int]:
+    """Batches of a graph by a machine, and how many of them began in a state that the machine does not know: then the
+    type is chosen as by policy `sufficient`."""
     unseen = 0
-    subgraphs = first.copy() if first is not None else None
+    subgraphs: Subgraphs | None = None  # few graphs need it
+    chains = machine.encoding.chains_of(Frontier(wiring))
 
     def choose(frontier: Frontier) -> int:
         nonlocal unseen, subgraphs
-        a = machine.table.get(machine.encoding.state(frontier))
+        a = machine.table.get(machine.encoding.state(frontier, chains))
         if a is not None:
             return a
         unseen += 1
@@ -147,9 +164,11 @@ def batches_of(wiring: Wiring, machine: Machine, first: Subgraphs | None = None)
             subgraphs = Subgraphs(frontier)
         return nearest(frontier, subgraphs)
 
-    def executed(_: Frontier, a: int, batch: list[int]) -> None:
+    def executed(frontier: Frontier, a: int, batch: list[int]) -> None:
         if subgraphs is not None:
             subgraphs.executed(a, batch)
+        if chains is not None:
+            chains.executed(a, batch, frontier.freed)
 
     return run(wiring, choose, executed), unseen
 
@@ -161,28 +180,25 @@ def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
         costs: of its types, for the reward of time.
     """
     began = time.perf_counter()
-    wiring = Wiring(graph)
-    bound = graph.lower_bound
-    first = Subgraphs(Frontier(wiring))
+    start, bound = Start.of(graph, settings.encoding), graph.lower_bound
     chance, values = SplitMix64(settings.seed), Values()
     epsilon = settings.epsilon
     best: tuple[tuple[float, ...], Machine, Batches] | None = None
     trial = 0
-    while trial < settings.trials:
+    while best is None or trial < settings.trials:
         trial += 1
-        _learn_from(_trial(wiring, first.copy(), values, epsilon, chance, settings, costs), values, settings)
+        _learn_from(_trial(start, values, epsilon, chance, settings, costs), values, settings)
         epsilon = max(settings.least_epsilon, epsilon * settings.decay)
-        if trial % settings.check_every and trial != settings.trials:
+        if trial % settings.check_every and trial < settings.trials:
             continue
         machine = values.machine(settings.encoding)
-        batches, _ = batches_of(wiring, machine, first)
+        batches, _ = batches_of(start.wiring, machine)
         by_time = settings.reward == "time"
         loss = (costs.seconds(graph, batches.stages),) if by_time else (batches.n_steps, batches.n_stages)
         if best is None or loss < best[0]:
             best = loss, machine, batches
         if batches.n_steps == bound and not by_time:
             break
-    assert best is not None
     _, machine, batches = best
     return Learned(machine, trial, time.perf_counter() - began, batches.n_steps, batches.n_stages, bound)
 
@@ -192,19 +208,15 @@ Taken = tuple[State, int, float]
 
 
 def _trial(
-    wiring: Wiring,
-    subgraphs: Subgraphs,
-    values: Values,
-    epsilon: float,
-    chance: SplitMix64,
-    settings: Settings,
-    costs: Costs,
+    start: Start, values: Values, epsilon: float, chance: SplitMix64, settings: Settings, costs: Costs
 ) -> list[Taken]:
-    frontier, encoding = Frontier(wiring), settings.encoding
+    wiring, encoding = start.wiring, settings.encoding
+    frontier, subgraphs = Frontier(wiring), start.subgraphs.copy()
+    chains = start.chains.copy() if start.chains is not None else None
     by_time = settings.reward == "time"
     taken: list[Taken] = []
     while frontier.executed < wiring.n:
-        types, state = frontier.types, encoding.state(frontier)
+        types, state = frontier.types, encoding.state(frontier, chains)
         a: int | None = types[0]
         if len(types) > 1:
             if chance.uniform() < epsilon:
@@ -218,6 +230,8 @@ def _trial(
         before = frontier.n_stages
         batch = frontier.execute(a)
         subgraphs.executed(a, batch)
+        if chains is not None:
+            chains.executed(a, batch, frontier.freed)
         if by_time:
             reward = -costs.in_barriers(a, len(batch)) - float(frontier.n_stages - before)
         taken.append((state, a, reward))

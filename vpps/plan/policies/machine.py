@@ -10,12 +10,12 @@ from typing import Any, Self
 import numpy as np
 
 from vpps.graph.arrays import Ints
-from vpps.plan.policies.frontier import Frontier
+from vpps.plan.policies.frontier import Chains, Frontier
 
 State = tuple[int, ...]
-"""The phase, then types."""
+"""The phase, then types, then what else belongs to them."""
 
-ENCODINGS = ("base", "max", "sort")
+ENCODINGS = ("base", "max", "sort", "chains")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,30 @@ class Encoding:
 
     Attributes:
         kind: "base": the types that have a ready vertex. "max": those, and the one that has the most. "sort": those by
-            falling number of ready vertices. Equal numbers: the smaller type comes first.
+            falling number of ready vertices. "chains": those, then for each of them, as 0 or 1, whether its next batch
+            shortens the longest chain of its type (see `Chains`). Of equal numbers the smaller type comes first.
         phases: which so-manieth part of the vertices has run belongs to the state, too (A.4); 1: it does not.
     """
 
-    kind: str = "sort"
+    kind: str = "chains"
     phases: int = 1
 
-    def state(self, frontier: Frontier) -> State:
+    def chains_of(self, frontier: Frontier) -> Chains | None:
+        """What states need to know of a graph of which nothing has run, besides its frontier."""
+        return Chains(frontier) if self.kind == "chains" else None
+
+    def state(self, frontier: Frontier, chains: Chains | None) -> State:
         """The state of a frontier that is not empty."""
         ready = frontier.ready
         phase = frontier.executed * self.phases // frontier.wiring.n
         types = [a for a, vertices in enumerate(ready) if vertices]
         if len(types) > 1:
-            if self.kind == "sort":
-                types.sort(key=lambda a: -len(ready[a]))
-            elif self.kind == "max":
+            if self.kind == "max":
                 types.append(max(types, key=lambda a: len(ready[a])))
+            elif self.kind != "base":
+                types.sort(key=lambda a: -len(ready[a]))
+        if chains is not None:
+            return phase, *types, *map(int, map(chains.shortens, types))
         return phase, *types
 
 
@@ -91,7 +98,10 @@ class Machine:
         if encoding.kind not in ENCODINGS or not (isinstance(encoding.phases, int) and encoding.phases > 0):
             raise ValueError("a machine of an unknown encoding")
         for (phase, *types), a in table.items():
-            numbers = phase, *types, a
-            if not all(isinstance(x, int) and x >= 0 for x in numbers) or max(types) >= n_types or a not in types:
+            if encoding.kind == "chains":
+                types = types[: len(types) // 2]
+            if not all(type(x) is int for x in (phase, a)) or not 0 <= phase <= encoding.phases:
+                raise ValueError("a machine of no phases")
+            if a not in types or not all(type(x) is int and 0 <= x < n_types for x in types):
                 raise ValueError("a machine of other types")
         return cls(encoding, table)

@@ -39,7 +39,7 @@ class TypedGraph:
         """The vertices of some blocks of a graph, and what they read of each other.
 
         Args:
-            members: numbers of the blocks, rising; the types are numbered like them. Default: all.
+            members: numbers of the blocks; the first one is type 0, and so on. Default: all, in order.
 
         Vertices are numbered block after block.
         """
