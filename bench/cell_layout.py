@@ -7,13 +7,13 @@ program. `memory_kernels` (gathers before a batch of primitives and scatters aft
 
 - `declared`: every parameter by itself, symbols batch by batch, which is how DyNet allocates them;
 - `pq_tree`: in the order of the PQ tree;
-- `vpps`: instructions of the lowered cell, forward, that copy and do not compute, and kilobytes that they copy;
+- `vpps`: instructions of the lowered cell, forward and backward, that copy and do not compute; `unfused` without
+  fusion, `unfused_as_used` also without the pass `cell_layout`; `instructions` counts all of the three;
 - `paper`: measured by ED-Batch's authors, `program` by running their program (kernels only).
 
-`backward` is vpps's, which ED-Batch does not have. Parameters count once here; in the paper once for each of the 8
-vertices, which is why its kilobytes before are larger by nearly 8 and those after are the same. `planning_ms` is how
-long batching is searched and memory ordered, the median (Table 5 has 1.5 to 30 ms); `stacking_ms` what of that a
-handle pays when it sees the cell for the first time.
+Parameters count once here; in the paper once for each of the 8 vertices, which is why its kilobytes before are up to 8
+times larger and those after are the same. `planning_ms` is how long batching is searched and memory ordered, the median
+(Table 5 has 1.5 to 30 ms); `stacking_ms` what a handle does of that when it sees the cell for the first time.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import vpps
 from vpps.graph.trace import TracedCell, Vector, trace
 from vpps.plan.distribution import Distribution
-from vpps.plan.instr import Instr
 from vpps.plan.passes import Passes
 from vpps.plan.passes.cell_layout import Copies, study
 from vpps.plan.passes.horizontal import find_stacks
 from vpps.plan.passes.nodes import simplified
 from vpps.plan.planner import Planner
+
+PANEL = 32  # rows of a packed panel: those of most CPUs
+PASSES = {
+    "vpps": Passes(),
+    "unfused": Passes(fusion=False),
+    "unfused_as_used": Passes(fusion=False, cell_layout=False),
+}
 
 E = vpps.Expression
 Make = Callable[[vpps.Model, int], tuple[Callable[..., Any], list[tuple[int, ...]]]]
@@ -56,7 +62,7 @@ class Cell:
 
 
 def _matrices(model: vpps.Model, size: int, names: str, columns: int = 1) -> Iterator[vpps.Parameter]:
-    """A parameter for each name: a vector for a small letter, a matrix of so many times `size` columns for a capital."""
+    """A parameter for each name: a vector for a small letter, else a matrix of so many times `size` columns."""
     for name in names.split():
         yield model.parameter(name, (size, columns * size) if name[0].isupper() else (size,))
 
@@ -89,16 +95,12 @@ def lstm(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[i
 
 
 def mv(model: vpps.Model, size: int) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
-    """A node of an MV-RNN: a vector and a matrix from those of two children."""
-    W, M = _matrices(model, size, "Wv WM", columns=2)
-    b, B = model.parameter("bv", (size,)), model.parameter("bM", (size,))
+    """A node of an MV-RNN: a vector and a matrix from those of two children; without the matrix's bias."""
+    W, M = _matrices(model, size, "W M", columns=2)
+    b = model.parameter("b", (size,))
 
     def cell(left: E, right: E, a: E, c: E) -> tuple[E, E]:
-        v = vpps.tanh(W @ vpps.concat([left @ c, right @ a]) + b)
-        product = M @ vpps.reshape(
-            vpps.concat([vpps.reshape(left, size * size), vpps.reshape(right, size * size)]), (2 * size, size)
-        )
-        return v, product + vpps.outer(B, B)
+        return vpps.tanh(W @ vpps.concat([left @ c, right @ a]) + b), M @ vpps.concat([left, right])
 
     return cell, [(size, size), (size, size), (size,), (size,)]
 
@@ -160,19 +162,14 @@ CELLS = {
 }
 
 
-def executed(cell: TracedCell, model: vpps.Model, rows: int) -> dict[str, Copies]:
-    """What vpps's instructions of a cell copy in one step, forward and backward."""
-    passes = Passes()
-    stacks = find_stacks([simplified(cell, passes)[0]], list(model), 32)
-    planner = Planner(Distribution(model, 2, 32, 0, train=True, stacks=stacks), "sinks-last", passes=passes)
-    lowered = planner.templates(cell).lowered
-    return {"vpps": _copied(lowered.forward, rows), "backward": _copied(lowered.backward, rows)}
-
-
-def _copied(instrs: Iterable[Instr], rows: int) -> Copies:
-    """Of instructions of a step, those that copy, and what they copy."""
-    copies = [i for i in instrs if i.name == "copy"]
-    return Copies(len(copies), sum(4 * rows * i.width for i in copies))
+def executed(cell: TracedCell, model: vpps.Model, rows: int, passes: Passes) -> tuple[Copies, int]:
+    """What vpps's instructions of a cell copy in a step forward and one backward, and how many there are."""
+    stacks = find_stacks([simplified(cell, passes)[0]], list(model), PANEL, layout=passes.cell_layout)
+    distribution = Distribution(model, 2, PANEL, 0, train=True, stacks=stacks)
+    lowered = Planner(distribution, "sinks-last", passes=passes).templates(cell).lowered
+    instrs = [*lowered.forward, *lowered.backward]
+    copies = [4 * rows * i.width for i in instrs if i.name == "copy"]
+    return Copies(len(copies), sum(copies)), len(instrs)
 
 
 def milliseconds(work: Callable[[], object], times: int) -> float:
@@ -194,16 +191,21 @@ def line(name: str, batch: int, size: int, times: int) -> dict[str, object]:
     simple = simplified(cell, Passes())[0]
     found = study(simple, batch, one_vector=False)
     assert found is not None
-    copies = {"declared": found.declared, "pq_tree": found.laid_out, **executed(cell, model, batch)}
-    before, after, kilobytes_before, kilobytes_after = made.paper
+    vpps_copies, instructions = {}, {}
+    for key, passes in PASSES.items():
+        vpps_copies[key], instructions[key] = executed(cell, model, batch, passes)
+    copies = {"declared": found.declared, "pq_tree": found.laid_out, **vpps_copies}
+    kernels_before, kernels_after, before, after = made.paper
+    kernels = {key: c.operations for key, c in copies.items()}
+    kilobytes = {key: round(c.bytes / 1024, 2) for key, c in copies.items()}
     return {
         "bench": "cell_layout", "case": f"cell={name} batch={batch} size={size}",
         "value": found.laid_out.operations, "unit": "memory_kernels",
-        "memory_kernels": {k: c.operations for k, c in copies.items()} | {"paper": [before, after], "program": made.program},
-        "kilobytes": {k: round(c.bytes / 1024, 2) for k, c in copies.items()} | {"paper": [kilobytes_before, kilobytes_after]},
+        "memory_kernels": kernels | {"paper": [kernels_before, kernels_after], "program": made.program},
+        "kilobytes": kilobytes | {"paper": [before, after]}, "instructions": instructions,
         "primitives": found.primitives, "batches": len(found.batching.batches), "policy": found.batching.policy,
         "planning_ms": milliseconds(lambda: study(simple, batch, one_vector=False), times),
-        "stacking_ms": milliseconds(lambda: find_stacks([simple], list(model), 32), times),
+        "stacking_ms": milliseconds(lambda: find_stacks([simple], list(model), PANEL), times),
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from vpps.plan.memory import Life
 from vpps.plan.passes import Passes, dead_outputs, lazy_batching
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread
 from vpps.plan.passes.lazy_batching import Batching, Part
-from vpps.plan.passes.nodes import Note, compiled
+from vpps.plan.passes.nodes import Note, compiled, simplified
 from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, crossing, encode_parts
 from vpps.plan.policies import Policy, policy_named
@@ -120,7 +120,10 @@ class Planner:
             templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
             if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
                 streams = bool(in_parts) and self.streams(in_parts, training=True)
-                found.append((cell.name, describe(notes, in_parts, templates, streams)))
+                laid_out = (
+                    simplified(cell, self.passes)[0] if self.passes.horizontal and self.passes.cell_layout else None
+                )
+                found.append((cell.name, describe(notes, in_parts, templates, streams, laid_out)))
         return found
 
     def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:

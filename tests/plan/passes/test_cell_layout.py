@@ -162,7 +162,7 @@ orders = st.permutations("ifou").map("".join)
 
 
 @pytest.mark.cpu
-@examples(6)
+@examples(4)
 @given(st.lists(st.tuples(orders, orders, orders), min_size=1, max_size=2))
 def test_gates_in_any_order_give_the_same_bits(drawn: list[tuple[str, str, str]]):
     assert_passes_agree(network(drawn), (NONE, AS_USED, LAID_OUT))

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import assert_agrees_with_reference, relative_error
-from tests.plan.passes.cells import NONE, assert_pass_changes_no_bit_forward, only, operations, traced
+from tests.plan.passes.cells import (
+    NONE,
+    assert_pass_changes_no_bit_forward,
+    assert_passes_agree,
+    only,
+    operations,
+    traced,
+)
 from tests.plan.test_random_graphs import examples
 from vpps.nn import LSTM
 from vpps.plan.passes.horizontal import find_stacks, horizontal
@@ -23,6 +30,7 @@ from vpps.plan.stacks import Stacks
 
 H, IN, GATES = 64, 48, "ifou"  # rows are whole panels of every instruction set
 ON, OFF = only("horizontal"), NONE
+LAID_OUT = replace(ON, cell_layout=True)
 
 
 class Gates:
@@ -432,7 +440,7 @@ def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
             values.extend(made_of(drawn)(values[-1], values[:2]))
         return graph, vpps.sum([vpps.dot(v, values[0]) for v in values]), values
 
-    assert_pass_changes_no_bit_forward(build, "horizontal")
+    assert_passes_agree(build, (NONE, ON, LAID_OUT))
 
 
 @pytest.mark.simt
@@ -443,7 +451,7 @@ def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
     with vpps.Handle(model, target="cpu", passes=OFF) as plain:
         expected = plain.gradients(graph, loss)
         values = [plain.value(s) for s in states]
-    with vpps.Handle(model, target="simt", passes=ON, onchip=vpps.ChipOptions(**options)) as handle:
+    with vpps.Handle(model, target="simt", passes=LAID_OUT, onchip=vpps.ChipOptions(**options)) as handle:
         got = handle.gradients(graph, loss)
         for state, value in zip(states, values, strict=True):
             assert relative_error(handle.value(state), value) <= 1e-5

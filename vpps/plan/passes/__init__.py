@@ -23,8 +23,8 @@ class Passes:
         alignment: virtual processors own the same hidden units of what follows each other, so that nothing waits
             between; without it every product and every operator is followed by a barrier.
         streaming: what runs before the first level fills the time that virtual processors would wait at barriers.
-        cell_layout: what is stacked gets an order in which operations on parts read and write what lies side by side, and
-            are one operation (ED-Batch, section 3); without it the order in which cells use them.
+        cell_layout: what is stacked gets an order in which operations on parts read and write what lies side by side,
+            and are one operation (ED-Batch, section 3); without it the order in which cells use them.
         recompute: cheap values that backward reads are computed again there, not stored.
     """
 

@@ -12,7 +12,7 @@ its instructions read through index lists and tails keep gates in registers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -127,7 +127,8 @@ class CellMemory:
 
     def copies_as_declared(self) -> Copies:
         """What is copied with variables as they are numbered, and parameters apart."""
-        return self.copies(evaluate(range(len(self.variables)), self._constraints, self._weights), apart=True)
+        weights = [[0.0 if c.has_parameters else float(c.bytes) for c in b if c.variables] for b in self._batches]
+        return self.copies(evaluate(range(len(self.variables)), self._constraints, weights), apart=True)
 
     def _columns(self, c: int, primitives: Primitives, batch: Batch) -> list[_Column]:
         """The operands of a batch, and its result."""
@@ -196,7 +197,7 @@ def _operands(primitives: Primitives, i: int) -> list[int]:
 
 
 def orders_of(
-    cells: Sequence[TracedCell], stacks: Sequence[tuple[Parameter, ...]]
+    cells: Collection[TracedCell], stacks: Sequence[tuple[Parameter, ...]]
 ) -> Iterator[list[tuple[Parameter, ...]]]:
     """Orders for the members of stacks in which operations on neighbours can be one: one for each way of batching the
     cells that gives another order than those before."""

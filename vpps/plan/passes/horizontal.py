@@ -7,8 +7,10 @@ A cell written gate by gate,
 has four products of `x` and four of `h`. One product with the four matrices on top of each other reads the vector once
 and keeps the virtual processors busy four times as long; and as its result is split into the gates again, one virtual
 processor owns the same hidden units of all gates (plan/prepare.py, `parts_of_units`), so that the elementwise rest
-needs no barrier. Sums of all parts of a product with all parts of another one, or with a bias each, become one sum
-likewise.
+needs no barrier. What is done to parts that lie side by side becomes one operation likewise: a sum with parts of
+another product, or with a bias each, a sigmoid of some gates. Which parts do is a question of the order in which the
+matrices are stacked: passes/cell_layout.py proposes orders, and the one that leaves the fewest operations in all cells
+is taken; that of their use where none is better.
 
 Every row of a product is summed over the columns in order, wherever the row lies: forward gives the same bits. The
 gradient of the vector is one sum over all rows, where it was a sum of sums.

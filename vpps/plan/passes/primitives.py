@@ -70,6 +70,9 @@ class Primitives:
         self.kind_of = {i: kinds.setdefault(_type(cell.nodes, i, True), len(kinds)) for i in self.nodes}
         vertex = {i: v for v, i in enumerate(self.nodes)}
         edges = [(vertex[root(cell.nodes, j)], v) for i, v in vertex.items() for j in self.operands(i)]
+        self._reads = [0] * len(self.nodes)  # of each vertex, a set of bits
+        for producer, reader in edges:
+            self._reads[reader] |= 1 << producer
         producers, readers = np.array(edges, np.int64).reshape(-1, 2).T
         levels = find_levels(len(self.nodes), readers, producers)
         types = np.fromiter(self.type_of.values(), np.int64, len(self.nodes))
@@ -89,7 +92,7 @@ class Primitives:
             Batching("depth", self._batches(self.graph.levels.tolist())),
             Batching("agenda", self._batches(agenda(wiring).stages.tolist())),
             Batching("sufficient", self._batches(sufficient(wiring).stages.tolist())),
-            Batching("search", self._searched(wiring)),
+            Batching("search", self._searched()),
         ]
         distinct: dict[frozenset[Batch], Batching] = {}
         for batching in found:
@@ -103,13 +106,12 @@ class Primitives:
             found.setdefault((stage, self.type_of[i]), []).append(i)
         return tuple(tuple(found[key]) for key in sorted(found))
 
-    def _searched(self, wiring: Wiring) -> tuple[Batch, ...]:
+    def _searched(self) -> tuple[Batch, ...]:
         """A sequence with the fewest batches of those that a search of limited width meets."""
-        of_type: list[list[int]] = [[] for _ in range(wiring.n_types)]
-        for v, a in enumerate(wiring.type_of):
-            of_type[a].append(v)
-        reads = [sum(1 << p for p in set(producers)) for producers in wiring.producers]
-        complete = (1 << wiring.n) - 1
+        of_type: list[list[int]] = [[] for _ in range(self.graph.n_types)]
+        for v, i in enumerate(self.nodes):
+            of_type[self.type_of[i]].append(v)
+        complete, reads = (1 << len(self.nodes)) - 1, self._reads
         states: dict[int, tuple[Batch, ...]] = {0: ()}  # by what has run, the batches that came first
         while complete not in states:
             after: dict[int, tuple[Batch, ...]] = {}
