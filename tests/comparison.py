@@ -34,6 +34,7 @@ def assert_agrees_with_reference(
     values: Iterable[vpps.Expression] = (),
     vp_counts: Iterable[int] = VP_COUNTS,
     policy: str = "sinks-last",
+    layout: str = "recorded",
     floor: float = 1e-6,
     train: bool = False,
 ) -> None:
@@ -50,7 +51,7 @@ def assert_agrees_with_reference(
     first: tuple[float, dict[str, NDArray[np.float32]]] | None = None
     values = list(values)
     for vps, schedule in [*((n, "vector") for n in vp_counts), *((n, "paper") for n in PAPER_VP_COUNTS)]:
-        with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule) as handle:
+        with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule, layout=layout) as handle:
             got, gradients = handle.gradients(graph, loss, train=train)
             kept = [handle.value(e) for e in values]
             # Inference uses the memory of values that nothing reads any more again.

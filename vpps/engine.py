@@ -153,7 +153,13 @@ class Engine:
         distribution = self.residency.bind(
             lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
         )
-        self.planner = planner_for(distribution, configuration.policy, configuration.schedule, configuration.passes)
+        self.planner = planner_for(
+            distribution,
+            configuration.policy,
+            configuration.schedule,
+            configuration.passes,
+            configuration.layout,
+        )
 
     def _arrange(self, graph: Graph, optimizer: Optimizer) -> bool:
         """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not

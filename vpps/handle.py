@@ -41,6 +41,7 @@ from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES
+from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
 from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool
@@ -85,6 +86,9 @@ class Handle:
         policy: batching policy, "sinks-last" (the default) or "depth".
         schedule: "vector" (the default), or "paper" for the published VPPS scheme, an instruction per vertex and op in
             exclusive scripts. Results are the same; it is there to compare with.
+        layout: in which order the vertices of a step get their rows: "recorded" (the default), the user's, or
+            "readers", in which sequences of one batch lie by length, so that fewer arguments are found through index
+            lists. Gradients of weights are summed in the order of the rows: their last bits depend on it.
         train: False for a forward-only handle, of which a model may have any number.
         clip_norm: bound of the global norm of all gradients, or None.
         ema: decay, such as 0.999, of exponential moving averages of the weights, made by every update; None makes none
@@ -128,6 +132,7 @@ class Handle:
         vps: int | None = None,
         policy: str | None = None,
         schedule: str | None = None,
+        layout: str | None = None,
         train: bool = True,
         clip_norm: float | None = None,
         ema: float | None = None,
@@ -161,6 +166,8 @@ class Handle:
             raise HandleError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
         if schedule is not None and schedule not in SCHEDULES:
             raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
+        if layout is not None and layout not in LAYOUTS:
+            raise HandleError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}")
         if on_nonfinite not in ("warn", "raise"):
             raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn' or 'raise'")
         if pool_limit is not None and (as_index(pool_limit) or 0) < 1:
@@ -208,7 +215,14 @@ class Handle:
         compiled_planner.prepare()
         if passes is None and PASSES.is_set:
             passes = Passes.from_environment()
-        chosen = {"vps": vps, "policy": policy, "schedule": schedule, "onchip": onchip, "passes": passes}
+        chosen = {
+            "vps": vps,
+            "policy": policy,
+            "schedule": schedule,
+            "layout": layout,
+            "onchip": onchip,
+            "passes": passes,
+        }
         self._chosen: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
         configuration = Configuration(**self._chosen)
         try:
@@ -291,6 +305,11 @@ class Handle:
     def schedule(self) -> str:
         """Name of the schedule."""
         return self._engine.configuration.schedule
+
+    @property
+    def layout(self) -> str:
+        """Name of the order of rows."""
+        return self._engine.configuration.layout
 
     @property
     def vps(self) -> int:

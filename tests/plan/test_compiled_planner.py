@@ -24,6 +24,7 @@ from vpps.plan.native import library
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
 from vpps.plan.passes import Passes, streaming
 from vpps.plan.planner import Planner
+from vpps.plan.row_order import LAYOUTS, READERS, RECORDED
 from vpps.plan.update import Averaging, Update
 
 pytestmark = pytest.mark.cpu
@@ -54,10 +55,12 @@ def planners(
     policy: str = "sinks-last",
     averages: bool = False,
     passes: Passes | None = None,
+    layout: str = RECORDED,
 ) -> tuple[Planner, CompiledPlanner]:
     """One in NumPy, and a compiled one."""
     distribution = Distribution(model, vps, 32, len(rule.moments), train=True, accumulates=True, averages=averages)
-    return Planner(distribution, policy, "vector", passes), CompiledPlanner(distribution, policy, "vector", passes)
+    how = distribution, policy, "vector", passes, layout
+    return Planner(*how), CompiledPlanner(*how)
 
 
 def assert_same(plan: Plan, in_numpy: Plan) -> None:
@@ -122,6 +125,7 @@ def check_inference(pair: tuple[Planner, CompiledPlanner], graph: vpps.Graph, wa
     drawn=st.lists(cells, min_size=1, max_size=3),
     calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
     policy=st.sampled_from(["sinks-last", "depth"]),
+    layout=st.sampled_from(LAYOUTS),
     data=st.integers(0, 10**6),
     vps=st.sampled_from([1, 2, 3]),
     rule=st.sampled_from(RULES),
@@ -130,13 +134,14 @@ def test_random_graphs(
     drawn: list[Drawn],
     calls: list[tuple[int, list[int]]],
     policy: str,
+    layout: str,
     data: int,
     vps: int,
     rule: vpps.Optimizer,
 ) -> None:
     model, graph, used, loss = random_graph(drawn, calls, data)
     averages = data % 2 == 1
-    pair = planners(model, vps, rule, policy, averages=averages)
+    pair = planners(model, vps, rule, policy, averages=averages, layout=layout)
     check_training(pair, graph, loss, rule, Averaging(0.9, factors) if averages else None)
     check_inference(pair, graph, used)
     again = graph.call(vpps.cell(lambda x: vpps.tanh(x)), used[0])  # not all of the graph leads to a loss
@@ -165,8 +170,8 @@ NETWORKS: dict[str, Callable[[], models.Network]] = {
 def test_networks(network: str, policy: str, vps: int) -> None:
     net = NETWORKS[network]()
     for passes in (Passes(), Passes(lazy_batching=False), Passes(alignment=False)):
-        pair = planners(net.model, vps, RULES[1], policy, passes=passes)
-        for seed in (1, 2):
+        for seed, layout in ((1, RECORDED), (2, READERS)):
+            pair = planners(net.model, vps, RULES[1], policy, passes=passes, layout=layout)
             graph, loss = net.batch(seed)
             check_training(pair, graph, loss, RULES[1])
             check_inference(pair, graph, [loss])
@@ -192,13 +197,14 @@ def test_graphs_as_data(name: str) -> None:
     check_training(pair, graph, vpps.sum(losses), RULES[0])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "seq2seq", "lattice"])
-def test_large_batches(name: str) -> None:
+def test_large_batches(name: str, layout: str) -> None:
     network = bulk_models.NETWORKS[name]
     model, made, p = network.make()
     graph = vpps.Graph()
     recorded = network.bulk(graph, made, p, network.data(np.random.default_rng(5), 150))
-    pair = planners(model, 2, RULES[0])
+    pair = planners(model, 2, RULES[0], layout=layout)
     check_training(pair, graph, recorded.loss, RULES[0])
     check_inference(pair, graph, [recorded.loss, *recorded.values])
 

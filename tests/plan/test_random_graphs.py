@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.plan.policies import POLICIES
+from vpps.plan.row_order import LAYOUTS
 
 pytestmark = pytest.mark.cpu
 
@@ -140,6 +141,7 @@ random_graphs = given(
     drawn=st.lists(cells, min_size=1, max_size=3),
     calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
     policy=st.sampled_from(list(POLICIES)),
+    layout=st.sampled_from(LAYOUTS),
     data=st.integers(0, 10**6),
 )
 
@@ -180,10 +182,10 @@ def random_graph(
     return model, graph, used, loss
 
 
-def check(drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, data: int) -> None:
+def check(drawn: list[Drawn], calls: list[tuple[int, list[int]]], policy: str, layout: str, data: int) -> None:
     """A random graph of some cells agrees with the reference."""
     model, graph, used, loss = random_graph(drawn, calls, data)
-    assert_agrees_with_reference(model, graph, loss, used, policy=policy)
+    assert_agrees_with_reference(model, graph, loss, used, policy=policy, layout=layout)
 
 
 test_random_graph_agrees_with_the_reference = examples(200)(random_graphs(check))

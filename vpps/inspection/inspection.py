@@ -29,6 +29,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import Device
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES
+from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.update import Update
 from vpps.tuning.configuration import Configuration
@@ -251,6 +252,8 @@ def inspect(
         raise HandleError(f"policy={chosen.policy!r}: expected one of {', '.join(POLICIES)}")
     if chosen.schedule not in SCHEDULES:
         raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
+    if chosen.layout not in LAYOUTS:
+        raise HandleError(f"layout={chosen.layout!r}: expected one of {', '.join(LAYOUTS)}")
     if target == "cuda" and arch is None and device is None:
         device = present_gpu()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
@@ -272,7 +275,7 @@ def inspect(
             specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
         )
         arch = arch if target == "cuda" else ""
-    planner = Planner(parameters, chosen.policy, chosen.schedule, chosen.passes)
+    planner = Planner(parameters, chosen.policy, chosen.schedule, chosen.passes, chosen.layout)
     plan = _plan(planner, model, graph, loss, update)
     if spec is None:
         spec = KernelSpec(plan.instructions, tails=plan.tails)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from vpps.inspection.gathering import Gathering
 from vpps.inspection.report import Report, counted, table
 from vpps.plan.onchip.report import in_bytes
 
@@ -98,7 +99,7 @@ class PlanReport(Report):
 
     Attributes:
         training: whether it trains; else it only evaluates.
-        policy, schedule: by whose names it was made.
+        policy, schedule, layout: by whose names it was made.
         vps: virtual processors of all groups.
         groups: of them.
         vertices, cells: of the graph.
@@ -115,6 +116,7 @@ class PlanReport(Report):
         script_words: all words.
         header_words: magic, sizes, where virtual processors begin.
         list_words: those of lists.
+        gathering: what is read through index lists, and what needs none.
         instruction_words: those of instructions, of all virtual processors.
         instructions: how many, each once where virtual processors share them.
     """
@@ -122,6 +124,7 @@ class PlanReport(Report):
     training: bool
     policy: str
     schedule: str
+    layout: str
     vps: int
     groups: int
     vertices: int
@@ -140,6 +143,7 @@ class PlanReport(Report):
     script_words: int
     header_words: int
     list_words: int
+    gathering: Gathering
     instruction_words: int
     instructions: int
 
@@ -169,7 +173,7 @@ class PlanReport(Report):
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         what = "training" if self.training else "inference"
         vps = counted(self.vps, "virtual processor")
-        yield "plan", f"{what}, policy {self.policy}, schedule {self.schedule}, {vps}{groups}"
+        yield "plan", f"{what}, policy {self.policy}, schedule {self.schedule}, layout {self.layout}, {vps}{groups}"
         yield "graph", f"{counted(self.vertices, 'vertex', 'vertices')} of {counted(self.cells, 'cell')}"
         forward = sum(s.phase == "forward" for s in self.steps)
         backward = f", {len(self.steps) - forward:,} backward" if self.training else ""
@@ -180,6 +184,10 @@ class PlanReport(Report):
         yield "barriers", f"{self.barriers:,}" + (f" ({of})" if of else "") + f"; {launches}"
         words = f"{self.script_words:,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
         yield "script", f"{counted(self.instructions, 'instruction')}; {words}"
+        g = self.gathering
+        backward = f", {in_bytes(g.backward_bytes + g.gradient_bytes)} backward" if self.training else ""
+        even = f"{g.contiguous:,} of {counted(g.arguments, 'argument')} in a row"
+        yield "gathered", f"{in_bytes(g.forward_bytes)} forward{backward}; {even}"
         taken = sum(s.bytes for s in self.slabs)
         shared = f" for {in_bytes(taken)} of them" if taken > self.slab_bytes else ""
         yield (

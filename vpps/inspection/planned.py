@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vpps.graph.arrays import BlockArrays
+from vpps.inspection.gathering import gathering
 from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
 from vpps.inspection.words import said_of_list, symbol_of
 from vpps.plan.build import Plan
@@ -58,6 +59,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         training=training,
         policy=planner.policy,
         schedule=next(name for name, schedule in SCHEDULES.items() if schedule is planner.schedule),
+        layout=planner.layout,
         vps=n_vps,
         groups=distribution.groups,
         vertices=plan.graph.n_calls,
@@ -76,6 +78,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         script_words=len(plan.script),
         header_words=HEADER_WORDS + n_vps,
         list_words=sum(x.words for x in lists),
+        gathering=gathering(plan),
         instruction_words=sum(stream.words for _, stream in plan.streams),
         instructions=sum(1 for start, _ in plan.streams for _ in instructions(plan.script, start)),
     )

@@ -24,7 +24,7 @@ from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, crossing, encode_parts
 from vpps.plan.policies import Policy, policy_named
 from vpps.plan.policies.cost import flops
-from vpps.plan.row_order import known_layout
+from vpps.plan.row_order import RECORDED, known_layout
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
@@ -53,7 +53,7 @@ class Planner:
         policy: str | Policy,
         schedule: str = "vector",
         passes: Passes | None = None,
-        layout: str = "recorded",
+        layout: str = RECORDED,
     ) -> None:
         self.distribution = distribution
         self.batching = policy_named(policy) if isinstance(policy, str) else policy

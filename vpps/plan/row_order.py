@@ -20,12 +20,12 @@ from vpps.errors import GraphError
 from vpps.graph.arrays import Ints
 from vpps.plan.topology import Topology
 
-LAYOUTS = ("recorded", "readers")
+RECORDED, READERS = LAYOUTS = ("recorded", "readers")
 
 
 def row_orders(layout: str, topology: Topology, keys: Sequence[StepKeys]) -> Sequence[Ints | None]:
     """The vertex in each row of every block, given the steps that each runs in; None for the user's order."""
-    return (order_by_readers(topology, keys) if layout == "readers" else None) or [None] * len(keys)
+    return (order_by_readers(topology, keys) if layout == READERS else None) or [None] * len(keys)
 
 
 def known_layout(layout: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+from vpps.plan.row_order import RECORDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Configuration:
         tile: name of the tile of products (target cpu, `vpps.kernel.render.TILES`); None for the processor's.
         policy: batching policy.
         schedule: how steps become instructions.
+        layout: in which order vertices of a step get their rows.
         onchip: how weights are distributed over the chip (cuda, simt).
         passes: of the cell compiler.
     """
@@ -27,6 +29,7 @@ class Configuration:
     tile: str | None = None
     policy: str = "sinks-last"
     schedule: str = "vector"
+    layout: str = RECORDED
     onchip: ChipOptions = field(default_factory=ChipOptions)
     passes: Passes = field(default_factory=Passes.from_environment)
 

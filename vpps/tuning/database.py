@@ -28,6 +28,7 @@ from vpps.kernel.cache.places import ADVICE, why_refused
 from vpps.model import Model
 from vpps.plan.onchip import Device
 from vpps.plan.policies import POLICIES
+from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
 from vpps.runtime.machine import Machine
 from vpps.tuning.configuration import Configuration
@@ -286,8 +287,13 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
     tuned = Tuned(**values)
     if not (tuned.vertices > 0 and math.isfinite(tuned.seconds) and math.isfinite(tuned.ratio)):
         raise ValueError("a record without sizes or times")
-    if tuned.configuration.policy not in POLICIES or tuned.configuration.schedule not in SCHEDULES:
-        raise ValueError(f"a record of an unknown policy or schedule: {tuned.configuration.describe()}")
+    names = (
+        (tuned.configuration.policy, POLICIES),
+        (tuned.configuration.schedule, SCHEDULES),
+        (tuned.configuration.layout, LAYOUTS),
+    )
+    if any(name not in known for name, known in names):
+        raise ValueError(f"a record of an unknown policy, schedule or layout: {tuned.configuration.describe()}")
     return frozenset(map(str, kept["cells"])), tuned
 
 

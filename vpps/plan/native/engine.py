@@ -29,6 +29,7 @@ from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
+from vpps.plan.row_order import READERS
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.update import Averaging, Update, UsedRows
@@ -52,8 +53,8 @@ class _Call(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_int64)
         for name in (
-            "training", "by_depth", "at_once", "splits", "dead_outputs", "chunk_rows", "n_blocks", "blocks",
-            "n_values", "wanted", "n_wanted", "loss_slot", "key_on", "key_low", "key_high",
+            "training", "by_depth", "at_once", "by_readers", "splits", "dead_outputs", "chunk_rows", "n_blocks",
+            "blocks", "n_values", "wanted", "n_wanted", "loss_slot", "key_on", "key_low", "key_high",
             "updates", "keeps", "clips", "max_norm", "averages", "n_hyper", "hyper", "hyper_of",
             "held", "n_held_rows", "held_rows",
             "script", "capacity", "addresses", "room_for_values", "touched", "tables", "cells",
@@ -194,6 +195,7 @@ class Engine:
         self._call = _Call(
             by_depth=int(planner.policy == "depth"),
             at_once=int(planner.batching.at_once),
+            by_readers=int(planner.layout == READERS),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
             cells=address(self._ids),

@@ -198,6 +198,10 @@ public:
 
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
 
+    i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
+    i64 component(i64 block) const { return component_[block]; }
+    bool reads(i64 block, i64 source) const { return reads_[block * n_blocks + source]; }
+
     // Which cells form recurrences, and what crosses from one vertex of one to another.
     void recurrences()
     {

@@ -12,7 +12,7 @@ namespace {
 
 // What `plan` is called with, and what it finds; as in planner.py, class _Call. Addresses of arrays are numbers, too.
 struct Call {
-    i64 training, by_depth, at_once, splits, dead_outputs, chunk_rows, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
+    i64 training, by_depth, at_once, by_readers, splits, dead_outputs, chunk_rows, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
     i64 updates, keeps, clips, max_norm, averages, n_hyper, hyper, hyper_of;
     i64 held, n_held_rows, held_rows;                 // held_rows: (parameter, number of rows, address) of each table
     i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each
@@ -92,7 +92,7 @@ public:
         call->n_all_values = rows_of_.n_values;
         if (rows_of_.n_values > call->room_for_values)
             return MORE_MEMORY;
-        rows_of_.arrange(graph_, !training);
+        rows_of_.arrange(graph_, !training, call->by_readers);
         const i64 stop = training ? memory_.for_training(rows_of_, model_.end)
                                   : memory_.for_inference(rows_of_, model_.end, wanted, n_wanted);
         cursor_ = aligned(std::max(stop, model_.end));

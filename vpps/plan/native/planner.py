@@ -25,25 +25,39 @@ from vpps.plan.native.engine import COMPILED_POLICIES, Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Policy
+from vpps.plan.row_order import RECORDED
 from vpps.plan.update import Update
 from vpps.script.verify import Layout
 
 
-def planner_for(distribution: Distribution, policy: str | Policy, schedule: str, passes: Passes | None) -> Planner:
+def planner_for(
+    distribution: Distribution,
+    policy: str | Policy,
+    schedule: str,
+    passes: Passes | None,
+    layout: str = RECORDED,
+) -> Planner:
     """The quickest planner that there is."""
     name = policy if isinstance(policy, str) else policy.name
     gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
     known = schedule == "vector" and name in COMPILED_POLICIES and distribution.groups == 1 and not gemm
     if not known or library.choice() == "numpy":
-        return Planner(distribution, policy, schedule, passes)
-    return CompiledPlanner(distribution, policy, schedule, passes)
+        return Planner(distribution, policy, schedule, passes, layout)
+    return CompiledPlanner(distribution, policy, schedule, passes, layout)
 
 
 class CompiledPlanner(Planner):
     """Plans in compiled code, once the library is there."""
 
-    def __init__(self, distribution: Distribution, policy: str | Policy, schedule: str, passes: Passes | None) -> None:
-        super().__init__(distribution, policy, schedule, passes)
+    def __init__(
+        self,
+        distribution: Distribution,
+        policy: str | Policy,
+        schedule: str,
+        passes: Passes | None,
+        layout: str = RECORDED,
+    ) -> None:
+        super().__init__(distribution, policy, schedule, passes, layout)
         self._engines: dict[tuple[str, float | None] | None, Engine] = {}
         self._latest: Engine | None = None
 

@@ -1,0 +1,228 @@
+// In which order the vertices of a step get their rows: layout "readers" (vpps/plan/row_order.py).
+#pragma once
+
+#include "block.h"
+
+#include <numeric>
+
+class RowOrder {
+public:
+    // Orders the rows of each step, given the blocks that say in which steps vertices run, in the recorded order. Nothing
+    // is done where no step has several vertices.
+    void by_readers(const Graph& graph, const std::vector<Block*>& leaders)
+    {
+        leaders_ = leaders.data();
+        number_steps(graph);
+        if (largest_ < 2)
+            return;
+        find_waited_for(graph);
+        find_constraints(graph);
+        follow_readers(graph);
+        follow_producers(graph);
+    }
+
+private:
+    struct Step {
+        i64 block, first, n, stage;
+    };
+    // That vertices of a step lie side by side, in the order of a step that reads them all as one operand.
+    struct Constraint {
+        i32 step, reader, operand, size;
+    };
+
+    Block* const* leaders_ = nullptr;
+    std::vector<Step> steps_;
+    std::vector<Constraint> constraints_;
+    std::vector<i32> step_of_, followed_;  // by vertex; followed: number of a constraint, or -1
+    std::vector<i32> size_, slot_, touched_, sorted_, vertices_, head_, next_;
+    std::vector<i64> row_of_, cursor_;
+    std::vector<u8> waited_for_, placed_;
+    i64 largest_ = 0;
+
+    void number_steps(const Graph& graph)
+    {
+        steps_.clear();
+        step_of_.assign(graph.n_vertices, -1);
+        largest_ = 0;
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = *leaders_[k];
+            i32* of = step_of_.data() + graph.blocks[k].first_vertex;
+            for (size_t s = 0; s < b.stage.size(); s++) {
+                const i64 first = b.first_row[s * b.domains()], n = b.count[s * b.domains()];
+                for (i64 r = first; r < first + n; r++)
+                    of[b.vertex(r)] = static_cast<i32>(steps_.size());
+                steps_.push_back({k, first, n, b.stage[s]});
+                largest_ = std::max(largest_, n);
+            }
+        }
+    }
+
+    // Which blocks a recurrence waits for, or are of one.
+    void find_waited_for(const Graph& graph)
+    {
+        waited_for_.assign(graph.n_blocks, 0);
+        by_component(graph);
+        for (i64 i = graph.n_blocks - 1; i >= 0; i--) {
+            const i64 k = sorted_[i];
+            waited_for_[k] |= graph.blocks[k].recurrent;
+            for (i64 source = 0; source < graph.n_blocks && waited_for_[k]; source++)
+                waited_for_[source] |= graph.reads(k, source);
+        }
+    }
+
+    // What a block reads comes before it, unless they are of one recurrence.
+    void by_component(const Graph& graph)
+    {
+        sorted_.resize(graph.n_blocks);
+        std::iota(sorted_.begin(), sorted_.end(), 0);
+        std::stable_sort(sorted_.begin(), sorted_.end(),
+                         [&](i32 a, i32 b) { return graph.component(a) < graph.component(b); });
+    }
+
+    // Calls act(producer) for what the rows of a step read as an operand: arguments come first, then lists.
+    template <class Do> void producers(const Graph& graph, const Step& reader, i32 operand, Do&& act) const
+    {
+        const Whole& b = graph.blocks[reader.block];
+        const Block& rows = *leaders_[reader.block];
+        const auto n_args = static_cast<i32>(b.args.size());
+        for (i64 r = reader.first; r < reader.first + reader.n; r++) {
+            const i64 v = rows.vertex(r);
+            if (operand < n_args) {
+                act(graph.producer(b.args[operand][v]));
+                continue;
+            }
+            const List& xs = b.lists[operand - n_args];
+            for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+                act(graph.producer(xs.elements[e]));
+        }
+    }
+
+    // Of each vertex the largest constraint that it is in.
+    void find_constraints(const Graph& graph)
+    {
+        constraints_.clear();
+        followed_.assign(graph.n_vertices, -1);
+        size_.assign(steps_.size(), 0);
+        slot_.assign(steps_.size(), -1);
+        for (size_t s = 0; s < steps_.size(); s++) {
+            const Step& reader = steps_[s];
+            const Whole& b = graph.blocks[reader.block];
+            const auto n_operands = static_cast<i32>(waited_for_[reader.block] ? b.args.size() + b.lists.size() : 0);
+            for (i32 k = 0; k < n_operands; k++) {
+                touched_.clear();
+                producers(graph, reader, k, [&](i64 producer) {
+                    const i32 step = step_of_[producer];
+                    if (!size_[step]++)
+                        touched_.push_back(step);
+                });
+                bool any = false;
+                for (const i32 step : touched_) {
+                    slot_[step] = -1;
+                    if (size_[step] > 1) {
+                        any = true;
+                        slot_[step] = static_cast<i32>(constraints_.size());
+                        constraints_.push_back({step, static_cast<i32>(s), k, size_[step]});
+                    }
+                    size_[step] = 0;
+                }
+                if (any)
+                    producers(graph, reader, k, [&](i64 producer) { follow(producer, slot_[step_of_[producer]]); });
+            }
+        }
+    }
+
+    void follow(i64 producer, i32 constraint)
+    {
+        i32& followed = followed_[producer];
+        if (constraint >= 0 && (followed < 0 || constraints_[constraint].size > constraints_[followed].size))
+            followed = constraint;
+    }
+
+    // From the last stage to the first: producers are readers of the stages before.
+    void follow_readers(const Graph& graph)
+    {
+        sorted_.resize(constraints_.size());
+        std::iota(sorted_.begin(), sorted_.end(), 0);
+        std::sort(sorted_.begin(), sorted_.end(), [&](i32 i, i32 j) {
+            const Constraint &a = constraints_[i], &b = constraints_[j];
+            const i64 later = steps_[a.step].stage, earlier = steps_[b.step].stage;
+            if (later != earlier)
+                return later > earlier;
+            if (a.step != b.step)
+                return a.step < b.step;
+            return a.size != b.size ? a.size > b.size : i < j;
+        });
+        placed_.assign(graph.n_vertices, 0);
+        for (size_t begin = 0, end; begin < sorted_.size(); begin = end) {
+            const i32 number = constraints_[sorted_[begin]].step;
+            const i64 first_vertex = graph.blocks[steps_[number].block].first_vertex;
+            vertices_.clear();
+            for (end = begin; end < sorted_.size() && constraints_[sorted_[end]].step == number; end++) {
+                const i32 constraint = sorted_[end];
+                const Constraint& c = constraints_[constraint];
+                producers(graph, steps_[c.reader], c.operand, [&](i64 producer) {
+                    if (followed_[producer] != constraint || placed_[producer])
+                        return;
+                    placed_[producer] = 1;
+                    vertices_.push_back(static_cast<i32>(producer - first_vertex));
+                });
+            }
+            Block& b = *leaders_[steps_[number].block];
+            for (i64 r = steps_[number].first; r < steps_[number].first + steps_[number].n; r++)
+                if (!placed_[first_vertex + b.vertex(r)])
+                    vertices_.push_back(static_cast<i32>(b.vertex(r)));
+            order_of(b);
+            std::copy(vertices_.begin(), vertices_.end(), b.order.begin() + steps_[number].first);
+        }
+    }
+
+    static void order_of(Block& b)
+    {
+        if (!b.identity)
+            return;
+        b.identity = false;
+        b.order.resize(b.n);
+        std::iota(b.order.begin(), b.order.end(), 0);
+    }
+
+    // Vertices that no recurrence waits for, in the order of what they read first.
+    void follow_producers(const Graph& graph)
+    {
+        by_component(graph);
+        row_of_.resize(graph.n_vertices);
+        head_.assign(graph.n_vertices, -1);
+        for (const i32 k : sorted_) {
+            const Whole& whole = graph.blocks[k];
+            Block& b = *leaders_[k];
+            if (!waited_for_[k] && !whole.args.empty() && b.n_rows > 1)
+                follow_first(graph, whole, b);
+            for (i64 r = 0; r < b.n_rows; r++)
+                row_of_[whole.first_vertex + b.vertex(r)] = whole.first_vertex + r;
+        }
+    }
+
+    void follow_first(const Graph& graph, const Whole& whole, Block& b)
+    {
+        next_.resize(b.n);
+        i64 least = graph.n_vertices, most = -1;
+        for (i64 v = b.n - 1; v >= 0; v--) {
+            if (step_of_[whole.first_vertex + v] < 0)
+                continue;
+            const i64 row = row_of_[graph.producer(whole.args[0][v])];
+            next_[v] = head_[row];
+            head_[row] = static_cast<i32>(v);
+            least = std::min(least, row);
+            most = std::max(most, row);
+        }
+        order_of(b);
+        cursor_.clear();
+        for (size_t s = 0; s < b.stage.size(); s++)
+            cursor_.push_back(b.first_row[s * b.domains()]);
+        const i32 first_step = step_of_[whole.first_vertex + b.order[0]];
+        for (i64 row = least; row <= most; row++) {
+            for (i32 v = head_[row]; v >= 0; v = next_[v])
+                b.order[cursor_[step_of_[whole.first_vertex + v] - first_step]++] = v;
+            head_[row] = -1;
+        }
+    }
+};
