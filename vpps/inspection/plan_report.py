@@ -173,7 +173,7 @@ class PlanReport(Report):
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         what = "training" if self.training else "inference"
         vps = counted(self.vps, "virtual processor")
-        yield "plan", f"{what}, policy {self.policy}, schedule {self.schedule}, layout {self.layout}, {vps}{groups}"
+        yield "plan", f"{what}, policy {self.policy}, schedule {self.schedule}, {vps}{groups}"
         yield "graph", f"{counted(self.vertices, 'vertex', 'vertices')} of {counted(self.cells, 'cell')}"
         forward = sum(s.phase == "forward" for s in self.steps)
         backward = f", {len(self.steps) - forward:,} backward" if self.training else ""
@@ -187,7 +187,7 @@ class PlanReport(Report):
         g = self.gathering
         backward = f", {in_bytes(g.backward_bytes + g.gradient_bytes)} backward" if self.training else ""
         even = f"{g.contiguous:,} of {counted(g.arguments, 'argument')} in a row"
-        yield "gathered", f"{in_bytes(g.forward_bytes)} forward{backward}; {even}"
+        yield "gathered", f"layout {self.layout}: {in_bytes(g.forward_bytes)} forward{backward}; {even}"
         taken = sum(s.bytes for s in self.slabs)
         shared = f" for {in_bytes(taken)} of them" if taken > self.slab_bytes else ""
         yield (
