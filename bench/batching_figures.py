@@ -1,11 +1,12 @@
-"""Figures of the lines of batching.py: ED-Batch's figure 7, per granularity."""
+"""Figures of the lines of batching.py and policies.py: ED-Batch's figures 7 and 9."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from batching_table import Line, granularities_of, policies_of, tasks_of
+from batching_table import Line, granularities_of, policies_of, setting, tasks_of
+from policies_table import PARTS
 
 # Okabe and Ito's palette; encodings of a machine share a hue.
 COLOURS = {
@@ -21,7 +22,24 @@ COLOURS = {
     "fsm-sort-phase": "#882255",
     "auto": "#000000",
 }
+OF_PARTS = dict(zip(PARTS, ("#E69F00", "#D55E00", "#56B4E9"), strict=True))
 ROW = 4  # panels
+
+
+def _panels(axes: Any, n: int) -> list[Any]:
+    """Axes for n panels, row by row."""
+    rows = -(-n // ROW)
+    axes.figure.set_size_inches(11, 0.8 + 2.3 * rows)
+    axes.set_axis_off()
+    found = []
+    for place in range(n):
+        row, column = divmod(place, ROW)
+        box = (column / ROW + 0.03, 1 - (row + 1) / rows + 0.03, 1 / ROW - 0.05, 1 / rows - 0.11)
+        inner = axes.inset_axes(box)
+        inner.tick_params(axis="y", labelsize=6)
+        inner.set_xticks([])
+        found.append(inner)
+    return found
 
 
 def batches(axes: Any, lines: Sequence[Line]) -> None:
@@ -31,14 +49,8 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
     from matplotlib.patches import Patch
 
     panels = [(g, task) for g in granularities_of(lines) for task in tasks_of(lines, g)]
-    rows = -(-len(panels) // ROW)
-    axes.figure.set_size_inches(11, 0.8 + 2.3 * rows)
-    axes.set_axis_off()
     used: dict[str, None] = {}
-    for place, (granularity, task) in enumerate(panels):
-        row, column = divmod(place, ROW)
-        box = (column / ROW + 0.03, 1 - (row + 1) / rows + 0.03, 1 / ROW - 0.05, 1 / rows - 0.11)
-        inner = axes.inset_axes(box)
+    for place, ((granularity, task), inner) in enumerate(zip(panels, _panels(axes, len(panels)), strict=True)):
         for x, (policy, line) in enumerate(policies_of(lines, granularity, task).items()):
             kind = policy.removesuffix("-within")
             used[kind] = None
@@ -51,10 +63,8 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
                 inner.plot(x, program["batches"] / program["bound"], "kx", markersize=4)
         inner.axhline(1, color="black", linewidth=0.6)
         inner.set_ylim(0, 1.15 * inner.get_ylim()[1])
-        inner.set_xticks([])
-        inner.tick_params(axis="y", labelsize=6)
         inner.set_title(f"{task}, {granularity}", fontsize=7)
-        if column == 0:
+        if place % ROW == 0:
             inner.set_ylabel("times the bound", fontsize=7)
     handles: list[Any] = [Patch(color=COLOURS[kind], label=kind) for kind in COLOURS if kind in used]
     handles.append(Patch(facecolor="white", edgecolor="black", hatch="//", label="within components"))
@@ -63,3 +73,28 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
     first = lines[0]
     about = f"batch {first['case'].rpartition('=')[2]}, commit {(first['commit']['id'] or 'unknown')[:9]}"
     axes.set_title(f"Batches of a mini-batch over the lower bound; above the bars their number\n{about}", fontsize=9)
+
+
+def split(axes: Any, lines: Sequence[Line]) -> None:
+    """A panel per workload and mode, a bar per policy: milliseconds of a mini-batch by what they are for."""
+    from matplotlib.patches import Patch
+
+    panels = list(dict.fromkeys((setting(line, "mode"), setting(line, "task")) for line in lines))
+    for place, ((mode, task), inner) in enumerate(zip(panels, _panels(axes, len(panels)), strict=True)):
+        shown = [line for line in lines if (setting(line, "mode"), setting(line, "task")) == (mode, task)]
+        for x, line in enumerate(shown):
+            bottom = 0.0
+            for part, colour in OF_PARTS.items():
+                inner.bar(x, line[part], 0.85, bottom, color=colour)
+                bottom += line[part]
+        names = [setting(line, "policy") for line in shown]
+        inner.set_xticks(range(len(shown)), names, fontsize=5, rotation=60, ha="right")
+        inner.set_title(f"{task}, {mode}", fontsize=7)
+        if place % ROW == 0:
+            inner.set_ylabel("milliseconds", fontsize=7)
+    handles = [Patch(color=colour, label=part) for part, colour in OF_PARTS.items()]
+    axes.legend(handles=handles, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+    batch, hidden, threads = (setting(lines[0], name) for name in ("batch", "hidden", "threads"))
+    machine = f"{lines[0]['machine']['cpu']}, commit {(lines[0]['commit']['id'] or 'unknown')[:9]}"
+    settings = f"batch {batch}, hidden {hidden}, {threads} virtual processor(s)"
+    axes.set_title(f"Where the time of a mini-batch goes: {settings}\n{machine}", fontsize=9)

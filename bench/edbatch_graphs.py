@@ -14,8 +14,6 @@ section 5.1 and figures 1, 2 and 8 of the paper) makes more vertices of the same
 and in all of them the sum of all losses. A product and a loss are types of their own, as in Cavs-DyNet: these are the
 "separate output vertices" of trees. Left out: vertices that only stand for a parameter or for one of several results
 of a cell (they launch nothing, but in its program they are counted, or deepen the graph), and the initial states.
-
-Its program has two layers in each direction of the tagger; here, as in the paper it cites, there is one.
 """
 
 from __future__ import annotations

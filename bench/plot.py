@@ -2,9 +2,9 @@
 
     python bench/plot.py results/cpu/2026-11-20-breakdown.jsonl [--out FILE.svg]
 
-The figure follows from the `bench` of the lines: `breakdown`, `ablation` and `batching` (bars), `weight_bytes` and
-`tree_fc` (curves), `workloads` (several figures, of which `--figure` chooses). Of several lines of one case the last
-counts. Default output: the same name with .svg.
+The figure follows from the `bench` of the lines: `breakdown`, `ablation`, `batching`, `policies_split` (bars),
+`weight_bytes` and `tree_fc` (curves), `workloads` (several figures, of which `--figure` chooses). Of several lines of
+one case the last counts. Default output: the same name with .svg.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ FIGURES = {
     "weight_bytes": Figure(weight_bytes),
     "ablation": Figure(ablation, ("hidden",), "", ("model", "schedule", "passes")),
     "batching": Figure(batching_figures.batches, ("batch",), "", ("task", "granularity", "policy")),
+    "policies_split": Figure(batching_figures.split, ("batch",), "", ("task", "mode", "policy")),
     "tree_fc": Figure(host_share, ("leaves", "batch"), ""),
 }
 

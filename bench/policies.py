@@ -1,7 +1,7 @@
 """Training and inference with each batching policy, end to end, for ED-Batch's eight workloads.
 
     python bench/policies.py > bench/results/cpu/DATE-policies.jsonl
-    python bench/policies.py --split --batch-sizes 64 --hidden 128 >> bench/results/cpu/DATE-policies.jsonl
+    python bench/policies.py --split --batch-sizes 64 --hidden 128 > bench/results/cpu/DATE-policies_split.jsonl
     python bench/policies_table.py bench/results/cpu/DATE-policies.jsonl
 
 A line per workload, mode, batch size, hidden size and policy: examples per second as a user has them, host work
@@ -35,7 +35,7 @@ import harness
 import numpy as np
 from edbatch_graphs import NETWORKS
 from numpy.typing import NDArray
-from workload_tasks import data_folder, data_of, make_task, sizes_of
+from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.plan.policies import POLICIES
@@ -107,13 +107,13 @@ class Case(NamedTuple):
     workload: str
     mode: str
     batch: int
-    sizes: str
+    hidden: int
     threads: int
 
     def named(self, policy: str) -> str:
         """As lines have it."""
         return (
-            f"task={self.workload} mode={self.mode} policy={policy} batch={self.batch} {self.sizes} "
+            f"task={self.workload} mode={self.mode} policy={policy} batch={self.batch} hidden={self.hidden} "
             f"threads={self.threads}"
         )
 
@@ -215,7 +215,7 @@ def run(name: str, mode: str, hidden: int, options: argparse.Namespace) -> None:
     for contender in contenders.values():  # what machines learn from
         contender.run(mini_batches(contender.task, LEARN_ON, 1))
     for size in options.batch_sizes:
-        case = Case(name, mode, size, sizes_of(some), options.threads)
+        case = Case(name, mode, size, hidden, options.threads)
         made = prepare(contenders, mini_batches(some, size, options.mini_batches))
         (measure_split if options.split else measure)(case, made, options)
     for contender in contenders.values():
