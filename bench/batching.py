@@ -12,8 +12,9 @@ These are counts: they repeat exactly, also on a busy machine. Machines of `fsm`
 Granularities:
 
     cells     vertices as vpps has them. `batches` are pairs of cell and stage, and also known are `barriers` of the
-              training step that the planner makes of them (`barriers_infer`: of inference), and milliseconds that the
-              policy takes in NumPy (`ms`, the least)
+              training step that the planner makes of them (`barriers_infer`: of inference), milliseconds that the
+              policy takes in Python (`ms`, the least), and what is `gathered` with each layout in training: bytes of
+              arguments that are found through index lists, words of lists, the share of arguments that need none
     program   vertices as ED-Batch's program has them (edbatch_graphs.py); `edbatch` says what that launches and its
               bound, on mini-batches of its own. Policies are applied to the whole graph, as published, and with
               "-within" in their names inside components of types alone, as vpps does
@@ -35,34 +36,27 @@ from typing import Any
 
 import harness
 import numpy as np
-from batching_whole import (
-    Launched,
-    Learner,
-    Run,
-    by_agenda,
-    by_depth,
-    by_sufficient,
-    encodings,
-    typed,
-    within,
-)
+from batching_whole import AS_IS, PER_COMPONENT, Launched, Learner, Run, encodings, typed, within
 from edbatch import FIGURES, TASKS
 from edbatch_graphs import NETWORKS, Ints
 from workload_tasks import data_folder, data_of, make_task
 
 import vpps
+from vpps.inspection.gathering import gathering
+from vpps.plan.build import Plan
 from vpps.plan.planner import Planner
+from vpps.plan.policies import POLICIES as KNOWN_POLICIES
 from vpps.plan.policies import Knowledge, Policy, policy_named
 from vpps.plan.policies.cost import costs_on
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
 from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.row_order import LAYOUTS
 from vpps.plan.topology import Topology
 
 BENCH = "batching"
 GRANULARITIES = ("program", "cells")
-FIXED = ("depth", "agenda", "sinks-last", "sufficient")
-POLICIES = (*FIXED, *encodings(), "auto")
+POLICIES = (*(name for name in KNOWN_POLICIES if name not in ("fsm", "auto")), *encodings(), "auto")
 WITHIN = "-within"
 WORKLOAD_OF = {task: workload for workload, task in TASKS.items()}
 HIDDEN = 128
@@ -87,13 +81,11 @@ def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
         if policy in known:
             runs[policy] = learner.whole(known[policy])
             runs[policy + WITHIN] = learner.parts(known[policy])
-        elif policy == "sufficient":
-            runs[policy] = by_sufficient
-            runs[policy + WITHIN] = within(lambda part: by_sufficient)
-        elif policy == "sinks-last":
-            runs[policy] = within(lambda part: by_depth)
+        elif policy in PER_COMPONENT:
+            runs[policy] = PER_COMPONENT[policy]
+            runs[policy + WITHIN] = within(lambda part, policy=policy: PER_COMPONENT[policy])
         elif policy != "auto":  # it weighs times of cells, which this granularity does not have
-            runs[policy] = {"depth": by_depth, "agenda": by_agenda}[policy]
+            runs[policy] = AS_IS[policy]
     return runs
 
 
@@ -147,7 +139,8 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
     bounds = [graph.lower_bound for graph in typed_graphs]
     for chosen in options.policies:
         knowledge, policy = policy_for(chosen, options)
-        planner = Planner(distribution, policy)
+        planners = {layout: Planner(distribution, policy, layout=layout) for layout in LAYOUTS}
+        planner = planners[LAYOUTS[0]]
         staged(planner, Topology(first))  # learns
         machines = list(knowledge.learned.values())
         found, seconds = [], []
@@ -158,15 +151,26 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
             steps = sum(len(np.unique(of_block)) for of_block in stages)
             found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
             seconds.append(quickest(partial(staged, planner, topology), options.rounds))
-        training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
+        training = {layout: [p.plan_training(*graph, None, 0) for graph in graphs] for layout, p in planners.items()}
         inference = [planner.plan_forward(*evaluated(task, batch)) for batch in batches]
         report(
             name, "cells", chosen, found, bounds, typed_graphs[0], options,
             ms=harness.median([1e3 * s for s in seconds]),
-            barriers=harness.median([plan.n_barriers for plan in training]),
+            barriers=harness.median([plan.n_barriers for plan in training[LAYOUTS[0]]]),
             barriers_infer=harness.median([plan.n_barriers for plan in inference]),
-            threads=options.threads, **(of_machines(machines) if machines else {}),
+            gathered={layout: gathered(plans) for layout, plans in training.items()},
+            hidden=options.hidden, threads=options.threads, **(of_machines(machines) if machines else {}),
         )  # fmt: skip
+
+
+def gathered(plans: Sequence[Plan]) -> dict[str, float]:
+    """What of training steps goes through index lists."""
+    found = [gathering(plan) for plan in plans]
+    return {
+        "bytes": harness.median([of_plan.bytes for of_plan in found]),
+        "list_words": harness.median([of_plan.list_words for of_plan in found]),
+        "contiguous": harness.median([of_plan.contiguous / max(of_plan.arguments, 1) for of_plan in found]),
+    }
 
 
 def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Policy]:

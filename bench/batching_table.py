@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from table import markdown
+from table import markdown, three_digits
 
 Line = dict[str, Any]
 BENCH = "batching"
@@ -92,6 +92,12 @@ def barriers(line: Line) -> str:
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 
+def gathered(line: Line) -> str:
+    """Megabytes through index lists and thousands of words in them, per layout."""
+    found = line["gathered"].values()
+    return " / ".join(f"{three_digits(of['bytes'] / 1e6)} · {three_digits(of['list_words'] / 1e3)}" for of in found)
+
+
 def tables(lines: Sequence[Line]) -> str:
     """All of them."""
     parts: list[str] = []
@@ -108,6 +114,9 @@ def tables(lines: Sequence[Line]) -> str:
         else:
             parts.append("Stages · barriers of a training step · of inference\n")
             parts.append(table(lines, granularity, barriers) + "\n")
+            layouts = " / ".join(lines[-1]["gathered"])
+            parts.append(f"MB through index lists · thousands of words in lists; layouts {layouts}\n")
+            parts.append(table(lines, granularity, gathered) + "\n")
     return "\n".join(parts)
 
 

@@ -17,6 +17,7 @@ from edbatch_graphs import Vertices
 from vpps.graph.levels import find_levels
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches
+from vpps.plan.policies.chains import by_chains
 from vpps.plan.policies.cost import Costs, costs_on
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.learning import Learned, Settings, batches_of, learn
@@ -70,6 +71,11 @@ def by_agenda(graph: TypedGraph) -> Launched:
 def by_sufficient(graph: TypedGraph) -> Launched:
     """Nearest to the sufficient condition first."""
     return _launched(sufficient(Wiring(graph)))
+
+
+def by_longest_chains(graph: TypedGraph) -> Launched:
+    """What shortens a longest chain first."""
+    return _launched(by_chains(Wiring(graph)))
 
 
 def by_machine(learned: Learned) -> Run:
@@ -143,6 +149,13 @@ def within(choose: Callable[[Part], Run]) -> Run:
         return total._replace(stages=sum(stages.values()))
 
     return run
+
+
+AS_IS: dict[str, Run] = {"depth": by_depth, "agenda": by_agenda, "sinks-last": within(lambda part: by_depth)}
+"""Policies that there are in one form."""
+
+PER_COMPONENT: dict[str, Run] = {"sufficient": by_sufficient, "chains": by_longest_chains}
+"""Those that may be applied to the whole graph or within components."""
 
 
 class Learner:

@@ -22,6 +22,7 @@ from edbatch_graphs import Vertices
 
 from vpps.data import GraphSet, draw_kinds, graphs_of_trees, synthetic_lattices, synthetic_treebank
 from vpps.plan.policies.learning import Settings
+from vpps.plan.row_order import LAYOUTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,8 +154,10 @@ def test_batching_prints_a_line_per_granularity_and_policy(
     sinks_last, depth = policies_of["cells"]["sinks-last"], policies_of["cells"]["depth"]
     assert sinks_last["value"] < depth["value"]
     assert sinks_last["barriers"] <= depth["barriers"]
+    assert depth["gathered"].keys() == set(LAYOUTS)
+    assert depth["gathered"]["recorded"]["bytes"] > 0
     shown = batching_table.tables(lines)
-    assert shown.count("| lattice-gru |") == 3
+    assert shown.count("| lattice-gru |") == 4
     if importlib.util.find_spec("matplotlib") is not None:
         path = tmp_path / "batching.jsonl"
         path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
