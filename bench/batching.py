@@ -219,7 +219,7 @@ def report(
         bound=harness.median(bounds), over_bound=float(f"{sum(batches) / sum(bounds):.4g}"),
         stages=harness.median([launched.stages for launched in found]),
         unseen=round(statistics.mean(launched.unseen for launched in found), 1),
-        vertices=first.n, types=first.n_types, all=batches, bounds=list(bounds), **extra,
+        vertices=first.n, types=len(np.unique(first.type_of)), all=batches, bounds=list(bounds), **extra,
     )  # fmt: skip
 
 

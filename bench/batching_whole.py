@@ -7,7 +7,7 @@ how many stages a persistent kernel needs for them, and how many states its mach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -108,25 +108,36 @@ class Part(NamedTuple):
     rank: int
 
 
-def parts_of(graph: TypedGraph) -> Iterator[Part]:
-    """The components of a graph, in an order in which they can run."""
-    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
-    pairs = np.unique(np.stack([graph.type_of[readers], graph.type_of[graph.read]]), axis=1).T.tolist()
+def reads_of(graph: TypedGraph) -> list[set[int]]:
+    """Of each type, the types that it reads."""
     reads: list[set[int]] = [set() for _ in range(graph.n_types)]
-    for reader, producer in pairs:
+    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
+    for reader, producer in np.unique(np.stack([graph.type_of[readers], graph.type_of[graph.read]]), axis=1).T.tolist():
         reads[reader].add(producer)
-    component = strongly_connected(reads)
+    return reads
+
+
+def parts_of(graph: TypedGraph, reads: Sequence[set[int]] | None = None) -> Iterator[Part]:
+    """The components of a graph, in an order in which they can run.
+
+    Args:
+        reads: what each type reads, in this graph and others; default: in this one.
+    """
+    reads = reads_of(graph) if reads is None else reads
+    component = strongly_connected(list(reads))
     rank: list[int] = []
     for c in range(max(component) + 1):
         types = [a for a in range(graph.n_types) if component[a] == c]
         before = {component[b] for a in types for b in reads[a]}
         rank.append(max((rank[b] + 1 for b in before - {c}), default=0))
-        yield Part(tuple(types), _restricted(graph, types, readers), c in before, rank[c])
+        yield Part(tuple(types), restricted(graph, types), c in before, rank[c])
 
 
-def _restricted(graph: TypedGraph, types: list[int], readers: np.ndarray) -> TypedGraph:
+def restricted(graph: TypedGraph, types: Sequence[int]) -> TypedGraph:
+    """The vertices of some types, and what they read of each other."""
+    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
     number = np.full(graph.n_types, -1)
-    number[types] = np.arange(len(types))
+    number[list(types)] = np.arange(len(types))
     inside = number[graph.type_of] >= 0
     place = np.cumsum(inside) - 1
     edges = inside[readers] & inside[graph.read]
@@ -135,17 +146,25 @@ def _restricted(graph: TypedGraph, types: list[int], readers: np.ndarray) -> Typ
     return TypedGraph(type_of, find_levels(len(type_of), readers, producers), producers, readers, len(types))
 
 
-def within(choose: Callable[[Part], Run]) -> Run:
+def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run:
     """Components of several types that lead to each other by a policy of their own, all others level by level, which
-    takes as few batches as possible; components of one rank share stages."""
+    takes as few batches as possible; components of one rank share stages.
+
+    Args:
+        also: another graph of these types: what leads to each other there is of one component here, too.
+    """
 
     def run(graph: TypedGraph) -> Launched:
+        reads = reads_of(graph)
+        if also is not None:
+            reads = [own | other for own, other in zip(reads, reads_of(also), strict=True)]
         total = Launched(0, 0)
         stages: dict[int, int] = {}
-        for part in parts_of(graph):
-            found = (choose(part) if len(part.types) > 1 else by_depth)(part.graph)
-            total += found._replace(stages=0)
-            stages[part.rank] = max(stages.get(part.rank, 0), found.stages)
+        for part in parts_of(graph, reads):
+            if part.graph.n:
+                found = (choose(part) if len(part.types) > 1 else by_depth)(part.graph)
+                total += found._replace(stages=0)
+                stages[part.rank] = max(stages.get(part.rank, 0), found.stages)
         return total._replace(stages=sum(stages.values()))
 
     return run
@@ -178,14 +197,13 @@ class Learner:
     ) -> None:
         self._graph, self._learn = graph, learn
         self._settings = Settings() if settings is None else settings
-        self._parts = {part.types: part.graph for part in parts_of(graph)}
         self.learned: dict[tuple[Encoding, tuple[int, ...]], Learned] = {}
 
     def find(self, encoding: Encoding, types: tuple[int, ...] = ()) -> Learned:
         """The machine of a component, or of the whole graph."""
         key = encoding, types
         if key not in self.learned:
-            graph = self._parts[types] if types else self._graph
+            graph = restricted(self._graph, types) if types else self._graph
             costs = costs_on("cpu", 1).of([1.0] * graph.n_types)  # which the reward of batches does not ask
             self.learned[key] = self._learn(graph, replace(self._settings, encoding=encoding), costs)
         return self.learned[key]
@@ -196,7 +214,7 @@ class Learner:
 
     def parts(self, encoding: Encoding) -> Run:
         """A machine for each component."""
-        return within(lambda part: by_machine(self.find(encoding, part.types)))
+        return within(lambda part: by_machine(self.find(encoding, part.types)), self._graph)
 
 
 def encodings() -> dict[str, Encoding]:

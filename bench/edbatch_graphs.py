@@ -29,6 +29,21 @@ from vpps.data import GraphBatch
 Ints = NDArray[np.int64]
 
 
+SUMS = tuple(f"sum of {k}" for k in range(2, 9))
+"""For every number of cells that may end at a position of a lattice, the character's included."""
+
+CELLS = {
+    "tagger": ("embedding", "forward", "backward"),
+    "translation": ("encoder", "decoder"),
+    "trees": ("leaf", "inner", "inner 2"),
+    "matrix trees": ("vector", "inner", "matrix"),
+    "lattices": ("character", "word", *SUMS),
+}
+"""Types of vertices, but for those that all networks have: numbered alike in every graph, whether they occur or not."""
+
+COMMON = ("product", "loss", "total")
+
+
 @dataclass(frozen=True)
 class Vertices:
     """A graph.
@@ -48,20 +63,21 @@ class Vertices:
 class _Recorder:
     """A graph in the making."""
 
-    def __init__(self) -> None:
-        self._types: dict[str, int] = {}
+    def __init__(self, network: str) -> None:
+        self._types = (*CELLS[network], *COMMON)
         self._type_of: list[Ints] = []
         self._edges: list[tuple[Ints, Ints]] = []
         self._n = 0
 
-    def add(self, types: str | list[str], kind: Ints | int) -> Ints:
-        """Vertices: so many of one type, or vertex k of type `types[kind[k]]`; returns their numbers."""
-        names = [types] if isinstance(types, str) else types
-        numbers = np.array([self._types.setdefault(name, len(self._types)) for name in names])
-        made = numbers[np.zeros(kind, np.int64) if isinstance(kind, int) else kind]
-        self._type_of.append(made)
-        self._n += len(made)
-        return np.arange(self._n - len(made), self._n)
+    def cells(self, kind: Ints) -> Ints:
+        """Vertices whose types are those of these numbers; returns the vertices' numbers."""
+        self._type_of.append(kind)
+        self._n += len(kind)
+        return np.arange(self._n - len(kind), self._n)
+
+    def add(self, name: str, n: int) -> Ints:
+        """So many vertices of a type; returns their numbers."""
+        return self.cells(np.full(n, self._types.index(name)))
 
     def read(self, readers: Ints, producers: Ints) -> None:
         """readers[k] reads producers[k]."""
@@ -80,11 +96,9 @@ class _Recorder:
         self.read(self.add("total", 1).repeat(len(losses)), losses)
 
     def done(self) -> Vertices:
-        """The graph, without types that have no vertices."""
-        used, type_of = np.unique(np.concatenate(self._type_of), return_inverse=True)
-        names = list(self._types)
+        """The graph."""
         producers, readers = (np.concatenate(side).astype(np.int64) for side in zip(*self._edges, strict=True))
-        return Vertices(tuple(names[k] for k in used.tolist()), type_of.astype(np.int64), producers, readers)
+        return Vertices(self._types, np.concatenate(self._type_of).astype(np.int64), producers, readers)
 
 
 def _edges(batch: GraphBatch) -> tuple[Ints, Ints]:
@@ -102,7 +116,7 @@ def _edges(batch: GraphBatch) -> tuple[Ints, Ints]:
 
 def tagger(batch: GraphBatch) -> Vertices:
     """Chains of words."""
-    made = _Recorder()
+    made = _Recorder("tagger")
     n = batch.n_vertices
     words = made.add("embedding", n)
     losses = None
@@ -121,8 +135,8 @@ def tagger(batch: GraphBatch) -> Vertices:
 def translation(batch: GraphBatch) -> Vertices:
     """Chains of source words, then target words."""
     assert batch.kind is not None
-    made = _Recorder()
-    states = made.add(["encoder", "decoder"], batch.kind.astype(np.int64))
+    made = _Recorder("translation")
+    states = made.cells(batch.kind)
     parents, children = _edges(batch)
     made.read(states[parents], states[children])
     made.losses(states[batch.kind == 1])
@@ -132,8 +146,8 @@ def translation(batch: GraphBatch) -> Vertices:
 def trees(batch: GraphBatch) -> Vertices:
     """Trees of leaves and inner nodes, of one type or two."""
     assert batch.kind is not None
-    made = _Recorder()
-    states = made.add(["leaf", "inner", "inner 2"], batch.kind.astype(np.int64))
+    made = _Recorder("trees")
+    states = made.cells(batch.kind)
     parents, children = _edges(batch)
     made.read(states[parents], states[children])
     made.losses(states)
@@ -143,8 +157,8 @@ def trees(batch: GraphBatch) -> Vertices:
 def matrix_trees(batch: GraphBatch) -> Vertices:
     """Trees whose leaves are a vector and a matrix, both embeddings of the word."""
     assert batch.kind is not None
-    made = _Recorder()
-    states = made.add(["vector", "inner"], batch.kind.astype(np.int64))
+    made = _Recorder("matrix trees")
+    states = made.cells(batch.kind)
     matrices = states.copy()
     leaves = np.flatnonzero(batch.kind == 0)
     matrices[leaves] = made.add("matrix", len(leaves))
@@ -159,18 +173,17 @@ def _lattices(batch: GraphBatch, sums: int) -> Vertices:
     """Lattices of characters and words, where `sums` sums put together what ends at one position."""
     assert batch.kind is not None
     assert isinstance(batch.children, tuple)
-    made = _Recorder()
-    cells = made.add(["character", "word"], batch.kind.astype(np.int64))
+    made = _Recorder("lattices")
+    cells = made.cells(batch.kind)
     parents, children = _edges(batch)
     # A character's vertex stands for the position, too: what it reads there are the words that end with it, and what
     # reads it reads the state of the position.
     ends = batch.kind[children] == 1
     several = np.unique(parents[ends])
-    fan_in = np.bincount(parents[ends], minlength=batch.n_vertices) + 1
-    names = [f"sum of {k}" for k in range(fan_in.max() + 1)]
+    ending = np.bincount(parents[ends], minlength=batch.n_vertices)[several]  # words
     states = [cells.copy() for _ in range(sums)]
     for state in states:
-        state[several] = made.add(names, fan_in[several])
+        state[several] = made.cells(CELLS["lattices"].index(SUMS[0]) + ending - 1)
         made.read(state[several], cells[several])
         made.read(state[parents[ends]], cells[children[ends]])
         made.read(cells[parents[~ends]], state[children[~ends]])

@@ -123,7 +123,7 @@ def test_a_machine_is_learned_once_and_counts_what_it_does_not_know(lattices: Gr
     assert found.unseen > 0  # a larger graph, after so few trials
 
 
-SMALL = ("--synthetic", "--batch", "4", "--mini-batches", "2", "--learn-on", "4", "--trials", "50", "--hidden", "8")
+SMALL = ("--synthetic", "--batch", "2", "--mini-batches", "1", "--learn-on", "4", "--trials", "50", "--hidden", "8")
 
 
 def printed(program: Any, arguments: list[str], monkeypatch: Any, capsys: Any) -> list[dict[str, Any]]:
@@ -138,12 +138,12 @@ def printed(program: Any, arguments: list[str], monkeypatch: Any, capsys: Any) -
 def test_batching_prints_a_line_per_granularity_and_policy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    arguments = ["--workload", "lattice-gru", "--policy", "depth,sinks-last,sufficient,fsm-sort,auto", "--rounds", "1"]
+    arguments = ["--workload", "lattice-gru", "--policy", "depth,sinks-last,sufficient,fsm-sort", "--rounds", "1"]
     lines = printed(batching, [*SMALL, *arguments], monkeypatch, capsys)
     policies_of = {
         g: batching_table.policies_of(lines, g, "lattice-gru") for g in batching_table.granularities_of(lines)
     }
-    assert list(policies_of["cells"]) == ["depth", "sinks-last", "sufficient", "fsm-sort", "auto"]
+    assert list(policies_of["cells"]) == ["depth", "sinks-last", "sufficient", "fsm-sort"]
     assert list(policies_of["program"]) == [
         "depth", "sinks-last", "sufficient", "sufficient-within", "fsm-sort", "fsm-sort-within",
     ]  # fmt: skip
