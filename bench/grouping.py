@@ -45,7 +45,7 @@ def dealing(planner: Planner, graph: vpps.Graph) -> Callable[[], object]:
     """What deals the vertices of a graph to the planner's groups."""
     topology = Topology(graph)
     cells = [planner.templates(b.cell) for b in topology.blocks]
-    of_vertex = planner.batching.stages(topology, partial(planner.work_of, topology))
+    of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
     runs = np.ones(topology.n_calls, bool)
     return partial(group_vertices, topology, cells, of_vertex, planner.distribution.groups, runs)
 

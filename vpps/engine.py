@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ from vpps.plan.build import Plan
 from vpps.plan.native.planner import planner_for
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
+from vpps.plan.policies import Knowledge, policy_named
+from vpps.plan.policies.cost import costs_on
 from vpps.plan.update import Update
 from vpps.residency import Residency
 from vpps.runtime.choice import make_machine
@@ -65,11 +68,13 @@ class Engine:
         records: whether every launch leaves a timeline.
         losses: is told of every step of training that has ended.
         listeners: are given the timeline of every launch that has ended; whose list it is may change it.
+        knowledge: what batching policies have learned with other engines; default: nothing.
 
     Attributes:
         machine: virtual processors and the pool.
         residency: what of the model is in the pool.
         plan: of the latest launch, None before the first.
+        batching: the policy, which outlives planners.
         planner: once the parameters have their places.
         cells: of the graphs so far, in order of appearance.
         arrangement: what the chip holds, for these cells.
@@ -93,6 +98,7 @@ class Engine:
         records: bool = False,
         losses: Losses | None = None,
         listeners: Sequence[Callable[[Timeline], None]] = (),
+        knowledge: Knowledge | None = None,
     ) -> None:
         self.model = model
         self.configuration = configuration
@@ -105,6 +111,9 @@ class Engine:
         self.machine = make_machine(
             target, configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile
         )
+        costs = costs_on(self.machine.target, self.machine.vps)
+        of_target = Knowledge(costs) if knowledge is None else replace(knowledge, costs=costs)
+        self.batching = policy_named(configuration.policy, of_target)
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
@@ -155,7 +164,7 @@ class Engine:
         )
         self.planner = planner_for(
             distribution,
-            configuration.policy,
+            self.batching,
             configuration.schedule,
             configuration.passes,
             configuration.layout,

@@ -40,13 +40,14 @@ from vpps.plan.native import library as compiled_planner
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
-from vpps.plan.policies import POLICIES
+from vpps.plan.policies import POLICIES, Knowledge
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
 from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Tuned, keep, tuned_for
+from vpps.tuning.machines import MachineFiles
 from vpps.tuning.online import OnlineTuner, Progress
 from vpps.values import as_index, as_number
 
@@ -83,7 +84,11 @@ class Handle:
         vps: virtual processors. Default: on cuda a thread block per multiprocessor, on simt 4, on cpu one per core that
             this process may use, quotas of containers counted, but for one core of three or more that training leaves
             to Python.
-        policy: batching policy, "sinks-last" (the default) or "depth".
+        policy: batching policy: in which order vertices run, and which of them together. "sinks-last" (the default) and
+            "depth" go level by level; inside recurrences of several cells, such as lattices and trees of several kinds
+            of nodes, "sufficient", "chains" and "fsm" make larger batches and more of them follow each other. "fsm"
+            learns that from the first graph of a kind, for seconds, and keeps it in the tuning database. "auto" takes
+            what a model of costs says is fastest. "agenda" is DyNet's. Results are the same.
         schedule: "vector" (the default), or "paper" for the published VPPS scheme, an instruction per vertex and op in
             exclusive scripts. Results are the same; it is there to compare with.
         layout: in which order the vertices of a step get their rows: "recorded" (the default), the user's, or
@@ -211,6 +216,7 @@ class Handle:
         self._pool_limit = pool_limit
         self._losses = Losses(on_nonfinite)
         self._listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
+        self._knowledge = Knowledge(kept=MachineFiles())
         recorder.prepare()
         compiled_planner.prepare()
         if passes is None and PASSES.is_set:
@@ -592,7 +598,8 @@ class Handle:
         memory = self.memory if self._engine.plan is not None else None
         found = self.tuning if self._tuned is None else self._tuned
         tuned = found.describe() if found is not None else ""
-        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned)
+        batching = self._engine.batching.describe()
+        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned, batching)
 
     @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
@@ -827,7 +834,7 @@ class Handle:
         optimizer = self._optimizer if self._train else None
         return Engine(
             self.model, optimizer, configuration, self._target, self._ema, self._pool_limit, self._verify, records,
-            self._losses, self._listeners,
+            self._losses, self._listeners, self._knowledge,
         )  # fmt: skip
 
     def _configure(self, configuration: Configuration | None = None, records: bool | None = None) -> None:

@@ -375,7 +375,7 @@ class TestTraining:
     @pytest.mark.cpu
     def test_what_was_found_is_kept_for_other_handles(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VPPS_TUNING", "1")
-        monkeypatch.setattr("vpps.tuning.database.cache_dir", lambda: tmp_path)
+        monkeypatch.setattr("vpps.tuning.files.cache_dir", lambda: tmp_path)
         first = train(autotune=True, batches=500, until_done=True)
         assert first.progress is not None
         assert first.progress.done

@@ -53,6 +53,7 @@ def explain(
     cells: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
     memory: MemoryUse | None = None,
     tuned: str = "",
+    batching: Sequence[str] = (),
 ) -> str:
     """Plain text of 110 columns.
 
@@ -63,6 +64,7 @@ def explain(
         cells: what the cell compiler did to each: its name, then (pass, sentence).
         memory: of the latest call; None before the first.
         tuned: the configuration that the tuning database gave, and who measured it; "" where it gave none.
+        batching: what the batching policy has learned or decided.
     """
     if onchip is None:
         text = _explain_memory(parameters, kernel)
@@ -76,6 +78,8 @@ def explain(
         text += note(f"{'peak':<15}", f"{peak}{shown(memory.script)} of script") + "\n"
     if tuned:
         text += note(f"{'tuned':<15}", tuned) + "\n"
+    for sentence in batching:
+        text += note(f"{'batching':<15}", sentence) + "\n"
     for name, lines in cells:
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
     return text

@@ -28,11 +28,13 @@ from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import Device
 from vpps.plan.planner import Planner
-from vpps.plan.policies import POLICIES
+from vpps.plan.policies import POLICIES, Knowledge, policy_named
+from vpps.plan.policies.cost import costs_on
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.update import Update
 from vpps.tuning.configuration import Configuration
+from vpps.tuning.machines import MachineFiles
 
 TARGETS = ("cpu", "simt", "cuda")
 _SHOWN = {"cpu": [".asm()"], "simt": [], "cuda": [".ptx()", ".sass()"]}
@@ -275,7 +277,8 @@ def inspect(
             specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
         )
         arch = arch if target == "cuda" else ""
-    planner = Planner(parameters, chosen.policy, chosen.schedule, chosen.passes, chosen.layout)
+    knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles())
+    planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
     plan = _plan(planner, model, graph, loss, update)
     if spec is None:
         spec = KernelSpec(plan.instructions, tails=plan.tails)

@@ -181,7 +181,7 @@ class Build:
         self._unread: dict[Block, Unread] = {}
         if planner.passes.dead_outputs:
             self._leave_out(planner, topology, unread_outputs(topology, needed, asked), skip_rest)
-        of_vertex = planner.batching.stages(topology, partial(planner.work_of, topology))
+        of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
         groups: Sequence[Ints | None] = [None] * len(of_vertex)
         self.grouping: Grouping | None = None
         self.schedule: Schedule

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from vpps.errors import ModelError
+from vpps.graph.arrays import Lists
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
@@ -23,7 +24,7 @@ from vpps.plan.passes.nodes import Note, compiled, simplified
 from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, crossing, encode_parts
 from vpps.plan.policies import Policy, policy_named
-from vpps.plan.policies.cost import flops
+from vpps.plan.policies.cost import Load, flops
 from vpps.plan.row_order import RECORDED, known_layout
 from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
@@ -133,12 +134,14 @@ class Planner:
             self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
         return self._parts[key]
 
-    def work_of(self, topology: Topology, number: int) -> float:
-        """Floating point operations of a vertex of a block; of a recurrent cell those that go level by level."""
+    def load_of(self, topology: Topology, number: int) -> Load:
+        """What steps of a block have to do, with all outputs read, in training."""
         b = topology.blocks[number]
         parts = self.split(b.cell, *crossing(topology, number)) if self.passes.lazy_batching else ()
-        level = next((part.cell for part in parts if part.batching is Batching.LEVEL), None)
-        return flops(self.compiled(b.cell) if level is None else level, b)
+        for part, of_part in zip(parts, self.templates_of(parts) if parts else (), strict=True):
+            if part.batching is Batching.LEVEL:
+                return _load(of_part.cell, [b.lists[k] for k in part.lists])
+        return Load(0.0, 0) if parts else _load(self.templates(b.cell), b.lists)
 
     def part_of(self, cell: TracedCell) -> Part | None:
         """The part whose program a cell is, if it is one."""
@@ -216,3 +219,7 @@ class Planner:
         asked = np.array([loss.ref])
         build = Build(self, graph, topology, needed, asked, skip_rest=False, key=key, held=held)
         return build.training(loss, update, parity, keep)
+
+
+def _load(cell: CellTemplates, lists: Sequence[Lists]) -> Load:
+    return Load(2 * flops(cell.cell, lists), len(cell.forward) + len(cell.backward))

@@ -14,7 +14,7 @@ from vpps.optim import Optimizer
 from vpps.plan.onchip import Device
 from vpps.plan.onchip.holding import TILES
 from vpps.plan.onchip.slots import valid_rpw
-from vpps.plan.policies import POLICIES
+from vpps.plan.policies import WORTH_TRYING
 from vpps.tuning.candidates import Change, Chip, applied
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.configuration import Configuration
@@ -66,7 +66,7 @@ def cpu_axes(vps: int) -> list[Axis]:
         axis("fewer virtual processors", "vps", range(vps - 1, 0, -1), ordered=True),
         axis("more virtual processors", "vps", range(vps + 1, usable_cores() + 1), ordered=True),
         axis("tile", "tile", tiles[1:]),
-        axis("policy", "policy", POLICIES),
+        axis("policy", "policy", WORTH_TRYING),
     ]
 
 
@@ -75,7 +75,7 @@ def gpu_axes(
 ) -> tuple[Configuration, list[Axis]]:
     """Where to begin, with one row per warp as VPPS does, and: more of them until it gets worse; slots that follow
     hidden units, as the planner would choose them and with fewer vertices at a time; other policies."""
-    policies = Axis("policy", tuple({"policy": policy} for policy in POLICIES), ordered=False)
+    policies = Axis("policy", tuple({"policy": policy} for policy in WORTH_TRYING), ordered=False)
     if "onchip" in chosen:
         return base, [policies]
     chip = subject.chip(device)

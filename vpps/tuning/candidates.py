@@ -17,7 +17,7 @@ from vpps.plan.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchi
 from vpps.plan.onchip.device import WARPS
 from vpps.plan.onchip.holding import TIERS, TILES
 from vpps.plan.onchip.slots import valid_rpw
-from vpps.plan.policies import POLICIES
+from vpps.plan.policies import WORTH_TRYING
 from vpps.tuning.configuration import Configuration
 
 Change = Mapping[str, Any]
@@ -216,7 +216,7 @@ def _counts(cores: int) -> list[int]:
 
 
 def _policies() -> list[Change]:
-    return [{"policy": policy} for policy in POLICIES]
+    return [{"policy": policy} for policy in WORTH_TRYING]
 
 
 def _passes() -> list[Change]:

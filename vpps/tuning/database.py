@@ -9,22 +9,20 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vpps.config import TUNING, cache_dir
+from vpps.config import TUNING
 from vpps.errors import CompileError
 from vpps.graph.digest import digest_of
 from vpps.graph.graph import Graph
 from vpps.graph.trace import TracedCell
 from vpps.kernel.cache import key_of
-from vpps.kernel.cache.locks import LOCK, held, scratch, sweep
-from vpps.kernel.cache.places import ADVICE, why_refused
+from vpps.kernel.cache.locks import LOCK, held, sweep
+from vpps.kernel.cache.places import ADVICE
 from vpps.model import Model
 from vpps.plan.onchip import Device
 from vpps.plan.policies import POLICIES
@@ -32,6 +30,7 @@ from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
 from vpps.runtime.machine import Machine
 from vpps.tuning.configuration import Configuration
+from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder
 from vpps.tuning.online import Progress
 
 _log = logging.getLogger(__name__)
@@ -190,7 +189,7 @@ class TuningDatabase:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = cache_dir().absolute() / "tuning" if folder is None else folder
+        self.folder = tuning_folder() if folder is None else folder
 
     def lookup(self, key: Key, vertices: int) -> Tuned | None:
         """The record for these cells, or more, whose batches are the nearest in size; None where there is none within
@@ -214,7 +213,7 @@ class TuningDatabase:
         Raises:
             CompileError: the directory cannot be used; says why and what to do.
         """
-        _make_private(self.folder)
+        make_private(self.folder)
         path = self.folder / key.file_name
         sweep(self.folder)
         try:
@@ -233,7 +232,7 @@ class TuningDatabase:
                     },
                     indent=1,
                 )
-                _replace(path, text + "\n")
+                replace_file(path, text + "\n")
         except OSError as error:
             raise CompileError(f"the tuning database {self.folder} cannot be written ({error}); {ADVICE}") from error
         return path
@@ -241,7 +240,7 @@ class TuningDatabase:
     def _records(self, key: Key) -> list[tuple[frozenset[str], Tuned]]:
         path = self.folder / key.file_name
         try:
-            if not _is_private(self.folder) or not _is_private(path):
+            if not is_private(self.folder) or not is_private(path):
                 _log.warning("%s is not used: other users own it or may write to it", path)
                 return []
             kept = json.loads(path.read_text(encoding="utf-8"))
@@ -295,32 +294,3 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
     if any(name not in known for name, known in names):
         raise ValueError(f"a record of an unknown policy, schedule or layout: {tuned.configuration.describe()}")
     return frozenset(map(str, kept["cells"])), tuned
-
-
-def _make_private(folder: Path) -> None:
-    """Create a directory of mode 0700; refuse one in which others could plant records. Raises CompileError."""
-    try:
-        for directory in (folder.parent, folder):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            reason = why_refused(directory)
-            if reason is not None:
-                raise CompileError(f"the tuning database {directory} is not used: {reason}, or {ADVICE}")
-    except OSError as error:
-        raise CompileError(f"the tuning database {folder} cannot be created ({error}); {ADVICE}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file at once or not at all. Raises OSError."""
-    with scratch(path.parent) as folder:
-        new = folder / path.name
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-
-
-def _is_private(path: Path) -> bool:
-    status = path.stat()
-    owned = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return owned and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -15,11 +15,15 @@ from vpps.plan.policies.policy import Policy
 from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.sufficient import Sufficient
 
-__all__ = ["POLICIES", "Knowledge", "Policy", "policy_named"]
+__all__ = ["POLICIES", "WORTH_TRYING", "Knowledge", "Policy", "policy_named"]
 
 POLICIES: Mapping[str, type[Policy]] = {
     policy.name: policy for policy in (SinksLast, Depth, Agenda, Sufficient, LongestChains, Fsm, Auto)
 }
+
+WORTH_TRYING = (SinksLast.name, Depth.name)
+"""What tuning tries, for whatever model: the others differ inside recurrences of several cells alone, or are there to
+compare with."""
 
 
 def policy_named(name: str, knowledge: Knowledge | None = None) -> Policy:

@@ -12,7 +12,7 @@ import numpy as np
 from vpps.graph.arrays import Ints
 from vpps.plan.policies.batching import Batches, run
 from vpps.plan.policies.frontier import Frontier, Wiring
-from vpps.plan.policies.policy import Policy, WorkOf, by_block
+from vpps.plan.policies.policy import LoadOf, Policy, by_block
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
@@ -23,7 +23,7 @@ class Agenda(Policy):
     name = "agenda"
     at_once = False
 
-    def stages(self, topology: Topology, work_of: WorkOf) -> list[Ints]:
+    def stages(self, topology: Topology, load_of: LoadOf) -> list[Ints]:
         """See Policy."""
         return by_block(topology, agenda(Wiring(TypedGraph.of(topology))).stages)
 

@@ -15,7 +15,7 @@ from vpps.graph.arrays import Ints
 from vpps.plan.policies.chains import LongestChains
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Cells, Knowledge, cells_of
-from vpps.plan.policies.policy import WorkOf
+from vpps.plan.policies.policy import LoadOf
 from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.sufficient import Sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
@@ -51,25 +51,38 @@ class Auto(SinksLast):
         considered = (SinksLast, Sufficient, LongestChains, Fsm)
         self._policies = {policy.name: policy(self.knowledge) for policy in considered}
 
-    def within(self, topology: Topology, members: list[int], work_of: WorkOf) -> list[Ints]:
-        """See SinksLast."""
-        return self._policies[self.decision(topology, members, work_of).policy].within(topology, members, work_of)
+    def describe(self) -> list[str]:
+        """See Policy."""
+        found = []
+        for (cells, digits), decision in self.decisions.items():
+            considered = ", ".join(f"{name} {1e6 * s:,.0f}" for name, s in decision.seconds.items())
+            found.append(
+                f"policy auto, {', '.join(cell.name for cell in cells)} in graphs with {1 << (digits - 1):,} to "
+                f"{(1 << digits) - 1:,} of their vertices: {decision.policy} (us by the cost model: {considered})"
+            )
+        if any(decision.policy == Fsm.name for decision in self.decisions.values()):
+            found += self._policies[Fsm.name].describe()
+        return found
 
-    def decision(self, topology: Topology, members: list[int], work_of: WorkOf) -> Decision:
+    def within(self, topology: Topology, members: list[int], load_of: LoadOf) -> list[Ints]:
+        """See SinksLast."""
+        return self._policies[self.decision(topology, members, load_of).policy].within(topology, members, load_of)
+
+    def decision(self, topology: Topology, members: list[int], load_of: LoadOf) -> Decision:
         """What is decided for a recurrence of a graph, now or before."""
         n = sum(len(topology.blocks[number].calls) for number in members)
         key = cells_of(topology, members), n.bit_length()
         found = self.decisions.get(key)
         if found is None:
-            found = self.decisions[key] = self._decide(topology, members, work_of)
+            found = self.decisions[key] = self._decide(topology, members, load_of)
         return found
 
-    def _decide(self, topology: Topology, members: list[int], work_of: WorkOf) -> Decision:
+    def _decide(self, topology: Topology, members: list[int], load_of: LoadOf) -> Decision:
         graph = TypedGraph.of(topology, members)
-        costs = self.knowledge.costs.of([work_of(number) for number in members])
+        costs = self.knowledge.costs.of(map(load_of, members))
         seconds = {}
         for name, policy in self._policies.items():
             if name != Fsm.name or self.knowledge.known(self.knowledge.recurrence(cells_of(topology, members))):
-                stages = np.concatenate(policy.within(topology, members, work_of))
+                stages = np.concatenate(policy.within(topology, members, load_of))
                 seconds[name] = costs.seconds(graph, stages)
         return Decision(min(seconds, key=lambda name: seconds[name]), seconds)

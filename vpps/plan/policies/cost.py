@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from vpps.graph.arrays import BlockArrays, Ints
+from vpps.graph.arrays import Ints, Lists
 from vpps.graph.trace import TracedCell
 from vpps.ops import Form, size
 from vpps.plan.passes.lazy_batching import SOURCES
@@ -15,17 +16,29 @@ from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.prepare import VIEWS
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """A model of time, forward alone: backward has the same stages and steps.
+class Load(NamedTuple):
+    """What a step of a type has to do; of a recurrent cell, what of it goes level by level.
 
     Attributes:
-        barrier: seconds that a stage costs besides its work.
+        flops: floating point operations of a vertex, forward and backward.
+        barriers: after its instructions, forward and backward.
+    """
+
+    flops: float
+    barriers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A model of the time of forward and backward.
+
+    Attributes:
+        barrier: seconds of a barrier, with what is dispatched between two of them.
         narrow, wide: floating point operations per second of a virtual processor in a step of one vertex, and in one of
             `full` or more.
         full: how many vertices that takes.
         vps: virtual processors; they share every step.
-        work: by type, floating point operations of a vertex.
+        loads: by type.
     """
 
     barrier: float
@@ -33,38 +46,42 @@ class Costs:
     wide: float
     full: int
     vps: int
-    work: Sequence[float] = ()
+    loads: tuple[Load, ...] = ()
 
-    def of(self, work: Sequence[float]) -> Costs:
-        """The same, for types of this work."""
-        return replace(self, work=tuple(work))
+    def of(self, loads: Iterable[Load]) -> Costs:
+        """The same, for types of these loads."""
+        return replace(self, loads=tuple(loads))
 
     def step(self, a: int, n: int) -> float:
-        """Seconds of a step of n vertices of a type."""
+        """Seconds of a step of n vertices of a type, without barriers."""
         share = (min(n, self.full) - 1) / (self.full - 1)
-        return n * self.work[a] / (self.vps * (self.narrow + (self.wide - self.narrow) * share))
+        return n * self.loads[a].flops / (self.vps * (self.narrow + (self.wide - self.narrow) * share))
 
-    def in_barriers(self, a: int, n: int) -> float:
-        """The same in barriers."""
-        return self.step(a, n) / self.barrier
+    def alone(self, a: int, n: int, opens: bool) -> float:
+        """The same, in barriers.
+
+        Args:
+            opens: no other step of its stage has run; then with those after it.
+        """
+        return self.step(a, n) / self.barrier + (self.loads[a].barriers if opens else 0)
 
     def seconds(self, graph: TypedGraph, stages: Ints) -> float:
-        """Seconds of all vertices of a graph in such stages."""
-        if not graph.n:
-            return 0.0
-        n_stages = int(stages.max()) + 1
-        sizes = np.bincount(stages * graph.n_types + graph.type_of, minlength=n_stages * graph.n_types)
+        """Seconds of all vertices of a graph in such stages, whose steps share barriers."""
+        sizes = np.bincount(stages * graph.n_types + graph.type_of)
         steps = np.flatnonzero(sizes)
-        of_steps = zip((steps % graph.n_types).tolist(), sizes[steps].tolist(), strict=True)
-        return self.barrier * n_stages + sum(self.step(a, n) for a, n in of_steps)
+        of_type = steps % graph.n_types
+        barriers = np.zeros(int(stages.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(barriers, steps // graph.n_types, np.array([load.barriers for load in self.loads])[of_type])
+        of_steps = zip(of_type.tolist(), sizes[steps].tolist(), strict=True)
+        return self.barrier * int(barriers.sum()) + sum(self.step(a, n) for a, n in of_steps)
 
 
-# cpu: a signal and a wait between two threads take 0.2 to 0.4 us, a stage has one or two of them, and instructions that
-# are dispatched; products run at 100 GFLOP/s for one vector and 280 from eight on (a core with AVX-512).
-# cuda: a barrier of all multiprocessors takes 1.2 to 1.5 us; one of 132 reaches a fraction of 67 TFLOP/s.
+# cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; products run at 100
+# GFLOP/s for one vector and at 280 from eight on (a core with AVX-512).
+# cuda: a barrier of all multiprocessors takes 1.2 to 1.5 us; one of 132 has half a TFLOP/s at most.
 # simt emulates a GPU, and is planned for as one.
 _PER_TARGET = {
-    "cpu": Costs(barrier=1e-6, narrow=1e11, wide=2.8e11, full=8, vps=1),
+    "cpu": Costs(barrier=5e-7, narrow=1e11, wide=2.8e11, full=8, vps=1),
     "cuda": Costs(barrier=2e-6, narrow=5e10, wide=2.5e11, full=8, vps=1),
 }
 
@@ -74,16 +91,16 @@ def costs_on(target: str, vps: int) -> Costs:
     return replace(_PER_TARGET["cpu" if target == "cpu" else "cuda"], vps=vps)
 
 
-def flops(cell: TracedCell, block: BlockArrays) -> float:
-    """Floating point operations of a vertex of a cell; of one with list arguments, of a vertex of mean length.
+def flops(cell: TracedCell, lists: Sequence[Lists]) -> float:
+    """Floating point operations of a vertex of a cell in forward; of one with list arguments, of a vertex with lists of
+    mean length. (In backward the gradients take as many: weights get theirs at the end, whatever the stages.)
 
     Args:
-        cell: the program, or a part of it.
-        block: the vertices.
+        lists: its list arguments, of all vertices.
     """
     rows = [1.0] * (cell.n_domains + 1)
-    for domain, xs in zip(block.cell.lists, block.lists, strict=True):
-        rows[domain] = len(xs.elements) / max(len(block.calls), 1)
+    for domain, xs in zip(cell.lists, lists, strict=True):
+        rows[domain] = len(xs.elements) / max(len(xs.ends) - 1, 1)
     total = 0.0
     for node in cell.nodes:
         form = node.op.form

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vpps.graph.arrays import Ints
-from vpps.plan.policies.policy import Policy, WorkOf
+from vpps.plan.policies.policy import LoadOf, Policy
 from vpps.plan.topology import Topology
 
 
@@ -13,6 +13,6 @@ class Depth(Policy):
     name = "depth"
     at_once = False
 
-    def stages(self, topology: Topology, work_of: WorkOf) -> list[Ints]:
+    def stages(self, topology: Topology, load_of: LoadOf) -> list[Ints]:
         """See Policy."""
         return [b.levels for b in topology.blocks]

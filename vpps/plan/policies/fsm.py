@@ -10,7 +10,7 @@ from vpps.graph.arrays import Ints
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.knowledge import cells_of
 from vpps.plan.policies.learning import batches_of
-from vpps.plan.policies.policy import WorkOf, split_by_block
+from vpps.plan.policies.policy import LoadOf, split_by_block
 from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
@@ -21,12 +21,16 @@ class Fsm(SinksLast):
 
     name = "fsm"
 
-    def within(self, topology: Topology, members: list[int], work_of: WorkOf) -> list[Ints]:
+    def describe(self) -> list[str]:
+        """See Policy."""
+        return [f"policy {self.name}, {sentence}" for sentence in self.knowledge.describe()]
+
+    def within(self, topology: Topology, members: list[int], load_of: LoadOf) -> list[Ints]:
         """See SinksLast."""
         recurrence = self.knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        machine = self.knowledge.machine(recurrence, lambda: graph, [work_of(number) for number in arranged])
+        machine = self.knowledge.machine(recurrence, graph, map(load_of, arranged))
         batches, unseen = batches_of(Wiring(graph), machine)
         self.knowledge.note_unseen(recurrence, unseen)
         of_block = dict(zip(arranged, split_by_block(topology, arranged, batches.stages), strict=True))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from vpps.graph.digest import digest_of
 from vpps.graph.trace import TracedCell
-from vpps.plan.policies.cost import Costs, costs_on
+from vpps.plan.policies.cost import Costs, Load, costs_on
 from vpps.plan.policies.learning import Learn, Learned, Settings, learn
 from vpps.plan.policies.machine import Machine
 from vpps.plan.policies.typed_graph import TypedGraph
@@ -52,6 +52,11 @@ class Recurrence(NamedTuple):
     order: tuple[int, ...]
     cells: Cells
     digests: Digests
+
+    @property
+    def names(self) -> str:
+        """Of its cells, for people."""
+        return ", ".join(cell.name for cell in self.cells)
 
     def arranged(self, members: Sequence[int]) -> list[int]:
         """Numbers of its blocks, which rise, in that order."""
@@ -100,28 +105,46 @@ class Knowledge:
                 self.machines[recurrence.digests] = found
         return found
 
-    def machine(self, recurrence: Recurrence, graph: Callable[[], TypedGraph], work: Sequence[float]) -> Machine:
+    def machine(self, recurrence: Recurrence, graph: TypedGraph, loads: Iterable[Load]) -> Machine:
         """The machine of a recurrence, learned where there is none.
 
         Args:
-            graph: gives one to learn from, with its types in the recurrence's order.
-            work: of those types, see WorkOf.
+            graph: to learn from, its types in the recurrence's order.
+            loads: of those types; looked at where it is learned.
         """
         found = self.known(recurrence)
         if found is None:
-            learned = self.learn(graph(), self.settings, self.costs.of(work))
+            learned = self.learn(graph, self.settings, self.costs.of(loads))
             self.learned[recurrence.digests] = learned
             found = self.machines[recurrence.digests] = learned.machine
-            names = [cell.name for cell in recurrence.cells]
             _log.info(
                 "learned in %.2f s to batch the recurrence of %s: %d batches, at least %d",
                 learned.seconds,
-                ", ".join(names),
+                recurrence.names,
                 learned.batches,
                 learned.lower_bound,
             )
             if self.kept is not None:
-                self.kept.keep(recurrence.digests, names, learned, self.settings)
+                self.kept.keep(recurrence.digests, [cell.name for cell in recurrence.cells], learned, self.settings)
+        return found
+
+    def describe(self) -> list[str]:
+        """What is known of each recurrence that has a machine, a sentence each."""
+        found = []
+        for recurrence in {r.digests: r for r in self._recurrences.values()}.values():
+            machine = self.machines.get(recurrence.digests)
+            if machine is None:
+                continue
+            learned, how = self.learned.get(recurrence.digests), "as kept in the tuning database"
+            if learned is not None:
+                how = (
+                    f"learned in {learned.seconds:.2f} s, {learned.trials} trials: {learned.batches} batches in "
+                    f"{learned.stages} stages, at least {learned.lower_bound} batches"
+                )
+            found.append(
+                f"{recurrence.names}: a machine of {len(machine.table)} states, {how}; "
+                f"{self.unseen.get(recurrence.digests, 0)} steps so far began in a state that it does not know"
+            )
         return found
 
     def note_unseen(self, recurrence: Recurrence, steps: int) -> None:

@@ -30,7 +30,7 @@ class Settings:
     Attributes:
         encoding: of states.
         reward: "batches": -1 for each, and `alpha` times the part of its type's first vertices that it runs (ED-Batch,
-            equation 1). "time": minus the time that it takes, in barriers, by `costs`.
+            equation 1). "time": minus the time that it takes by the model of costs, in barriers.
         alpha: see there.
         horizon: N, over how many batches rewards are summed before values stand for the rest.
         rate: by how much of the difference a value moves.
@@ -233,7 +233,7 @@ def _trial(
         if chains is not None:
             chains.executed(a, batch, frontier.freed)
         if by_time:
-            reward = -costs.in_barriers(a, len(batch)) - float(frontier.n_stages - before)
+            reward = -costs.alone(a, len(batch), frontier.n_stages > before)
         taken.append((state, a, reward))
     return taken
 

@@ -100,7 +100,7 @@ class Machine:
         for (phase, *types), a in table.items():
             if encoding.kind == "chains":
                 types = types[: len(types) // 2]
-            if not all(type(x) is int for x in (phase, a)) or not 0 <= phase <= encoding.phases:
+            if not all(type(x) is int for x in (phase, a)) or not 0 <= phase < encoding.phases:
                 raise ValueError("a machine of no phases")
             if a not in types or not all(type(x) is int and 0 <= x < n_types for x in types):
                 raise ValueError("a machine of other types")

@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from vpps.graph.arrays import Ints
+from vpps.plan.policies.cost import Load
 from vpps.plan.policies.knowledge import Knowledge
 from vpps.plan.topology import Topology
 
-WorkOf = Callable[[int], float]
-"""Floating point operations of a vertex of a block, by its number; of a recurrent cell those that go level by level."""
+LoadOf = Callable[[int], Load]
+"""What steps of a block have to do, by its number."""
 
 
 class Policy(ABC):
@@ -31,12 +32,16 @@ class Policy(ABC):
     def __init__(self, knowledge: Knowledge | None = None) -> None:
         self.knowledge = Knowledge() if knowledge is None else knowledge
 
+    def describe(self) -> list[str]:
+        """What it has learned or decided so far, a sentence each."""
+        return []
+
     @abstractmethod
-    def stages(self, topology: Topology, work_of: WorkOf) -> list[Ints]:
+    def stages(self, topology: Topology, load_of: LoadOf) -> list[Ints]:
         """The stage of every vertex, by block: later than those of all that it reads.
 
         Args:
-            work_of: of the blocks; for policies that weigh work.
+            load_of: of the blocks; for policies that weigh costs.
         """
 
 

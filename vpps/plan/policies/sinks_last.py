@@ -12,7 +12,7 @@ import numpy as np
 
 from vpps.graph.arrays import Ints
 from vpps.graph.levels import ragged
-from vpps.plan.policies.policy import Policy, WorkOf
+from vpps.plan.policies.policy import LoadOf, Policy
 from vpps.plan.topology import Topology
 
 
@@ -22,7 +22,7 @@ class SinksLast(Policy):
     name = "sinks-last"
     at_once = True
 
-    def stages(self, topology: Topology, work_of: WorkOf) -> list[Ints]:
+    def stages(self, topology: Topology, load_of: LoadOf) -> list[Ints]:
         """See Policy."""
         blocks, found = topology.blocks, topology.recurrence
         n_components = len(found.recurrent)
@@ -37,19 +37,19 @@ class SinksLast(Policy):
             if found.recurrent[c]:
                 members = found.members(c)
                 alone = len(members) == 1
-                within = levels_within(topology, members) if alone else self.within(topology, members, work_of)
+                within = levels_within(topology, members) if alone else self.within(topology, members, load_of)
                 for number, stages in zip(members, within, strict=True):
                     local[number] = stages
         # Stages of one rank follow each other; all of them precede the next rank.
         depth = max((int(x.max()) + 1 for x in local if len(x)), default=1)
         return [rank[found.component[n]] * depth + local[n] for n in range(len(blocks))]
 
-    def within(self, topology: Topology, members: list[int], work_of: WorkOf) -> list[Ints]:
+    def within(self, topology: Topology, members: list[int], load_of: LoadOf) -> list[Ints]:
         """Stages of the vertices of a recurrence of several cells, by block, from 0, none of them empty.
 
         Args:
             members: numbers of its blocks, rising.
-            work_of: see Policy.
+            load_of: see Policy.
         """
         return levels_within(topology, members)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from vpps.graph.arrays import Ints
 from vpps.plan.policies.batching import Batches, run
 from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring, nearest
-from vpps.plan.policies.policy import WorkOf, split_by_block
+from vpps.plan.policies.policy import LoadOf, split_by_block
 from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
@@ -21,7 +21,7 @@ class Sufficient(SinksLast):
 
     name = "sufficient"
 
-    def within(self, topology: Topology, members: list[int], work_of: WorkOf) -> list[Ints]:
+    def within(self, topology: Topology, members: list[int], load_of: LoadOf) -> list[Ints]:
         """See SinksLast."""
         return split_by_block(topology, members, sufficient(Wiring(TypedGraph.of(topology, members))).stages)
 
