@@ -183,7 +183,7 @@ def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Polic
 
 def staged(planner: Planner, topology: Topology) -> list[Ints]:
     """The stages of all vertices of a graph, by block."""
-    return planner.batching.stages(topology, partial(planner.work_of, topology))
+    return planner.batching.stages(topology, partial(planner.load_of, topology))
 
 
 def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:

@@ -18,7 +18,7 @@ from vpps.graph.levels import find_levels
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches
 from vpps.plan.policies.chains import by_chains
-from vpps.plan.policies.cost import Costs, costs_on
+from vpps.plan.policies.cost import Costs, Load, costs_on
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.learning import Learned, Settings, batches_of, learn
 from vpps.plan.policies.machine import ENCODINGS, Encoding
@@ -204,7 +204,7 @@ class Learner:
         key = encoding, types
         if key not in self.learned:
             graph = restricted(self._graph, types) if types else self._graph
-            costs = costs_on("cpu", 1).of([1.0] * graph.n_types)  # which the reward of batches does not ask
+            costs = costs_on("cpu", 1).of([Load(1.0, 1)] * graph.n_types)  # which the reward of batches does not ask
             self.learned[key] = self._learn(graph, replace(self._settings, encoding=encoding), costs)
         return self.learned[key]
 
