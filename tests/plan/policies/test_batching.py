@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.plan.policies.typed import Made, figure_1, shortest, typed_graphs
+from tests.plan.policies.typed import Made, figure_1, only, shortest, typed_graphs
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches, run
 from vpps.plan.policies.chains import by_chains
-from vpps.plan.policies.frontier import Frontier, Subgraphs, Wiring
+from vpps.plan.policies.frontier import Chains, Frontier, Subgraphs, Wiring
 from vpps.plan.policies.learning import SplitMix64, batches_of
 from vpps.plan.policies.machine import Encoding, Machine
 from vpps.plan.policies.sufficient import sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.recurrence import strongly_connected
 
 pytestmark = pytest.mark.host
 
@@ -51,6 +52,13 @@ def test_every_vertex_runs_once_and_after_what_it_reads(policy: Callable[[Wiring
     assert set(np.bincount(found.sequence, minlength=graph.n_types).nonzero()[0]) == set(graph.type_of.tolist())
 
 
+def remaining(graph: TypedGraph, frontier: Frontier, leave_out: Sequence[int] = ()) -> TypedGraph:
+    """What has not run of a graph."""
+    left = np.array([not done for done in frontier.done], bool)
+    left[list(leave_out)] = False
+    return only(graph, left)
+
+
 @settings(max_examples=60, deadline=None)
 @given(graph=typed_graphs(), data=st.data())
 def test_counts_of_subgraphs_are_those_of_a_search(graph: TypedGraph, data: st.DataObject) -> None:
@@ -69,12 +77,46 @@ def test_counts_of_subgraphs_are_those_of_a_search(graph: TypedGraph, data: st.D
         subgraphs.executed(a, frontier.execute(a))
 
 
+@settings(max_examples=60, deadline=None)
+@given(graph=typed_graphs(), data=st.data())
+def test_what_shortens_a_chain_is_found(graph: TypedGraph, data: st.DataObject) -> None:
+    wiring = Wiring(graph)
+    frontier = Frontier(wiring)
+    chains = Chains(frontier)
+    while frontier.executed < graph.n:
+        before = remaining(graph, frontier).depths
+        for a in frontier.types:
+            after = remaining(graph, frontier, leave_out=frontier.ready[a]).depths
+            assert chains.shortens(a) == (after[a] < before[a])
+        a = data.draw(st.sampled_from(frontier.types))
+        chains.executed(a, frontier.execute(a), frontier.freed)
+
+
 @settings(max_examples=40, deadline=None)
 @given(graph=typed_graphs(most=9, most_types=3))
 def test_no_sequence_is_shorter_than_the_lower_bound(graph: TypedGraph) -> None:
     best = shortest(graph)
     assert graph.lower_bound <= best
     assert all(best <= len(policy(Wiring(graph)).sequence) for policy in POLICIES.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=typed_graphs(most=9, most_types=3), data=st.data())
+def test_components_apart_are_as_good_as_the_whole(graph: TypedGraph, data: st.DataObject) -> None:
+    """Of whatever sequence of types runs the whole graph, the part that is of one component runs that; and so the
+    shortest sequences of the components make a shortest one."""
+    reads = [{int(graph.type_of[p]) for v in range(graph.n) if graph.type_of[v] == a for p in graph.read_by(v)}
+             for a in range(graph.n_types)]  # fmt: skip
+    component = np.array(strongly_connected(reads))
+    parts = [only(graph, component[graph.type_of] == c) for c in range(int(component.max()) + 1)]
+    assert sum(map(shortest, parts)) == shortest(graph)
+    whole = run(Wiring(graph), lambda frontier: data.draw(st.sampled_from(frontier.types))).sequence
+    for c, part in enumerate(parts):
+        frontier = Frontier(Wiring(part))
+        for a in whole:
+            if component[a] == c and frontier.ready[a]:
+                frontier.execute(a)
+        assert frontier.executed == part.n
 
 
 def test_the_tree_of_the_paper() -> None:

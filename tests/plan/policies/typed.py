@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.typed_graph import TypedGraph
@@ -43,6 +44,15 @@ def typed_graphs(draw: st.DrawFn, most: int = 40, most_types: int = 5) -> TypedG
         reads = draw(st.lists(st.integers(0, v - 1), max_size=3)) if v else []
         made.add(draw(st.integers(0, n_types - 1)), *reads)
     return made.graph(n_types)
+
+
+def only(graph: TypedGraph, kept: NDArray[np.bool_]) -> TypedGraph:
+    """The kept vertices of a graph, and the edges between them."""
+    number = np.cumsum(kept) - 1
+    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
+    inside = kept[readers] & kept[graph.read]
+    producers, readers = number[graph.read[inside]], number[readers[inside]]
+    return TypedGraph(graph.type_of[kept], graph.levels[kept], producers, readers, graph.n_types)
 
 
 INTERNAL, OUTPUT, REDUCE = 0, 1, 2
@@ -85,3 +95,23 @@ def shortest(graph: TypedGraph) -> int:
                 found.add(after)
                 todo.append((after, batches + 1))
     raise AssertionError("a cycle")
+
+
+def swapped_trees() -> TypedGraph:
+    """ED-Batch, A.4: a tree as of figure 1, and above it one in which inner vertices and outputs have each other's
+    type."""
+    made = _tree(Made(), INTERNAL, OUTPUT, ())
+    return _tree(made, OUTPUT, INTERNAL, (len(made.types) - 1,)).graph(3)
+
+
+def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
+    """Sentences of characters (type 0) and words over several of them (1), which those at which they end read (of type
+    `ends`)."""
+    made = Made()
+    for _ in range(sentences):
+        characters = [made.add(0)]
+        for at in range(1, int(rng.integers(length // 2, length + 1))):
+            begins = [k for k in range(max(0, at - 4), at) if rng.random() < 0.3]
+            words = [made.add(1, characters[k]) for k in begins]
+            characters.append(made.add(ends if words else 0, characters[-1], *words))
+    return made.graph(3)

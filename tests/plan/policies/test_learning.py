@@ -1,0 +1,112 @@
+"""Learned machines: what they attain, that they are learned alike each time, what they do where they know nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plan.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
+from vpps.plan.policies.chains import by_chains
+from vpps.plan.policies.cost import Load, costs_on
+from vpps.plan.policies.frontier import Wiring
+from vpps.plan.policies.learning import Learned, Settings, SplitMix64, batches_of, learn
+from vpps.plan.policies.machine import ENCODINGS, Encoding, Machine
+from vpps.plan.policies.sufficient import sufficient
+from vpps.plan.policies.typed_graph import TypedGraph
+
+pytestmark = pytest.mark.host
+
+QUICK = Settings(trials=60)
+
+
+def learned(graph: TypedGraph, settings: Settings = QUICK) -> Learned:
+    return learn(graph, settings, costs_on("cpu", 2).of([Load(1e5, 2)] * graph.n_types))
+
+
+def test_numbers_are_those_of_splitmix64() -> None:
+    """The first three for seed 1234567, as in other implementations."""
+    chance = SplitMix64(1234567)
+    assert [chance.next() for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert 0.0 <= chance.uniform() < 1.0
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_machines_batch_the_tree_of_the_paper_as_well_as_possible(kind: str) -> None:
+    found = learned(figure_1(), replace(QUICK, encoding=Encoding(kind)))
+    assert (found.batches, found.lower_bound) == (6, 6)
+    assert found.trials == QUICK.check_every  # it stops at the bound
+    assert batches_of(Wiring(figure_1()), found.machine)[1] == 0  # no state that was not seen
+
+
+def test_two_trees_with_types_swapped_need_the_phase() -> None:
+    """ED-Batch, A.4: what was right for the first tree is wrong for the second, in the same states."""
+    graph = swapped_trees()
+    best = shortest(graph)
+    without = learned(graph, replace(QUICK, trials=300, encoding=Encoding("base")))
+    phases = learned(graph, replace(QUICK, trials=300, encoding=Encoding("base", phases=4)))
+    assert without.batches > best
+    assert phases.batches == best
+
+
+@pytest.mark.parametrize("ends", [0, 2])
+def test_lattices_take_fewer_batches_than_level_by_level(ends: int) -> None:
+    graph = lattice(np.random.default_rng(3), 24, 30, ends)
+    by_level = len(set(zip(graph.levels.tolist(), graph.type_of.tolist(), strict=True)))
+    assert graph.lower_bound <= learned(graph).batches < 0.8 * by_level
+    assert graph.lower_bound <= by_chains(Wiring(graph)).n_steps < 0.8 * by_level
+
+
+@pytest.mark.parametrize("reward", ["batches", "time"])
+def test_learning_is_reproducible(reward: str) -> None:
+    graph = lattice(np.random.default_rng(5), 3, 10)
+    first, again = (learned(graph, replace(QUICK, reward=reward)) for _ in range(2))
+    other = learned(graph, replace(QUICK, reward=reward, seed=2))
+    assert first.machine == again.machine
+    assert (first.batches, first.trials) == (again.batches, again.trials)
+    assert first.machine != other.machine
+
+
+def test_the_best_machine_is_kept_and_not_the_last() -> None:
+    graph = lattice(np.random.default_rng(3), 6, 24)
+    few, more = (learned(graph, replace(QUICK, trials=trials)) for trials in (20, 60))
+    assert (more.batches, more.stages) <= (few.batches, few.stages)
+
+
+def test_unseen_states_are_counted_and_left_to_the_sufficient_condition() -> None:
+    graph = figure_1()
+    batches, unseen = batches_of(Wiring(graph), Machine(Encoding(), {}))
+    assert unseen == len(batches.sequence) == 6
+    assert batches.sequence == sufficient(Wiring(graph)).sequence
+
+
+@settings(max_examples=20, deadline=None)
+@given(graph=typed_graphs(most=15, most_types=3), kind=st.sampled_from(ENCODINGS), phases=st.integers(1, 3))
+def test_machines_survive_json_and_numbers(graph: TypedGraph, kind: str, phases: int) -> None:
+    found = learned(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases))).machine
+    assert Machine.from_json(json.loads(json.dumps(found.as_json())), graph.n_types) == found
+    assert Machine.from_numbers(found.numbers()) == found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoding": "other"},
+        {"phases": 0},
+        {"states": [[0, 1, 5]]},
+        {"states": [[0, 7, 7]]},
+        {"states": [[1, 0, 0]]},
+        {"states": [[0]]},
+        {"states": [["0", 0, 0]]},
+        {"states": 3},
+    ],
+)
+def test_what_is_no_machine_is_refused(change: dict[str, object]) -> None:
+    good = Machine(Encoding("sort"), {(0, 0, 1): 1, (0, 1): 1}).as_json()
+    assert Machine.from_json(good, 2).table[0, 0, 1] == 1
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        Machine.from_json(good | change, 2)
