@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -10,16 +11,20 @@ from rich.table import Table
 from vpps.cli.console import plain_console
 from vpps.kernel.cache import inventory
 from vpps.tuning.database import AUTOTUNE, Choice, choices_in
+from vpps.tuning.machines import PREFIX, KeptMachine, machine_in
 
 
 def list_choices(as_json: bool) -> None:
     """Print every record of the tuning database, and the files that are not used."""
-    found = {path: choices_in(path) for path in inventory.tuning()}
+    paths = inventory.tuning()
+    machines = {path: machine_in(path) for path in paths if path.name.startswith(PREFIX)}
+    found = {path: choices_in(path) for path in paths if path not in machines}
     choices = [choice for of_file in found.values() for choice in of_file or ()]
     if as_json:
-        print(json.dumps([_as_json(choice) for choice in choices], ensure_ascii=False))
+        learned = [_machine_as_json(machine) for machine in machines.values() if machine is not None]
+        print(json.dumps([*(_as_json(choice) for choice in choices), *learned], ensure_ascii=False))
         return
-    if not found:
+    if not paths:
         print(f"no measured choices in {inventory.summary().directory}")
         return
     if choices:
@@ -29,9 +34,29 @@ def list_choices(as_json: bool) -> None:
         for choice in choices:
             table.add_row(*_row(choice))
         plain_console().print(table)
-    for path, of_file in found.items():
+    _list_machines([machine for machine in machines.values() if machine is not None])
+    for path, of_file in (found | machines).items():
         if of_file is None:
             print(f"{path}: damaged, or of another version of vpps; it is not used")
+
+
+def _list_machines(machines: Sequence[KeptMachine]) -> None:
+    if not machines:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("machine for batches of", "states", "batches", "lower bound", "when"):
+        table.add_column(name, justify="right" if name in ("states", "batches", "lower bound") else "left")
+    for kept in machines:
+        counts = map(str, (len(kept.machine.table), kept.batches, kept.lower_bound))
+        table.add_row(", ".join(kept.names), *counts, kept.when)
+    plain_console().print(table)
+
+
+def _machine_as_json(kept: KeptMachine) -> dict[str, Any]:
+    return {
+        "cells": list(kept.names), "states": len(kept.machine.table), "batches": kept.batches,
+        "lower_bound": kept.lower_bound, "when": kept.when, "path": str(kept.path),
+    }  # fmt: skip
 
 
 def _row(choice: Choice) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from vpps.inspection.gathering import Gathering
 from vpps.inspection.report import Report, counted, table
 from vpps.plan.onchip.report import in_bytes
+from vpps.plan.policies.comparison import Order
 
 MOST_ROWS = 40
 """Levels and stages of which text shows the first ones only: a long chain has thousands."""
@@ -106,6 +107,8 @@ class PlanReport(Report):
         levels: longest distances from a leaf.
         stages: how many there are in forward.
         steps: forward, then backward, in the order of execution.
+        orders: what policies make of the graph, cells whole.
+        lower_bound: of their batches.
         barriers: of a launch; one virtual processor needs none.
         barriers_of: those of each phase of it, where there is one group.
         launches: that a step takes.
@@ -132,6 +135,8 @@ class PlanReport(Report):
     levels: tuple[LevelUse, ...]
     stages: int
     steps: tuple[StepUse, ...]
+    orders: tuple[Order, ...]
+    lower_bound: int
     barriers: int
     barriers_of: dict[str, int]
     launches: int
@@ -164,6 +169,7 @@ class PlanReport(Report):
         yield [f"{name:<10}{value}" for name, value in self._totals()]
         levels = [(x.level, sum(x.cells.values()), _items(x.cells)) for x in few(self.levels)]
         yield [*table(("level", "vertices", "of cells"), levels, [2]), *more(self.levels)]
+        yield self._policies()
         yield self._stages()
         slabs = [(s.cell, s.part or "-", s.symbol, s.size, s.bytes, s.life, s.per) for s in self.slabs]
         yield table(("slab of", "part", "holds", "rows x width", "bytes", "life", "a row per"), slabs, (0, 1, 2, 5, 6))
@@ -195,6 +201,17 @@ class PlanReport(Report):
             f"{in_bytes(self.bytes)}: parameters {in_bytes(self.weight_bytes)}, slabs {in_bytes(self.slab_bytes)}"
             f"{shared}, other {in_bytes(self.other_bytes)}, script {in_bytes(4 * self.script_words)}",
         )
+
+    def _policies(self) -> list[str]:
+        """Batches and stages by every policy, in forward."""
+        rows = [(f"{x.policy} *" if x.policy == self.policy else x.policy, x.batches, x.stages) for x in self.orders]
+        unseen = [
+            f"Of {x.policy}'s, {counted(x.unseen, 'batch', 'batches')} began in a state that its machine does not know."
+            for x in self.orders
+            if x.unseen
+        ]
+        bound = f"No policy has fewer than {counted(self.lower_bound, 'batch', 'batches')}."
+        return [*table(("policy", "batches", "stages"), rows, [0]), bound, *unseen]
 
     def _stages(self) -> list[str]:
         """What runs in each stage, forward and backward."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from vpps.plan.build import Plan
 from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, RandomKey, Uses
 from vpps.plan.memory import WHOLE, Life
 from vpps.plan.planner import Planner
+from vpps.plan.policies.comparison import lower_bound, orders
 from vpps.plan.row_lists import row_lists
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, stages_in_order
+from vpps.plan.topology import Topology
 from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 
@@ -55,6 +58,8 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
     top = max((stop for s in slabs for _, stop in s.spans), default=distribution.end)
     n_vps = distribution.all_vps
     barriers = _barriers(plan) if distribution.groups == 1 else {}
+    topology = Topology(plan.graph)
+    compared = orders(topology, planner.batching, partial(planner.load_of, topology))
     return PlanReport(
         training=training,
         policy=planner.policy,
@@ -67,6 +72,8 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         levels=tuple(_levels(plan)),
         stages=len({s.stage for s in steps if s.phase == "forward"}),
         steps=tuple(steps),
+        orders=tuple(compared),
+        lower_bound=lower_bound(topology),
         barriers=plan.n_barriers if distribution.groups > 1 else sum(barriers.values()),
         barriers_of=barriers,
         launches=plan.launches,

@@ -34,6 +34,12 @@ class Recurrence:
         """The kinds of values that are passed to anything."""
         return set().union(*(read for of_block in self._operands for read in of_block))
 
+    @property
+    def shared(self) -> list[list[int]]:
+        """The blocks of each recurrence that several have in common."""
+        found = [self.members(c) for c, recurrent in enumerate(self.recurrent) if recurrent]
+        return [members for members in found if len(members) > 1]
+
     def members(self, component: int) -> list[int]:
         """The blocks of a component."""
         return [block for block, c in enumerate(self.component) if c == component]

@@ -1,0 +1,97 @@
+"""`vpps-profile --policy`: learns how to batch a model's recurrences (policy `fsm`), and keeps that for handles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from vpps.cli.workload import Workload
+from vpps.inspection.inspection import inspect
+from vpps.plan.policies.chains import by_chains
+from vpps.plan.policies.frontier import Wiring
+from vpps.plan.policies.knowledge import cells_of
+from vpps.plan.policies.learning import Learned
+from vpps.plan.policies.sufficient import sufficient
+from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.topology import Topology
+from vpps.tuning.machines import MachineFiles
+
+_HEADINGS = (
+    "recurrence of", "vertices", "trials", "seconds", "states", "batches", "lower bound", "sufficient", "chains",
+    "stages",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What was learned of a recurrence.
+
+    Attributes:
+        cells: their names.
+        vertices: of the graph that it was learned from, those of the recurrence.
+        learned: what came of it.
+        sufficient, chains: batches of the same graph by the policies of those names.
+        path: of the file where it is kept; "" where it is not.
+    """
+
+    cells: tuple[str, ...]
+    vertices: int
+    learned: Learned
+    sufficient: int
+    chains: int
+    path: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        learned = self.learned
+        return {
+            "cells": list(self.cells), "vertices": self.vertices, "trials": learned.trials, "seconds": learned.seconds,
+            "states": len(learned.machine.table), "batches": learned.batches, "stages": learned.stages,
+            "lower_bound": learned.lower_bound, "sufficient": self.sufficient, "chains": self.chains,
+            "path": self.path,
+        }  # fmt: skip
+
+
+def trained(workload: Workload, target: str, store: bool) -> Iterator[Trained]:
+    """Learn each recurrence of several cells anew that the first batch of a workload has.
+
+    Args:
+        target: whose costs count where time is the reward.
+        store: keep the machines in the tuning database, in place of what is there.
+
+    Raises:
+        CompileError: the directory cannot be used.
+    """
+    example = workload.first(1)[0]
+    planner = inspect(workload.model, example, target, optimizer=workload.optimizer).planner
+    knowledge, files, topology = planner.batching.knowledge, MachineFiles(), Topology(example[0])
+    for members in topology.recurrence.shared:
+        recurrence = knowledge.recurrence(cells_of(topology, members))
+        arranged = recurrence.arranged(members)
+        graph = TypedGraph.of(topology, arranged)
+        costs = knowledge.costs.of(planner.load_of(topology, number) for number in arranged)
+        learned = knowledge.learn(graph, knowledge.settings, costs)
+        names = tuple(cell.name for cell in recurrence.cells)
+        path = files.store(recurrence.digests, names, learned, knowledge.settings) if store else ""
+        wiring = Wiring(graph)
+        yield Trained(names, graph.n, learned, sufficient(wiring).n_steps, by_chains(wiring).n_steps, str(path))
+
+
+def trained_table(found: list[Trained]) -> Table | str:
+    """A row for each recurrence."""
+    if not found:
+        return "no recurrence of several cells: every policy but depth and agenda is sinks-last, with nothing to learn"
+    table = Table(box=None, pad_edge=False)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading == _HEADINGS[0] else "right", overflow="fold")
+    for one in found:
+        learned = one.learned
+        table.add_row(
+            ", ".join(one.cells), f"{one.vertices:,}", str(learned.trials), f"{learned.seconds:.2f}",
+            str(len(learned.machine.table)), str(learned.batches), str(learned.lower_bound), str(one.sufficient),
+            str(one.chains), str(learned.stages),
+        )  # fmt: skip
+    return table

@@ -1,0 +1,71 @@
+"""What each policy makes of a graph: batches and stages, beside the lower bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vpps.plan.policies.agenda import Agenda
+from vpps.plan.policies.auto import Auto
+from vpps.plan.policies.chains import LongestChains
+from vpps.plan.policies.depth import Depth
+from vpps.plan.policies.fsm import Fsm
+from vpps.plan.policies.knowledge import Knowledge, cells_of
+from vpps.plan.policies.policy import LoadOf, Policy
+from vpps.plan.policies.sinks_last import SinksLast
+from vpps.plan.policies.sufficient import Sufficient
+from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A graph as a policy orders it, forward.
+
+    Attributes:
+        policy: its name.
+        batches: pairs of a cell and a stage, cells whole.
+        stages: after each of which there are barriers.
+        unseen: batches that began in a state that a learned machine does not know.
+    """
+
+    policy: str
+    batches: int
+    stages: int
+    unseen: int
+
+
+def orders(topology: Topology, policy: Policy, load_of: LoadOf) -> list[Order]:
+    """What policies make of a graph: one that is in use, as it is; and the others, but those that had to learn or to
+    decide first.
+
+    Args:
+        load_of: see Policy.
+    """
+    knowledge = replace(policy.knowledge, unseen={})
+    known = all(knowledge.known(knowledge.recurrence(cells_of(topology, m))) for m in topology.recurrence.shared)
+    kinds: list[type[SinksLast | Depth | Agenda]] = [SinksLast, Depth, Agenda, Sufficient, LongestChains]
+    others = [kind(knowledge) for kind in kinds]
+    if topology.recurrence.shared and known:
+        others.append(Fsm(knowledge))
+    if isinstance(policy, Auto):
+        others.append(policy)
+    return [_order(topology, other, load_of, knowledge) for other in others]
+
+
+def _order(topology: Topology, policy: Policy, load_of: LoadOf, knowledge: Knowledge) -> Order:
+    before = sum(knowledge.unseen.values())
+    found = [np.unique(stages) for stages in policy.stages(topology, load_of)]
+    stages = len(np.unique(np.concatenate(found))) if found else 0
+    return Order(policy.name, sum(map(len, found)), stages, sum(knowledge.unseen.values()) - before)
+
+
+def lower_bound(topology: Topology) -> int:
+    """No order has fewer batches: components of cells have theirs one by one (plan/policies/batching.py)."""
+    found = topology.recurrence
+    bound = 0
+    for c, recurrent in enumerate(found.recurrent):
+        members = found.members(c)
+        bound += TypedGraph.of(topology, members).lower_bound if recurrent else 1
+    return bound
