@@ -236,7 +236,7 @@ def tree_cell(model: vpps.Model) -> Callable[..., E]:
     return node  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@pytest.mark.parametrize("policy", ["sinks-last", "depth", "agenda"])
 def test_gradients_agree_with_the_reference(policy: str) -> None:
     model = new_model()
     node = tree_cell(model)

@@ -133,7 +133,7 @@ def test_eager_and_lazy_parts_run_once_for_all_vertices() -> None:
     assert len(products) == 2 * levels + 4  # U h and its gradient
 
 
-@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@pytest.mark.parametrize("policy", ["sinks-last", "depth", "agenda"])
 def test_parts_agree_with_the_reference(policy: str) -> None:
     net = Reader()
     for seed in range(3):
