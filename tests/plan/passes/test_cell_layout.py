@@ -125,6 +125,19 @@ def test_the_order_of_use_stays_where_no_other_is_better():
     assert stacked([cell], model, layout=False) == stacked([cell], model)
 
 
+def test_what_is_placed_stays_where_no_other_order_is_better():
+    """Another order would be another kernel where weights are on the chip."""
+    model = vpps.Model()
+    W = gates(model, "W", "ifo", IN)
+    sigmoids = traced(lambda x: tuple(vpps.sigmoid(W[g] @ x) for g in "ifo"), (IN,))
+    mixed = traced(lambda x: (vpps.sigmoid(W["i"] @ x), vpps.tanh(W["f"] @ x), vpps.sigmoid(W["o"] @ x)), (IN,))
+    before = find_stacks([sigmoids], list(model), 32)
+    assert [stack.name for stack in before.all] == ["Wi+Wf+Wo"]
+    found = find_stacks([mixed], list(model), 32, before=before)
+    assert [set(stack.name.split("+")[:2]) for stack in found.all] != [{"Wi", "Wf"}]
+    assert find_stacks([sigmoids], list(model), 32, before=found).same_as(found)
+
+
 def test_part_of_a_stacked_bias_is_read_where_it_is():
     model = vpps.Model()
     W, U, b = gates(model, "W", "ifou", IN), gates(model, "U", "iou"), gates(model, "b", "ifou", 0)

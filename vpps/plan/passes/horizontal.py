@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from vpps.graph.trace import Node, TracedCell
@@ -47,6 +48,7 @@ def find_stacks(
     panel: int,
     rule_of: Callable[[Parameter], object] = lambda p: None,
     layout: bool = True,
+    before: Stacks = NO_STACKS,
 ) -> Stacks:
     """The parameters that all the cells let be stacked.
 
@@ -57,6 +59,7 @@ def find_stacks(
         rule_of: equal for parameters that are updated alike.
         layout: find an order of the members that lets more operations be one (passes/cell_layout.py); else they keep
             the order in which cells use them.
+        before: as the parameters lie now. They stay in that order unless another one is better.
     """
     allowed = set(parameters)
 
@@ -67,11 +70,12 @@ def find_stacks(
     otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC,))}
     classes = _together(cells, {p for p in fits if len(p.shape) == 2} - otherwise, kind)
     as_used = [tuple(c) for c in classes if len(c) > 1]
-    stacks = _agreed(cells, as_used, fits, kind, layout)
-    if not layout or not stacks.of:
-        return stacks
-    others = [_agreed(cells, laid_out, fits, kind, layout) for laid_out in orders_of(cells, as_used)]
-    return min((stacks, *others), key=lambda found: _n_operations(cells, found))
+    if not layout or not as_used:
+        return _agreed(cells, as_used, fits, kind, layout)
+    placed = {frozenset(stack.members): stack.members for stack in before.all}
+    as_placed = [placed.get(frozenset(members), members) for members in as_used]
+    orders = dict.fromkeys(map(tuple, (as_placed, as_used, *orders_of(cells, as_used))))
+    return min((_agreed(cells, order, fits, kind, layout) for order in orders), key=partial(_n_operations, cells))
 
 
 def _agreed(

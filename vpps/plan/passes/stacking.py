@@ -51,7 +51,8 @@ class Stacking:
             return optimizer.group_of(p.name)
 
         allowed = [p for p in self._model if p.name not in self._apart and not isinstance(p, Lookup)]
-        stacks = find_stacks(list(self._programs.values()), allowed, self._panel, rule_of, self._passes.cell_layout)
+        cells, layout = list(self._programs.values()), self._passes.cell_layout
+        stacks = find_stacks(cells, allowed, self._panel, rule_of, layout, self.stacks)
         if stacks.same_as(self.stacks):
             return False
         self.stacks = stacks
