@@ -113,8 +113,8 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
 
     Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
     (design 4.3). A slice of several gates counts as those gates, if it is split likewise. Nodes joined by elementwise
-    ops, or added to a product, must agree. Parts narrower than a granule have no say: no VP could own a block of one,
-    and loops over them would be short.
+    ops, or added to a product, must agree; where slices differ, the largest parts count that none of them cuts through.
+    Parts narrower than a granule have no say: no VP could own a block of one, and loops over them would be short.
     """
     parent = list(range(len(nodes)))
 
@@ -145,18 +145,19 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
             split[find(node.inputs[0] if node.op.form is Form.SLICE else i)].append(i)
     units: dict[int, int] = {}  # floats of a part
     for root in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
-        by_units, by_widths = set(), set()
+        by_units, by_widths, cuts = set(), set(), {widths[root]}
         for i in split[root]:
-            node = nodes[i]
+            node, width = nodes[i], size(nodes[i].shape)
             if node.op.form is Form.CONCAT:
                 pieces = {size(nodes[j].shape) for j in node.inputs}
-                unit = pieces.pop() if len(pieces) == 1 and min(pieces) >= granule else widths[root]
-                by_units.add(unit)
-                by_widths.add(unit)
-            elif size(node.shape) >= granule:
-                offset, width = offset_of(nodes, i), size(node.shape)
-                for found, unit in ((by_units, units.get(find(i), width)), (by_widths, width)):
-                    found.add(widths[root] if widths[root] % unit or offset % unit else unit)
-        agreed = [found.pop() for found in (by_units, by_widths) if len(found) == 1]
-        units[root] = agreed[0] if agreed else widths[root]
+                width = pieces.pop() if len(pieces) == 1 and min(pieces) >= granule else width
+                by_units.add(width)
+                by_widths.add(width)
+            elif width >= granule:
+                by_units.add(units.get(find(i), width))
+                by_widths.add(width)
+                cuts |= {width, offset_of(nodes, i)}
+        wishes = by_units if len(by_units) == 1 else by_units | by_widths
+        fit = [unit for unit in wishes if not any(cut % unit for cut in cuts)]
+        units[root] = max(fit, default=widths[root])
     return [size(node.shape) // units[find(i)] if live[i] else 1 for i, node in enumerate(nodes)]

@@ -18,6 +18,7 @@ from tests.plan.test_random_graphs import examples
 from vpps.graph.trace import TracedCell
 from vpps.plan.passes import Passes
 from vpps.plan.passes.horizontal import find_stacks, horizontal
+from vpps.plan.prepare import live_nodes, parts_of_units, prepare
 
 H, IN = 32, 16  # rows are whole panels of every instruction set
 AS_USED = replace(NONE, horizontal=True, alignment=True)
@@ -147,6 +148,24 @@ def test_part_of_a_stacked_bias_is_read_where_it_is():
     ]
     assert [found["add"] for found in counted(cells, model)] == [1, 1]
     assert [len(name.split("+")) for name in stacked(cells, model)] == [4, 3, 4]
+
+
+@pytest.mark.parametrize("cut, parts", [(H, (4, 3, 1)), (H // 2, (4, 3, 2))])
+def test_a_slice_of_gates_is_dealt_like_them(cut: int, parts: tuple[int, int, int]):
+    """A gate that is cut further does not keep the others from being dealt as gates."""
+    W = vpps.Model().parameter("W", (4 * H, IN))
+
+    def cell(x: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+        gates = W @ x
+        i, f, o = vpps.split(vpps.sigmoid(gates[: 3 * H]), 3)
+        u = i * vpps.tanh(gates[3 * H :])
+        return vpps.tanh(u + f)[:cut] * 2, o
+
+    found = traced(cell, (IN,))
+    nodes, outputs = prepare(found)
+    of_nodes = parts_of_units(nodes, live_nodes(nodes, outputs), 1)
+    of = {n.op.name: of_nodes[i] for i, n in enumerate(nodes)}
+    assert (of["affine"], of["sigmoid"], of["tanh"]) == parts
 
 
 # ---- results
