@@ -19,12 +19,13 @@ times larger and those after are the same. `planning_ms` is how long batching is
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import harness
 
 import vpps
 from vpps.graph.trace import TracedCell, Vector, trace
@@ -182,31 +183,31 @@ def milliseconds(work: Callable[[], object], times: int) -> float:
     return round(1e3 * statistics.median(found), 2)
 
 
-def line(name: str, batch: int, size: int, times: int) -> dict[str, object]:
+def figures(name: str, batch: int, size: int, times: int) -> dict[str, Any]:
     """All that is known of a cell."""
     made = CELLS[name]
     model = vpps.Model()
     function, shapes = made.make(model, size)
-    cell = trace(name, function, tuple(Vector(shape) for shape in shapes), {})
-    simple = simplified(cell, Passes())[0]
+    simple = simplified(trace(name, function, tuple(Vector(shape) for shape in shapes), {}), Passes())[0]
     found = study(simple, batch, one_vector=False)
     assert found is not None
-    vpps_copies, instructions = {}, {}
+    ours, instructions = {}, {}
     for key, passes in PASSES.items():
-        vpps_copies[key], instructions[key] = executed(cell, model, batch, passes)
-    copies = {"declared": found.declared, "pq_tree": found.laid_out, **vpps_copies}
+        ours[key], instructions[key] = executed(simple, model, batch, passes)
+    copies = {"declared": found.declared, "pq_tree": found.laid_out, **ours}
     kernels_before, kernels_after, before, after = made.paper
     kernels = {key: c.operations for key, c in copies.items()}
     kilobytes = {key: round(c.bytes / 1024, 2) for key, c in copies.items()}
     return {
-        "bench": "cell_layout", "case": f"cell={name} batch={batch} size={size}",
-        "value": found.laid_out.operations, "unit": "memory_kernels",
-        "memory_kernels": kernels | {"paper": [kernels_before, kernels_after], "program": made.program},
-        "kilobytes": kilobytes | {"paper": [before, after]}, "instructions": instructions,
-        "primitives": found.primitives, "batches": len(found.batching.batches), "policy": found.batching.policy,
+        "memory_kernels": kernels | {"paper": [kernels_before, kernels_after], "program": list(made.program)},
+        "kilobytes": kilobytes | {"paper": [before, after]},
+        "instructions": instructions,
+        "primitives": found.primitives,
+        "batches": len(found.batching.batches),
+        "policy": found.batching.policy,
         "planning_ms": milliseconds(lambda: study(simple, batch, one_vector=False), times),
         "stacking_ms": milliseconds(lambda: find_stacks([simple], list(model), PANEL), times),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":
@@ -216,4 +217,6 @@ if __name__ == "__main__":
     parser.add_argument("--times", type=int, default=11, help="of which the median is taken")
     options = parser.parse_args()
     for name in CELLS:
-        print(json.dumps(line(name, options.batch, options.size, options.times)), flush=True)
+        found = figures(name, options.batch, options.size, options.times)
+        case = f"cell={name} batch={options.batch} size={options.size}"
+        harness.report("cell_layout", case, [found["memory_kernels"]["pq_tree"]], "memory kernels", **found)
