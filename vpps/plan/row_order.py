@@ -1,11 +1,11 @@
 """Layouts: in which order the vertices of a step get their rows. Any order is right; some leave arguments in a row.
 
 `recorded`: the user's order.
-`readers`: what a step reads as one argument is a *constraint* on the steps that compute it: these vertices side by
-side, in the order of their readers. From the last stage to the first, each step's vertices are put in the order of the
-constraints on it, those on most vertices first; a vertex follows one of them, the first that it is in. So sequences
-of one batch get their rows by length, and every step reads the first rows of the one before. Vertices of a cell that
-no recurrence waits for get the order of what they read first.
+`readers`: what a step reads as one argument, where that is vertices of one step and each of them once, is a
+*constraint* on that step: these vertices side by side, in the order of their readers. From the last stage to the first,
+each step's vertices are put in the order of the constraints on it, the largest first; a vertex follows the first one
+that it is in. So sequences of one batch get their rows by length, and every step reads the first rows of the one
+before. Vertices of a cell that no recurrence waits for get the order of what they read first.
 """
 
 from __future__ import annotations
@@ -72,14 +72,13 @@ def order_by_readers(topology: Topology, keys: Sequence[StepKeys]) -> list[Ints]
 
 
 class _Edges(NamedTuple):
-    """Reads of vertices by cells that a recurrence waits for, or that are of one: those of the constraint that the
-    producer follows. Vertices are given by recording index.
+    """Reads of vertices that follow a constraint, by those whose order it is. Vertices are given by recording index.
 
     Attributes:
         producer, reader: of each.
         element: its place in the reader's list.
-        constraint: number of the constraint; smaller is earlier among the producer's readers.
-        size: vertices of the producer's step in it.
+        constraint: its number; those of a step's first arguments are smaller.
+        size: vertices in the constraint.
     """
 
     producer: Ints
@@ -119,13 +118,13 @@ def _waited_for(topology: Topology) -> list[bool]:
 
 
 def _edges(topology: Topology, step: Ints, waited_for: Sequence[bool]) -> _Edges:
-    """For each vertex, its readers of the largest constraint on its step that it is in."""
+    """For each vertex that is in a constraint, its reader of the largest one."""
     operands = [
         (b.calls[rows], topology.value_call[values], k)
         for b, waits in zip(topology.blocks, waited_for, strict=True)
         for k, (rows, values) in enumerate(b.operands() if waits else ())
     ]
-    if not operands:
+    if not any((step[edges[0]] >= 0).any() for edges in operands):
         return _Edges(*[np.zeros(0, np.int64)] * 5)
     reader, producer = (np.concatenate([edges[i] for edges in operands]) for i in (0, 1))
     number = np.repeat([k for *_, k in operands], [len(edges[0]) for edges in operands])
@@ -133,9 +132,7 @@ def _edges(topology: Topology, step: Ints, waited_for: Sequence[bool]) -> _Edges
     runs = step[reader] >= 0
     reader, producer, number, element = reader[runs], producer[runs], number[runs], element[runs]
     constraint = step[reader] * (int(number.max(initial=0)) + 1) + number
-    on_step = step[producer] * (int(constraint.max(initial=0)) + 1) + constraint
-    _, of_edge, sizes = np.unique(on_step, return_inverse=True, return_counts=True)
-    found = _Edges(producer, reader, element, constraint, sizes[of_edge])
+    found = _Edges(producer, reader, element, constraint, _sizes(constraint, producer, step))
     found = found.only(found.size > 1)
     # The first edge of each producer, by size and constraint, has the constraint that it follows.
     order = np.lexsort((found.constraint, -found.size, found.producer))
@@ -146,6 +143,20 @@ def _edges(topology: Topology, step: Ints, waited_for: Sequence[bool]) -> _Edges
     return found.only(followed[found.producer] == found.constraint)
 
 
+def _sizes(constraint: Ints, producer: Ints, step: Ints) -> Ints:
+    """The size of each edge's constraint; 0 where that reads vertices of several steps, or one of them twice."""
+    order = np.lexsort((producer, constraint))
+    of_edge, vertex = constraint[order], producer[order]
+    same = of_edge[1:] == of_edge[:-1]
+    breaks = same & ((vertex[1:] == vertex[:-1]) | (step[vertex[1:]] != step[vertex[:-1]]))
+    number = np.cumsum(np.concatenate([[0], ~same]))
+    sizes = np.bincount(number)
+    sizes[number[1:][breaks]] = 0
+    found = np.zeros_like(constraint)
+    found[order] = sizes[number]
+    return found
+
+
 def _follow_readers(edges: _Edges, step: Ints, stage_of: Ints, place: Ints) -> None:
     """Give producers their places, those of the last stage first: they are readers of the ones before."""
     stage = stage_of[step[edges.producer]]
@@ -153,9 +164,5 @@ def _follow_readers(edges: _Edges, step: Ints, stage_of: Ints, place: Ints) -> N
     ends = np.flatnonzero(np.diff(stage[by_stage])) + 1
     for found in np.split(by_stage, ends) if len(by_stage) else ():
         of_stage = edges.only(found)
-        order = np.lexsort(
-            (of_stage.element, place[of_stage.reader], of_stage.constraint, -of_stage.size, step[of_stage.producer])
-        )
-        in_order = of_stage.producer[order]
-        # Of a vertex that is in a constraint twice the first place counts: it is written last.
-        place[in_order[::-1]] = np.arange(len(in_order))[::-1] - len(stage)
+        order = np.lexsort((of_stage.element, place[of_stage.reader], of_stage.constraint, -of_stage.size))
+        place[of_stage.producer[order]] = np.arange(len(order)) - len(stage)

@@ -25,7 +25,7 @@ private:
     struct Step {
         i64 block, first, n, stage;
     };
-    // That vertices of a step lie side by side, in the order of a step that reads them all as one operand.
+    // That vertices of a step lie side by side, in the order of a step that reads them, and nothing else, as an operand.
     struct Constraint {
         i32 step, reader, operand, size;
     };
@@ -33,8 +33,8 @@ private:
     Block* const* leaders_ = nullptr;
     std::vector<Step> steps_;
     std::vector<Constraint> constraints_;
-    std::vector<i32> step_of_, followed_;  // by vertex; followed: number of a constraint, or -1
-    std::vector<i32> size_, slot_, touched_, sorted_, vertices_, head_, next_;
+    std::vector<i32> step_of_, read_by_, followed_;  // by vertex; followed: number of a constraint, or -1
+    std::vector<i32> sorted_, vertices_, head_, next_;
     std::vector<i64> row_of_, cursor_;
     std::vector<u8> waited_for_, placed_;
     i64 largest_ = 0;
@@ -79,8 +79,9 @@ private:
                          [&](i32 a, i32 b) { return graph.component(a) < graph.component(b); });
     }
 
-    // Calls act(producer) for what the rows of a step read as an operand: arguments come first, then lists.
-    template <class Do> void producers(const Graph& graph, const Step& reader, i32 operand, Do&& act) const
+    // Calls act(producer) for what the rows of a step read as an operand, until that is false; whether it never was.
+    // Arguments come first, then lists.
+    template <class Do> bool producers(const Graph& graph, const Step& reader, i32 operand, Do&& act) const
     {
         const Whole& b = graph.blocks[reader.block];
         const Block& rows = *leaders_[reader.block];
@@ -88,13 +89,16 @@ private:
         for (i64 r = reader.first; r < reader.first + reader.n; r++) {
             const i64 v = rows.vertex(r);
             if (operand < n_args) {
-                act(graph.producer(b.args[operand][v]));
+                if (!act(graph.producer(b.args[operand][v])))
+                    return false;
                 continue;
             }
             const List& xs = b.lists[operand - n_args];
             for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
-                act(graph.producer(xs.elements[e]));
+                if (!act(graph.producer(xs.elements[e])))
+                    return false;
         }
+        return true;
     }
 
     // Of each vertex the largest constraint that it is in.
@@ -102,40 +106,32 @@ private:
     {
         constraints_.clear();
         followed_.assign(graph.n_vertices, -1);
-        size_.assign(steps_.size(), 0);
-        slot_.assign(steps_.size(), -1);
+        read_by_.assign(graph.n_vertices, -1);
+        i32 number = 0;  // of what a step reads as an operand
         for (size_t s = 0; s < steps_.size(); s++) {
             const Step& reader = steps_[s];
             const Whole& b = graph.blocks[reader.block];
             const auto n_operands = static_cast<i32>(waited_for_[reader.block] ? b.args.size() + b.lists.size() : 0);
-            for (i32 k = 0; k < n_operands; k++) {
-                touched_.clear();
-                producers(graph, reader, k, [&](i64 producer) {
-                    const i32 step = step_of_[producer];
-                    if (!size_[step]++)
-                        touched_.push_back(step);
+            for (i32 k = 0; k < n_operands; k++, number++) {
+                i32 step = -1, size = 0;
+                const bool of_one_step = producers(graph, reader, k, [&](i64 producer) {
+                    const bool again = read_by_[producer] == number;
+                    read_by_[producer] = number;
+                    step = size++ ? step : step_of_[producer];
+                    return !again && step_of_[producer] == step;
                 });
-                bool any = false;
-                for (const i32 step : touched_) {
-                    slot_[step] = -1;
-                    if (size_[step] > 1) {
-                        any = true;
-                        slot_[step] = static_cast<i32>(constraints_.size());
-                        constraints_.push_back({step, static_cast<i32>(s), k, size_[step]});
-                    }
-                    size_[step] = 0;
-                }
-                if (any)
-                    producers(graph, reader, k, [&](i64 producer) { follow(producer, slot_[step_of_[producer]]); });
+                if (!of_one_step || size < 2)
+                    continue;
+                const auto constraint = static_cast<i32>(constraints_.size());
+                constraints_.push_back({step, static_cast<i32>(s), k, size});
+                producers(graph, reader, k, [&](i64 producer) {
+                    i32& followed = followed_[producer];
+                    if (followed < 0 || size > constraints_[followed].size)
+                        followed = constraint;
+                    return true;
+                });
             }
         }
-    }
-
-    void follow(i64 producer, i32 constraint)
-    {
-        i32& followed = followed_[producer];
-        if (constraint >= 0 && (followed < 0 || constraints_[constraint].size > constraints_[followed].size))
-            followed = constraint;
     }
 
     // From the last stage to the first: producers are readers of the stages before.
@@ -161,10 +157,11 @@ private:
                 const i32 constraint = sorted_[end];
                 const Constraint& c = constraints_[constraint];
                 producers(graph, steps_[c.reader], c.operand, [&](i64 producer) {
-                    if (followed_[producer] != constraint || placed_[producer])
-                        return;
-                    placed_[producer] = 1;
-                    vertices_.push_back(static_cast<i32>(producer - first_vertex));
+                    if (followed_[producer] == constraint) {
+                        placed_[producer] = 1;
+                        vertices_.push_back(static_cast<i32>(producer - first_vertex));
+                    }
+                    return true;
                 });
             }
             Block& b = *leaders_[steps_[number].block];
