@@ -1,10 +1,11 @@
-"""Markdown tables of the lines of batching.py.
+"""Markdown tables of the lines of batching.py and fsm_learning.py.
 
-    python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl
+    python bench/batching_table.py bench/results/cpu/DATE-batching.jsonl bench/results/cpu/DATE-fsm_learning.jsonl
 
 Per granularity a row per workload and a column per policy: batches, and times the lower bound. At that of ED-Batch's
 program a second table compares with what that launches; both over their own bounds, as the mini-batches differ. At
-vpps's own granularity stages and barriers follow, which a persistent kernel pays for.
+vpps's own granularity stages and barriers follow, which a persistent kernel pays for, and what goes through index
+lists. Last, what learning machines takes, beside ED-Batch's program on this kind of machine and its paper.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from typing import Any
 from table import markdown, three_digits
 
 Line = dict[str, Any]
-BENCH = "batching"
+BENCH, LEARNING = "batching", "fsm_learning"
+WITHIN = "-within"
 
 
-def read(path: Path) -> list[Line]:
-    """The lines of a file that are of this bench; of several of one case the last one."""
+def read(paths: Iterable[Path]) -> list[Line]:
+    """The lines of files that are of these benches; of several of one case the last one."""
     found = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        if line["bench"] == BENCH:
-            found[line["case"]] = line
+    for path in paths:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            if line["bench"] in (BENCH, LEARNING):
+                found[line["bench"], line["case"]] = line
     return list(found.values())
 
 
@@ -59,26 +62,31 @@ def policies_of(lines: Iterable[Line], granularity: str, task: str) -> dict[str,
 
 
 def table(
-    lines: Sequence[Line], granularity: str, cell: Callable[[Line], str], bound: Callable[[Line], str] | None = None
+    lines: Sequence[Line], granularity: str, cell: Callable[[Line], str], first: Callable[[Line], str] | None = None
 ) -> str:
     """A row per workload, a column per policy.
 
     Args:
-        bound: what the first column has, from any line of the workload.
+        first: of any line of the workload, what stands before the policies.
     """
     tasks = tasks_of(lines, granularity)
     rows = {task: policies_of(lines, granularity, task) for task in tasks}
     policies = list(dict.fromkeys(policy for row in rows.values() for policy in row))
-    shown = [["", *(["bound"] if bound else []), *policies]]
+    shown = [["", *([first.__name__] if first else []), *policies]]
     for task, row in rows.items():
-        first = [bound(next(iter(row.values())))] if bound else []
-        shown.append([task, *first, *(cell(row[policy]) if policy in row else "" for policy in policies)])
+        before = [first(next(iter(row.values())))] if first else []
+        shown.append([task, *before, *(cell(row[policy]) if policy in row else "" for policy in policies)])
     return markdown(shown)
 
 
 def batches(line: Line) -> str:
     """Batches, and times the bound."""
     return f"{line['value']:.0f} · {line['over_bound']:.2f}"
+
+
+def bound(line: Line) -> str:
+    """The lower bound of batches."""
+    return f"{line['bound']:.0f}"
 
 
 def beside_program(line: Line) -> str:
@@ -98,15 +106,38 @@ def gathered(line: Line) -> str:
     return " / ".join(f"{three_digits(of['bytes'] / 1e6)} · {three_digits(of['list_words'] / 1e3)}" for of in found)
 
 
+def learning(lines: Iterable[Line]) -> str:
+    """A row per line of fsm_learning.py."""
+    head = ["", "vertices", "encoding", "ms", "in Python", "its program", "its paper", "trials", "states", "batches"]
+    shown = [head]
+    for line in lines:
+        theirs = line.get("edbatch", {})
+        seconds = line["value"], line.get("peer_value"), theirs.get("seconds"), theirs.get("paper_seconds")
+        milliseconds = [three_digits(1e3 * s) if s is not None else "" for s in seconds]
+        trials = f"{line['trials']}" + (f" ({theirs['paper_trials']})" if "paper_trials" in theirs else "")
+        states = f"{line['states']}" + (f" ({theirs['states']})" if "states" in theirs else "")
+        encoding = setting(line, "policy").removeprefix("fsm-")
+        name = f"{setting(line, 'task')}, {setting(line, 'granularity')}"
+        of_bound = f"{line['batches']} of {line['bound']}"
+        shown.append([name, str(line["vertices"]), encoding, *milliseconds, trials, states, of_bound])
+    return markdown(shown)
+
+
 def tables(lines: Sequence[Line]) -> str:
     """All of them."""
     parts: list[str] = []
+    learned = [line for line in lines if line["bench"] == LEARNING]
+    lines = [line for line in lines if line["bench"] == BENCH]
     for granularity in granularities_of(lines):
         of_program = granularity == "program"
         whose = "ED-Batch's program" if of_program else "vpps"
         parts.append(f"Batches, and times the lower bound; vertices as {whose} has them\n")
-        parts.append(table(lines, granularity, batches, lambda line: f"{line['bound']:.0f}") + "\n")
+        whole = [line for line in lines if WITHIN not in line["case"]]
+        parts.append(table(whole, granularity, batches, bound) + "\n")
         if of_program:
+            alone = [line for line in lines if WITHIN in line["case"]]
+            parts.append("The same, components of types one after the other\n")
+            parts.append(table(alone, granularity, batches, bound) + "\n")
             compared = [line for line in lines if "edbatch" in line]
             if compared:
                 parts.append("Times the lower bound: here · what its program launches\n")
@@ -117,17 +148,20 @@ def tables(lines: Sequence[Line]) -> str:
             layouts = " / ".join(lines[-1]["gathered"])
             parts.append(f"MB through index lists · thousands of words in lists; layouts {layouts}\n")
             parts.append(table(lines, granularity, gathered) + "\n")
+    if learned:
+        parts.append("Learning machines: ms of compiled code; trials (of the paper), states (of its program)\n")
+        parts.append(learning(learned) + "\n")
     return "\n".join(parts)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", type=Path, metavar="FILE.jsonl")
+    parser.add_argument("lines", type=Path, nargs="+", metavar="FILE.jsonl")
     options = parser.parse_args()
     lines = read(options.lines)
     if not lines:
-        sys.exit(f"{options.lines}: no lines of {BENCH}.py")
+        sys.exit(f"no lines of {BENCH}.py or {LEARNING}.py in {', '.join(map(str, options.lines))}")
     print(tables(lines), end="")
 
 

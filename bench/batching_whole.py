@@ -218,6 +218,7 @@ class Learner:
 
 
 def encodings() -> dict[str, Encoding]:
-    """By the name of the policy: `fsm-sort` and so on, `fsm-sort-phase`."""
+    """By the name of the policy: `fsm-sort` and so on; `fsm-sort-phase`, of ED-Batch's encodings."""
     plain = {f"fsm-{kind}": Encoding(kind) for kind in ENCODINGS}
-    return plain | {f"{name}-phase": replace(encoding, phases=PHASES) for name, encoding in plain.items()}
+    published = {f"fsm-{kind}-phase": Encoding(kind, PHASES) for kind in ("base", "max", "sort")}
+    return plain | published

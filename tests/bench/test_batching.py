@@ -157,7 +157,7 @@ def test_batching_prints_a_line_per_granularity_and_policy(
     assert depth["gathered"].keys() == set(LAYOUTS)
     assert depth["gathered"]["recorded"]["bytes"] > 0
     shown = batching_table.tables(lines)
-    assert shown.count("| lattice-gru |") == 4
+    assert shown.count("| lattice-gru |") == 5
     if importlib.util.find_spec("matplotlib") is not None:
         path = tmp_path / "batching.jsonl"
         path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
