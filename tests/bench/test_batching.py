@@ -172,6 +172,7 @@ def test_policies_compares_auto_with_the_best(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")  # what is timed is what a user has
+    monkeypatch.setenv("VPPS_TUNING", "0")  # the bench sets it, and here it is undone
     monkeypatch.setattr(policies, "LEARN_ON", 4)
     arguments = [
         "--synthetic", "--workload", "tree-lstm", "--batch-sizes", "4", "--hidden", "8", "--mini-batches", "2",
