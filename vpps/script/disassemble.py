@@ -61,24 +61,30 @@ class Decoded:
     Attributes:
         position: of its first word.
         words: how many it has.
+        bits: the flags as a plain int.
         fields: by name; operands, ints, floats, or lists of (operand, width) or (operand, use).
     """
 
     position: int
     instruction: Instruction
     words: int
-    flags: Flag
+    bits: int
     n: int
     width: int
     parts: int
     fields: dict[str, object]
+
+    @property
+    def flags(self) -> Flag:
+        """The flags by name."""
+        return Flag(self.bits)
 
 
 def decode(script: Words, position: int) -> Decoded:
     """The instruction at a position. Raises ScriptError where there is none."""
     if not 0 <= position <= len(script) - HEAD_WORDS:
         raise ScriptError(f"position {position} lies outside the script of {len(script)} words")
-    first, words, n, width, parts = (int(w) for w in script[position : position + HEAD_WORDS])
+    first, words, n, width, parts = script[position : position + HEAD_WORDS].tolist()
     opcode = first & 0xFFFF
     if opcode >= len(TABLE):
         raise ScriptError(f"word {position}: there is no opcode {opcode}")
@@ -108,7 +114,7 @@ def decode(script: Words, position: int) -> Decoded:
         at += f.kind.words
     if at != end:
         raise ScriptError(f"word {position}: {instruction.name} has {words} words, its fields take {at - position}")
-    return Decoded(position, instruction, words, Flag(first >> 16), n, width, parts, fields)
+    return Decoded(position, instruction, words, first >> 16, n, width, parts, fields)
 
 
 def entry_points(script: Words) -> list[int]:

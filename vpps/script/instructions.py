@@ -31,7 +31,7 @@ With flag ALL those of all groups do, counted over all groups.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntFlag
 
 from vpps.ops import OPS, Form
@@ -68,24 +68,27 @@ NO_FLAGS = Flag(0)
 
 
 class Kind(Enum):
-    """What a field holds."""
+    """What a field holds.
 
-    OPERAND = "operand"
+    Attributes:
+        words: that it takes (segments and views: each of them).
+        repeated: whether there are any number of them, to the end of the instruction.
+    """
+
+    words: int
+    repeated: bool
+
+    def __new__(cls, name: str, words: int = 1, repeated: bool = False) -> Kind:
+        kind = object.__new__(cls)
+        kind._value_, kind.words, kind.repeated = name, words, repeated
+        return kind
+
+    OPERAND = "operand", 2
     LIST = "list"
     WORD = "word"
     FLOAT = "floating"
-    SEGMENTS = "segments"
-    VIEWS = "views"
-
-    @property
-    def words(self) -> int:
-        """Words it takes (segments and views: each of them)."""
-        return {Kind.OPERAND: 2, Kind.SEGMENTS: 3, Kind.VIEWS: 3}.get(self, 1)
-
-    @property
-    def repeated(self) -> bool:
-        """Whether there are any number of them, to the end of the instruction."""
-        return self in (Kind.SEGMENTS, Kind.VIEWS)
+    SEGMENTS = "segments", 3, True
+    VIEWS = "views", 3, True
 
 
 class Role(Enum):
@@ -135,6 +138,7 @@ class Instruction:
         slices: how it is divided among virtual processors.
         doc: one line for the reference page.
         on_chip: only for targets that hold weights on the chip.
+        fixed_words: words without segments and views.
     """
 
     name: str
@@ -145,11 +149,11 @@ class Instruction:
     slices: Slices
     doc: str
     on_chip: bool = False
+    fixed_words: int = field(init=False)
 
-    @property
-    def fixed_words(self) -> int:
-        """Words without segments and views."""
-        return HEAD_WORDS + sum(f.kind.words for f in self.fields if not f.kind.repeated)
+    def __post_init__(self) -> None:
+        words = HEAD_WORDS + sum(f.kind.words for f in self.fields if not f.kind.repeated)
+        object.__setattr__(self, "fixed_words", words)
 
 
 def _operand(name: str, role: Role, width: str = "", elements: bool = False) -> Field:

@@ -21,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
-from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
+from vpps.script.disassemble import Decoded, Operand, Words, decode, entry_points
 from vpps.script.instructions import Flag, Kind, Role, Slices
 from vpps.script.products import Product, Sequel, entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
@@ -45,6 +46,11 @@ class Access(Enum):
 
 
 READ, WRITE, ADD = Access.READ, Access.WRITE, Access.ADD
+
+# As plain ints: they are asked for at every step.
+ACCUMULATE, ALL, ALONE, NO_GRADIENT, OWNED, ROWS, TURNS = (
+    flag.value for flag in (Flag.ACCUMULATE, Flag.ALL, Flag.ALONE, Flag.NO_GRADIENT, Flag.OWNED, Flag.ROWS, Flag.TURNS)
+)
 
 BEFORE, NEVER = -1, -2  # periods of writes: before the launch, and not at all
 PERIODS_AT_ONCE = 8  # virtual processors are in a few different ones
@@ -97,6 +103,9 @@ class Verifier:
         self, script: Words, layout: Layout, origin: Callable[[int], str], sequel: Sequel | None = None
     ) -> None:
         self.script = script
+        self.decoded: dict[int, Decoded] = {}  # virtual processors share streams
+        self.periods: dict[int, int] = {}  # of instructions, by position
+        self.list_starts, self.list_stops = np.ascontiguousarray(layout.lists.T)
         self.sequel = sequel
         self.layout = layout
         self.origin = origin
@@ -108,7 +117,8 @@ class Verifier:
         for start, stop in layout.unwritten:
             self.written_in[start:stop] = NEVER
         self.now = self.latest = BEFORE  # the periods of the instruction that is executed, and of any so far
-        self.present: dict[int, Ints] = {}  # by period, the arrays that are there, sorted
+        # By period: where the arrays that are there start and stop, and their first periods, sorted by start.
+        self.present: dict[int, tuple[Ints, Ints, Ints]] = {}
         self.written_by = np.zeros(layout.pool_floats, np.int16)
         self.written_at = np.zeros(layout.pool_floats, np.int64)
         self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
@@ -141,7 +151,7 @@ class Verifier:
         """
         if len(entries) != self.n:
             raise ScriptError(f"the script is for {len(entries)} virtual processors, not {self.n}")
-        streams = [instructions(self.script, e) for e in entries]
+        streams = [self.instructions(e) for e in entries]
         waiting: list[Decoded | None] = [next(s) for s in streams]
         while any(waiting):
             moved = False
@@ -155,6 +165,15 @@ class Verifier:
                 stuck = [f"VP {p} at word {d.position}" for p, d in enumerate(waiting) if d is not None]
                 raise ScriptError(f"deadlock: nothing signals what {', '.join(stuck)} wait for")
         self.check_counters()
+
+    def instructions(self, position: int) -> Iterator[Decoded]:
+        """Those of a virtual processor that begins at a position, to its end."""
+        while True:
+            d = self.decoded.get(position)
+            if d is None:
+                d = self.decoded[position] = decode(self.script, position)
+            yield d
+            position += d.words
 
     def check_counters(self) -> None:
         """Whoever gives a later signal must know of all those that somebody waits for: else it might come before them,
@@ -225,57 +244,70 @@ class Verifier:
 
     def access(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
         """Check one access to pool elements against the accesses before it, and note it."""
-        if cells.min() < 0 or cells.max() >= self.layout.pool_floats:
+        if cells.view(np.uint64).max() >= self.layout.pool_floats:  # those below 0 too
             self.fail(d, f"touches element {cells.max()} of a pool of {self.layout.pool_floats}")
-        writers = self.written_by[cells]
-        late = self.written_at[cells] > self.clock[p][writers]
-        if (late & (writers != p)).any():
-            kind = "read after write" if access is READ else "write after write"
-            e = int(cells[late & (writers != p)][0])
-            self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
-        if access is not ADD:
-            for q, added in self.added_at.items():
-                if q != p and (added[cells] > self.clock[p, q]).any():
-                    self.fail(d, f"{access.value} after add race of VP {p} with VP {q}")
+        if self.n > 1:  # there is nobody to race with else
+            self.order(p, d, cells, access)
         now = self.clock[p, p]
-        if access is not READ:
-            for q in range(self.n):
-                if q != p and (self.read_at[q][cells] > self.clock[p, q]).any():
-                    self.fail(d, f"write after read race of VP {p} with VP {q}")
         if access is WRITE:
             self.written_by[cells] = p
             self.written_at[cells] = now
             self.written_in[cells] = self.now
         else:
             stale = self.stale(cells)
-            if stale.any():
+            if np.count_nonzero(stale):
                 self.fail(d, f"reads element {cells[stale][0]}, which nothing has written")
             if access is ADD:
                 self.added_at.setdefault(p, np.zeros(self.layout.pool_floats, np.int64))[cells] = now
             else:
                 self.read_at[p][cells] = now
 
+    def order(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
+        """Check that VP p knows of all that others did with some elements, as far as that matters to its access.
+
+        What it did itself is never later than what it knows of its own time.
+        """
+        known = self.clock[p]
+        late = self.written_at[cells] > known[self.written_by[cells]]
+        if np.count_nonzero(late):  # quicker than any()
+            kind = "read after write" if access is READ else "write after write"
+            e = int(cells[late][0])
+            self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
+        if access is not ADD:
+            for q, added in self.added_at.items():
+                if q != p and (added[cells] > known[q]).any():
+                    self.fail(d, f"{access.value} after add race of VP {p} with VP {q}")
+        if access is not READ:
+            late = (self.read_at[:, cells] > known[:, None]).any(axis=1)
+            if late.any():
+                self.fail(d, f"write after read race of VP {p} with VP {late.argmax()}")
+
     def period_of(self, d: Decoded) -> int:
         """The period that an instruction belongs to."""
-        positions, numbers = self.layout.periods.T
-        i = int(np.searchsorted(positions, d.position, side="right")) - 1
-        return int(numbers[i]) if i >= 0 else -1
+        period = self.periods.get(d.position)
+        if period is None:
+            positions, numbers = self.layout.periods.T
+            i = int(np.searchsorted(positions, d.position, side="right")) - 1
+            period = self.periods[d.position] = int(numbers[i]) if i >= 0 else -1
+        return period
 
-    def arrays(self) -> Ints:
-        """The arrays that are there now, sorted."""
-        if self.now not in self.present:
+    def arrays(self) -> tuple[Ints, Ints, Ints]:
+        """Where the arrays that are there now start and stop, and their first periods, sorted by start."""
+        found = self.present.get(self.now)
+        if found is None:
             memory = self.layout.memory
             there = memory[(memory[:, 2] <= self.now) & (self.now <= memory[:, 3])]
             if len(self.present) > PERIODS_AT_ONCE:
                 self.present.clear()
-            self.present[self.now] = there[np.argsort(there[:, 0])]
-        return self.present[self.now]
+            starts, stops, first = np.ascontiguousarray(there[np.argsort(there[:, 0]), :3].T)
+            found = self.present[self.now] = starts, stops, first
+        return found
 
     def stale(self, cells: Ints) -> NDArray[np.bool_]:
         """Which elements hold nothing of the arrays that are in their places now."""
-        memory = self.arrays()
-        array = np.searchsorted(memory[:, 0], cells, side="right") - 1
-        found: NDArray[np.bool_] = self.written_in[cells] < memory[array, 2]
+        starts, _, first = self.arrays()
+        array = starts.searchsorted(cells, side="right") - 1
+        found: NDArray[np.bool_] = self.written_in[cells] < first[array]
         return found
 
     # ---- what an instruction touches
@@ -301,23 +333,20 @@ class Verifier:
 
     def among(self, p: int, d: Decoded) -> tuple[int, int]:
         """(index, number) of VP p among those that divide an instruction: its group, or all."""
-        return (p, self.n) if d.flags & Flag.ALL else (p % self.of_group, self.of_group)
+        return (p, self.n) if d.bits & ALL else (p % self.of_group, self.of_group)
 
     def owned(self, p: int, d: Decoded) -> tuple[Ints, Ints]:
         """(rows, units) that VP p owns of the result."""
-        if d.flags & Flag.ALONE:
+        if d.bits & ALONE:
             return np.arange(d.n), np.arange(d.width)
-        if d.flags & Flag.ROWS:
+        if d.bits & ROWS:
             lo, hi = share(d.n, *self.among(p, d))
             return np.arange(lo, hi), np.arange(d.width)
         return np.arange(d.n), self.units(p, d)
 
     def units(self, p: int, d: Decoded) -> Ints:
         """Units of the result, or rows of a matrix on the chip, that VP p owns."""
-        index, n = self.among(p, d)
-        if d.flags & Flag.TURNS:
-            return np.flatnonzero(turn_owners(d.width, d.parts, n) == index)
-        return np.flatnonzero(unit_owners(d.width, d.parts, self.panel, n) == index)
+        return _units(d.width, d.parts, 0 if d.bits & TURNS else self.panel, *self.among(p, d))
 
     def sliced(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         rows, units = self.owned(p, d)
@@ -360,7 +389,7 @@ class Verifier:
                             writes.append(cells)
         yield from self.special(p, d, rows, units)
         for cells in writes:
-            if d.flags & Flag.ACCUMULATE:
+            if d.bits & ACCUMULATE:
                 yield cells, READ
             yield cells, WRITE
 
@@ -417,7 +446,7 @@ class Verifier:
             columns = self.word(d, "columns")
             yield _grid(self.word(d, "weights") + units * columns, np.arange(columns)), READ
         elif name == "ColumnSum":
-            if d.flags & Flag.ACCUMULATE:
+            if d.bits & ACCUMULATE:
                 yield self.word(d, "vector") + units, READ
             yield self.word(d, "vector") + units, WRITE
         elif name == "SquaresRows":
@@ -428,7 +457,7 @@ class Verifier:
             moments = [m for m in ("moment0", "moment1", "average") if self.word(d, m)]
             if name == "UpdateRows" and self.word(d, "idle"):
                 self.list(d, self.word(d, "idle"), rows)
-            if not d.flags & Flag.NO_GRADIENT:
+            if not d.bits & NO_GRADIENT:
                 source = rows if name == "UpdateRows" else np.array([0])
                 yield _grid(self.word(d, "gradient") + source * d.width, units), READ
             for m in ("weights", *moments):
@@ -438,7 +467,7 @@ class Verifier:
         form = d.instruction.form
         columns = self.word(d, "inner" if form == "PackedMatmulGradient" else "columns")
         across = -(-columns // TILE_COLUMNS)
-        if d.flags & Flag.OWNED:  # panels are single rows
+        if d.bits & OWNED:  # panels are single rows
             mine = (self.units(p, d)[:, None] * across + np.arange(across)).reshape(-1)
         else:
             mine = np.arange(*share(tiles(d.width, columns, self.panel), *self.among(p, d)))
@@ -461,7 +490,7 @@ class Verifier:
             assert isinstance(segments, list)
             for operand, width in segments:
                 yield self.cells(d, operand, rows, np.arange(width)), READ
-            if d.flags & Flag.ACCUMULATE:
+            if d.bits & ACCUMULATE:
                 yield self.word(d, "gradient") + cells, READ
             # With no rows at all, a gradient that is not added to becomes zero.
             yield self.word(d, "gradient") + cells, WRITE
@@ -478,7 +507,7 @@ class Verifier:
             inside = rows < d.width
             yield self.word(d, "partials") + rows[inside] * across + column[inside], WRITE
         elif form in ("UpdateMatrix", "OuterUpdate"):
-            if form == "UpdateMatrix" and not d.flags & Flag.NO_GRADIENT:
+            if form == "UpdateMatrix" and not d.bits & NO_GRADIENT:
                 yield self.word(d, "gradient") + cells, READ
             for name in ("weights", "moment0", "moment1", "average"):
                 if self.word(d, name):
@@ -514,21 +543,29 @@ class Verifier:
         """Those of some rows that do not lie inside one array that the pool holds now."""
         if not len(units):
             return starts[:0]
-        memory = self.arrays()
-        array = np.searchsorted(memory[:, 0], starts + units[0], side="right") - 1
-        found: Ints = starts[(array < 0) | (starts + units[-1] >= memory[array, 1])]
+        first, stops, _ = self.arrays()
+        array = first.searchsorted(starts + units[0], side="right") - 1
+        found: Ints = starts[(array < 0) | (starts + units[-1] >= stops[array])]
         return found
 
     def list(self, d: Decoded, position: int, rows: Ints) -> Ints:
         """Words of an index list."""
         at = np.asarray(position + rows, np.int64)
         if len(at):
-            lists = self.layout.lists
-            found = np.searchsorted(lists[:, 0], at.min(), side="right") - 1
-            if found < 0 or at.max() >= lists[found, 1]:
+            found = self.list_starts.searchsorted(at.min(), side="right") - 1
+            if found < 0 or at.max() >= self.list_stops[found]:
                 self.fail(d, f"words {at.min()} to {at.max()} are no part of one list of the script")
         values: Ints = self.script[at].astype(np.int64)
         return values
+
+
+@lru_cache(maxsize=1024)
+def _units(width: int, parts: int, panel: int, index: int, n: int) -> Ints:
+    """Units of a row, or rows of a matrix that is dealt in turns (panel 0), that one of n virtual processors owns."""
+    owners = unit_owners(width, parts, panel, n) if panel else turn_owners(width, parts, n)
+    found = np.flatnonzero(owners == index)
+    found.flags.writeable = False  # it is shared
+    return found
 
 
 def _grid(starts: Ints, units: Ints) -> Ints:
