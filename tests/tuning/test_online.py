@@ -342,6 +342,7 @@ class TestTraining:
         monkeypatch.setattr("vpps.tuning.online.UNTIMED", 1)
         monkeypatch.setattr("vpps.tuning.online.TIMED", 2)
         monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify these scripts
+        monkeypatch.setattr("vpps.tuning.autotune.NICENESS", 0)  # else compilers wait until no other test is running
         for isa, tiles in VARIANTS.items():
             monkeypatch.setitem(VARIANTS, isa, tiles[:1])
 
