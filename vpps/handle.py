@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
@@ -41,8 +42,10 @@ from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge
+from vpps.plan.policies.comparison import compared
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedules import SCHEDULES
+from vpps.plan.topology import Topology
 from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool
 from vpps.tuning.configuration import Configuration
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
     from vpps.inspection.inspection import Inspection
 
 _log = logging.getLogger(__name__)
+
+COMPARED = 100_000
+"""Of larger graphs `explain` does not say what other policies would make: that would take seconds."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -582,7 +588,8 @@ class Handle:
     @_serialised
     def explain(self) -> str:
         """Where the weights live during a launch and why, what the kernel takes, the most memory that a call has used,
-        and what the cell compiler did to each cell: plain text of 110 columns.
+        how many batches each policy makes of the latest call, what the one in use has learned, and what the cell
+        compiler did to each cell: plain text of 110 columns.
 
         On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
         """
@@ -599,6 +606,11 @@ class Handle:
         found = self.tuning if self._tuned is None else self._tuned
         tuned = found.describe() if found is not None else ""
         batching = self._engine.batching.describe()
+        planner, plan = self._engine.planner, self._engine.plan
+        if planner is not None and plan is not None and len(plan.graph) <= COMPARED:
+            topology = Topology(plan.graph)
+            said = compared(topology, self._engine.batching, partial(planner.load_of, topology))
+            batching = [f"batches of the latest call {said}", *batching]
         return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned, batching)
 
     @_serialised

@@ -54,6 +54,12 @@ def orders(topology: Topology, policy: Policy, load_of: LoadOf) -> list[Order]:
     return [_order(topology, other, load_of, knowledge) for other in others]
 
 
+def compared(topology: Topology, policy: Policy, load_of: LoadOf) -> str:
+    """What policies make of a graph, in a sentence; arguments as of `orders`."""
+    found = [f"{order.policy} {order.batches:,} in {order.stages:,}" for order in orders(topology, policy, load_of)]
+    return f"by policy, with stages: {', '.join(found)}; no policy has fewer than {lower_bound(topology):,}"
+
+
 def _order(topology: Topology, policy: Policy, load_of: LoadOf, knowledge: Knowledge) -> Order:
     before = sum(knowledge.unseen.values())
     found = [np.unique(stages) for stages in policy.stages(topology, load_of)]
