@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,7 @@ from vpps.model import Model
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import Device
 from vpps.plan.planner import Planner
+from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.update import Update
 from vpps.runtime.cores import usable_cores
 from vpps.tuning.configuration import Configuration
@@ -72,6 +73,7 @@ class Recipe:
         device: the GPU.
         arch: to compile for, such as "sm_90"; "" for the emulator.
         vps: blocks of all groups; None for all that run side by side.
+        knowledge: machines of policy `fsm`.
     """
 
     model: Model
@@ -81,6 +83,7 @@ class Recipe:
     device: Device
     arch: str
     vps: int | None = None
+    knowledge: Knowledge = field(default_factory=Knowledge)
 
     def blocks(self, configuration: Configuration) -> int:
         """Of a group."""
@@ -97,7 +100,8 @@ class Recipe:
 
     def barriers(self, configuration: Configuration, parameters: Distribution) -> int:
         """Of a launch of the example."""
-        planner = Planner(parameters, configuration.policy, configuration.schedule, configuration.passes)
+        policy = policy_named(configuration.policy, self.knowledge)
+        planner = Planner(parameters, policy, configuration.schedule, configuration.passes)
         graph, loss = self.example
         if self.update is None:
             return planner.plan_forward(graph, [loss]).n_barriers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vpps.ahead import Example, example_plan
 from vpps.arrangement import matrices_of
@@ -15,6 +15,7 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import Device
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
+from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
 from vpps.tuning.candidates import ON_CPU, ON_GPU, USUAL, Change, Chip, cpu_axes, gpu_axes
@@ -22,6 +23,7 @@ from vpps.tuning.compiling import Compiled, Compilers, Recipe
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for, now
 from vpps.tuning.jobs import CpuJob
+from vpps.tuning.machines import MachineFiles
 from vpps.tuning.measure import Batches, Measured, Plan, measure
 from vpps.tuning.search import Outcome, candidates_of, search
 
@@ -44,6 +46,7 @@ class Subject:
         base: what the user forces; tuning changes the rest.
         train: for training, or for evaluation.
         at_once: compilers that run side by side; None for one per core.
+        knowledge: machines of policy `fsm`, so that what a candidate learns the others find.
     """
 
     model: Model
@@ -52,6 +55,7 @@ class Subject:
     base: Configuration = Configuration()  # noqa: RUF009 - frozen
     train: bool = True
     at_once: int | None = None
+    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles()))
 
     @property
     def update(self) -> Update | None:
@@ -81,7 +85,7 @@ class Subject:
 
     def recipe(self, device: Device, arch: str) -> Recipe:
         """How kernels are compiled for a GPU; `arch` is "" for the emulator."""
-        return Recipe(self.model, self.example, self.update, self.moments, device, arch, self.base.vps)
+        return Recipe(self.model, self.example, self.update, self.moments, device, arch, self.base.vps, self.knowledge)
 
 
 def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
@@ -221,7 +225,8 @@ def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | No
         parameters = Distribution(
             subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks
         )
-        planner = Planner(parameters, configuration.policy, configuration.schedule, configuration.passes)
+        policy = policy_named(configuration.policy, subject.knowledge)
+        planner = Planner(parameters, policy, configuration.schedule, configuration.passes)
         plan = example_plan(planner, *subject.example, subject.update)
     except VppsError as error:
         return None, str(error)
