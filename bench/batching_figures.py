@@ -14,7 +14,6 @@ COLOURS = {
     "agenda": "#777777",
     "sinks-last": "#009E73",
     "sufficient": "#E69F00",
-    "chains": "#D55E00",
     "critical": "#F0E442",
     "fsm-base": "#B5DDF5",
     "fsm-max": "#56B4E9",

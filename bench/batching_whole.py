@@ -17,8 +17,8 @@ from edbatch_graphs import Vertices
 from vpps.graph.levels import find_levels
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches
-from vpps.plan.policies.chains import by_chains
 from vpps.plan.policies.cost import Costs, Load, costs_on
+from vpps.plan.policies.critical import critical
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.learning import Learned, Settings, batches_of, learn
 from vpps.plan.policies.machine import ENCODINGS, Encoding
@@ -73,9 +73,9 @@ def by_sufficient(graph: TypedGraph) -> Launched:
     return _launched(sufficient(Wiring(graph)))
 
 
-def by_longest_chains(graph: TypedGraph) -> Launched:
-    """What shortens a longest chain first."""
-    return _launched(by_chains(Wiring(graph)))
+def by_longest_paths(graph: TypedGraph) -> Launched:
+    """The longest paths first."""
+    return _launched(critical(Wiring(graph)))
 
 
 def by_machine(learned: Learned) -> Run:
@@ -173,7 +173,7 @@ def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run
 AS_IS: dict[str, Run] = {"depth": by_depth, "agenda": by_agenda, "sinks-last": within(lambda part: by_depth)}
 """Policies that there are in one form."""
 
-PER_COMPONENT: dict[str, Run] = {"sufficient": by_sufficient, "chains": by_longest_chains}
+PER_COMPONENT: dict[str, Run] = {"sufficient": by_sufficient, "critical": by_longest_paths}
 """Those that may be applied to the whole graph or within components."""
 
 

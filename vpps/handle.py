@@ -92,7 +92,7 @@ class Handle:
             to Python.
         policy: batching policy: in which order vertices run, and which of them together. "sinks-last" (the default) and
             "depth" go level by level; inside recurrences of several cells, such as lattices and trees of several kinds
-            of nodes, "sufficient", "chains" and "fsm" make larger batches and more of them follow each other. "fsm"
+            of nodes, "sufficient", "critical" and "fsm" make larger batches and more of them follow each other. "fsm"
             learns that from the first graph of a kind, for seconds, and keeps it in the tuning database. "auto" takes
             what a model of costs says is fastest. "agenda" is DyNet's. Results are the same.
         schedule: "vector" (the default), or "paper" for the published VPPS scheme, an instruction per vertex and op in

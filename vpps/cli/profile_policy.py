@@ -10,7 +10,7 @@ from rich.table import Table
 
 from vpps.cli.workload import Workload
 from vpps.inspection.inspection import inspect
-from vpps.plan.policies.chains import by_chains
+from vpps.plan.policies.critical import critical
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.knowledge import cells_of
 from vpps.plan.policies.learning import Learned
@@ -20,7 +20,7 @@ from vpps.plan.topology import Topology
 from vpps.tuning.machines import MachineFiles
 
 _HEADINGS = (
-    "recurrence of", "vertices", "trials", "seconds", "states", "batches", "lower bound", "sufficient", "chains",
+    "recurrence of", "vertices", "trials", "seconds", "states", "batches", "lower bound", "sufficient", "critical",
     "stages",
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ class Trained:
         cells: their names.
         vertices: of the graph that it was learned from, those of the recurrence.
         learned: what came of it.
-        sufficient, chains: batches of the same graph by the policies of those names.
+        sufficient, critical: batches of the same graph by the policies of those names.
         path: of the file where it is kept; "" where it is not.
     """
 
@@ -41,7 +41,7 @@ class Trained:
     vertices: int
     learned: Learned
     sufficient: int
-    chains: int
+    critical: int
     path: str
 
     def as_json(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Trained:
         return {
             "cells": list(self.cells), "vertices": self.vertices, "trials": learned.trials, "seconds": learned.seconds,
             "states": len(learned.machine.table), "batches": learned.batches, "stages": learned.stages,
-            "lower_bound": learned.lower_bound, "sufficient": self.sufficient, "chains": self.chains,
+            "lower_bound": learned.lower_bound, "sufficient": self.sufficient, "critical": self.critical,
             "path": self.path,
         }  # fmt: skip
 
@@ -77,7 +77,7 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[Trained]:
         names = tuple(cell.name for cell in recurrence.cells)
         path = files.store(recurrence.digests, names, learned, knowledge.settings) if store else ""
         wiring = Wiring(graph)
-        yield Trained(names, graph.n, learned, sufficient(wiring).n_steps, by_chains(wiring).n_steps, str(path))
+        yield Trained(names, graph.n, learned, sufficient(wiring).n_steps, critical(wiring).n_steps, str(path))
 
 
 def trained_table(found: list[Trained]) -> Table | str:
@@ -92,6 +92,6 @@ def trained_table(found: list[Trained]) -> Table | str:
         table.add_row(
             ", ".join(one.cells), f"{one.vertices:,}", str(learned.trials), f"{learned.seconds:.2f}",
             str(len(learned.machine.table)), str(learned.batches), str(learned.lower_bound), str(one.sufficient),
-            str(one.chains), str(learned.stages),
+            str(one.critical), str(learned.stages),
         )  # fmt: skip
     return table

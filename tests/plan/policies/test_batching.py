@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.plan.policies.typed import Made, figure_1, only, shortest, typed_graphs
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches, run
-from vpps.plan.policies.chains import by_chains
-from vpps.plan.policies.frontier import Chains, Frontier, Subgraphs, Wiring
+from vpps.plan.policies.critical import critical
+from vpps.plan.policies.frontier import Frontier, Ranks, Subgraphs, Wiring
 from vpps.plan.policies.learning import SplitMix64, batches_of
 from vpps.plan.policies.machine import Encoding, Machine
 from vpps.plan.policies.sufficient import sufficient
@@ -33,7 +33,7 @@ def by_ignorance(wiring: Wiring) -> Batches:
 
 
 POLICIES: dict[str, Callable[[Wiring], Batches]] = {
-    "agenda": agenda, "sufficient": sufficient, "chains": by_chains, "no machine": by_ignorance, "chance": by_chance,
+    "agenda": agenda, "sufficient": sufficient, "critical": critical, "no machine": by_ignorance, "chance": by_chance,
 }  # fmt: skip
 
 
@@ -82,14 +82,15 @@ def test_counts_of_subgraphs_are_those_of_a_search(graph: TypedGraph, data: st.D
 def test_what_shortens_a_chain_is_found(graph: TypedGraph, data: st.DataObject) -> None:
     wiring = Wiring(graph)
     frontier = Frontier(wiring)
-    chains = Chains(frontier)
+    ranks = Ranks(frontier)
     while frontier.executed < graph.n:
         before = remaining(graph, frontier).depths
         for a in frontier.types:
             after = remaining(graph, frontier, leave_out=frontier.ready[a]).depths
-            assert chains.shortens(a) == (after[a] < before[a])
+            assert ranks.shortens(a) == (after[a] < before[a])
         a = data.draw(st.sampled_from(frontier.types))
-        chains.executed(a, frontier.execute(a), frontier.freed)
+        frontier.execute(a)
+        ranks.executed(a, frontier.freed)
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plan.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
-from vpps.plan.policies.chains import by_chains
 from vpps.plan.policies.cost import Load, costs_on
+from vpps.plan.policies.critical import critical
 from vpps.plan.policies.frontier import Wiring
 from vpps.plan.policies.learning import Learned, Settings, SplitMix64, batches_of, learn
 from vpps.plan.policies.machine import ENCODINGS, Encoding, Machine
@@ -58,7 +58,7 @@ def test_lattices_take_fewer_batches_than_level_by_level(ends: int) -> None:
     graph = lattice(np.random.default_rng(3), 24, 30, ends)
     by_level = len(set(zip(graph.levels.tolist(), graph.type_of.tolist(), strict=True)))
     assert graph.lower_bound <= learned(graph).batches < 0.8 * by_level
-    assert graph.lower_bound <= by_chains(Wiring(graph)).n_steps < 0.8 * by_level
+    assert graph.lower_bound <= critical(Wiring(graph)).n_steps < 0.8 * by_level
 
 
 @pytest.mark.parametrize("reward", ["batches", "time"])

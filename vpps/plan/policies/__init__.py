@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from vpps.errors import GraphError
 from vpps.plan.policies.agenda import Agenda
 from vpps.plan.policies.auto import Auto
-from vpps.plan.policies.chains import LongestChains
+from vpps.plan.policies.critical import Critical
 from vpps.plan.policies.depth import Depth
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Knowledge
@@ -18,7 +18,7 @@ from vpps.plan.policies.sufficient import Sufficient
 __all__ = ["POLICIES", "WORTH_TRYING", "Knowledge", "Policy", "policy_named"]
 
 POLICIES: Mapping[str, type[Policy]] = {
-    policy.name: policy for policy in (SinksLast, Depth, Agenda, Sufficient, LongestChains, Fsm, Auto)
+    policy.name: policy for policy in (SinksLast, Depth, Agenda, Sufficient, Critical, Fsm, Auto)
 }
 
 WORTH_TRYING = (SinksLast.name, Depth.name)

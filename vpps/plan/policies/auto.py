@@ -1,5 +1,5 @@
 """Policy `auto`: inside each recurrence of several cells, the policy that is fastest by the cost model: `sinks-last`,
-`sufficient`, `chains`, or `fsm` where a machine is known.
+`critical`, or `fsm` where a machine is known.
 
 That is decided with the first graph of each size, to a factor of two, and looked up afterwards. Where there is nothing
 to decide it is `sinks-last`. Nothing is learned.
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpps.graph.arrays import Ints
-from vpps.plan.policies.chains import LongestChains
+from vpps.plan.policies.critical import Critical
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Cells, Knowledge, cells_of
 from vpps.plan.policies.policy import LoadOf
 from vpps.plan.policies.sinks_last import SinksLast
-from vpps.plan.policies.sufficient import Sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
@@ -48,7 +47,7 @@ class Auto(SinksLast):
     def __init__(self, knowledge: Knowledge | None = None) -> None:
         super().__init__(knowledge)
         self.decisions: dict[tuple[Cells, int], Decision] = {}
-        considered = (SinksLast, Sufficient, LongestChains, Fsm)
+        considered = (SinksLast, Critical, Fsm)
         self._policies = {policy.name: policy(self.knowledge) for policy in considered}
 
     def describe(self) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from vpps.plan.policies.agenda import Agenda
 from vpps.plan.policies.auto import Auto
-from vpps.plan.policies.chains import LongestChains
+from vpps.plan.policies.critical import Critical
 from vpps.plan.policies.depth import Depth
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Knowledge, cells_of
@@ -45,7 +45,7 @@ def orders(topology: Topology, policy: Policy, load_of: LoadOf) -> list[Order]:
     """
     knowledge = replace(policy.knowledge, unseen={})
     known = all(knowledge.known(knowledge.recurrence(cells_of(topology, m))) for m in topology.recurrence.shared)
-    kinds: list[type[SinksLast | Depth | Agenda]] = [SinksLast, Depth, Agenda, Sufficient, LongestChains]
+    kinds: list[type[SinksLast | Depth | Agenda]] = [SinksLast, Depth, Agenda, Sufficient, Critical]
     others = [kind(knowledge) for kind in kinds]
     if topology.recurrence.shared and known:
         others.append(Fsm(knowledge))

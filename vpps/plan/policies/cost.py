@@ -73,7 +73,10 @@ class Costs:
         barriers = np.zeros(int(stages.max(initial=-1)) + 1, np.int64)
         np.maximum.at(barriers, steps // graph.n_types, np.array([load.barriers for load in self.loads])[of_type])
         of_steps = zip(of_type.tolist(), sizes[steps].tolist(), strict=True)
-        return self.barrier * int(barriers.sum()) + sum(self.step(a, n) for a, n in of_steps)
+        total = 0.0
+        for a, n in of_steps:  # newer versions of Python sum floats in another way
+            total += self.step(a, n)
+        return self.barrier * int(barriers.sum()) + total
 
 
 # cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; products run at 100

@@ -155,12 +155,11 @@ def nearest(frontier: Frontier, subgraphs: Subgraphs) -> int:
     return best
 
 
-class Chains:
-    """By type, the longest chain of remaining vertices of it, along paths through whatever types, and whether the next
-    batch of the type shortens it for certain: all vertices that begin a chain of that length are ready.
+class Ranks:
+    """Which type policy `critical` (plan/policies/critical.py) prefers to which.
 
-    What follows a vertex has not run where the vertex has not, so chains that begin with it keep their length: it is
-    enough to count vertices by that.
+    What follows a vertex has not run where the vertex has not, so paths and chains that begin with it keep their
+    length: it is enough to count the vertices that wait by the length of the chain of their type.
 
     Args:
         frontier: before anything has run.
@@ -168,39 +167,40 @@ class Chains:
 
     def __init__(self, frontier: Frontier) -> None:
         wiring = frontier.wiring
-        self._lengths = wiring.graph.chains.tolist()
         self._type_of = wiring.type_of
-        depths = wiring.graph.depths
-        self._longest = depths.copy()  # by type, of remaining vertices
-        self._remaining = [[0] * (depth + 1) for depth in depths]  # by type and length of the chain
-        self._waiting = [[0] * (depth + 1) for depth in depths]  # the same of those that are not ready
-        for a, length in zip(self._type_of, self._lengths, strict=True):
-            self._remaining[a][length] += 1
+        self._heights, self._chains = wiring.graph.heights.tolist(), wiring.graph.chains.tolist()
+        self._longest = wiring.graph.depths.copy()  # by type, the longest chain of remaining vertices
+        self._waiting = [
+            [0] * (depth + 1) for depth in self._longest
+        ]  # vertices that are not ready, by type and length
+        for a, length in zip(self._type_of, self._chains, strict=True):
             self._waiting[a][length] += 1
         self._no_longer_wait(frontier.freed)
 
-    def copy(self) -> Chains:
+    def copy(self) -> Ranks:
         """Another one, of another run that has come as far."""
-        made = object.__new__(Chains)
-        made._lengths, made._type_of, made._longest = self._lengths, self._type_of, self._longest.copy()
-        made._remaining = [n.copy() for n in self._remaining]
-        made._waiting = [n.copy() for n in self._waiting]
+        made = object.__new__(Ranks)
+        made._type_of, made._heights, made._chains = self._type_of, self._heights, self._chains
+        made._longest, made._waiting = self._longest.copy(), [n.copy() for n in self._waiting]
         return made
 
+    def sorted(self, frontier: Frontier) -> list[int]:
+        """The types that have a ready vertex, best first; of equal ones that of the smallest number."""
+        return sorted(frontier.types, key=lambda a: self._key(a, frontier.ready[a]), reverse=True)
+
+    def _key(self, a: int, ready: list[int]) -> tuple[int, bool, int, int]:
+        return max(self._heights[v] for v in ready), self.shortens(a), len(ready), -a
+
     def shortens(self, a: int) -> bool:
-        """Whether a batch of a type that has a ready vertex does."""
+        """Whether a batch of a type that has a ready vertex shortens the longest chain of the type for certain: all
+        vertices that begin one of that length are ready."""
         return not self._waiting[a][self._longest[a]]
 
-    def executed(self, a: int, batch: list[int], freed: list[int]) -> None:
-        """Take note of a batch, and of the vertices that became ready with it."""
-        remaining, lengths, longest = self._remaining[a], self._lengths, self._longest[a]
-        for v in batch:
-            remaining[lengths[v]] -= 1
-        while longest and not remaining[longest]:
-            longest -= 1
-        self._longest[a] = longest
+    def executed(self, a: int, freed: list[int]) -> None:
+        """Take note of a batch of a type, and of the vertices that became ready with it."""
+        self._longest[a] -= self.shortens(a)  # by one and no more: the next vertex of such a chain has not run
         self._no_longer_wait(freed)
 
     def _no_longer_wait(self, freed: list[int]) -> None:
         for v in freed:
-            self._waiting[self._type_of[v]][self._lengths[v]] -= 1
+            self._waiting[self._type_of[v]][self._chains[v]] -= 1

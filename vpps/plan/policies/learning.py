@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from vpps.plan.policies.batching import Batches, run
 from vpps.plan.policies.cost import Costs
-from vpps.plan.policies.frontier import Chains, Frontier, Subgraphs, Wiring, nearest
+from vpps.plan.policies.frontier import Frontier, Ranks, Subgraphs, Wiring, nearest
 from vpps.plan.policies.machine import Encoding, Machine, State
 from vpps.plan.policies.typed_graph import TypedGraph
 
@@ -132,19 +132,19 @@ class Start:
     """What is known of a graph of which nothing has run: made once for all runs over it.
 
     Attributes:
-        chains: where states need it.
+        ranks: where states need them.
     """
 
     wiring: Wiring
     subgraphs: Subgraphs
-    chains: Chains | None
+    ranks: Ranks | None
 
     @classmethod
     def of(cls, graph: TypedGraph, encoding: Encoding) -> Start:
         """Of a graph."""
         wiring = Wiring(graph)
         frontier = Frontier(wiring)
-        return cls(wiring, Subgraphs(frontier), encoding.chains_of(frontier))
+        return cls(wiring, Subgraphs(frontier), encoding.ranks_of(frontier))
 
 
 def batches_of(wiring: Wiring, machine: Machine) -> tuple[Batches, int]:
@@ -152,11 +152,11 @@ def batches_of(wiring: Wiring, machine: Machine) -> tuple[Batches, int]:
     type is chosen as by policy `sufficient`."""
     unseen = 0
     subgraphs: Subgraphs | None = None  # few graphs need it
-    chains = machine.encoding.chains_of(Frontier(wiring))
+    ranks = machine.encoding.ranks_of(Frontier(wiring))
 
     def choose(frontier: Frontier) -> int:
         nonlocal unseen, subgraphs
-        a = machine.table.get(machine.encoding.state(frontier, chains))
+        a = machine.table.get(machine.encoding.state(frontier, ranks))
         if a is not None:
             return a
         unseen += 1
@@ -167,8 +167,8 @@ def batches_of(wiring: Wiring, machine: Machine) -> tuple[Batches, int]:
     def executed(frontier: Frontier, a: int, batch: list[int]) -> None:
         if subgraphs is not None:
             subgraphs.executed(a, batch)
-        if chains is not None:
-            chains.executed(a, batch, frontier.freed)
+        if ranks is not None:
+            ranks.executed(a, frontier.freed)
 
     return run(wiring, choose, executed), unseen
 
@@ -212,11 +212,11 @@ def _trial(
 ) -> list[Taken]:
     wiring, encoding = start.wiring, settings.encoding
     frontier, subgraphs = Frontier(wiring), start.subgraphs.copy()
-    chains = start.chains.copy() if start.chains is not None else None
+    ranks = start.ranks.copy() if start.ranks is not None else None
     by_time = settings.reward == "time"
     taken: list[Taken] = []
     while frontier.executed < wiring.n:
-        types, state = frontier.types, encoding.state(frontier, chains)
+        types, state = frontier.types, encoding.state(frontier, ranks)
         a: int | None = types[0]
         if len(types) > 1:
             if chance.uniform() < epsilon:
@@ -230,8 +230,8 @@ def _trial(
         before = frontier.n_stages
         batch = frontier.execute(a)
         subgraphs.executed(a, batch)
-        if chains is not None:
-            chains.executed(a, batch, frontier.freed)
+        if ranks is not None:
+            ranks.executed(a, frontier.freed)
         if by_time:
             reward = -costs.alone(a, len(batch), frontier.n_stages > before)
         taken.append((state, a, reward))

@@ -10,12 +10,12 @@ from typing import Any, Self
 import numpy as np
 
 from vpps.graph.arrays import Ints
-from vpps.plan.policies.frontier import Chains, Frontier
+from vpps.plan.policies.frontier import Frontier, Ranks
 
 State = tuple[int, ...]
-"""The phase, then types, then what else belongs to them."""
+"""The phase, then types."""
 
-ENCODINGS = ("base", "max", "sort", "chains")
+ENCODINGS = ("base", "max", "sort", "critical")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +24,28 @@ class Encoding:
 
     Attributes:
         kind: "base": the types that have a ready vertex. "max": those, and the one that has the most. "sort": those by
-            falling number of ready vertices. "chains": those, then for each of them, as 0 or 1, whether its next batch
-            shortens the longest chain of its type (see `Chains`). Of equal numbers the smaller type comes first.
+            falling number of ready vertices. Of equal numbers the smaller type comes first. "critical": those in the
+            order in which policy `critical` prefers them.
         phases: which so-manieth part of the vertices has run belongs to the state, too (A.4); 1: it does not.
     """
 
-    kind: str = "chains"
+    kind: str = "critical"
     phases: int = 1
 
-    def chains_of(self, frontier: Frontier) -> Chains | None:
+    def ranks_of(self, frontier: Frontier) -> Ranks | None:
         """What states need to know of a graph of which nothing has run, besides its frontier."""
-        return Chains(frontier) if self.kind == "chains" else None
+        return Ranks(frontier) if self.kind == "critical" else None
 
-    def state(self, frontier: Frontier, chains: Chains | None) -> State:
+    def state(self, frontier: Frontier, ranks: Ranks | None) -> State:
         """The state of a frontier that is not empty."""
-        ready = frontier.ready
         phase = frontier.executed * self.phases // frontier.wiring.n
-        types = [a for a, vertices in enumerate(ready) if vertices]
-        if len(types) > 1:
-            if self.kind == "max":
-                types.append(max(types, key=lambda a: len(ready[a])))
-            elif self.kind != "base":
-                types.sort(key=lambda a: -len(ready[a]))
-        if chains is not None:
-            return phase, *types, *map(int, map(chains.shortens, types))
+        if ranks is not None:
+            return phase, *ranks.sorted(frontier)
+        ready, types = frontier.ready, frontier.types
+        if self.kind == "sort":
+            types.sort(key=lambda a: -len(ready[a]))
+        elif self.kind == "max" and len(types) > 1:
+            types.append(max(types, key=lambda a: len(ready[a])))
         return phase, *types
 
 
@@ -98,8 +96,6 @@ class Machine:
         if encoding.kind not in ENCODINGS or not (isinstance(encoding.phases, int) and encoding.phases > 0):
             raise ValueError("a machine of an unknown encoding")
         for (phase, *types), a in table.items():
-            if encoding.kind == "chains":
-                types = types[: len(types) // 2]
             if not all(type(x) is int for x in (phase, a)) or not 0 <= phase < encoding.phases:
                 raise ValueError("a machine of no phases")
             if a not in types or not all(type(x) is int and 0 <= x < n_types for x in types):

@@ -74,22 +74,31 @@ class TypedGraph:
         starts = np.flatnonzero(np.diff(self.levels[order], prepend=-1))
         return np.split(order, starts[1:]) if self.n else []
 
-    @cached_property
+    @property
+    def heights(self) -> Ints:
+        """(n,) of each vertex, how many vertices lie on the longest path that begins with it."""
+        return self._of_paths[0]
+
+    @property
     def chains(self) -> Ints:
         """(n,) of each vertex, the most vertices of its type that lie on one path that begins with it, through whatever
         other types."""
-        lengths = np.zeros((self.n, self.n_types), np.int64)  # of paths that begin with a vertex, by type
-        own = np.zeros(self.n, np.int64)
+        return self._of_paths[1]
+
+    @cached_property
+    def _of_paths(self) -> tuple[Ints, Ints]:
+        most = np.zeros(
+            (self.n, self.n_types + 1), np.int64
+        )  # on a path that begins with a vertex: by type, of all types
         for vertices in reversed(self.by_level):
             positions = ragged(self.reader_ends, vertices)
             if len(positions):
                 sizes = self.reader_ends[vertices + 1] - self.reader_ends[vertices]
                 starts = (np.cumsum(sizes) - sizes)[sizes > 0]
-                lengths[vertices[sizes > 0]] = np.maximum.reduceat(lengths[self.reader[positions]], starts)
-            types = self.type_of[vertices]
-            lengths[vertices, types] += 1
-            own[vertices] = lengths[vertices, types]
-        return own
+                most[vertices[sizes > 0]] = np.maximum.reduceat(most[self.reader[positions]], starts)
+            most[vertices, self.type_of[vertices]] += 1
+            most[vertices, -1] += 1
+        return most[:, -1], most[np.arange(self.n), self.type_of]
 
     @cached_property
     def depths(self) -> list[int]:
