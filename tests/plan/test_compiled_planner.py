@@ -24,6 +24,9 @@ from vpps.plan.native import library
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
 from vpps.plan.passes import Passes, streaming
 from vpps.plan.planner import Planner
+from vpps.plan.policies import POLICIES, Knowledge, policy_named
+from vpps.plan.policies.learning import Settings
+from vpps.plan.policies.machine import Encoding
 from vpps.plan.row_order import LAYOUTS, READERS, RECORDED
 from vpps.plan.update import Averaging, Update
 
@@ -57,9 +60,10 @@ def planners(
     passes: Passes | None = None,
     layout: str = RECORDED,
 ) -> tuple[Planner, CompiledPlanner]:
-    """One in NumPy, and a compiled one."""
+    """One in NumPy, and a compiled one; they share what the policy learns and decides."""
     distribution = Distribution(model, vps, 32, len(rule.moments), train=True, accumulates=True, averages=averages)
-    how = distribution, policy, "vector", passes, layout
+    settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
+    how = distribution, policy_named(policy, Knowledge(settings=settings)), "vector", passes, layout
     return Planner(*how), CompiledPlanner(*how)
 
 
@@ -124,7 +128,7 @@ def check_inference(pair: tuple[Planner, CompiledPlanner], graph: vpps.Graph, wa
 @given(
     drawn=st.lists(cells, min_size=1, max_size=3),
     calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
-    policy=st.sampled_from(["sinks-last", "depth"]),
+    policy=st.sampled_from(list(POLICIES)),
     layout=st.sampled_from(LAYOUTS),
     data=st.integers(0, 10**6),
     vps=st.sampled_from([1, 2, 3]),
@@ -195,6 +199,37 @@ def test_graphs_as_data(name: str) -> None:
     losses.append(network.calls(bulk_models.OneByOne(graph), made, p, data).loss)
     losses.append(network.bulk(graph, made, p, data).loss)
     check_training(pair, graph, vpps.sum(losses), RULES[0])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ["two kinds", "lattice"])
+def test_recurrences_of_several_cells(name: str, policy: str) -> None:
+    """Every policy, on graphs after the first one, too: of these a machine does not know all states."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    pair = planners(model, 2, RULES[0], policy)
+    for seed, n in ((4, 3), (5, 12), (6, 5)):
+        graph = vpps.Graph()
+        recorded = network.bulk(graph, made, p, network.data(np.random.default_rng(seed), n))
+        check_training(pair, graph, recorded.loss, RULES[0])
+        check_inference(pair, graph, [recorded.loss, *recorded.values])
+
+
+def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None:
+    network = bulk_models.NETWORKS["lattice"]
+    model, made, p = network.make()
+    in_numpy, compiled = planners(model, 2, RULES[0], "fsm")
+    knowledge = compiled.batching.knowledge
+    counts = []
+    for seed, n in ((4, 2), (5, 12), (5, 12)):
+        graph = vpps.Graph()
+        loss = network.bulk(graph, made, p, network.data(np.random.default_rng(seed), n)).loss
+        for planner in (compiled, in_numpy):
+            before = sum(knowledge.unseen.values())
+            planner.plan_training(graph, loss, None, 0)
+            counts.append(sum(knowledge.unseen.values()) - before)
+    assert counts[::2] == counts[1::2]
+    assert counts[2] > 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -8,7 +8,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,26 +24,29 @@ from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.native.inputs import Batch
+from vpps.plan.native.policies import CODES
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
+from vpps.plan.policies.auto import Auto
+from vpps.plan.policies.fsm import Fsm
+from vpps.plan.policies.knowledge import Recurrence, cells_of
+from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import READERS
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
+from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
-COMPILED_POLICIES = frozenset({"sinks-last", "depth"})
-"""Those that the compiled planner knows."""
-
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
-DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR = 0, 1, 4, 5  # as in planner.cpp, enum Status
+DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE = 0, 1, 4, 5, 6  # as in planner.cpp, enum Status
 OF_TABLE = 6  # as in planner.cpp, enum OfTable
 
 
@@ -53,13 +56,13 @@ class _Call(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_int64)
         for name in (
-            "training", "by_depth", "at_once", "by_readers", "splits", "dead_outputs", "chunk_rows", "n_blocks",
+            "training", "policy", "at_once", "by_readers", "splits", "dead_outputs", "chunk_rows", "n_blocks",
             "blocks", "n_values", "wanted", "n_wanted", "loss_slot", "key_on", "key_low", "key_high",
             "updates", "keeps", "clips", "max_norm", "averages", "n_hyper", "hyper", "hyper_of",
             "held", "n_held_rows", "held_rows",
             "script", "capacity", "addresses", "room_for_values", "touched", "tables", "cells",
             "words", "pool_floats", "n_barriers", "encoding", "names", "n_tables", "n_all_values",
-            "new_block", "key", "n_key", "n_cells", "after", "before", "group", "backward",
+            "new_block", "key", "n_key", "n_cells", "after", "before", "group", "backward", "unseen",
         )
     )  # fmt: skip
 
@@ -192,8 +195,9 @@ class Engine:
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
+        self._choices: list[Recurrence] = []  # that it has been told how to run, likewise
         self._call = _Call(
-            by_depth=int(planner.policy == "depth"),
+            policy=CODES.index(planner.policy),
             at_once=int(planner.batching.at_once),
             by_readers=int(planner.layout == READERS),
             splits=int(planner.passes.lazy_batching),
@@ -251,18 +255,18 @@ class Engine:
     def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
         batch = Batch(graph, self._cell)
         try:
-            return self._plan_batch(batch, wanted) if batch.n_blocks <= MAX_BLOCKS else None
+            return self._plan_batch(graph, batch, wanted) if batch.n_blocks <= MAX_BLOCKS else None
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
 
-    def _plan_batch(self, batch: Batch, wanted: NDArray[np.int64]) -> Found | None:
+    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64]) -> Found | None:
         call = self._call
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         self._values = max(self._values, batch.n_values)
         status = MORE_MEMORY
-        while status in (MORE_MEMORY, NEW_BLOCK, NEW_PAIR):
+        while status in (MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE):
             memory = self._memory()
             call.script, call.addresses, call.touched, call.tables = memory.at
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
@@ -273,6 +277,10 @@ class Engine:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
             elif status == NEW_PAIR:
                 self._tell_pair(call.after, call.before, call.group, call.backward)
+            elif status == NEW_RECURRENCE:
+                self._tell_choice(Topology(graph), call.new_block)
+        if call.unseen:
+            self._note_unseen()
         return Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call) if status == DONE else None
 
     def _memory(self) -> _Memory:
@@ -354,6 +362,31 @@ class Engine:
         free = self._encoded[after].may_follow(self._encoded[before], group, bool(backward))
         numbers = array("q", pair)
         self._lib.vpps_planner_pair(self._handle, numbers.buffer_info()[0], int(free))
+
+    def _tell_choice(self, topology: Topology, block: int) -> None:
+        """Tell the compiled planner how the recurrence of a block runs: by which policy, and by what machine."""
+        batching, found = self._planner.batching, topology.recurrence
+        knowledge = batching.knowledge
+        members = found.members(found.component[block])
+        load_of = partial(self._planner.load_of, topology)
+        recurrence = knowledge.recurrence(cells_of(topology, members))
+        policy, numbers = batching.name, np.zeros(0, np.int64)
+        if isinstance(batching, Auto):
+            policy = batching.decision(topology, members, load_of).policy
+        if policy == Fsm.name:
+            arranged = recurrence.arranged(members)
+            machine = knowledge.machine(recurrence, TypedGraph.of(topology, arranged), map(load_of, arranged))
+            numbers = np.concatenate([recurrence.order, machine.numbers()])
+        good = self._lib.vpps_planner_choice(self._handle, CODES.index(policy), numbers.ctypes.data, len(numbers))
+        if not good:
+            raise ScriptError(f"the compiled planner cannot read a machine of policy {policy}; please report this")
+        self._choices.append(recurrence)
+
+    def _note_unseen(self) -> None:
+        for number, recurrence in enumerate(self._choices):
+            steps = self._lib.vpps_planner_unseen(self._handle, number)
+            if steps:
+                self._planner.batching.knowledge.note_unseen(recurrence, steps)
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
         """Names of the instructions of a script, and its tails.

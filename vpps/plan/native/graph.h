@@ -1,4 +1,4 @@
-// A graph as flat arrays, and in which stage its vertices run (vpps/plan/topology.py, vpps/plan/recurrence.py).
+// A graph as flat arrays, and which cells form recurrences (vpps/plan/topology.py, vpps/plan/recurrence.py).
 #pragma once
 
 #include <algorithm>
@@ -199,7 +199,6 @@ public:
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
-    i64 component(i64 block) const { return component_[block]; }
     bool reads(i64 block, i64 source) const { return reads_[block * n_blocks + source]; }
 
     // Which cells form recurrences, and what crosses from one vertex of one to another.
@@ -221,51 +220,29 @@ public:
         }
     }
 
-    // Policy "depth": a stage per level.
-    void stages_by_depth()
-    {
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
-            b.rank = b.top = 0;
-            b.local.resize(b.n);
-            for (i64 v = 0; v < b.n; v++) {
-                b.local[v] = static_cast<i32>(b.levels[v]);
-                b.top = std::max<i64>(b.top, b.local[v]);
-            }
-        }
-    }
-
-    // Policy "sinks-last".
-    void stages_sinks_last()
-    {
-        i64 depth = 1;
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
-            b.top = 0;
-            if (!b.recurrent)
-                b.local.assign(b.n, 0);
-        }
-        for (i64 c = 0; c < n_components_; c++)
-            if (recurrent_[c])
-                levels_within(c);
-        for (i64 k = 0; k < n_blocks; k++)
-            depth = std::max(depth, blocks[k].top + 1);
-        for (i64 k = 0; k < n_blocks; k++) {
-            Whole& b = blocks[k];
-            b.rank = rank_[component_[k]] * depth;
-            i64 top = 0;
-            for (i64 other = 0; other < n_blocks; other++)
-                if (component_[other] == component_[k])
-                    top = std::max(top, blocks[other].top);
-            b.last = b.rank + top;
-        }
-    }
-
-private:
     // Of a value: the vertex that produces it, and as which kind of output.
     struct Producer {
         i32 vertex, kind;
     };
+    Producer made_by(i64 value) const { return of_value_[value]; }
+    i64 block_of_kind(i64 kind) const { return block_of_kind_[kind]; }
+    i64 n_kinds() const { return n_kinds_; }
+
+    // Components of cells that read each other come after those that they read; their ranks rise likewise.
+    i64 n_components() const { return n_components_; }
+    i64 component(i64 block) const { return component_[block]; }
+    bool is_recurrent(i64 component) const { return recurrent_[component]; }
+    i64 rank(i64 component) const { return rank_[component]; }
+    bool in_order() const { return in_order_; }  // whether every vertex was recorded after what it reads
+
+    i64 block_of(i64 vertex) const
+    {
+        const auto after = std::upper_bound(blocks.begin(), blocks.begin() + n_blocks, vertex,
+                                            [](i64 v, const Whole& b) { return v < b.first_vertex; });
+        return after - blocks.begin() - 1;
+    }
+
+private:
     // Notes what is read. It lives in registers: stores of bytes would let the compiler load everything else anew.
     struct Reader {
         const Producer* of_value;
@@ -290,19 +267,12 @@ private:
     };
     std::vector<Producer> of_value_;
     std::vector<i32> block_of_kind_;
-    std::vector<i32> stack_, component_, low_, index_, sorted_, level_of_value_;
-    std::vector<i64> rank_, starts_;
+    std::vector<i32> stack_, component_, low_, index_;
+    std::vector<i64> rank_;
     std::vector<u8> passed_;  // by operand and kind of value: whether such values are passed as it
     std::vector<u8> read_, reads_, used_, recurrent_, on_stack_;
     i64 n_components_ = 0, n_kinds_ = 0, n_operands_ = 0;
-    bool in_order_ = true;  // whether every vertex was recorded after what it reads
-
-    i64 block_of(i64 vertex) const
-    {
-        const auto after = std::upper_bound(blocks.begin(), blocks.begin() + n_blocks, vertex,
-                                            [](i64 v, const Whole& b) { return v < b.first_vertex; });
-        return after - blocks.begin() - 1;
-    }
+    bool in_order_ = true;
 
     static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
 
@@ -398,56 +368,6 @@ private:
             for (i64 i = 0; i < operands(reader); i++)
                 for (size_t o = 0; o < b.values.size(); o++)
                     b.crossed[n + o] |= passed_[(reader.first_operand + i) * n_kinds_ + b.first_kind + o];
-        }
-    }
-
-    // Longest distance of each vertex of a component from the first of its kind, counting its members only.
-    void levels_within(i64 c)
-    {
-        level_of_value_.assign(n_values, -1);
-        auto settle = [&](Whole& b, i64 v) {
-            i32 level = -1;
-            for_values(b, v, [&](i64 value) { level = std::max(level, level_of_value_[value]); });
-            b.local[v] = ++level;
-            b.top = std::max<i64>(b.top, level);
-            for (const Column& ids : b.values)
-                level_of_value_[ids[v]] = level;
-        };
-        i64 members = 0, deepest = 0;
-        Whole* only = nullptr;
-        for (i64 k = 0; k < n_blocks; k++) {
-            if (component_[k] != c)
-                continue;
-            Whole& b = blocks[k];
-            b.local.resize(b.n);
-            members++;
-            only = &b;
-        }
-        if (members == 1 && in_order_) {
-            for (i64 v = 0; v < only->n; v++)
-                settle(*only, v);
-            return;
-        }
-        // By level in the whole graph, which any reader's exceeds.
-        for (i64 k = 0; k < n_blocks; k++)
-            if (component_[k] == c)
-                for (i64 v = 0; v < blocks[k].n; v++)
-                    deepest = std::max(deepest, blocks[k].levels[v]);
-        starts_.assign(deepest + 2, 0);
-        for (i64 k = 0; k < n_blocks; k++)
-            if (component_[k] == c)
-                for (i64 v = 0; v < blocks[k].n; v++)
-                    starts_[blocks[k].levels[v] + 1]++;
-        for (i64 level = 0; level <= deepest; level++)
-            starts_[level + 1] += starts_[level];
-        sorted_.resize(starts_[deepest + 1]);
-        for (i64 k = 0; k < n_blocks; k++)
-            if (component_[k] == c)
-                for (i64 v = 0; v < blocks[k].n; v++)
-                    sorted_[starts_[blocks[k].levels[v]]++] = static_cast<i32>(blocks[k].first_vertex + v);
-        for (const i32 vertex : sorted_) {
-            Whole& b = blocks[block_of(vertex)];
-            settle(b, vertex - b.first_vertex);
         }
     }
 };

@@ -11,6 +11,7 @@ import re
 import threading
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from vpps.config import PLANNER
 from vpps.errors import CompileError, HandleError
@@ -20,7 +21,17 @@ from vpps.kernel.processes import EndedError, in_background
 
 _log = logging.getLogger(__name__)
 
-FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+# Contraction is off so that machines are learned as in Python (learning.h).
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+)
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
 
@@ -49,27 +60,29 @@ def build() -> Path:
     return build_library(source(), "the planner's source", FLAGS, label=Label("planner"))
 
 
+_INT, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
+# What the functions return, and what they take.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "vpps_planner": (_ADDRESS, _ADDRESS, _INT),
+    "vpps_planner_free": (None, _ADDRESS),
+    "vpps_planner_cell": (_INT, _ADDRESS, _ADDRESS),
+    "vpps_planner_parts": (_INT, _ADDRESS, _INT, ctypes.c_char_p, _INT, _ADDRESS, _INT),
+    "vpps_planner_pair": (None, _ADDRESS, _ADDRESS, _INT),
+    "vpps_planner_choice": (_INT, _ADDRESS, _INT, _ADDRESS, _INT),
+    "vpps_planner_unseen": (_INT, _ADDRESS, _INT),
+    "vpps_plan": (_INT, _ADDRESS, _ADDRESS),
+    "vpps_batches": (_INT, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _ADDRESS),
+    "vpps_lower_bound": (_INT, _ADDRESS),
+    "vpps_learn": (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS),
+    "vpps_learned": (None, _ADDRESS, _ADDRESS),
+}
+
+
 def _load(path: Path) -> ctypes.CDLL:
     lib = load_library(path)
-    lib.vpps_planner.restype = ctypes.c_void_p
-    lib.vpps_planner.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-    lib.vpps_planner_free.restype = None
-    lib.vpps_planner_free.argtypes = [ctypes.c_void_p]
-    lib.vpps_planner_cell.restype = ctypes.c_int64
-    lib.vpps_planner_cell.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    lib.vpps_planner_parts.restype = ctypes.c_int64
-    lib.vpps_planner_parts.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_char_p,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-    ]
-    lib.vpps_planner_pair.restype = None
-    lib.vpps_planner_pair.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-    lib.vpps_plan.restype = ctypes.c_int64
-    lib.vpps_plan.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    for name, (returns, *takes) in _FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = returns, takes
     return lib
 
 

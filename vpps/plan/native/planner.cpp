@@ -1,23 +1,26 @@
 // The compiled planner: the script that vpps/plan/build.py writes, word for word, for schedule "vector" and one group of
 // virtual processors. Cells come as recipes (recipe.h), a batch as flat arrays (vpps/plan/native/planner.py).
 
+#include "calls.h"
 #include "script.h"
+#include "stages.h"
 
 #include <array>
 #include <ctime>
 #include <exception>
 #include <memory>
+#include <utility>
 
 namespace {
 
 // What `plan` is called with, and what it finds; as in planner.py, class _Call. Addresses of arrays are numbers, too.
 struct Call {
-    i64 training, by_depth, at_once, by_readers, splits, dead_outputs, chunk_rows, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
+    i64 training, policy, at_once, by_readers, splits, dead_outputs, chunk_rows, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
     i64 updates, keeps, clips, max_norm, averages, n_hyper, hyper, hyper_of;
     i64 held, n_held_rows, held_rows;                 // held_rows: (parameter, number of rows, address) of each table
     i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each
     i64 words, pool_floats, n_barriers, encoding, names, n_tables, n_all_values, new_block, key, n_key, n_cells;
-    i64 after, before, group, backward;
+    i64 after, before, group, backward, unseen;
 };
 // Of each block; then, for each list, the address of its ends, or 0 and that of its lengths, and of its elements. Columns are where they begin and how far
 // apart their numbers are; those of arguments lie side by side.
@@ -26,8 +29,9 @@ enum OfBlock : i64 {
 };
 enum OfTable : i64 { PARAMETER, ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, TABLE };
 // NEW_BLOCK: `new_block` has a cell whose parts, by `key`, have not been told yet. NEW_PAIR: nor whether a step of
-// the cell `after` may begin while others still execute `group` of the cell `before`.
-enum Status : i64 { DONE, MORE_MEMORY, NO_GRADIENT, NOT_MINE, NEW_BLOCK, NEW_PAIR };
+// the cell `after` may begin while others still execute `group` of the cell `before`. NEW_RECURRENCE: nor how that of
+// `new_block` is to run.
+enum Status : i64 { DONE, MORE_MEMORY, NO_GRADIENT, NOT_MINE, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE };
 
 // Holes of the instructions that no cell makes: what their words say of a table or of the launch.
 enum Frame : i64 { F_ROWS, F_GRADIENT, F_OFFSETS, F_NUMBERS, F_IDLE, F_PARTIALS, F_HYPER, F_SOURCE, F_SLOT, F_NORM, FRAME };
@@ -37,8 +41,6 @@ struct Used {
     bool present = false;
     std::vector<u32> ids, addresses;  // of gradient rows, in fixed order
 };
-
-template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
 
 class Planner {
 public:
@@ -59,6 +61,22 @@ public:
         return true;
     }
 
+    // Numbers of FSM: of its types, then its machine.
+    bool add_choice(Policy policy, Numbers& from)
+    {
+        Choice choice{policy, {}, {}};
+        if (policy == Policy::FSM) {
+            from.take(choice.order, stages_.n_asked());
+            choice.machine = Machine(from);
+        }
+        if (from.complete())
+            stages_.choose(std::move(choice));
+        return from.complete();
+    }
+
+    // How many steps the machine of a choice did not know since this was asked last.
+    i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
+
     void add_pair(const i64* pair, bool free) { free_.emplace(Pair{pair[0], pair[1], pair[2], pair[3]}, free); }
 
     Status plan(Call* call)
@@ -67,7 +85,7 @@ public:
         const bool training = call->training;
         const i64 *wanted = pointer<const i64>(call->wanted), n_wanted = call->n_wanted;
         take_blocks();
-        call->words = 0;
+        call->words = call->unseen = 0;
         if (!graph_.number() || !graph_.read())
             return NOT_MINE;
         for (i64 i = 0; i < n_wanted; i++)
@@ -82,10 +100,9 @@ public:
                 graph_.blocks[k].unread.assign(graph_.blocks[k].values.size(), 0);
         if (!training)
             graph_.leave_out();
-        if (call->by_depth)
-            graph_.stages_by_depth();
-        else
-            graph_.stages_sinks_last();
+        call->new_block = stages_.find(graph_, static_cast<Policy>(call->policy));
+        if (call->new_block >= 0)
+            return NEW_RECURRENCE;
         const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits, training, call->chunk_rows);
         if (unknown >= 0)
             return ask_for(unknown);
@@ -145,6 +162,7 @@ public:
         call_->n_barriers = script_.n_barriers;
         call_->names = names_;
         report_tables();
+        call->unseen = stages_.count_unseen();
         call->n_cells = rows_of_.n_blocks;
         for (i64 k = 0; k < rows_of_.n_blocks; k++)
             pointer<i64>(call->cells)[k] = rows_of_.blocks[k].cell->id;
@@ -155,6 +173,7 @@ private:
     const Model model_;
     std::vector<std::unique_ptr<WholeCell>> cells_;
     Graph graph_;
+    Stages stages_;
     RowsOfBlocks rows_of_;
     Memory memory_;
     Lists lists_;
@@ -835,8 +854,6 @@ private:
 
 }  // namespace
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 // A planner for parameters in their places, or null where the numbers are not what is expected.
 EXPORT void* vpps_planner(const i64* numbers, i64 n)
 {
@@ -862,6 +879,16 @@ EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 free)
 {
     static_cast<Planner*>(planner)->add_pair(pair, free != 0);
 }
+
+// Tells by which policy the recurrence runs that `plan` has asked about. Of FSM: which of its cells, in the order of their
+// blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is expected.
+EXPORT i64 vpps_planner_choice(void* planner, i64 policy, const i64* numbers, i64 n)
+{
+    Numbers from(numbers, n);
+    return static_cast<Planner*>(planner)->add_choice(static_cast<Policy>(policy), from);
+}
+
+EXPORT i64 vpps_planner_unseen(void* planner, i64 choice) { return static_cast<Planner*>(planner)->unseen(choice); }
 
 EXPORT i64 vpps_plan(void* planner, Call* call)
 {

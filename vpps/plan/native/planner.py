@@ -1,8 +1,8 @@
 """The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
 
-It knows schedule "vector", some policies and one group of virtual processors, and no gradients by products of matrices;
-for anything else, and whatever is wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made
-which word, and what is where for the verifier, is found by planning in NumPy when somebody asks.
+It knows schedule "vector" and one group of virtual processors, and no gradients by products of matrices; for anything
+else, and whatever is wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made which word,
+and what is where for the verifier, is found by planning in NumPy when somebody asks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from vpps.graph.rows import Rows, value_ids
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
-from vpps.plan.native import library
-from vpps.plan.native.engine import COMPILED_POLICIES, Engine, Found
+from vpps.plan.native import library, policies
+from vpps.plan.native.engine import Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Policy
@@ -38,10 +38,8 @@ def planner_for(
     layout: str = RECORDED,
 ) -> Planner:
     """The quickest planner that there is."""
-    name = policy if isinstance(policy, str) else policy.name
     gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
-    known = schedule == "vector" and name in COMPILED_POLICIES and distribution.groups == 1 and not gemm
-    if not known or library.choice() == "numpy":
+    if schedule != "vector" or distribution.groups > 1 or gemm or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes, layout)
     return CompiledPlanner(distribution, policy, schedule, passes, layout)
 
@@ -58,6 +56,7 @@ class CompiledPlanner(Planner):
         layout: str = RECORDED,
     ) -> None:
         super().__init__(distribution, policy, schedule, passes, layout)
+        self.batching.knowledge.learn = policies.learn
         self._engines: dict[tuple[str, float | None] | None, Engine] = {}
         self._latest: Engine | None = None
 

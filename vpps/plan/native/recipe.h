@@ -12,6 +12,11 @@ using u64 = std::uint64_t;
 using u32 = std::uint32_t;
 using u8 = std::uint8_t;
 
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Addresses of arrays come as numbers.
+template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
+
 // Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
 class Numbers {
 public:
