@@ -402,7 +402,7 @@ def test_a_forward_only_handle_and_a_switch():
 
 
 @pytest.mark.cpu
-@examples(25)
+@examples(17)
 @given(
     cells=st.lists(
         st.lists(st.tuples(*(st.integers(0, n) for n in (3, 3, 3, 9))), min_size=1, max_size=7), min_size=1, max_size=3
