@@ -12,7 +12,7 @@ from vpps.cli import cache, profile
 
 pytestmark = pytest.mark.host
 
-SMALL = ("--policy", "--target", "cpu", "--batch-size", "4", "--hidden", "8", "--embedding", "8", "--limit", "8")
+SMALL = ("--policy", "--target", "cpu", "--batch-size", "2", "--hidden", "8", "--embedding", "8", "--limit", "8")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def run(*arguments: str) -> Result:
 
 def test_learns_keeps_and_lists(folder: Path) -> None:
     title, headings, line, kept = run("lattice-gru", *SMALL).stdout.splitlines()
-    assert title.startswith("lattice-gru limit=8 hidden=8 embedding=8, batches of 4, training")
+    assert title.startswith("lattice-gru limit=8 hidden=8 embedding=8, batches of 2, training")
     assert "trials" in headings
     assert "lower bound" in headings
     assert {"LatticeGRU.character", "LatticeGRU.word"} <= set(line.replace(",", " ").split())

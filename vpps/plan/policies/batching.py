@@ -3,14 +3,14 @@
 An optimal sequence of a whole graph is one of each *component* of its types - cells that read each other, directly or
 not - after the other, what is read first:
 
-- Restricted to one component, any sequence of types that runs all of a graph runs all of the component. What a vertex
-  there waits for is of the component, or has run before it in the whole; so, by induction over the sequence, what has
-  run in the whole after some of it has run in the component after the part that is of it.
+- Of any sequence of types that runs all of a graph, the types of one component alone run all of the component: what of
+  it has run in the whole by some batch has run alone by then, too. For alone a vertex waits for fewer others, and those
+  are of the component, of which that holds by induction.
 - Sequences of components one after the other run all of the graph, as no earlier one reads of a later one.
 
-A batch is of one type and so of one component: no whole is shorter than the shortest sequences of its components. A
-component of a cell that is on no cycle is one batch, one of a single cell its levels. Only recurrences of two cells or
-more leave anything to choose, and inside those a policy sees nothing of the rest.
+A batch is of one type and so of one component, which makes a whole as long as its parts: none is shorter than the
+shortest sequences of its components together. A component of a cell that is on no cycle is one batch, one of a single
+cell its levels. Only recurrences of two cells or more leave anything to choose; there a policy need not see the rest.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Kept(Protocol):
         ...
 
 
-class Recurrence(NamedTuple):
+class RecurrentCells(NamedTuple):
     """The cells of a recurrence in the order that is the same in all graphs.
 
     Attributes:
@@ -84,19 +84,20 @@ class Knowledge:
     machines: dict[Digests, Machine] = field(default_factory=dict)
     learned: dict[Digests, Learned] = field(default_factory=dict)
     unseen: dict[Digests, int] = field(default_factory=dict)
-    _recurrences: dict[Cells, Recurrence] = field(default_factory=dict)
+    _recurrences: dict[Cells, RecurrentCells] = field(default_factory=dict)
 
-    def recurrence(self, cells: Cells) -> Recurrence:
+    def recurrence(self, cells: Cells) -> RecurrentCells:
         """The recurrence of some cells, given in the order of their blocks."""
         found = self._recurrences.get(cells)
         if found is None:
             digests = [digest_of(cell) for cell in cells]
             order = sorted(range(len(cells)), key=lambda k: digests[k])
-            arranged = (tuple(of[k] for k in order) for of in (cells, digests))
-            found = self._recurrences[cells] = Recurrence(tuple(order), *arranged)  # type: ignore[arg-type]
+            found = self._recurrences[cells] = RecurrentCells(
+                tuple(order), tuple(cells[k] for k in order), tuple(digests[k] for k in order)
+            )
         return found
 
-    def known(self, recurrence: Recurrence) -> Machine | None:
+    def known(self, recurrence: RecurrentCells) -> Machine | None:
         """The machine of a recurrence where there is one already."""
         found = self.machines.get(recurrence.digests)
         if found is None and self.kept is not None:
@@ -105,7 +106,7 @@ class Knowledge:
                 self.machines[recurrence.digests] = found
         return found
 
-    def machine(self, recurrence: Recurrence, graph: TypedGraph, loads: Iterable[Load]) -> Machine:
+    def machine(self, recurrence: RecurrentCells, graph: TypedGraph, loads: Iterable[Load]) -> Machine:
         """The machine of a recurrence, learned where there is none.
 
         Args:
@@ -147,7 +148,7 @@ class Knowledge:
             )
         return found
 
-    def note_unseen(self, recurrence: Recurrence, steps: int) -> None:
+    def note_unseen(self, recurrence: RecurrentCells, steps: int) -> None:
         """Count steps that began in a state that the machine does not know."""
         self.unseen[recurrence.digests] = self.unseen.get(recurrence.digests, 0) + steps
 

@@ -7,7 +7,8 @@ that it took moves towards the sum of the next N rewards and the best value N st
 A state does not tell everything about a frontier, so values go up and down, and so do greedy policies made of them.
 They are tried out now and then, and the best one is kept, not the last.
 
-Compiled code learns the same table: numbers are doubles, and come from splitmix64 (Steele, Lea and Flood 2014).
+The same seed gives the same machine, on all machines: doubles are added in a fixed order, and chance is splitmix64
+(Steele, Lea and Flood 2014).
 """
 
 from __future__ import annotations
