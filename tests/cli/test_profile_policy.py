@@ -49,7 +49,7 @@ def test_learns_keeps_and_lists(folder: Path) -> None:
 def test_is_json_for_programs_and_keeps_nothing_where_told_so(folder: Path) -> None:
     (found,) = json.loads(run("lattice-gru", *SMALL, "--json", "--no-store").stdout)["recurrences"]
     assert found["lower_bound"] <= found["batches"]
-    assert found["lower_bound"] <= min(found["sufficient"], found["chains"])
+    assert found["lower_bound"] <= min(found["sufficient"], found["critical"])
     assert found["states"] > 0
     assert found["path"] == ""
     assert not folder.exists()

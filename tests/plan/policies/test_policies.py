@@ -100,10 +100,10 @@ def stages(net: Net, made: Planner, graph: vpps.Graph) -> tuple[Topology, list[n
 
 
 def test_names() -> None:
-    assert list(POLICIES) == ["sinks-last", "depth", "agenda", "sufficient", "chains", "fsm", "auto"]
+    assert list(POLICIES) == ["sinks-last", "depth", "agenda", "sufficient", "critical", "fsm", "auto"]
     with pytest.raises(GraphError, match="'widest'; known are sinks-last, depth, agenda"):
         policy_named("widest")
-    with pytest.raises(HandleError, match="expected one of sinks-last, depth, agenda, sufficient, chains, fsm, auto"):
+    with pytest.raises(HandleError, match="expected one of sinks-last, depth, agenda, sufficient, critical, fsm, auto"):
         vpps.Handle(vpps.Model(), policy="widest", target="cpu")
 
 
@@ -144,7 +144,7 @@ def test_only_recurrences_of_several_cells_are_ordered_in_another_way(net: Net) 
     """Of a chain of one cell, and of what is on no cycle, there is nothing to choose."""
     graph, _ = net.graph(3, inner=False)
     _, usual = stages(net, planner(net, "sinks-last"), graph)
-    for policy in ("sufficient", "chains", "fsm", "auto"):
+    for policy in ("sufficient", "critical", "fsm", "auto"):
         made = planner(net, policy)
         _, found = stages(net, made, graph)
         assert all((a == b).all() for a, b in zip(usual, found, strict=True))
@@ -157,12 +157,12 @@ def test_orders_are_compared(net: Net) -> None:
     topology, _ = stages(net, made, net.graph(1, trees=8)[0])
     unseen = dict(made.batching.knowledge.unseen)
     found = {order.policy: order for order in orders(topology, made.batching, partial(made.load_of, topology))}
-    assert list(found) == ["sinks-last", "depth", "agenda", "sufficient", "chains", "fsm"]
+    assert list(found) == ["sinks-last", "depth", "agenda", "sufficient", "critical", "fsm"]
     bound = lower_bound(topology)
     assert bound == TypedGraph.of(topology).lower_bound
     assert all(order.batches >= max(bound, order.stages) for order in found.values())
-    assert found["chains"].batches <= found["sinks-last"].batches <= found["depth"].batches
-    assert found["sinks-last"].stages <= found["chains"].stages
+    assert found["critical"].batches <= found["sinks-last"].batches <= found["depth"].batches
+    assert found["sinks-last"].stages <= found["critical"].stages
     assert made.batching.knowledge.unseen == unseen  # looking counts nothing
 
 
@@ -247,7 +247,7 @@ class TestAuto:
         for auto in (many_barriers, slow_steps):
             ((_, decision),) = auto.decisions.items()
             assert decision.seconds[decision.policy] == min(decision.seconds.values())
-            assert list(decision.seconds) == ["sinks-last", "sufficient", "chains"]
+            assert list(decision.seconds) == ["sinks-last", "critical"]
         assert [d.policy for d in many_barriers.decisions.values()] == ["sinks-last"]
         assert [d.policy for d in slow_steps.decisions.values()] != ["sinks-last"]
 
@@ -276,9 +276,7 @@ class TestAuto:
         made = planner(net, "auto", knowledge)
         stages(net, made, graph)
         assert isinstance(made.batching, Auto)
-        assert [list(d.seconds) for d in made.batching.decisions.values()] == [
-            ["sinks-last", "sufficient", "chains", "fsm"]
-        ]
+        assert [list(d.seconds) for d in made.batching.decisions.values()] == [["sinks-last", "critical", "fsm"]]
 
 
 @pytest.mark.host

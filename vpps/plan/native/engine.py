@@ -32,7 +32,7 @@ from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
 from vpps.plan.policies.auto import Auto
 from vpps.plan.policies.fsm import Fsm
-from vpps.plan.policies.knowledge import Recurrence, cells_of
+from vpps.plan.policies.knowledge import RecurrentCells, cells_of
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import READERS
 from vpps.plan.stacks import members
@@ -195,7 +195,7 @@ class Engine:
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
-        self._choices: list[Recurrence] = []  # that it has been told how to run, likewise
+        self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
         self._call = _Call(
             policy=CODES.index(planner.policy),
             at_once=int(planner.batching.at_once),
