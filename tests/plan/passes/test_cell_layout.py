@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import vpps
+from tests.comparison import relative_error
 from tests.plan.passes.cells import NONE, Build, assert_passes_agree, operations, traced
 from tests.plan.test_random_graphs import examples
 from vpps.graph.trace import TracedCell
@@ -225,3 +228,28 @@ def test_gates_in_any_order_run_as_in_one(train: bool):
             names = [[Counter(i.name for i in instrs) for instrs in (c.forward, c.backward)] for c in cells]
             plans.append((names, plan.n_barriers))
     assert plans[0] == plans[1]
+
+
+@pytest.mark.cpu
+def test_checkpoints_know_the_parameters_of_the_user(tmp_path: Path):
+    """What is trained and saved in one order of the members goes on in another, by names."""
+    build, path = network([("iufo", "uofi", "foui")]), tmp_path / "model.safetensors"
+
+    def trained(model: vpps.Model, steps: int, passes: Passes) -> dict[str, NDArray[np.float32]]:
+        graph, loss, _ = build(model)
+        if path.exists():
+            model.restore(path)
+        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=passes) as handle:
+            for _ in range(steps):
+                handle.fb(graph, loss)
+            W, U = (stack.name for stack in handle._engine.residency.distribution.stacks.all[:2])
+            assert (W.replace("W", "U") == U) == passes.cell_layout
+        return model.numpy()
+
+    at_once = trained(vpps.Model(seed=6), 4, LAID_OUT)
+    model = vpps.Model(seed=6)
+    trained(model, 2, LAID_OUT)
+    model.save(path)
+    for passes in (AS_USED, LAID_OUT):
+        for name, w in trained(vpps.Model(seed=0), 2, passes).items():
+            assert relative_error(w, at_once[name]) <= (0 if passes.cell_layout else 1e-4), name
