@@ -99,7 +99,8 @@ class Handle:
             exclusive scripts. Results are the same; it is there to compare with.
         layout: in which order the vertices of a step get their rows: "recorded" (the default), the user's, or
             "readers", in which sequences of one batch lie by length, so that fewer arguments are found through index
-            lists. Gradients of weights are summed in the order of the rows: their last bits depend on it.
+            lists; "pq", by a PQ tree, takes seconds to plan a batch and is there to compare with. Gradients of weights
+            are summed in the order of the rows: their last bits depend on it.
         train: False for a forward-only handle, of which a model may have any number.
         clip_norm: bound of the global norm of all gradients, or None.
         ema: decay, such as 0.999, of exponential moving averages of the weights, made by every update; None makes none

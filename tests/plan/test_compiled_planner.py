@@ -21,13 +21,14 @@ from vpps.ops.philox import LaunchKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Held
 from vpps.plan.native import library
+from vpps.plan.native.engine import COMPILED_LAYOUTS
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
 from vpps.plan.passes import Passes, streaming
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
-from vpps.plan.row_order import LAYOUTS, READERS, RECORDED
+from vpps.plan.row_order import PQ, READERS, RECORDED
 from vpps.plan.update import Averaging, Update
 
 pytestmark = pytest.mark.cpu
@@ -129,7 +130,7 @@ def check_inference(pair: tuple[Planner, CompiledPlanner], graph: vpps.Graph, wa
     drawn=st.lists(cells, min_size=1, max_size=3),
     calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
     policy=st.sampled_from(list(POLICIES)),
-    layout=st.sampled_from(LAYOUTS),
+    layout=st.sampled_from(COMPILED_LAYOUTS),
     data=st.integers(0, 10**6),
     vps=st.sampled_from([1, 2, 3]),
     rule=st.sampled_from(RULES),
@@ -232,7 +233,7 @@ def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None
     assert counts[2] > 0
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", COMPILED_LAYOUTS)
 @pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "seq2seq", "lattice"])
 def test_large_batches(name: str, layout: str) -> None:
     network = bulk_models.NETWORKS[name]
@@ -305,6 +306,7 @@ class TestChoice:
         places = Distribution(new().model, 1, 32, 0, train=True)
         assert isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
         assert not isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
+        assert not isinstance(planner_for(places, "depth", "vector", None, PQ), CompiledPlanner)
         monkeypatch.setenv("VPPS_PLANNER", "numpy")
         assert not isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
         monkeypatch.setenv("VPPS_PLANNER", "fortran")

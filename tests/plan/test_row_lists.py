@@ -17,7 +17,7 @@ from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.planner import Planner
 from vpps.plan.row_lists import UNEVEN, runs
-from vpps.plan.row_order import LAYOUTS, READERS, RECORDED
+from vpps.plan.row_order import LAYOUTS, PQ, READERS, RECORDED
 from vpps.script.instructions import OFFSET_MASK
 from vpps.script.verify import verify
 
@@ -72,13 +72,14 @@ def plans(layout: str, lengths: tuple[int, ...] = LENGTHS, policy: str = "sinks-
 
 
 @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
-def test_sequences_by_length_need_no_lists(policy: str) -> None:
-    """Each step reads the first rows of the one before; the inputs of all are of the user's order, or of that one."""
-    recorded, _ = plans("recorded", policy=policy)
-    readers, _ = plans("readers", policy=policy)
+@pytest.mark.parametrize("layout", [READERS, PQ])
+def test_sequences_by_length_need_no_lists(layout: str, policy: str) -> None:
+    """Each step reads some rows of the one before, side by side; the inputs of all have the order of the first step."""
+    recorded, _ = plans(RECORDED, policy=policy)
+    ordered, _ = plans(layout, policy=policy)
     assert gathering(recorded).forward_bytes > 0
-    assert gathering(readers).bytes == 0
-    assert gathering(readers).arguments == gathering(readers).contiguous
+    assert gathering(ordered).bytes == 0
+    assert gathering(ordered).arguments == gathering(ordered).contiguous
 
 
 def test_one_sequence_needs_no_lists() -> None:
@@ -95,14 +96,15 @@ def test_gradients_of_weights_keep_their_lists() -> None:
 
 @pytest.mark.parametrize("name", ["child-sum", "lattice", "seq2seq"])
 @pytest.mark.parametrize("policy", ["sinks-last", "depth"])
-def test_every_step_has_its_vertices(name: str, policy: str) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_every_step_has_its_vertices(name: str, policy: str, layout: str) -> None:
     """The same ones in any order, those of all parts of a cell alike."""
     network = bulk_models.NETWORKS[name]
     model, made, p = network.make()
     graph = vpps.Graph()
     loss = network.bulk(graph, made, p, network.data(np.random.default_rng(3), 6)).loss
     distribution = Distribution(model, 1, 32, 0, train=True)
-    planners = [Planner(distribution, policy, layout=layout) for layout in (READERS, RECORDED)]
+    planners = [Planner(distribution, policy, layout=which) for which in (layout, RECORDED)]
     made_plan, recorded = (planner.plan_training(graph, loss, None, 0) for planner in planners)
     for block, in_recorded_order in zip(made_plan.blocks, recorded.blocks, strict=True):
         assert np.array_equal(block.first[:, 0], in_recorded_order.first[:, 0])

@@ -6,6 +6,8 @@
 each step's vertices are put in the order of the constraints on it, the largest first; a vertex follows the first one
 that it is in. So sequences of one batch get their rows by length, and every step reads the first rows of the one
 before. Vertices of a cell that no recurrence waits for get the order of what they read first.
+`pq`: all constraints that can be had at once, by a PQ tree (plan/pq_order.py). On sequences that is what `readers` has,
+and on lattices more, but it takes seconds for a batch: it is there to compare with.
 """
 
 from __future__ import annotations
@@ -17,15 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import GraphError
-from vpps.graph.arrays import Ints
+from vpps.graph.arrays import BlockArrays, Ints
+from vpps.plan.pq_order import places_by_pq_tree
 from vpps.plan.topology import Topology
 
-RECORDED, READERS = LAYOUTS = ("recorded", "readers")
-
-
-def row_orders(layout: str, topology: Topology, keys: Sequence[StepKeys]) -> Sequence[Ints | None]:
-    """The vertex in each row of every block, given the steps that each runs in; None for the user's order."""
-    return (order_by_readers(topology, keys) if layout == READERS else None) or [None] * len(keys)
+RECORDED, READERS, PQ = LAYOUTS = ("recorded", "readers", "pq")
 
 
 def known_layout(layout: str) -> str:
@@ -47,11 +45,29 @@ class StepKeys(NamedTuple):
     stage: Ints
 
 
-def order_by_readers(topology: Topology, keys: Sequence[StepKeys]) -> list[Ints] | None:
-    """The vertex in each row of every block, steps in turn; None where no step has several vertices."""
+def row_orders(layout: str, topology: Topology, keys: Sequence[StepKeys]) -> Sequence[Ints | None]:
+    """The vertex in each row of every block, given the steps that each runs in; None for the user's order."""
+    recorded: list[Ints | None] = [None] * len(keys)
+    if layout == RECORDED:
+        return recorded
     step, stage_of = _steps(topology, keys)
     if not len(stage_of) or np.bincount(step[step >= 0]).max() < 2:
-        return None
+        return recorded
+    if layout == PQ:
+        place = places_by_pq_tree(topology, step)
+        return [_in_rows(b, of_block, place) for b, of_block in zip(topology.blocks, keys, strict=True)]
+    return _by_readers(topology, keys, step, stage_of)
+
+
+def _in_rows(b: BlockArrays, keys: StepKeys, place: Ints) -> Ints:
+    """The vertex in each row, given places by recording index: by step, and in each step by place."""
+    order = np.lexsort((place[b.calls], keys.step))
+    found: Ints = order[keys.step[order] >= 0]
+    return found
+
+
+def _by_readers(topology: Topology, keys: Sequence[StepKeys], step: Ints, stage_of: Ints) -> list[Ints]:
+    """The vertex in each row of every block; `step` is of each vertex, `stage_of` of each step."""
     waited_for = _waited_for(topology)
     # Where vertices come within their step: those that follow a constraint, below 0, then others in the user's order.
     place = np.arange(topology.n_calls)
@@ -64,9 +80,7 @@ def order_by_readers(topology: Topology, keys: Sequence[StepKeys]) -> list[Ints]
         if not waited_for[number] and b.args.shape[1] and len(b.calls):
             first = np.zeros_like(place)
             first[b.calls] = row[topology.value_call[b.args[:, 0]]]
-        of_vertex = keys[number].step
-        order = np.lexsort((first[b.calls], of_vertex))
-        orders[number] = order[of_vertex[order] >= 0]
+        orders[number] = _in_rows(b, keys[number], first)
         row[b.calls[orders[number]]] = n_rows[number] + np.arange(len(orders[number]))
     return orders
 

@@ -34,7 +34,7 @@ from vpps.plan.policies.auto import Auto
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import RecurrentCells, cells_of
 from vpps.plan.policies.typed_graph import TypedGraph
-from vpps.plan.row_order import READERS
+from vpps.plan.row_order import READERS, RECORDED
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
@@ -42,6 +42,9 @@ from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
 from vpps.script.tails import Tail
 from vpps.values import float_word
+
+COMPILED_LAYOUTS = (RECORDED, READERS)
+"""Those that the compiled planner knows."""
 
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed

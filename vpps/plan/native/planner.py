@@ -21,7 +21,7 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.native import library, policies
-from vpps.plan.native.engine import Engine, Found
+from vpps.plan.native.engine import COMPILED_LAYOUTS, Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Policy
@@ -39,7 +39,8 @@ def planner_for(
 ) -> Planner:
     """The quickest planner that there is."""
     gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
-    if schedule != "vector" or distribution.groups > 1 or gemm or library.choice() == "numpy":
+    in_numpy = schedule != "vector" or distribution.groups > 1 or gemm or layout not in COMPILED_LAYOUTS
+    if in_numpy or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes, layout)
     return CompiledPlanner(distribution, policy, schedule, passes, layout)
 
