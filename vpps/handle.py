@@ -607,12 +607,13 @@ class Handle:
         found = self.tuning if self._tuned is None else self._tuned
         tuned = found.describe() if found is not None else ""
         batching = self._engine.batching.describe()
-        planner, plan = self._engine.planner, self._engine.plan
+        planner, plan, order = self._engine.planner, self._engine.plan, ""
         if planner is not None and plan is not None and len(plan.graph) <= COMPARED:
             topology = Topology(plan.graph)
             said = compared(topology, self._engine.batching, partial(planner.load_of, topology))
             batching = [f"batches of the latest call {said}", *batching]
-        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned, batching)
+            order = _gathered(plan, self.layout)
+        return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned, batching, order)
 
     @_serialised
     def disassemble(self, graph: Graph, loss: Expression) -> str:
@@ -887,3 +888,14 @@ class Handle:
             )
         self._engine.wait()
         self._engine.residency.pull()
+
+
+def _gathered(plan: Plan, layout: str) -> str:
+    """Barriers of a plan and what it finds through index lists, in words."""
+    from vpps.inspection.gathering import gathering
+
+    found = gathering(plan)
+    return (
+        f"layout {layout}: {plan.n_barriers:,} barriers; lists of {found.list_words:,} words, gathered through them "
+        f"{found.describe(training=plan.loss_slot >= 0)}"
+    )

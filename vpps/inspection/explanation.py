@@ -54,6 +54,7 @@ def explain(
     memory: MemoryUse | None = None,
     tuned: str = "",
     batching: Sequence[str] = (),
+    order: str = "",
 ) -> str:
     """Plain text of 110 columns.
 
@@ -65,6 +66,7 @@ def explain(
         memory: of the latest call; None before the first.
         tuned: the configuration that the tuning database gave, and who measured it; "" where it gave none.
         batching: what the batching policy has learned or decided.
+        order: barriers of the latest call, and what it finds through index lists; "" where that is not known.
     """
     if onchip is None:
         text = _explain_memory(parameters, kernel)
@@ -80,6 +82,8 @@ def explain(
         text += note(f"{'tuned':<15}", tuned) + "\n"
     for sentence in batching:
         text += note(f"{'batching':<15}", sentence) + "\n"
+    if order:
+        text += note(f"{'latest call':<15}", order) + "\n"
     for name, lines in cells:
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
     return text

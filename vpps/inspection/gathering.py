@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vpps.inspection.report import counted
 from vpps.plan.build import Plan
+from vpps.plan.onchip.report import in_bytes
 from vpps.plan.row_lists import row_lists
 from vpps.plan.rows import BlockPlan
 from vpps.plan.writer import Phase
@@ -43,6 +45,12 @@ class Gathering:
     def bytes(self) -> int:
         """Of a launch."""
         return self.forward_bytes + self.backward_bytes + self.gradient_bytes
+
+    def describe(self, training: bool) -> str:
+        """A clause: "520 B forward, 10 KiB backward; 15 of 19 arguments in a row"."""
+        backward = f", {in_bytes(self.backward_bytes + self.gradient_bytes)} backward" if training else ""
+        even = f"{self.contiguous:,} of {counted(self.arguments, 'argument')} in a row"
+        return f"{in_bytes(self.forward_bytes)} forward{backward}; {even}"
 
 
 def gathering(plan: Plan) -> Gathering:

@@ -190,10 +190,7 @@ class PlanReport(Report):
         yield "barriers", f"{self.barriers:,}" + (f" ({of})" if of else "") + f"; {launches}"
         words = f"{self.script_words:,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
         yield "script", f"{counted(self.instructions, 'instruction')}; {words}"
-        g = self.gathering
-        backward = f", {in_bytes(g.backward_bytes + g.gradient_bytes)} backward" if self.training else ""
-        even = f"{g.contiguous:,} of {counted(g.arguments, 'argument')} in a row"
-        yield "gathered", f"layout {self.layout}: {in_bytes(g.forward_bytes)} forward{backward}; {even}"
+        yield "gathered", f"layout {self.layout}: {self.gathering.describe(self.training)}"
         taken = sum(s.bytes for s in self.slabs)
         shared = f" for {in_bytes(taken)} of them" if taken > self.slab_bytes else ""
         yield (
