@@ -44,6 +44,7 @@ from workload_tasks import data_folder, data_of, make_task
 import vpps
 from vpps.inspection.gathering import gathering
 from vpps.plan.build import Plan
+from vpps.plan.native.policies import learn
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES as KNOWN_POLICIES
 from vpps.plan.policies import Knowledge, Policy, policy_named
@@ -177,7 +178,7 @@ def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Polic
     """A policy, and what it is going to know."""
     encoding = encodings().get(name, Encoding())
     settings = Settings(encoding=encoding, trials=options.trials)
-    knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings)
+    knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings, learn=learn)
     return knowledge, policy_named("fsm" if name in encodings() else name, knowledge)
 
 

@@ -15,12 +15,13 @@ import numpy as np
 from edbatch_graphs import Vertices
 
 from vpps.graph.levels import find_levels
+from vpps.plan.native.policies import learn
 from vpps.plan.policies.agenda import agenda
 from vpps.plan.policies.batching import Batches
-from vpps.plan.policies.cost import Costs, Load, costs_on
+from vpps.plan.policies.cost import costs_on
 from vpps.plan.policies.critical import critical
 from vpps.plan.policies.frontier import Wiring
-from vpps.plan.policies.learning import Learned, Settings, batches_of, learn
+from vpps.plan.policies.learning import Learned, Settings, batches_of
 from vpps.plan.policies.machine import ENCODINGS, Encoding
 from vpps.plan.policies.sufficient import sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
@@ -183,19 +184,13 @@ class Learner:
     Args:
         graph: to learn from.
         settings: of learning, but for the encoding.
-        learn: the learner.
 
     Attributes:
         learned: by encoding and types; () for the whole graph.
     """
 
-    def __init__(
-        self,
-        graph: TypedGraph,
-        settings: Settings | None = None,
-        learn: Callable[[TypedGraph, Settings, Costs], Learned] = learn,
-    ) -> None:
-        self._graph, self._learn = graph, learn
+    def __init__(self, graph: TypedGraph, settings: Settings | None = None) -> None:
+        self._graph = graph
         self._settings = Settings() if settings is None else settings
         self.learned: dict[tuple[Encoding, tuple[int, ...]], Learned] = {}
 
@@ -204,8 +199,8 @@ class Learner:
         key = encoding, types
         if key not in self.learned:
             graph = restricted(self._graph, types) if types else self._graph
-            costs = costs_on("cpu", 1).of([Load(1.0, 1)] * graph.n_types)  # which the reward of batches does not ask
-            self.learned[key] = self._learn(graph, replace(self._settings, encoding=encoding), costs)
+            costs = costs_on("cpu", 1)  # which the reward of batches does not ask
+            self.learned[key] = learn(graph, replace(self._settings, encoding=encoding), costs)
         return self.learned[key]
 
     def whole(self, encoding: Encoding) -> Run:

@@ -13,6 +13,7 @@ from typing import Any
 import batching
 import batching_table
 import edbatch_graphs
+import fsm_learning
 import numpy as np
 import policies
 import policies_table
@@ -200,3 +201,18 @@ def test_unknown_names_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         with pytest.raises(SystemExit, match=words):
             program.parse_options(arguments)
+
+
+@pytest.mark.cpu
+def test_compiled_code_learns_the_same_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--workload", "lattice-gru", "--policy", "fsm-sort", "--learn-on", "4", "--trials", "20"]
+    lines = printed(fsm_learning, ["--synthetic", *arguments, "--rounds", "1"], monkeypatch, capsys)
+    assert [batching_table.setting(line, "granularity") for line in lines] == ["program", "cells"]
+    for line in lines:
+        assert line["peer"] == "Python"
+        assert line["batches"] >= line["bound"]
+        assert line["states"] > 0
+    assert "paper_trials" in lines[0]["edbatch"]
+    assert batching_table.tables(lines).count("| lattice-gru, ") == 2
