@@ -100,10 +100,18 @@ def barriers(line: Line) -> str:
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 
-def gathered(line: Line) -> str:
-    """Megabytes through index lists and thousands of words in them, per layout."""
-    found = line["gathered"].values()
-    return " / ".join(f"{three_digits(of['bytes'] / 1e6)} · {three_digits(of['list_words'] / 1e3)}" for of in found)
+def gathered(lines: Iterable[Line]) -> str:
+    """A row per line, a column per layout."""
+    shown: list[list[str]] = []
+    for line in lines:
+        layouts = line["gathered"]
+        shown = shown or [["", "policy", *layouts]]
+        cells = [
+            f"{three_digits(of['bytes'] / 1e6)} · {three_digits(of['list_words'] / 1e3)} · {of['contiguous']:.2f}"
+            for of in layouts.values()
+        ]
+        shown.append([setting(line, "task"), setting(line, "policy"), *cells])
+    return markdown(shown)
 
 
 def learning(lines: Iterable[Line]) -> str:
@@ -145,9 +153,10 @@ def tables(lines: Sequence[Line]) -> str:
         else:
             parts.append("Stages · barriers of a training step · of inference\n")
             parts.append(table(lines, granularity, barriers) + "\n")
-            layouts = " / ".join(lines[-1]["gathered"])
-            parts.append(f"MB through index lists · thousands of words in lists; layouts {layouts}\n")
-            parts.append(table(lines, granularity, gathered) + "\n")
+            policies = ("sinks-last", "critical")  # others differ little
+            chosen = [line for line in lines if "gathered" in line and setting(line, "policy") in policies]
+            parts.append("By layout: MB through index lists · thousands of words · share of arguments without a list\n")
+            parts.append(gathered(chosen) + "\n")
     if learned:
         parts.append("Learning machines: ms of compiled code; trials (of the paper), states (of its program)\n")
         parts.append(learning(learned) + "\n")
