@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 
 import pytest
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")  # Turing to Blackwell
+
+# Five to forty seconds each: continuous integration compiles a selection, VPPS_TEST_ARCHS=all every kernel of a matrix.
+COMPILE_ALL = os.environ.get("VPPS_TEST_ARCHS") == "all"
 
 # Where the wheels exist, extra "dev" installs them, and a test that does not find them fails.
 needs_nvrtc = pytest.mark.skipif(
