@@ -12,6 +12,7 @@ from vpps.errors import HandleError, VppsError
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
 from vpps.plan.distribution import Distribution
+from vpps.plan.native.policies import learn
 from vpps.plan.onchip import Device
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
@@ -55,7 +56,7 @@ class Subject:
     base: Configuration = Configuration()  # noqa: RUF009 - frozen
     train: bool = True
     at_once: int | None = None
-    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles()))
+    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles(), learn=learn))
 
     @property
     def update(self) -> Update | None:
