@@ -38,7 +38,7 @@ def assert_same(found: Batches, expected: Batches) -> None:
     assert (found.n_stages, found.n_steps) == (expected.n_stages, expected.n_steps)
 
 
-@examples(150)
+@examples(100)
 @given(graph=typed_graphs())
 def test_batches(lib: ctypes.CDLL, graph: TypedGraph) -> None:
     for policy, in_python in IN_PYTHON.items():
@@ -52,7 +52,7 @@ def assert_same_learned(found: Learned, expected: Learned) -> None:
     assert replace(found, machine=expected.machine, seconds=0) == replace(expected, seconds=0)
 
 
-@examples(60)
+@examples(50)
 @given(
     graph=typed_graphs(),
     other=typed_graphs(),

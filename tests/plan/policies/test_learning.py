@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plan.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
+from vpps.plan.policies.batching import Batches
 from vpps.plan.policies.cost import Load, costs_on
 from vpps.plan.policies.critical import critical
 from vpps.plan.policies.frontier import Wiring
@@ -39,7 +41,7 @@ def test_numbers_are_those_of_splitmix64() -> None:
 def test_machines_batch_the_tree_of_the_paper_as_well_as_possible(kind: str) -> None:
     found = learned(figure_1(), replace(QUICK, encoding=Encoding(kind)))
     assert (found.batches, found.lower_bound) == (6, 6)
-    assert found.trials == QUICK.check_every  # it stops at the bound
+    assert found.trials == 0  # the run before any learning is at the bound already
     assert batches_of(Wiring(figure_1()), found.machine)[1] == 0  # no state that was not seen
 
 
@@ -63,9 +65,10 @@ def test_lattices_take_fewer_batches_than_level_by_level(ends: int) -> None:
 
 @pytest.mark.parametrize("reward", ["batches", "time"])
 def test_learning_is_reproducible(reward: str) -> None:
-    graph = lattice(np.random.default_rng(5), 3, 10)
-    first, again = (learned(graph, replace(QUICK, reward=reward)) for _ in range(2))
-    other = learned(graph, replace(QUICK, reward=reward, seed=2))
+    graph = lattice(np.random.default_rng(5), 6, 20)
+    how = replace(QUICK, reward=reward, encoding=Encoding("sort", phases=4))
+    first, again = (learned(graph, how) for _ in range(2))
+    other = learned(graph, replace(how, seed=2))
     assert first.machine == again.machine
     assert (first.batches, first.trials) == (again.batches, again.trials)
     assert first.machine != other.machine
@@ -77,11 +80,22 @@ def test_the_best_machine_is_kept_and_not_the_last() -> None:
     assert (more.batches, more.stages) <= (few.batches, few.stages)
 
 
-def test_unseen_states_are_counted_and_left_to_the_sufficient_condition() -> None:
-    graph = figure_1()
-    batches, unseen = batches_of(Wiring(graph), Machine(Encoding(), {}))
-    assert unseen == len(batches.sequence) == 6
-    assert batches.sequence == sufficient(Wiring(graph)).sequence
+@pytest.mark.parametrize("kind, policy", [("sort", sufficient), ("critical", critical)])
+def test_unseen_states_are_counted_and_left_to_a_policy(kind: str, policy: Callable[[Wiring], Batches]) -> None:
+    wiring = Wiring(lattice(np.random.default_rng(7), 3, 10))
+    batches, unseen = batches_of(wiring, Machine(Encoding(kind), {}))
+    assert unseen == len(batches.sequence)
+    assert batches.sequence == policy(wiring).sequence
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_a_machine_is_no_worse_than_what_learning_begins_with(kind: str) -> None:
+    graph = lattice(np.random.default_rng(3), 6, 24)
+    began = learned(graph, replace(QUICK, trials=0, encoding=Encoding(kind)))
+    found = learned(graph, replace(QUICK, encoding=Encoding(kind)))
+    assert (found.batches, found.stages) <= (began.batches, began.stages)
+    if kind == "critical":
+        assert (began.batches, began.stages) == (critical(Wiring(graph)).n_steps, critical(Wiring(graph)).n_stages)
 
 
 @settings(max_examples=20, deadline=None)

@@ -85,29 +85,30 @@ public:
         whole_.start(graph_, run_);
         double epsilon = settings_.epsilon;
         std::pair<double, double> least;
-        while (found.n_steps < 0 || found.trials < settings_.trials) {
-            found.trials++;
-            trial(epsilon);
-            learn_from();
-            epsilon = std::max(settings_.least_epsilon, epsilon * settings_.decay);
-            if (found.trials % settings_.check_every && found.trials < settings_.trials)
-                continue;
-            Machine greedy = best_so_far();
-            policies_.fsm(graph_, greedy, &whole_);
+        trial(0);
+        Machine machine = of_trial();
+        for (;;) {
+            policies_.fsm(graph_, machine);
             const auto n_steps = static_cast<i64>(policies_.run.steps().size());
             std::pair<double, double> loss(n_steps, policies_.run.n_stages);
             if (settings_.by_time)
                 loss = {costs_.seconds(policies_.run), 0};
             if (found.n_steps < 0 || loss < least) {
                 least = loss;
-                found.machine = std::move(greedy);
+                found.machine = std::move(machine);
                 found.n_steps = n_steps;
                 found.n_stages = policies_.run.n_stages;
             }
-            if (n_steps == found.bound && !settings_.by_time)
-                break;
+            if (found.trials >= settings_.trials || (n_steps == found.bound && !settings_.by_time))
+                return found;
+            for (i64 k = std::min(settings_.check_every, settings_.trials - found.trials); k > 0; k--) {
+                found.trials++;
+                trial(epsilon);
+                learn_from();
+                epsilon = std::max(settings_.least_epsilon, epsilon * settings_.decay);
+            }
+            machine = of_values();
         }
-        return found;
     }
 
 private:
@@ -148,7 +149,7 @@ private:
                 if (chance_.uniform() < epsilon)
                     type = types_[chance_.next() % types_.size()];
                 else
-                    type = is_known(state) ? best(state) : nearest(graph_, run_, subgraphs_);
+                    type = is_known(state) ? best(state) : untried();
             }
             const i64 n = run_.ready(type), before = run_.n_stages;
             double reward = -1 + settings_.alpha * (static_cast<double>(n) / static_cast<double>(subgraphs_[type]));
@@ -195,15 +196,31 @@ private:
         return found;
     }
 
-    Machine best_so_far()
+    i32 untried() const { return settings_.encoding.ranks() ? state_[1] : nearest(graph_, run_, subgraphs_); }
+
+    // What the latest trial did last in each state.
+    Machine of_trial()
     {
         Machine found;
         found.encoding = settings_.encoding;
-        for (const i64 state : known_) {
-            state_.assign(states_.numbers(state), states_.numbers(state) + states_.length(state));
-            found.states.add(state_);
-            found.next.push_back(best(state));
-        }
+        for (const Taken& taken : taken_)
+            add(found, taken.state, taken.type);
         return found;
+    }
+
+    // The greedy policy.
+    Machine of_values()
+    {
+        Machine found;
+        found.encoding = settings_.encoding;
+        for (const i64 state : known_)
+            add(found, state, best(state));
+        return found;
+    }
+
+    void add(Machine& to, i64 state, i32 type)
+    {
+        state_.assign(states_.numbers(state), states_.numbers(state) + states_.length(state));
+        to.add(state_, type);
     }
 };

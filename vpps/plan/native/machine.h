@@ -103,12 +103,17 @@ struct Machine {
         for (i64 n = from.take(); n-- > 0;) {
             state.clear();
             from.take(state, from.take());
-            const auto number = static_cast<size_t>(states.add(state));
-            next.resize(std::max(next.size(), number + 1));
-            next[number] = static_cast<i32>(from.take());
+            add(state, static_cast<i32>(from.take()));
         }
     }
     Machine() = default;
+
+    void add(const std::vector<i32>& state, i32 type)
+    {
+        const auto number = static_cast<size_t>(states.add(state));
+        next.resize(std::max(next.size(), number + 1));
+        next[number] = type;
+    }
 
     // Writes the same, unless there is no memory for it; returns how many numbers that are.
     i64 numbers(i64* out) const

@@ -82,27 +82,23 @@ public:
             run.execute(graph, best_ready(graph, run, [&](i64 a, i64 b) { return run.is_more_critical(a, b); }));
     }
 
-    // As a machine says; where it does not know the state, the type that `sufficient` would choose.
-    //
-    // whole: of the graph before it is begun; default: found when needed.
-    void fsm(TypedGraph& graph, const Machine& machine, const Subgraphs* whole = nullptr)
+    // As a machine says; where it does not know the state, the first type of one that ranks them, else the type that
+    // `sufficient` would choose.
+    void fsm(TypedGraph& graph, const Machine& machine)
     {
-        run.start(graph, machine.encoding.ranks());
+        const bool ranks = machine.encoding.ranks();
+        bool counts = false;
+        run.start(graph, ranks);
         unseen = 0;
-        bool counts = whole;
-        if (whole)
-            subgraphs_ = *whole;
         while (!run.done()) {
             machine.encoding.encode(graph, run, state_);
             const i64 state = machine.states.find(state_);
-            i32 type = state < 0 ? -1 : machine.next[state];
-            if (type < 0) {
-                unseen++;
-                if (!counts)
-                    subgraphs_.start(graph, run);
+            unseen += state < 0;
+            if (state < 0 && !ranks && !counts) {
+                subgraphs_.start(graph, run);
                 counts = true;
-                type = nearest(graph, run, subgraphs_);
             }
+            const i32 type = state >= 0 ? machine.next[state] : ranks ? state_[1] : nearest(graph, run, subgraphs_);
             if (counts)
                 subgraphs_.execute(graph, run, type);
             else

@@ -1,11 +1,13 @@
 """Learns a machine for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 
 A trial batches the whole graph once. In every state it takes the action of the greatest value, or with probability
-epsilon any; where none has been tried, what policy `sufficient` would do. After the trial the value of each action
-that it took moves towards the sum of the next N rewards and the best value N steps later, last action first.
+epsilon any; where none has been tried, what policy `critical` would do, or `sufficient` where states do not rank types.
+After the trial the value of each action that it took moves towards the sum of the next N rewards and the best value N
+steps later, last action first.
 
 A state does not tell everything about a frontier, so values go up and down, and so do greedy policies made of them.
-They are tried out now and then, and the best one is kept, not the last.
+They are tried out now and then, and the best one is kept, not the last; the first is what a trial did before anything
+was learned.
 
 The same seed gives the same machine, on all machines: doubles are added in a fixed order, and chance is splitmix64
 (Steele, Lea and Flood 2014).
@@ -44,8 +46,8 @@ class Settings:
 
     encoding: Encoding = field(default_factory=Encoding)
     reward: str = "batches"
-    alpha: float = 0.02
-    horizon: int = 1000
+    alpha: float = 0.5
+    horizon: int = 32
     rate: float = 0.05
     epsilon: float = 0.1
     least_epsilon: float = 0.01
@@ -150,17 +152,20 @@ class Start:
 
 def batches_of(wiring: Wiring, machine: Machine) -> tuple[Batches, int]:
     """Batches of a graph by a machine, and how many of them began in a state that the machine does not know: then the
-    type is chosen as by policy `sufficient`."""
+    type is chosen as by policy `critical`, or `sufficient` where states do not rank types."""
     unseen = 0
     subgraphs: Subgraphs | None = None  # few graphs need it
     ranks = machine.encoding.ranks_of(Frontier(wiring))
 
     def choose(frontier: Frontier) -> int:
         nonlocal unseen, subgraphs
-        a = machine.table.get(machine.encoding.state(frontier, ranks))
+        state = machine.encoding.state(frontier, ranks)
+        a = machine.table.get(state)
         if a is not None:
             return a
         unseen += 1
+        if ranks is not None:
+            return state[1]
         if subgraphs is None:
             subgraphs = Subgraphs(frontier)
         return nearest(frontier, subgraphs)
@@ -181,25 +186,25 @@ def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
         costs: of its types, for the reward of time.
     """
     began = time.perf_counter()
-    start, bound = Start.of(graph, settings.encoding), graph.lower_bound
+    encoding, by_time = settings.encoding, settings.reward == "time"
+    start, bound = Start.of(graph, encoding), graph.lower_bound
     chance, values = SplitMix64(settings.seed), Values()
-    epsilon = settings.epsilon
     best: tuple[tuple[float, ...], Machine, Batches] | None = None
-    trial = 0
-    while best is None or trial < settings.trials:
-        trial += 1
-        _learn_from(_trial(start, values, epsilon, chance, settings, costs), values, settings)
-        epsilon = max(settings.least_epsilon, epsilon * settings.decay)
-        if trial % settings.check_every and trial < settings.trials:
-            continue
-        machine = values.machine(settings.encoding)
+    trial, epsilon = 0, settings.epsilon
+    untried = _trial(start, values, 0.0, chance, settings, costs)
+    machine = Machine(encoding, {state: a for state, a, _ in untried})
+    while True:
         batches, _ = batches_of(start.wiring, machine)
-        by_time = settings.reward == "time"
         loss = (costs.seconds(graph, batches.stages),) if by_time else (batches.n_steps, batches.n_stages)
         if best is None or loss < best[0]:
             best = loss, machine, batches
-        if batches.n_steps == bound and not by_time:
+        if trial >= settings.trials or (batches.n_steps == bound and not by_time):
             break
+        for _ in range(min(settings.check_every, settings.trials - trial)):
+            trial += 1
+            _learn_from(_trial(start, values, epsilon, chance, settings, costs), values, settings)
+            epsilon = max(settings.least_epsilon, epsilon * settings.decay)
+        machine = values.machine(encoding)
     _, machine, batches = best
     return Learned(machine, trial, time.perf_counter() - began, batches.n_steps, batches.n_stages, bound)
 
@@ -225,7 +230,7 @@ def _trial(
             else:
                 a = values.best(state)
                 if a is None:
-                    a = nearest(frontier, subgraphs)
+                    a = state[1] if ranks is not None else nearest(frontier, subgraphs)
         assert a is not None
         reward = -1.0 + settings.alpha * (len(frontier.ready[a]) / subgraphs.counts[a])
         before = frontier.n_stages
