@@ -186,32 +186,33 @@ public:
 
     i64 operator[](i64 type) const { return counts_[type]; }
 
-    // Has a type executed, and takes note of it.
+    // Has a type executed, and takes note of it: readers lose, edge by edge, what they depended on of the type. They may
+    // be the first of it then, or else, where nothing of it is left above them, so may what depends on them.
     void execute(const TypedGraph& graph, Execution& run, i32 type)
     {
-        counts_[type] -= static_cast<i32>(run.ready(type));
-        run.execute(graph, type, [&](i32 reader) {
+        const i64 n_types = n_types_;
+        const i32* types = graph.type.data();
+        i32 *above = above_.data() + type, *lost = lost_.data(), count = counts_[type];
+        count -= static_cast<i32>(run.ready(type));
+        run.execute(graph, type, [&](i32 first) {
             i64 n_lost = 0;
-            lose(graph, reader, type, n_lost);
+            auto lose = [&](i32 reader) {
+                if (--above[reader * n_types])
+                    return;
+                if (types[reader] == type)
+                    count++;
+                else
+                    lost[n_lost++] = reader;
+            };
+            lose(first);
             while (n_lost)
-                graph.for_readers(lost_[--n_lost], [&](i32 next) { lose(graph, next, type, n_lost); });
+                graph.for_readers(lost[--n_lost], lose);
         });
+        counts_[type] = count;
     }
 
 private:
     i64 n_types_ = 0;
     std::vector<i32> above_;  // by vertex and type: edges from vertices that are of the type or depend on one
     std::vector<i32> counts_, lost_;
-
-    // A reader loses, by one edge, what it depended on of a type: it may be the first of it now, or else, where no
-    // other is left, so may what depends on it.
-    void lose(const TypedGraph& graph, i32 reader, i32 type, i64& n_lost)
-    {
-        if (--above_[reader * n_types_ + type])
-            return;
-        if (graph.type[reader] == type)
-            counts_[type]++;
-        else
-            lost_[n_lost++] = reader;
-    }
 };
