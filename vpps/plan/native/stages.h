@@ -70,8 +70,8 @@ private:
     // Cells of a recurrence, in the order of the blocks; with AUTO also how many binary digits its size has.
     std::vector<i64> asked_;
     std::map<std::vector<i64>, size_t> choice_of_;
-    std::vector<i64> members_;  // blocks of a component
-    std::vector<i64> starts_;
+    std::vector<i64> members_;  // blocks of a component; in the order of the machine's types
+    std::vector<i64> rising_, starts_;
     std::vector<i32> sorted_, level_of_value_;
     std::vector<i32> shift_, shift_of_block_;  // by kind of value: what makes the number of a vertex that in `typed_`
 
@@ -190,9 +190,9 @@ private:
     void run(Graph& graph, Policy policy, Choice* choice = nullptr)
     {
         if (policy == Policy::FSM) {
-            const std::vector<i64> rising = members_;
-            for (size_t t = 0; t < rising.size(); t++)
-                members_[t] = rising[choice->order[t]];
+            rising_ = members_;
+            for (size_t t = 0; t < rising_.size(); t++)
+                members_[t] = rising_[choice->order[t]];
         }
         take(graph);
         policies_.batch(typed_, policy, choice ? choice->machine : none_);
