@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batching_table import Line, granularities_of, policies_of, setting, tasks_of
+from batching_table import WITHIN, Line, granularities_of, policies_of, setting, tasks_of
 from policies_table import PARTS
 
 # Okabe and Ito's palette; encodings of a machine share a hue.
@@ -14,10 +14,11 @@ COLOURS = {
     "agenda": "#777777",
     "sinks-last": "#009E73",
     "sufficient": "#E69F00",
-    "critical": "#F0E442",
+    "critical": "#D55E00",
     "fsm-base": "#B5DDF5",
     "fsm-max": "#56B4E9",
     "fsm-sort": "#0072B2",
+    "fsm-critical": "#003B5C",
     "fsm-base-phase": "#F2CFE2",
     "fsm-max-phase": "#CC79A7",
     "fsm-sort-phase": "#882255",
@@ -30,17 +31,23 @@ ROW = 4  # panels
 def _panels(axes: Any, n: int) -> list[Any]:
     """Axes for n panels, row by row."""
     rows = -(-n // ROW)
-    axes.figure.set_size_inches(11, 0.8 + 2.3 * rows)
+    axes.figure.set_size_inches(11, 0.8 + 2.0 * rows)
     axes.set_axis_off()
     found = []
     for place in range(n):
         row, column = divmod(place, ROW)
-        box = (column / ROW + 0.03, 1 - (row + 1) / rows + 0.03, 1 / ROW - 0.05, 1 / rows - 0.11)
+        box = (column / ROW + 0.03, 1 - (row + 0.85) / rows, 1 / ROW - 0.05, 0.72 / rows)
         inner = axes.inset_axes(box)
         inner.tick_params(axis="y", labelsize=6)
         inner.set_xticks([])
         found.append(inner)
     return found
+
+
+def _place(policy: str) -> tuple[int, bool]:
+    """In which order policies are drawn."""
+    kind = policy.removesuffix(WITHIN)
+    return list(COLOURS).index(kind), kind != policy
 
 
 def batches(axes: Any, lines: Sequence[Line]) -> None:
@@ -52,15 +59,17 @@ def batches(axes: Any, lines: Sequence[Line]) -> None:
     panels = [(g, task) for g in granularities_of(lines) for task in tasks_of(lines, g)]
     used: dict[str, None] = {}
     for place, ((granularity, task), inner) in enumerate(zip(panels, _panels(axes, len(panels)), strict=True)):
-        for x, (policy, line) in enumerate(policies_of(lines, granularity, task).items()):
-            kind = policy.removesuffix("-within")
+        shown = policies_of(lines, granularity, task)
+        for x, policy in enumerate(sorted(shown, key=_place)):
+            line = shown[policy]
+            kind = policy.removesuffix(WITHIN)
             used[kind] = None
             hatch = "//" if kind != policy else None
             inner.bar(x, line["over_bound"], 0.85, color=COLOURS[kind], hatch=hatch, edgecolor="white", linewidth=0.3)
             inner.text(
                 x, line["over_bound"], f" {line['value']:.0f}", rotation=90, ha="center", va="bottom", fontsize=5
             )
-            if program := line.get("edbatch"):
+            if (program := line.get("edbatch")) and kind == policy:
                 inner.plot(x, program["batches"] / program["bound"], "kx", markersize=4)
         inner.axhline(1, color="black", linewidth=0.6)
         inner.set_ylim(0, 1.15 * inner.get_ylim()[1])
