@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,11 @@ def widen(monkeypatch: pytest.MonkeyPatch, machine: type, widened: Callable[[Ker
 def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
     """The same, with all optimizers, clipping and gradients that accumulate."""
     return KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip)
+
+
+def know_gradients(spec: KernelSpec) -> KernelSpec:
+    """The same, with gradients that the host reads: what a kernel made for an example lacks."""
+    return replace(spec, instructions=spec.instructions | {"outer", "store_gradient"})
 
 
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.kernels import know_the_end_of_launches, widen
 from vpps.errors import HandleError
 from vpps.plan.grouping import Grouping
 from vpps.plan.onchip import ChipOptions
@@ -237,7 +238,10 @@ def test_random_graphs_agree_with_the_reference(
 @pytest.mark.simt
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_training_makes_the_steps_of_one_group(groups: int, clip_norm: float | None) -> None:
+def test_training_makes_the_steps_of_one_group(
+    groups: int, clip_norm: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widen(monkeypatch, SimtMachine, know_the_end_of_launches)  # one kernel for a number of groups
     weights = []
     for n in (1, groups):
         net = Net()
@@ -279,7 +283,9 @@ def test_any_arrangement_of_the_weights_can_be_copied(width: int, vps: int, opti
     expected = Reference(graph, weights_of(net.model)).backward(loss)
     norm = float(np.sqrt(sum((g**2).sum() for g in expected.values())))
     before = weights_of(net.model)
-    with vpps.Handle(net.model, vpps.SGD(lr=1.0), target="simt", vps=vps, onchip=options, clip_norm=norm / 2) as handle:
+    with vpps.Handle(
+        net.model, vpps.SGD(lr=1.0), target="simt", vps=vps, onchip=options, clip_norm=norm / 2, example=(graph, loss)
+    ) as handle:
         _, gradients = handle.gradients(graph, loss)
         handle.fb(graph, loss)
     for name, g in expected.items():

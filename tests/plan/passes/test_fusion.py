@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vpps
+from tests.kernels import know_gradients, widen
 from tests.plan.passes.test_barriers_per_level import gru, lstm, per_level, sru, tree_lstm
 from tests.simt import models
 from vpps.errors import CompileError, ScriptError
@@ -23,6 +24,7 @@ from vpps.plan.lower import LoweredCell
 from vpps.plan.passes import Passes
 from vpps.plan.passes.fusion import MOST
 from vpps.plan.planner import Planner
+from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import disassemble, instructions
 from vpps.script.tails import NONE, Step, Tail, Use
 from vpps.script.verify import verify
@@ -38,10 +40,13 @@ FUSED = Passes()
 
 
 def results(model: vpps.Model, batches: list[Batch], passes: Passes, **options: object) -> Results:
-    """Bits of losses, gradients and inference, then of the weights after a step of each batch."""
+    """Bits of losses, gradients and inference, then of the weights after a step of each batch.
+
+    The example makes one kernel, or library of tails, of what would be one for every kind of call.
+    """
     found: Results = []
     before, step = {p.name: p.numpy().copy() for p in model}, model.step
-    with vpps.Handle(model, passes=passes, **options) as handle:  # type: ignore[arg-type]
+    with vpps.Handle(model, passes=passes, example=batches[0], **options) as handle:  # type: ignore[arg-type]
         for graph, loss in batches:
             value, gradients = handle.gradients(graph, loss, train=True)
             found += [value, {name: g.tobytes() for name, g in gradients.items()}]
@@ -53,6 +58,12 @@ def results(model: vpps.Model, batches: list[Batch], passes: Passes, **options: 
         p.assign(before[p.name])
     model.step = step  # random numbers depend on it
     return found
+
+
+@pytest.fixture
+def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of an example does for all calls of `results`."""
+    widen(monkeypatch, SimtMachine, know_gradients)
 
 
 def assert_same(model: vpps.Model, batches: list[Batch], **options: object) -> None:
@@ -85,6 +96,7 @@ def test_so_are_those_of_recurrences(build: Callable[[int], tuple[vpps.Model, vp
         assert_same(model, [(graph, loss)], target="cpu", vps=vps, schedule=schedule)
 
 
+@pytest.mark.usefixtures("one_kernel")
 @pytest.mark.parametrize("schedule", ["vector", "paper"])
 @pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "attention"])
 def test_so_are_those_of_the_emulated_gpu(name: str, schedule: str) -> None:
@@ -92,6 +104,7 @@ def test_so_are_those_of_the_emulated_gpu(name: str, schedule: str) -> None:
     assert_same(network.model, [network.batch(0)], target="simt", vps=3, schedule=schedule)
 
 
+@pytest.mark.usefixtures("one_kernel")
 def test_so_are_those_of_groups() -> None:
     network = models.tree_lstm()
     batches = [network.batch(s) for s in (0, 1)]

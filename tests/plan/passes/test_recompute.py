@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import vpps
+from tests.kernels import know_gradients, widen
 from tests.plan.passes.test_fusion import NETWORKS, SCHEDULES, Gated, lowered, names, results
 from vpps.plan.instr import Instr, View
 from vpps.plan.passes import Passes
 from vpps.plan.passes.recompute import recomputed
+from vpps.runtime.simt import SimtMachine
 from vpps.script.tails import Use
 
 STORED, AGAIN = Passes(), Passes(recompute=True)
@@ -59,7 +61,8 @@ def test_results_are_the_same(name: str) -> None:
 
 
 @pytest.mark.cpu
-def test_the_emulated_gpu_gives_the_same_results() -> None:
+def test_the_emulated_gpu_gives_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    widen(monkeypatch, SimtMachine, know_gradients)  # as in test_fusion.py
     network = NETWORKS["tree-lstm"]()
     found, expected = (
         results(network.model, [network.batch(0)], passes, target="simt", vps=3) for passes in (AGAIN, STORED)
