@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.caches import cache_with_kernels
 from vpps.cli import cache, profile
 
 pytestmark = pytest.mark.host
@@ -19,7 +20,7 @@ SMALL = ("--policy", "--target", "cpu", "--batch-size", "2", "--hidden", "8", "-
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of the tuning database."""
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("VPPS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("VPPS_CACHE_DIR", str(cache_with_kernels(tmp_path)))
     return tmp_path / "tuning"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.caches import cache_with_kernels
 from tests.docs.blocks import PageError, blocks_of, run_page
 from tests.processes import ROOT, TIMEOUT
-from vpps.config import cache_dir
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
@@ -30,22 +29,6 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
-def _copy_of_cache(folder: Path) -> Path:
-    """A cache with the kernels that are compiled already, but without measured choices."""
-    if (kernels := cache_dir() / "kernels").is_dir():
-        ignored = shutil.ignore_patterns("*.lock", "build-*")
-        shutil.copytree(kernels, folder / "kernels", ignore=ignored, copy_function=_link)
-    return folder
-
-
-def _link(source: str, target: str) -> None:
-    """The same file, where both are on one disk: a cache may be large."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 @pytest.mark.cpu
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
 def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
@@ -55,7 +38,7 @@ def test_blocks_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir()
     if any(name in block.text for block in blocks_of(page) for name in OWN_CACHE):
-        environment["VPPS_CACHE_DIR"] = str(_copy_of_cache(tmp_path / "cache"))
+        environment["VPPS_CACHE_DIR"] = str(cache_with_kernels(tmp_path / "cache"))
     run = subprocess.run(
         [sys.executable, "-m", "tests.docs.blocks", str(page)],
         cwd=folder,
