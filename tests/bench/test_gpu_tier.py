@@ -17,7 +17,6 @@ from vpps.runtime.driver import Properties
 
 ROOT = Path(__file__).parents[2]
 SOME = [
-    "test_machine.py::test_every_multiprocessor_takes_part",
     "test_machine.py::test_memory_is_shared_with_other_libraries",
     "test_training.py::test_training_follows_the_reference",
     "test_training.py::test_a_stopped_launch_is_an_error_in_the_users_words_and_the_handle_works_on",
@@ -48,4 +47,4 @@ def test_some_of_it_runs_on_an_imaginary_gpu() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with it
-    assert ("6 passed" if torch else "5 passed, 1 skipped") in done.stdout
+    assert ("5 passed" if torch else "4 passed, 1 skipped") in done.stdout
