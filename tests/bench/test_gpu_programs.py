@@ -18,8 +18,10 @@ from gpu_step import Stopwatch, read_profile
 from gpu_treelstm import check_losses
 from trees import read_trees
 
+from tests.nvrtc import COMPILE_ALL
+
 ROOT = Path(__file__).parents[2]
-ARCHITECTURES = "sm_80,sm_90,sm_100"
+ARCHITECTURES = "sm_80,sm_90,sm_100" if COMPILE_ALL else "sm_90"
 MICRO = sorted(
     path.name
     for path in (ROOT / "bench" / "gpu_micro").glob("*.py")
