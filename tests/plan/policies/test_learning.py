@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plan.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
+from vpps.plan.policies import knowledge
 from vpps.plan.policies.batching import Batches
-from vpps.plan.policies.cost import Load, costs_on
+from vpps.plan.policies.cost import Costs, Load, costs_on
 from vpps.plan.policies.critical import critical
 from vpps.plan.policies.frontier import Wiring
+from vpps.plan.policies.knowledge import AT_FIRST_USE, Knowledge, RecurrentCells
 from vpps.plan.policies.learning import Learned, Settings, SplitMix64, batches_of, learn
 from vpps.plan.policies.machine import ENCODINGS, Encoding, Machine
 from vpps.plan.policies.sufficient import sufficient
@@ -124,3 +126,25 @@ def test_what_is_no_machine_is_refused(change: dict[str, object]) -> None:
     assert Machine.from_json(good, 2).table[0, 0, 1] == 1
     with pytest.raises((LookupError, TypeError, ValueError)):
         Machine.from_json(good | change, 2)
+
+
+def test_a_batch_waits_for_few_trials_of_a_large_graph() -> None:
+    """With a thousand trials of any graph it would wait for minutes."""
+    asked: list[int] = []
+
+    def learning(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+        asked.append(settings.trials)
+        return Learned(Machine(settings.encoding, {}), 0, 0.0, 0, 0, 0)
+
+    small = lattice(np.random.default_rng(3), sentences=2, length=8)
+    nothing = np.zeros(0, np.int64)
+    large = TypedGraph(*np.zeros((2, AT_FIRST_USE // 14), np.int64), nothing, nothing, n_types=2)
+    for graph in small, large:
+        Knowledge(learn=learning).machine(RecurrentCells((), (), ("cell",)), graph, [])
+    assert asked == [Settings().trials, 7]
+
+
+def test_python_makes_fewer_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = lattice(np.random.default_rng(3), sentences=6, length=20)
+    monkeypatch.setattr(knowledge, "IN_PYTHON", 5 * graph.n * graph.n_types)
+    assert Knowledge().learn(graph, Settings(), costs_on("cpu", 1)).trials == 5

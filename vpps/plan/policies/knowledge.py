@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from vpps.graph.digest import digest_of
@@ -22,6 +22,21 @@ Cells = tuple[TracedCell, ...]
 
 Digests = tuple[str, ...]
 """Of its programs, rising: what a recurrence is known by in all processes, whatever was recorded first."""
+
+AT_FIRST_USE = 50_000_000
+"""Vertices times types of all trials of learning, at most, while a batch waits for it: seconds in compiled code."""
+
+IN_PYTHON = AT_FIRST_USE // 10  # takes as long
+
+
+def affordable(settings: Settings, graph: TypedGraph, work: int) -> Settings:
+    """The same, with so few trials that those of a graph take no more work than that (see AT_FIRST_USE)."""
+    return replace(settings, trials=min(settings.trials, work // max(1, graph.n * graph.n_types)))
+
+
+def learn_in_python(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+    """As vpps.plan.policies.learning.learn, with fewer trials of large graphs, as it takes long."""
+    return learn(graph, affordable(settings, graph, IN_PYTHON), costs)
 
 
 class Kept(Protocol):
@@ -80,7 +95,7 @@ class Knowledge:
     costs: Costs = field(default_factory=lambda: costs_on("cpu", 1))
     kept: Kept | None = None
     settings: Settings = field(default_factory=Settings)
-    learn: Learn = learn
+    learn: Learn = learn_in_python
     machines: dict[Digests, Machine] = field(default_factory=dict)
     learned: dict[Digests, Learned] = field(default_factory=dict)
     unseen: dict[Digests, int] = field(default_factory=dict)
@@ -107,7 +122,7 @@ class Knowledge:
         return found
 
     def machine(self, recurrence: RecurrentCells, graph: TypedGraph, loads: Iterable[Load]) -> Machine:
-        """The machine of a recurrence, learned where there is none.
+        """The machine of a recurrence, learned where there is none, in seconds at most.
 
         Args:
             graph: to learn from, its types in the recurrence's order.
@@ -115,7 +130,7 @@ class Knowledge:
         """
         found = self.known(recurrence)
         if found is None:
-            learned = self.learn(graph, self.settings, self.costs.of(loads))
+            learned = self.learn(graph, affordable(self.settings, graph, AT_FIRST_USE), self.costs.of(loads))
             self.learned[recurrence.digests] = learned
             found = self.machines[recurrence.digests] = learned.machine
             _log.info(
