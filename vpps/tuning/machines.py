@@ -126,7 +126,7 @@ def machine_in(path: Path) -> KeptMachine | None:
         return None
 
 
-_DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError
+_DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
 
 
 def _read(path: Path, digests: Digests | None) -> KeptMachine:

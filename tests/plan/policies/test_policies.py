@@ -191,7 +191,9 @@ class TestFsm:
         (sentence,) = made.batching.describe()
         assert f"; {steps} steps so far began in a state that it does not know" in sentence
 
-    @pytest.mark.parametrize("content", ["", "{}", '{"format": 2}', "other cells", "[" * 100_000])
+    @pytest.mark.parametrize(
+        "content", ["", "{}", '{"format": 2}', "other cells", "no number", "endless phases", "[" * 100_000]
+    )
     def test_what_is_damaged_or_of_others_is_learned_anew(
         self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture, content: str
     ) -> None:
@@ -204,7 +206,13 @@ class TestFsm:
         assert not learned().learned
         (path,) = folder.glob("machine-*.json")
         good = path.read_text()
-        wrong = good.replace(json.loads(good)["cells"][0], "0" * 16) if content == "other cells" else content
+        changes = {
+            "other cells": (json.loads(good)["cells"][0], "0" * 16),
+            "no number": ('"lower_bound": ', '"lower_bound": 1e999'),
+            "endless phases": ('"phases": 1', f'"phases": {10**30}'),
+        }
+        wrong = good.replace(*changes[content]) if content in changes else content
+        assert wrong != good
         path.write_text(wrong)
         with caplog.at_level(logging.WARNING):
             assert len(learned().learned) == 1

@@ -17,6 +17,8 @@ State = tuple[int, ...]
 
 ENCODINGS = ("base", "max", "sort", "critical")
 
+MOST_PHASES = 1 << 20  # compiled code multiplies them by vertices
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -93,10 +95,11 @@ class Machine:
         """
         encoding = Encoding(kept["encoding"], kept["phases"])
         table = {tuple(state): a for *state, a in kept["states"]}
-        if encoding.kind not in ENCODINGS or not (isinstance(encoding.phases, int) and encoding.phases > 0):
+        phases = encoding.phases
+        if encoding.kind not in ENCODINGS or not (type(phases) is int and 0 < phases <= MOST_PHASES):
             raise ValueError("a machine of an unknown encoding")
         for (phase, *types), a in table.items():
-            if not all(type(x) is int for x in (phase, a)) or not 0 <= phase < encoding.phases:
+            if not all(type(x) is int for x in (phase, a)) or not 0 <= phase < phases:
                 raise ValueError("a machine of no phases")
             if a not in types or not all(type(x) is int and 0 <= x < n_types for x in types):
                 raise ValueError("a machine of other types")
