@@ -13,8 +13,9 @@ Granularities:
 
     cells     vertices as vpps has them. `batches` are pairs of cell and stage, and also known are `barriers` of the
               training step that the planner makes of them (`barriers_infer`: of inference), milliseconds that the
-              policy takes in Python (`ms`, the least), and what is `gathered` with each layout in training: bytes of
-              arguments that are found through index lists, words of lists, the share of arguments that need none
+              policy takes in Python (`ms`, the least), and what is `gathered` with each layout while training on the
+              first mini-batch: bytes of arguments that are found through index lists, words of lists, the share of
+              arguments that need none (layout `pq` takes long to plan, so it has policy sinks-last alone)
     program   vertices as ED-Batch's program has them (edbatch_graphs.py); `edbatch` says what that launches and its
               bound, on mini-batches of its own. Policies are applied to the whole graph, as published, and with
               "-within" in their names inside components of types alone, as vpps does
@@ -51,6 +52,7 @@ from vpps.plan.policies import Knowledge, Policy, policy_named
 from vpps.plan.policies.cost import costs_on
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
+from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.topology import Topology
@@ -140,8 +142,7 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
     bounds = [graph.lower_bound for graph in typed_graphs]
     for chosen in options.policies:
         knowledge, policy = policy_for(chosen, options)
-        planners = {layout: Planner(distribution, policy, layout=layout) for layout in LAYOUTS}
-        planner = planners[LAYOUTS[0]]
+        planner = Planner(distribution, policy)
         staged(planner, Topology(first))  # learns
         machines = list(knowledge.learned.values())
         found, seconds = [], []
@@ -152,26 +153,27 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
             steps = sum(len(np.unique(of_block)) for of_block in stages)
             found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
             seconds.append(quickest(partial(staged, planner, topology), options.rounds))
-        training = {layout: [p.plan_training(*graph, None, 0) for graph in graphs] for layout, p in planners.items()}
+        training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
+        layouts = LAYOUTS if chosen == SinksLast.name else LAYOUTS[:2]
+        laid_out = [
+            Planner(distribution, policy, layout=layout).plan_training(*graphs[0], None, 0) for layout in layouts
+        ]
         inference = [planner.plan_forward(*evaluated(task, batch)) for batch in batches]
         report(
             name, "cells", chosen, found, bounds, typed_graphs[0], options,
             ms=harness.median([1e3 * s for s in seconds]),
-            barriers=harness.median([plan.n_barriers for plan in training[LAYOUTS[0]]]),
+            barriers=harness.median([plan.n_barriers for plan in training]),
             barriers_infer=harness.median([plan.n_barriers for plan in inference]),
-            gathered={layout: gathered(plans) for layout, plans in training.items()},
+            gathered={layout: gathered(plan) for layout, plan in zip(layouts, laid_out, strict=True)},
             hidden=options.hidden, threads=options.threads, **(of_machines(machines) if machines else {}),
         )  # fmt: skip
 
 
-def gathered(plans: Sequence[Plan]) -> dict[str, float]:
-    """What of training steps goes through index lists."""
-    found = [gathering(plan) for plan in plans]
-    return {
-        "bytes": harness.median([of_plan.bytes for of_plan in found]),
-        "list_words": harness.median([of_plan.list_words for of_plan in found]),
-        "contiguous": harness.median([of_plan.contiguous / max(of_plan.arguments, 1) for of_plan in found]),
-    }
+def gathered(plan: Plan) -> dict[str, float]:
+    """What of a training step goes through index lists."""
+    found = gathering(plan)
+    even = harness.median([found.contiguous / max(found.arguments, 1)])
+    return {"bytes": found.bytes, "list_words": found.list_words, "contiguous": even}
 
 
 def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Policy]:

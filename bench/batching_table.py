@@ -100,15 +100,17 @@ def barriers(line: Line) -> str:
     return f"{line['stages']:.0f} · {line['barriers']:.0f} · {line['barriers_infer']:.0f}"
 
 
-def gathered(lines: Iterable[Line]) -> str:
+def gathered(lines: Sequence[Line]) -> str:
     """A row per line, a column per layout."""
-    shown: list[list[str]] = []
+    names = list(dict.fromkeys(layout for line in lines for layout in line["gathered"]))
+    shown = [["", "policy", *names]]
     for line in lines:
-        layouts = line["gathered"]
-        shown = shown or [["", "policy", *layouts]]
+        layouts = [line["gathered"].get(name) for name in names]
         cells = [
             f"{three_digits(of['bytes'] / 1e6)} · {three_digits(of['list_words'] / 1e3)} · {of['contiguous']:.2f}"
-            for of in layouts.values()
+            if of
+            else ""
+            for of in layouts
         ]
         shown.append([setting(line, "task"), setting(line, "policy"), *cells])
     return markdown(shown)

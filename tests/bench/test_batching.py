@@ -155,7 +155,7 @@ def test_batching_prints_a_line_per_granularity_and_policy(
     sinks_last, depth = policies_of["cells"]["sinks-last"], policies_of["cells"]["depth"]
     assert sinks_last["value"] < depth["value"]
     assert sinks_last["barriers"] <= depth["barriers"]
-    assert depth["gathered"].keys() == set(LAYOUTS)
+    assert sinks_last["gathered"].keys() == set(LAYOUTS)
     assert depth["gathered"]["recorded"]["bytes"] > 0
     shown = batching_table.tables(lines)
     assert shown.count("| lattice-gru |") == 5
