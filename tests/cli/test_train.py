@@ -152,10 +152,10 @@ class TestTraining:
 class TestCheckpoint:
     def test_resumed_run_equals_an_uninterrupted_one(self, tmp_path: Path) -> None:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
-        uninterrupted = epochs("--epochs", "4", "--checkpoint", whole, *SMALL)
-        epochs("--epochs", "2", "--checkpoint", parts, *SMALL)
-        resumed = epochs("--epochs", "4", "--checkpoint", parts, "--resume")  # SMALL comes from the checkpoint
-        assert resumed == uninterrupted[2:]
+        uninterrupted = epochs("--epochs", "2", "--checkpoint", whole, *SMALL)
+        epochs("--epochs", "1", "--checkpoint", parts, *SMALL)
+        resumed = epochs("--epochs", "2", "--checkpoint", parts, "--resume")  # SMALL comes from the checkpoint
+        assert resumed == uninterrupted[1:]
         assert contents(whole) == contents(parts)
 
     def test_finished_run_says_so(self, tmp_path: Path) -> None:
