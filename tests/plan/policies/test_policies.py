@@ -250,12 +250,16 @@ class TestAuto:
 
     def test_weighs_barriers_against_the_width_of_steps(self, net: Net) -> None:
         graph, _ = net.graph(1, trees=8)
-        many_barriers = self.decided(net, Costs(1.0, 1e11, 2.8e11, 8, 1), graph)
-        slow_steps = self.decided(net, Costs(1e-12, 1e6, 1e9, 8, 1), graph)
-        for auto in (many_barriers, slow_steps):
+        many_barriers = self.decided(net, Costs(barrier=1.0, speed=1e11, fixed=1, vps=1), graph)
+        slow_steps = self.decided(net, Costs(barrier=1e-12, speed=1e9, fixed=100, vps=1), graph)
+        little_to_gain = self.decided(net, Costs(barrier=1e-12, speed=1e9, fixed=0.01, vps=1), graph)
+        for auto in (many_barriers, slow_steps, little_to_gain):
             ((_, decision),) = auto.decisions.items()
-            assert decision.seconds[decision.policy] == min(decision.seconds.values())
             assert list(decision.seconds) == ["sinks-last", "critical"]
+            if auto is not little_to_gain:
+                assert decision.seconds[decision.policy] == min(decision.seconds.values())
+        assert [d.policy for d in little_to_gain.decisions.values()] == ["sinks-last"]
+        assert min(decision.seconds.values()) < decision.seconds["sinks-last"]
         assert [d.policy for d in many_barriers.decisions.values()] == ["sinks-last"]
         assert [d.policy for d in slow_steps.decisions.values()] != ["sinks-last"]
 
@@ -291,20 +295,19 @@ class TestAuto:
 class TestCosts:
     @pytest.fixture
     def costs(self) -> Costs:
-        return Costs(barrier=2.0, narrow=1.0, wide=3.0, full=5, vps=2).of([Load(6.0, 1), Load(3.0, 2)])
+        return Costs(barrier=2.0, speed=3.0, fixed=1, vps=2).of([Load(6.0, 1), Load(3.0, 2)])
 
-    def test_wide_steps_run_faster(self, costs: Costs) -> None:
-        assert costs.step(0, 1) == 3.0
-        assert costs.step(0, 3) == 3 * 6.0 / (2 * 2.0)
-        assert costs.step(0, 10) == 10 * 6.0 / (2 * 3.0)
-        assert costs.alone(1, 1, opens=True) == 1.5 / 2.0 + 2
-        assert costs.alone(1, 1, opens=False) == 1.5 / 2.0
+    def test_every_step_takes_a_vertex_more(self, costs: Costs) -> None:
+        assert costs.step(0, 1) == 2 * 6.0 / (2 * 3.0)
+        assert costs.step(0, 10) == 11 * 6.0 / (2 * 3.0)
+        assert costs.alone(1, 1, opens=True) == 1.0 / 2.0 + 2
+        assert costs.alone(1, 1, opens=False) == 1.0 / 2.0
 
     def test_steps_of_a_stage_share_its_barriers(self, costs: Costs) -> None:
         types, levels, none = np.array([0, 1, 0]), np.array([0, 0, 1]), np.zeros(0, np.int64)
         graph = TypedGraph(types, levels, none, none)
-        assert costs.seconds(graph, np.array([0, 0, 1])) == 3.0 + 1.5 + 3.0 + 2.0 * (2 + 1)
-        assert costs.seconds(graph, np.array([0, 1, 0])) == costs.step(0, 2) + 1.5 + 2.0 * (1 + 2)
+        assert costs.seconds(graph, np.array([0, 0, 1])) == 2.0 + 1.0 + 2.0 + 2.0 * (2 + 1)
+        assert costs.seconds(graph, np.array([0, 1, 0])) == costs.step(0, 2) + 1.0 + 2.0 * (1 + 2)
 
     def test_a_gpu_has_dearer_barriers(self) -> None:
         assert costs_on("cuda", 132).barrier > costs_on("cpu", 2).barrier

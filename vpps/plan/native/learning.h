@@ -27,14 +27,13 @@ private:
 
 // vpps/plan/policies/cost.py, class Costs; as in policies.py, class _Costs.
 struct Costs {
-    double barrier, narrow, wide, full, vps;
+    double barrier, speed, fixed, vps;
     const double* flops;  // by type, as the barriers
     const i64* barriers;
 
     double step(i64 type, i64 n) const
     {
-        const double share = (std::min(static_cast<double>(n), full) - 1) / (full - 1);
-        return static_cast<double>(n) * flops[type] / (vps * (narrow + (wide - narrow) * share));
+        return (static_cast<double>(n) + fixed) * flops[type] / (vps * speed);
     }
 
     double alone(i64 type, i64 n, bool opens) const

@@ -52,7 +52,7 @@ class _Settings(ctypes.Structure):
 class _Costs(ctypes.Structure):
     """As in learning.h, struct Costs."""
 
-    _fields_ = _fields(ctypes.c_double, "barrier narrow wide full vps") + _fields(ctypes.c_int64, "flops barriers")
+    _fields_ = _fields(ctypes.c_double, "barrier speed fixed vps") + _fields(ctypes.c_int64, "flops barriers")
 
 
 class _Given:
@@ -118,7 +118,7 @@ def learn_with(lib: ctypes.CDLL, graph: TypedGraph, settings: Settings, costs: C
         *(settings.alpha, settings.rate, settings.epsilon, settings.least_epsilon, settings.decay),
     )
     its_costs = _Costs(
-        *(costs.barrier, costs.narrow, costs.wide, costs.full, costs.vps),
+        *(costs.barrier, costs.speed, costs.fixed, costs.vps),
         *(flops.ctypes.data, barriers.ctypes.data),
     )
     learned = lib.vpps_learn(given.at, ctypes.byref(its_settings), ctypes.byref(its_costs), found.ctypes.data)

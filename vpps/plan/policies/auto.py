@@ -2,7 +2,8 @@
 `critical`, or `fsm` where a machine is known.
 
 That is decided with the first graph of each size, to a factor of two, and looked up afterwards. Where there is nothing
-to decide it is `sinks-last`. Nothing is learned.
+to decide it is `sinks-last`, and where there is little to gain, too: it is planned the soonest, and a model of costs is
+not that exact. Nothing is learned.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from vpps.plan.policies.policy import LoadOf
 from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
+
+WORTH_IT = 0.95
+"""Seconds of another policy over those of `sinks-last`, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +88,6 @@ class Auto(SinksLast):
             if name != Fsm.name or self.knowledge.known(self.knowledge.recurrence(cells_of(topology, members))):
                 stages = np.concatenate(policy.within(topology, members, load_of))
                 seconds[name] = costs.seconds(graph, stages)
-        return Decision(min(seconds, key=lambda name: seconds[name]), seconds)
+        best = min(seconds, key=lambda name: seconds[name])
+        usual = SinksLast.name
+        return Decision(best if seconds[best] < WORTH_IT * seconds[usual] else usual, seconds)

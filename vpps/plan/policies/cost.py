@@ -34,17 +34,15 @@ class Costs:
 
     Attributes:
         barrier: seconds of a barrier, with what is dispatched between two of them.
-        narrow, wide: floating point operations per second of a virtual processor in a step of one vertex, and in one of
-            `full` or more.
-        full: how many vertices that takes.
+        speed: floating point operations per second of a virtual processor in wide steps.
+        fixed: what a step costs besides, however wide it is, in vertices: the weights have to be read once.
         vps: virtual processors; they share every step.
         loads: by type.
     """
 
     barrier: float
-    narrow: float
-    wide: float
-    full: int
+    speed: float
+    fixed: float
     vps: int
     loads: tuple[Load, ...] = ()
 
@@ -54,8 +52,7 @@ class Costs:
 
     def step(self, a: int, n: int) -> float:
         """Seconds of a step of n vertices of a type, without barriers."""
-        share = (min(n, self.full) - 1) / (self.full - 1)
-        return n * self.loads[a].flops / (self.vps * (self.narrow + (self.wide - self.narrow) * share))
+        return (n + self.fixed) * self.loads[a].flops / (self.vps * self.speed)
 
     def alone(self, a: int, n: int, opens: bool) -> float:
         """The same, in barriers.
@@ -79,13 +76,14 @@ class Costs:
         return self.barrier * int(barriers.sum()) + total
 
 
-# cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; products run at 100
-# GFLOP/s for one vector and at 280 from eight on (a core with AVX-512).
-# cuda: a barrier of all multiprocessors takes 1.2 to 1.5 us; one of 132 has half a TFLOP/s at most.
+# cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of a core
+# with one vector runs at half the speed of one with six or more (bench/matvec.py), 100 GFLOP/s on slower machines.
+# cuda: a barrier of all multiprocessors takes 1.2 to 1.5 us; one of 132 has half a TFLOP/s at most, and multiplies 8
+# vectors at a time, however few there are. By data sheets: no GPU has been measured.
 # simt emulates a GPU, and is planned for as one.
 _PER_TARGET = {
-    "cpu": Costs(barrier=5e-7, narrow=1e11, wide=2.8e11, full=8, vps=1),
-    "cuda": Costs(barrier=2e-6, narrow=5e10, wide=2.5e11, full=8, vps=1),
+    "cpu": Costs(barrier=5e-7, speed=1e11, fixed=1, vps=1),
+    "cuda": Costs(barrier=2e-6, speed=2.5e11, fixed=4, vps=1),
 }
 
 
