@@ -66,7 +66,7 @@ def gathering(plan: Plan) -> Gathering:
         found[Phase.FORWARD],
         found[Phase.BACKWARD],
         found[Phase.GRADIENTS],
-        sum(int(stop - start) for start, stop in plan.layout.lists),
+        sum(int(stop - start) for start, stop in plan.lists),
         arguments,
         contiguous,
     )

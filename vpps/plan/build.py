@@ -93,6 +93,11 @@ class Plan:
         """What of the pool and of the script is what; for the verifier."""
         return self.make_layout()
 
+    @property
+    def lists(self) -> Ints:
+        """Spans of the script that hold a list (or data) each."""
+        return self.layout.lists
+
     def origin(self, position: int) -> str:
         """The user's words for the instruction at a position of the script."""
         found = self._found(position)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vpps.errors import ScriptError
+from vpps.graph.arrays import Ints
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
@@ -156,6 +157,11 @@ class CompiledPlan(Plan):
         if self.pool_floats != whole.pool_floats:
             self._disagree("the pool", self.pool_floats, whole.pool_floats)
         return whole.layout
+
+    @property
+    def lists(self) -> Ints:
+        """As of Plan, at any time: factors of averages, which NumPy would write anew, are others after the launch."""
+        return self._whole.lists
 
     @cached_property
     def _whole(self) -> Plan:
