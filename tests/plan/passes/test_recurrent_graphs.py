@@ -110,7 +110,7 @@ cells = st.tuples(
 )
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.lists(cells, min_size=1, max_size=2),
     steps=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 99), st.integers(0, 99)), min_size=2, max_size=24),
