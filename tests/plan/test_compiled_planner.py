@@ -363,3 +363,36 @@ class TestChoice:
         other = new()
         with pytest.raises(vpps.ModelError, match="another model"):
             compiled.plan_training(*other.batch(1), None, 0)
+
+
+Call = tuple[int, int, int]
+"""Of a vertex: its cell, and which output of which vertex it reads."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "calls", "wanted"),
+    [
+        ("agenda", [(0, 0, 0), (1, 1, 1), (1, 0, 0), (1, 3, 0), (1, 2, 1), (0, 4, 1)], (4, 1)),
+        (
+            "critical",
+            [(0, 0, 0), (0, 0, 1), (1, 2, 1), (0, 0, 0), (1, 0, 1), (0, 5, 1), (1, 5, 0)],
+            (6, 7),
+        ),
+    ],
+)
+def test_inference_with_vertices_that_only_left_out_vertices_read(
+    policy: str, calls: list[Call], wanted: tuple[int, int]
+) -> None:
+    """Policies see all vertices, with outputs that inference leaves out as nothing that runs reads them."""
+    model, graph = vpps.Model(seed=1), vpps.Graph()
+    W = model.parameter("W", (4, 4))
+    made = [
+        vpps.cell(lambda x: (vpps.tanh(W @ x), vpps.square(x))),
+        vpps.cell(lambda x: (vpps.sigmoid(W @ x), vpps.tanh(x))),
+    ]
+    values = [[graph.input(np.ones(4))] * 2]
+    for cell, read, output in calls:
+        values.append(graph.call(made[cell], values[read][output]))
+    in_numpy, compiled = planners(model, 1, RULES[0], policy)
+    asked = [values[vertex][0] for vertex in wanted]
+    assert_same(compiled.plan_forward(graph, asked), in_numpy.plan_forward(graph, asked))

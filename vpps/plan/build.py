@@ -183,10 +183,10 @@ class Build:
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
         self._key_position = -1
+        of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
         self._unread: dict[Block, Unread] = {}
         if planner.passes.dead_outputs:
             self._leave_out(planner, topology, unread_outputs(topology, needed, asked), skip_rest)
-        of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
         groups: Sequence[Ints | None] = [None] * len(of_vertex)
         self.grouping: Grouping | None = None
         self.schedule: Schedule
