@@ -370,7 +370,7 @@ Call = tuple[int, int, int]
 
 
 @pytest.mark.parametrize(
-    ("policy", "calls", "wanted"),
+    "policy, calls, wanted",
     [
         ("agenda", [(0, 0, 0), (1, 1, 1), (1, 0, 0), (1, 3, 0), (1, 2, 1), (0, 4, 1)], (4, 1)),
         (

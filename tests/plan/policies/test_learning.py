@@ -144,6 +144,17 @@ def test_a_batch_waits_for_few_trials_of_a_large_graph() -> None:
     assert asked == [Settings().trials, 7]
 
 
+def test_a_few_recurrences_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each batch has other cells, each would wait for it."""
+    monkeypatch.setattr(knowledge, "MOST_LEARNED", 2)
+    graph, known = lattice(np.random.default_rng(3), sentences=2, length=8), Knowledge(settings=Settings(trials=1))
+    machines = [known.machine(RecurrentCells((), (), (cell,)), graph, []) for cell in ("a", "b", "c")]
+    assert [bool(machine.table) for machine in machines] == [True, True, False]
+    batches, unseen = batches_of(Wiring(graph), machines[2])
+    assert unseen == len(batches.sequence)
+    assert batches.sequence == critical(Wiring(graph)).sequence
+
+
 def test_python_makes_fewer_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = lattice(np.random.default_rng(3), sentences=6, length=20)
     monkeypatch.setattr(knowledge, "IN_PYTHON", 5 * graph.n * graph.n_types)

@@ -281,6 +281,17 @@ class TestAuto:
         assert asked == 4
         assert len(made.batching.describe()) == 2
 
+    def test_is_as_usual_after_many_decisions(self, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else models of many cells, of which each batch has others, would wait for one with every batch."""
+        monkeypatch.setattr("vpps.plan.policies.auto.MOST_WEIGHED", 1)
+        made = planner(net, "auto")
+        for trees in (3, 12):
+            _, found = stages(net, made, net.graph(1, trees=trees)[0])
+        assert isinstance(made.batching, Auto)
+        ((_, decision),) = made.batching.decisions.items()
+        _, expected = stages(net, planner(net, decision.policy), net.graph(1, trees=12)[0])
+        assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+
     def test_uses_a_machine_that_is_known(self, net: Net) -> None:
         knowledge = Knowledge(settings=Settings(trials=20))
         graph, _ = net.graph(1)

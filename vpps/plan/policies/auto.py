@@ -4,10 +4,14 @@
 That is decided with the first graph of each size, to a factor of two, and looked up afterwards. Where there is nothing
 to decide it is `sinks-last`, and where there is little to gain, too: it is planned the soonest, and a model of costs is
 not that exact. Nothing is learned.
+
+Where each batch has other cells, each would be decided anew, which takes longer than planning it. So after some
+decisions further ones are as most of those were.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +27,9 @@ from vpps.plan.topology import Topology
 
 WORTH_IT = 0.95
 """Seconds of another policy over those of `sinks-last`, at most."""
+
+MOST_WEIGHED = 64
+"""Decisions that are made by the cost model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,9 @@ class Auto(SinksLast):
         n = sum(len(topology.blocks[number].calls) for number in members)
         key = cells_of(topology, members), n.bit_length()
         found = self.decisions.get(key)
+        if found is None and len(self.decisions) >= MOST_WEIGHED:
+            ((usual, _),) = Counter(made.policy for made in self.decisions.values()).most_common(1)
+            return Decision(usual, {})
         if found is None:
             found = self.decisions[key] = self._decide(topology, members, load_of)
         return found

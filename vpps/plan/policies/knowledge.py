@@ -28,6 +28,9 @@ AT_FIRST_USE = 50_000_000
 
 IN_PYTHON = AT_FIRST_USE // 10  # takes as long
 
+MOST_LEARNED = 16
+"""Recurrences for which machines are learned in a process: where each batch has other cells, each would wait for it."""
+
 
 def affordable(settings: Settings, graph: TypedGraph, work: int) -> Settings:
     """The same, with so few trials that those of a graph take no more work than that (see AT_FIRST_USE)."""
@@ -122,14 +125,17 @@ class Knowledge:
         return found
 
     def machine(self, recurrence: RecurrentCells, graph: TypedGraph, loads: Iterable[Load]) -> Machine:
-        """The machine of a recurrence, learned where there is none, in seconds at most.
+        """The machine of a recurrence, learned where there is none, in seconds at most. After MOST_LEARNED of them that
+        is one that knows no state.
 
         Args:
             graph: to learn from, its types in the recurrence's order.
             loads: of those types; looked at where it is learned.
         """
         found = self.known(recurrence)
-        if found is None:
+        if found is None and len(self.learned) >= MOST_LEARNED:
+            found = self.machines[recurrence.digests] = Machine(self.settings.encoding, {})
+        elif found is None:
             learned = self.learn(graph, affordable(self.settings, graph, AT_FIRST_USE), self.costs.of(loads))
             self.learned[recurrence.digests] = learned
             found = self.machines[recurrence.digests] = learned.machine
@@ -146,12 +152,15 @@ class Knowledge:
 
     def describe(self) -> list[str]:
         """What is known of each recurrence that has a machine, a sentence each."""
-        found = []
+        found, without = [], 0
         for recurrence in {r.digests: r for r in self._recurrences.values()}.values():
             machine = self.machines.get(recurrence.digests)
             if machine is None:
                 continue
             learned, how = self.learned.get(recurrence.digests), "as kept in the tuning database"
+            if learned is None and not machine.table:
+                without += 1
+                continue
             if learned is not None:
                 how = (
                     f"learned in {learned.seconds:.2f} s, {learned.trials} trials: {learned.batches} batches in "
@@ -160,6 +169,10 @@ class Knowledge:
             found.append(
                 f"{recurrence.names}: a machine of {len(machine.table)} states, {how}; "
                 f"{self.unseen.get(recurrence.digests, 0)} steps so far began in a state that it does not know"
+            )
+        if without:
+            found.append(
+                f"{without} more recurrences, of other cells: no machines, as {MOST_LEARNED} have been learned"
             )
         return found
 
