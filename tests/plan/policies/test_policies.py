@@ -17,7 +17,7 @@ from vpps.errors import GraphError, HandleError
 from vpps.plan.distribution import Distribution
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
-from vpps.plan.policies.auto import Auto
+from vpps.plan.policies.auto import Auto, Decision
 from vpps.plan.policies.comparison import lower_bound, orders
 from vpps.plan.policies.cost import Costs, Load, costs_on
 from vpps.plan.policies.learning import Settings
@@ -281,16 +281,22 @@ class TestAuto:
         assert asked == 4
         assert len(made.batching.describe()) == 2
 
-    def test_is_as_usual_after_many_decisions(self, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "usual, then", [("sinks-last", "sinks-last"), ("critical", "critical"), ("fsm", "critical")]
+    )
+    def test_is_as_usual_after_many_decisions(
+        self, net: Net, monkeypatch: pytest.MonkeyPatch, usual: str, then: str
+    ) -> None:
         """Else models of many cells, of which each batch has others, would wait for one with every batch."""
         monkeypatch.setattr("vpps.plan.policies.auto.MOST_WEIGHED", 1)
-        made = planner(net, "auto")
-        for trees in (3, 12):
-            _, found = stages(net, made, net.graph(1, trees=trees)[0])
+        made, graph = planner(net, "auto"), net.graph(1, trees=8)[0]
         assert isinstance(made.batching, Auto)
-        ((_, decision),) = made.batching.decisions.items()
-        _, expected = stages(net, planner(net, decision.policy), net.graph(1, trees=12)[0])
+        made.batching.decisions[(), 1] = Decision(usual, {})
+        _, found = stages(net, made, graph)
+        _, expected = stages(net, planner(net, then), graph)
         assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+        assert len(made.batching.decisions) == 1
+        assert not made.batching.knowledge.learned
 
     def test_uses_a_machine_that_is_known(self, net: Net) -> None:
         knowledge = Knowledge(settings=Settings(trials=20))

@@ -85,7 +85,7 @@ class Auto(SinksLast):
         found = self.decisions.get(key)
         if found is None and len(self.decisions) >= MOST_WEIGHED:
             ((usual, _),) = Counter(made.policy for made in self.decisions.values()).most_common(1)
-            return Decision(usual, {})
+            return Decision(usual if usual != Fsm.name else Critical.name, {})  # the machine may not be known
         if found is None:
             found = self.decisions[key] = self._decide(topology, members, load_of)
         return found
