@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-COMPARED = 100_000
+COMPARED = 20_000
 """Of larger graphs `explain` does not say what other policies would make: that would take seconds."""
 
 P = ParamSpec("P")
@@ -94,7 +94,9 @@ class Handle:
             "depth" go level by level; inside recurrences of several cells, such as lattices and trees of several kinds
             of nodes, "sufficient", "critical" and "fsm" make larger batches and more of them follow each other. "fsm"
             learns that from the first graph of a kind, for seconds, and keeps it in the tuning database. "auto" takes
-            what a model of costs says is fastest. "agenda" is DyNet's. Results are the same.
+            what a model of costs says is fastest. "agenda" is DyNet's. Losses are the same, but gradients of weights
+            are summed in the order in which vertices run: their last bits depend on it, and so, with "fsm" and "auto",
+            on what came first and on the number of virtual processors.
         schedule: "vector" (the default), or "paper" for the published VPPS scheme, an instruction per vertex and op in
             exclusive scripts. Results are the same; it is there to compare with.
         layout: in which order the vertices of a step get their rows: "recorded" (the default), the user's, or
