@@ -168,8 +168,8 @@ def _few_rows(s: Summary) -> list[Advice]:
     return [
         Advice(
             f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average{_read(c)}",
-            "a larger batch, or a policy that makes larger steps (policy='sinks-last' or 'depth': `vpps-inspect plan` "
-            "shows the steps of both)",
+            "a larger batch, or a policy that makes larger steps (`vpps-inspect plan` says how many batches each "
+            "policy makes)",
             c.critical,
         )
         for c in s.cells
