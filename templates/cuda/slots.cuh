@@ -1,10 +1,12 @@
 // ---- slots: weights that a block holds from the beginning of a launch to its end (kernel.md 4)
 //
 // A slot of shape (R, C, W): W warps along a row, C columns a lane, so a row may have 32 * C * W of them; each of the
-// WARPS / W groups of warps holds R rows. Lane l of the p-th warp along a row holds columns (p * C + c) * 32 + l.
+// WARPS / W groups of warps holds R rows. Of a warp's 32 * C columns, which lie side by side, a lane holds four neighbours
+// where there are as many, then two, then one: as many loads bring it what it needs of a vector.
 // The weights are in registers, or in shared memory where each thread finds its own.
 enum {
     TILE = VP_TILE,    // vectors of a pass
+    FEW = TILE < 2 ? TILE : 2,  // likewise, where no more are left: one costs as much as two
     STAGE = VP_STAGE,  // floats of a vector in shared memory: the columns of the widest slot
     BUFFERS = VP_BUFFERS,
     SUMS = VP_SUMS,  // partial sums of a pass, or the gradients of its results
@@ -31,7 +33,30 @@ VP_DEVICE int rows_of_slot(int s)
     for_slots<0>({s, s + 1}, [&](auto slot, int) { rows = Shape<decltype(slot)>::ROWS; });
     return rows;
 }
-template <class S> VP_DEVICE int column_of(int c) { return (warp() % S::W * S::C + c) * WARP + lane(); }
+// The c-th of a lane's columns among those of its warp, where a lane has so many.
+VP_DEVICE int column_in_warp(int columns, int c)
+{
+    if (c < (columns & ~3)) return (c & ~3) * WARP + 4 * lane() + (c & 3);
+    if (c < (columns & ~1)) return (c & ~1) * WARP + 2 * lane() + (c & 1);
+    return c * WARP + lane();
+}
+template <class S> VP_DEVICE int column_of(int c) { return warp() % S::W * S::C * WARP + column_in_warp(S::C, c); }
+
+// Neighbours among a lane's columns, from column K on.
+template <int K, int COUNT> struct Neighbours {
+    enum { FIRST = K, N = COUNT };
+    struct alignas(4 * COUNT) Floats { float of[COUNT]; };
+    // What a staged vector has there; `vector` points to what it has for the warp.
+    VP_DEVICE Floats load(const float* vector) const { return *(const Floats*)(vector + K * WARP + COUNT * lane()); }
+};
+template <class S, int K = 0, class F> VP_DEVICE void for_neighbours(F f)
+{
+    if constexpr (K < S::C) {
+        constexpr int N = S::C - K >= 4 ? 4 : S::C - K >= 2 ? 2 : 1;
+        f(Neighbours<K, N>());
+        for_neighbours<S, K + N>(f);
+    }
+}
 template <class S> VP_DEVICE int first_row() { return warp() / S::W * S::R; }  // of this warp, in the slot
 
 // What a thread holds of a slot: values in registers, or in shared memory, from AT on.
@@ -164,7 +189,7 @@ struct Geometry {
     int rows, columns, warps;
 
     VP_DEVICE int row(int number, int r) const { return (number * (WARPS / warps) + warp() / warps) * rows + r; }
-    VP_DEVICE int column(int c) const { return (warp() % warps * columns + c) * WARP + lane(); }
+    VP_DEVICE int column(int c) const { return warp() % warps * columns * WARP + column_in_warp(columns, c); }
 };
 VP_DEVICE Geometry geometry(int s)
 {
@@ -206,40 +231,83 @@ VP_ROUTINE void load(Vp& vp, const Load& i)
     }
 }
 
-// Copy vectors [row, row + n) to a buffer, with zeros behind them: weights are zero there, but zero times NaN is not.
-// A warp copies a segment of a vector at a time.
-VP_DEVICE void stage(const Vp& vp, const Segments& x, int columns, int row, int n, float* buffer)
-{
-    for_warps(n * x.count, [&](int k, bool mine) {
-        if (!mine) return;
-        const int v = k / x.count;
-        int width, offset = 0;
-        VP_ROLLED for (int s = 0; s < k % x.count; s++) {
-            segment(vp, x, s, &width);
-            offset += width;
-        }
-        const float* from = segment(vp, x, k % x.count, &width).row(row + v);
-        float* to = buffer + v * STAGE + offset;
-        if ((((size_t)from / 4 | (size_t)offset | (size_t)width) & 3) == 0) {
-            VP_ROLLED for (int c = 4 * lane(); c < width; c += 4 * WARP) copy_async16(to + c, from + c);
-        } else {
-            VP_ROLLED for (int c = lane(); c < width; c += WARP) copy_async4(to + c, from + c);
-        }
-    });
-    for_places(n, STAGE - columns, [&](int v, int c) { buffer[v * STAGE + columns + c] = 0.f; });
-}
+// ---- vectors in shared memory, a tile of them at a time
 
-// Calls f(buffer, row, n) for tiles of the staged vectors of rows [0, total); the next tile comes while f works. f must
-// come to a barrier of the block after its last use of the buffer.
-template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, int columns, int total, F f)
+// The pieces that vectors consist of: the k-th one is segment k % count of vector k / count. Lane l of every warp looks up
+// pieces l, l + 32 ... where they lie, and whichever warp copies a piece asks that lane.
+struct Pieces {
+    const Vp& vp;
+    const Segments& x;
+    int rows;     // vectors of the instruction
+    int columns;  // of a vector
+    int width;    // of a vector in the slots of the matrix: with zeros behind it, as zero times NaN is not zero
+
+    struct Place {
+        Word address, mode;
+        int vector, offset, width;
+        VP_DEVICE bool indexed() const { return mode & VP_INDEXED; }
+    };
+    VP_DEVICE Place place(int k) const
+    {
+        const int vector = small_quotient(k, x.count), mine = k - vector * x.count;
+        int offset = 0;
+        VP_ROLLED for (int s = 0; s < x.count - 1; s++) offset += s < mine ? (int)x.first[3 * s + 2] : 0;
+        const Word* segment = x.first + 3 * mine;
+        return {segment[0], segment[1], vector, offset, (int)segment[2]};
+    }
+    // Begin to look up where the lane's piece of the tile at `row` lies; nobody waits for it here.
+    VP_DEVICE Word look_up(int round, int row) const
+    {
+        const Place p = place(round * WARP + lane());
+        const int r = least(row + p.vector, rows - 1);
+        return p.indexed() ? vp.script[p.address + r] : p.address + (Word)r * (p.mode & VP_OFFSET_MASK);
+    }
+    // Begin to copy vectors [row, row + n) to a buffer. `found` is what look_up(0, row) found.
+    VP_DEVICE void copy(int row, int n, Word found, float* buffer) const
+    {
+        const int count = n * x.count;
+        VP_ROLLED for (int first = 0; first < count; first += WARP) {
+            const Place p = place(first + lane());
+            Word from = first ? look_up(first / WARP, row) : found;
+            if (p.indexed()) from += p.mode & VP_OFFSET_MASK;
+            const int to = p.vector * STAGE + p.offset, floats = p.vector < n ? p.width : 0;
+            VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += WARPS) copy_piece(k + warp(), from, to, floats, buffer);
+        }
+        if (columns < width) for_places(n, width - columns, [&](int v, int c) { buffer[v * STAGE + columns + c] = 0.f; });
+    }
+    // By the whole warp, the piece that lane `k` has looked up.
+    VP_DEVICE void copy_piece(int k, Word from, int to, int floats, float* buffer) const
+    {
+        const float* source = vp.pool + __shfl_sync(~0u, from, k);
+        float* target = buffer + __shfl_sync(~0u, to, k);
+        const int n = __shfl_sync(~0u, floats, k);
+        if ((((size_t)source / 4 | (size_t)(target - buffer) | (size_t)n) & 3) == 0) {
+            VP_ROLLED for (int c = 4 * lane(); c < n; c += 4 * WARP) copy_async16(target + c, source + c);
+        } else {
+            VP_ROLLED for (int c = lane(); c < n; c += WARP) copy_async4(target + c, source + c);
+        }
+    }
+};
+
+// Calls f(buffer, row, n) for tiles of the staged vectors of rows [0, total); the next tile comes while f works, and where
+// the one after that lies. f must come to a barrier of the block after its last use of the buffer.
+template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, int columns, int width, int total, F f)
 {
+    const Pieces pieces = {vp, x, total, columns, width};
     int row = 0, n = 0;  // of the tile that is there
+    Word found = pieces.look_up(0, 0);
     VP_ROLLED for (int k = 0; true; k++) {
-        const int next = row + n, rest = total - next, size = rest > 2 ? least(TILE, rest) : least(rest, 1);  // few: one by one
-        if (BUFFERS > 1 && size) stage(vp, x, columns, next, size, stage_buffer(k));
+        const int next = row + n, size = least(TILE, total - next);
+        if (BUFFERS > 1 && size) {
+            pieces.copy(next, size, found, stage_buffer(k));
+            found = pieces.look_up(0, next + size);
+        }
         if (n) f(stage_buffer(k + BUFFERS - 1), row, n);
         if (!size) return;
-        if (BUFFERS == 1) stage(vp, x, columns, next, size, stage_buffer(0));
+        if (BUFFERS == 1) {
+            pieces.copy(next, size, found, stage_buffer(0));
+            found = pieces.look_up(0, next + size);
+        }
         copy_async_wait();
         __syncthreads();
         row = next;
@@ -278,55 +346,102 @@ template <int N, int O> VP_DEVICE int value_of_lane(int k)
         return inner + HALF < N ? inner + HALF : -1;
     }
 }
-template <int N> struct Left { enum { COUNT = (N + WARP - 1) / WARP }; };
-
-// A slot times NV staged vectors: the sums of each warp go to sums[(row in the slot * NV + vector) * W + warp along the row].
-template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, float* sums)
+// The same for NV groups of R values, one after the other, of which a lane's own vector comes first, then the one of the lane
+// beyond the next half ...: a step adds what a lane has of the other half's vectors to what those have, with nothing to choose.
+template <int N, int NV, int O, class T> VP_DEVICE void sum_over_lanes_by_vector(T& v)
 {
-    enum { N = S::R * NV };
-    Values<S> w;
-    w.read_weights(store);
-    float sum[N];
-    VP_UNROLL for (int k = 0; k < N; k++) sum[k] = 0.f;
-    VP_UNROLL for (int c = 0; c < S::C; c++) {
-        const float* column = x + column_of<S>(c);
-        float e[NV];
-        VP_UNROLL for (int v = 0; v < NV; v++) e[v] = column[v * STAGE];
-        VP_UNROLL for (int r = 0; r < S::R; r++)
-            VP_UNROLL for (int v = 0; v < NV; v++) sum[r * NV + v] = fma_(w.at(r, c), e[v], sum[r * NV + v]);
-    }
-    sum_over_lanes<N, WARP / 2>(sum);
-    VP_UNROLL for (int k = 0; k < Left<N>::COUNT; k++) {
-        const int value = value_of_lane<N, WARP / 2>(k);
-        if (value >= 0 && value < N) sums[(first_row<S>() * NV + value) * S::W + warp() % S::W] = sum[k];
+    if constexpr (NV > 1) {
+        VP_UNROLL for (int k = 0; k < N / 2; k++) v[k] += __shfl_xor_sync(~0u, v[k + N / 2], O);
+        sum_over_lanes_by_vector<N / 2, NV / 2, O / 2>(v);
     }
 }
+
+// Partial sums of a pass: of row k of the slots of a matrix, vector v, w-th warp along the row.
+struct PartialSums {
+    float* at;
+    int rows, vectors;  // rows of all slots of the matrix
+    VP_DEVICE float& of(int k, int v, int w) const { return at[(w * vectors + v) * rows + k]; }
+};
+
+// A slot, of rows `first` and on, times NV staged vectors. A lane goes through the vectors in an order of its own: with its
+// number's highest bits changed in that of the vector (sum_over_lanes_by_vector).
+template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, int first, const PartialSums& sums)
+{
+    enum { LANES = WARP / NV, LEFT = (S::R + LANES - 1) / LANES };  // lanes that sum up one vector; rows of each in the end
+    const int mine = lane() / LANES;
+    Values<S> w;
+    w.read_weights(store);
+    const float* from[NV];
+    VP_UNROLL for (int v = 0; v < NV; v++) from[v] = x + (v ^ mine) * STAGE + warp() % S::W * (S::C * WARP);
+    float sum[NV * S::R];
+    VP_UNROLL for (int k = 0; k < NV * S::R; k++) sum[k] = 0.f;
+    for_neighbours<S>([&](auto columns) {
+        VP_UNROLL for (int v = 0; v < NV; v++) {
+            const auto e = columns.load(from[v]);
+            VP_UNROLL for (int c = 0; c < columns.N; c++)
+                VP_UNROLL for (int r = 0; r < S::R; r++)
+                    sum[v * S::R + r] = fma_(w.at(r, columns.FIRST + c), e.of[c], sum[v * S::R + r]);
+        }
+    });
+    sum_over_lanes_by_vector<NV * S::R, NV, WARP / 2>(sum);
+    sum_over_lanes<S::R, LANES / 2>(sum);
+    VP_UNROLL for (int k = 0; k < LEFT; k++) {
+        const int row = value_of_lane<S::R, LANES / 2>(k);
+        if (row >= 0 && row < S::R) sums.of(first + first_row<S>() + row, mine, warp() % S::W) = sum[k];
+    }
+}
+
+// What a thread finishes of a tile: row `k` of the owned ones, of vectors v, v + step, ...
+struct Finishing {
+    int k, v, step;
+    VP_DEVICE Finishing(int count)
+    {
+        step = count < THREADS ? small_quotient(THREADS, most(1, count)) : 1;
+        v = count < THREADS ? small_quotient(thread(), most(1, count)) : 0;
+        k = v < step ? thread() - v * count : count;
+    }
+    // Calls f(k, v) for all that the thread finishes of `count` rows, n vectors.
+    template <class F> VP_DEVICE void each(int count, int n, F f) const
+    {
+        VP_ROLLED for (int row = k; row < count; row += THREADS) VP_ROLLED for (int u = v; u < n; u += step) f(row, u);
+    }
+};
 
 // dst = W x + bias from the slots of W: tile by tile of vectors.
 VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
 {
     const Owned owned(vp, i.head);
+    const Finishing mine(owned.count);
     const bool accumulate = i.head.flags & ACCUMULATE;
-    for_staged(vp, i.x, (int)i.columns, i.head.n, [&](const float* x, int row, int n) {
+    const auto bias_of = [&](int k, int r) {
+        const int u = k < owned.count ? owned.row(k) : -1;
+        return u < 0 ? 0.f : i.bias.row(least(r, i.head.n - 1))[VP_OPAQUE(i.bias.scalar) ? 0 : u];
+    };
+    float bias = bias_of(mine.k, mine.v);  // of the first that the thread finishes of the next tile: no time to wait then
+    for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
+        PartialSums sums = {sums_buffer(), 0, n <= FEW ? FEW : TILE};
         int along = 1;  // warps along a row
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
             along = S::W;
-            float* sums = sums_buffer() + number * (Shape<S>::ROWS * S::W) * (n == 1 ? 1 : TILE);
-            if (n == 1) slot_product<S, 1>(vp.store, x, sums);
-            else slot_product<S, TILE>(vp.store, x, sums);
+            sums.rows = (slots.last - slots.first) * Shape<S>::ROWS;
+            const int first = number * Shape<S>::ROWS;
+            if (n <= FEW) slot_product<S, FEW>(vp.store, x, first, sums);
+            else slot_product<S, TILE>(vp.store, x, first, sums);
         });
         __syncthreads();
-        for_places(n, owned.count, [&](int v, int k) {
+        mine.each(owned.count, n, [&](int k, int v) {
             const int u = owned.row(k);
             if (u < 0) return;
-            const float* part = sums_buffer() + (k * (n == 1 ? 1 : TILE) + v) * along;
+            float part[WARPS];
+            VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = w < along ? sums.of(k, v, w) : 0.f;  // all on their way at once
             float sum = part[0];
-            VP_ROLLED for (int w = 1; w < along; w++) sum += part[w];
-            sum += i.bias.row(row + v)[VP_OPAQUE(i.bias.scalar) ? 0 : u];
+            VP_UNROLL for (int w = 1; w < WARPS; w++) sum += part[w];
+            sum += v == mine.v && k == mine.k ? bias : bias_of(k, row + v);
             float* y = i.dst.row(row + v) + u;
             *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
         });
+        bias = bias_of(mine.k, row + n + mine.v);
     });
 }
 
@@ -369,13 +484,19 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 // Calls f(x, dy, n) for tiles: x the staged vectors, dy[v * owned.count + k] the gradient of the k-th owned row.
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
-    for_staged(vp, i.x, (int)i.columns, i.head.n, [&](const float* x, int row, int n) {
+    const Finishing mine(owned.count);
+    const auto dy_of = [&](int k, int r) {
+        const int u = k < owned.count ? owned.row(k) : -1;
+        return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u];
+    };
+    float ahead = dy_of(mine.k, mine.v);  // the first that the thread brings of the next tile
+    for_staged(vp, i.x, (int)i.columns, slots_of(i.matrix).columns, i.head.n, [&](const float* x, int row, int n) {
         float* dy = sums_buffer();
-        for_places(n, owned.count, [&](int v, int k) {
-            const int u = owned.row(k);
-            dy[v * owned.count + k] = u < 0 ? 0.f : i.dy.row(row + v)[u];
+        mine.each(owned.count, n, [&](int k, int v) {
+            dy[v * owned.count + k] = v == mine.v && k == mine.k ? ahead : dy_of(k, row + v);
         });
         __syncthreads();
+        ahead = dy_of(mine.k, row + n + mine.v);
         f(x, dy, n);
         __syncthreads();
     });
@@ -389,10 +510,15 @@ VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const f
     VP_ROLLED for (int v = 0; v < n; v++) {
         float d[S::R];
         VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
-        VP_UNROLL for (int c = 0; c < S::C; c++) {
-            const float e = x[v * STAGE + column_of<S>(c)];
-            VP_UNROLL for (int r = 0; r < S::R; r++) g[r * S::C + c] = fma_(d[r], e, g[r * S::C + c]);
-        }
+        const float* vector = x + v * STAGE + warp() % S::W * (S::C * WARP);
+        for_neighbours<S>([&](auto columns) {
+            const auto e = columns.load(vector);
+            VP_UNROLL for (int k = 0; k < columns.N; k++)
+                VP_UNROLL for (int r = 0; r < S::R; r++) {
+                    float& to = g[r * S::C + columns.FIRST + k];
+                    to = fma_(d[r], e.of[k], to);
+                }
+        });
     }
 }
 

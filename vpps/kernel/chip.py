@@ -31,6 +31,11 @@ class KernelSlot:
     gradient_in_registers: bool = True
     trained: bool = True
 
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return 32 * self.columns * self.warps
+
     def __str__(self) -> str:
         """As members of an enum of the kernel."""
         return (
