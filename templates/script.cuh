@@ -9,13 +9,15 @@ struct Head {
 
 // Rows of floats: at a stride, or anywhere through an index list.
 struct Operand {
-    float* base;           // pool (+ address, if direct)
-    const Word* rows;      // index list, or null
-    size_t stride;         // stride between rows, or offset within an indexed row
-    bool scalar;           // one float per row, used for every unit
+    float* pool;
+    const Word* script;
+    Word address;  // of the first row, or of an index list in the script
+    Word step;     // between rows, or offset within an indexed row
+    bool indexed;
+    bool scalar;   // one float per row, used for every unit
     VP_DEVICE float* row(int r) const
     {
-        return VP_OPAQUE(rows) ? base + rows[r] + stride : base + (size_t)r * stride;
+        return pool + (VP_OPAQUE(indexed) ? script[address + r] + step : address + (Word)r * step);
     }
 };
 
@@ -43,9 +45,7 @@ struct Reader {
     {
         const Word address = ip[0], mode = ip[1];
         ip += 2;
-        const bool indexed = mode & VP_INDEXED;
-        return {indexed ? vp.pool : vp.pool + address, indexed ? vp.script + address : nullptr,
-                (size_t)(mode & VP_OFFSET_MASK), (mode & VP_SCALAR) != 0};
+        return {vp.pool, vp.script, address, mode & VP_OFFSET_MASK, (mode & VP_INDEXED) != 0, (mode & VP_SCALAR) != 0};
     }
     VP_DEVICE Segments segments() { return {ip, (int)(end - ip) / 3}; }
     VP_DEVICE Segments views() { return segments(); }

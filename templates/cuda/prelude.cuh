@@ -6,6 +6,10 @@
 #define VP_SIMD
 #define VP_INLINE
 #define VP_OPAQUE(x) opaque(x)
+// What all threads of a warp say alike. The compiler does not know that they do: where some might leave a loop before the
+// others it writes every shuffle in the loop twice, for a warp that is together and for one that is not. A vote's outcome is
+// one for all, so the interpreter's loop ends by one and a shuffle anywhere in it is written once.
+#define VP_AGREED(x) __any_sync(~0u, x)
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")
 #define VP_ROLLED _Pragma("GCC unroll 1")

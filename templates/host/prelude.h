@@ -20,6 +20,7 @@
 #define VP_INLINE __attribute__((always_inline))  // for lambdas: one that is called twice and not inlined is no vector code
 #define VP_ROLLED
 #define VP_OPAQUE(x) (x)
+#define VP_AGREED(x) (x)
 #define VP_UNROLL _Pragma("GCC unroll 16")
 
 typedef uint32_t Word;
