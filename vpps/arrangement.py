@@ -125,6 +125,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         onchip.staging_floats // onchip.tile,
         max(1, onchip.staging_buffers),
         onchip.sums_floats,
+        onchip.results_floats,
         onchip.blocks_per_sm,
         onchip.options.groups,
     )

@@ -74,7 +74,7 @@ struct Vp {
     Store store;           // what the thread holds of weights and gradients (cuda/slots.cuh)
 };
 
-// ---- shared memory: the script's words, then space for sums, then what slots need
+// ---- shared memory: the script's words, then space for sums or results of the block, then what slots need
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }

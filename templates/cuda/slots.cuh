@@ -10,10 +10,12 @@ enum {
     STAGE = VP_STAGE,  // floats of a vector in shared memory: the columns of the widest slot
     BUFFERS = VP_BUFFERS,
     SUMS = VP_SUMS,  // partial sums of a pass, or the gradients of its results
+    RESULTS = VP_RESULTS ? VP_RESULTS : SCRATCH,  // of products, that wait for the tail behind them
 };
 VP_DEVICE float* stage_buffer(int k) { return slot_memory() + k % BUFFERS * (TILE * STAGE); }
 VP_DEVICE float* sums_buffer() { return slot_memory() + VP_STAGED; }
-VP_DEVICE float* shared_weights() { return sums_buffer() + SUMS; }
+VP_DEVICE float* results_buffer() { return VP_RESULTS ? sums_buffer() + SUMS : scratch(); }
+VP_DEVICE float* shared_weights() { return sums_buffer() + SUMS + VP_RESULTS; }
 
 // Calls f(Slot) for the slots of a range. Which slot it is must be known when compiling: registers have no addresses.
 template <int S, class F> VP_DEVICE void for_slots(Range range, F f)
@@ -407,12 +409,27 @@ struct Finishing {
     }
 };
 
-// dst = W x + bias from the slots of W: tile by tile of vectors.
+#if VP_CHAINS
+// Results of vectors from `first` on, as many as there is room for: what a thread block owns of each, side by side.
+struct Results {
+    int first, room;  // vectors
+    VP_DEVICE Results(int count) : first(0), room(small_quotient(RESULTS, most(1, count))) {}
+    VP_DEVICE bool is_full(int next) const { return next + TILE > first + room; }
+};
+VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);
+#endif
+
+// dst = W x + bias from the slots of W: tile by tile of vectors. Or, where a tail takes the result, no dst: when the vectors
+// are done, or there is room for no more, the tail is executed for those that are.
 VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
 {
     const Owned owned(vp, i.head);
     const Finishing mine(owned.count);
     const bool accumulate = i.head.flags & ACCUMULATE;
+#if VP_CHAINS
+    const bool chained = i.head.flags & CHAINED;
+    Results results(owned.count);
+#endif
     const auto bias_of = [&](int k, int r) {
         const int u = k < owned.count ? owned.row(k) : -1;
         return u < 0 ? 0.f : i.bias.row(least(r, i.head.n - 1))[VP_OPAQUE(i.bias.scalar) ? 0 : u];
@@ -438,10 +455,24 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
             float sum = part[0];
             VP_UNROLL for (int w = 1; w < WARPS; w++) sum += part[w];
             sum += v == mine.v && k == mine.k ? bias : bias_of(k, row + v);
+#if VP_CHAINS
+            if (VP_OPAQUE(chained)) {
+                results_buffer()[(row + v - results.first) * owned.count + k] = sum;
+                return;
+            }
+#endif
             float* y = i.dst.row(row + v) + u;
             *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
         });
-        bias = bias_of(mine.k, row + n + mine.v);
+        const int next = row + n;
+        bias = bias_of(mine.k, next + mine.v);
+#if VP_CHAINS
+        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next))) {
+            __syncthreads();
+            chained_tail(vp, behind(vp), owned, results.first, next);
+            results.first = next;
+        }
+#endif
     });
 }
 

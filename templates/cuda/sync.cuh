@@ -41,13 +41,39 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     return *verdict() == 0;
 }
 
+// Whether the buffer has all of the instruction at `offset`, and of the tail that is executed with it, if there is one.
+VP_DEVICE bool is_fetched(const Word* buffer, Word offset)
+{
+    if (offset + VP_HEAD_WORDS > SCRIPT_WORDS) return false;
+    Word end = offset + buffer[offset + 1];
+    if (VP_CHAINS && buffer[offset] >> 16 & CHAINED) {
+        if (end + VP_HEAD_WORDS > SCRIPT_WORDS) return false;
+        end += buffer[end + 1];
+    }
+    return end <= SCRIPT_WORDS;
+}
+
+// The instruction behind the present one.
+VP_DEVICE const Word* behind(const Vp& vp)
+{
+    const Word* ip = script_buffer() + (vp.position - vp.fetched);
+    return ip + size_of(ip);
+}
+
+// Words of an instruction and the tail that was executed with it. At the end of the interpreter's loop and nowhere else: where
+// an instruction itself steps over the tail, the compiler takes it that threads part there (VP_AGREED).
+VP_DEVICE Word words_of(const Word* ip)
+{
+    return size_of(ip) + (VP_CHAINS && ip[0] >> 16 & CHAINED ? size_of(ip + size_of(ip)) : 0);
+}
+
 // The instruction at the present position, in shared memory. What the one before it wrote is there for all threads.
 VP_DEVICE const Word* fetch(Vp& vp)
 {
     __syncthreads();
     Word* buffer = script_buffer();
     const Word offset = vp.position - vp.fetched;
-    if (offset + VP_HEAD_WORDS > SCRIPT_WORDS || offset + buffer[offset + 1] > SCRIPT_WORDS) {
+    if (!is_fetched(buffer, offset)) {
         __syncthreads();
         VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {  // all in flight at once
             const Word word = vp.position + k + thread();

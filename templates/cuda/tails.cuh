@@ -5,6 +5,8 @@ struct Unit {
     const Word* views;
     int r, u;
     float sums[VP_MOST_SUMS ? VP_MOST_SUMS : 1];
+    const float* results;  // of a product, for the unit; a part of them is `part` floats behind the one before
+    int part;
     VP_DEVICE float* row(int k) const
     {
         const Word address = views[3 * k], mode = views[3 * k + 1], step = mode & VP_OFFSET_MASK;
@@ -15,25 +17,42 @@ struct Unit {
     VP_DEVICE float sum(int k) const { return sums[k]; }
     VP_DEVICE float load(int k) const { return row(k)[u]; }
     VP_DEVICE float one(int k) const { return row(k)[0]; }
+    VP_DEVICE float result(int k) const { return results[(int)views[3 * k] * part]; }
     VP_DEVICE float constant(int k) const { return as_float(views[3 * k]); }
     VP_DEVICE void store(int k, float v) const { row(k)[u] = v; }
 };
 
+// The sums of listed rows that a tail begins with.
+VP_DEVICE void make_sums(Unit& at)
+{
+    VP_ROLLED for (int k = 0; k < VP_MOST_SUMS; k++) {
+        const Word offsets = at.views[3 * k], use = at.views[3 * k + 2];
+        if (use != USE_SUM && use != USE_MEAN) break;  // sums come first
+        float total;
+        list_sum(at.vp, at.vp.script + offsets, at.r, at.views[3 * k + 1] + at.u, use == USE_MEAN, 1, &total);
+        VP_UNROLL for (int s = 0; s < VP_MOST_SUMS; s++) at.sums[s] = s == k ? total : at.sums[s];
+    }
+}
+
 // Calls f(unit) for the units that this virtual processor owns, after making their sums: code that all tails share.
 template <class F> VP_DEVICE void for_tail(const Vp& vp, const Tail& i, F f)
 {
-    const Word* views = i.views.first;
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
-            Unit at = {vp, views, r, u, {}};
-            VP_ROLLED for (int k = 0; k < VP_MOST_SUMS; k++) {
-                const Word offsets = views[3 * k], use = views[3 * k + 2];
-                if (use != USE_SUM && use != USE_MEAN) break;  // sums come first
-                float total;
-                list_sum(vp, vp.script + offsets, r, views[3 * k + 1] + u, use == USE_MEAN, 1, &total);
-                VP_UNROLL for (int s = 0; s < VP_MOST_SUMS; s++) at.sums[s] = s == k ? total : at.sums[s];
-            }
+            Unit at = {vp, i.views.first, r, u, {}, nullptr, 0};
+            make_sums(at);
             f(at);
         });
+    });
+}
+
+// The same for vectors [first, last) of a product, whose results are in shared memory.
+template <class F> VP_DEVICE void for_chained(const Vp& vp, const Tail& i, const Owned& owned, int first, int last, F f)
+{
+    const float* results = results_buffer() - owned.from;
+    for_units(vp, first, last, owned.from, owned.from + owned.units, [](int r) { return r; }, [&](int r, int u) {
+        Unit at = {vp, i.views.first, r, u, {}, results + (r - first) * owned.count + u, owned.units};
+        make_sums(at);
+        f(at);
     });
 }

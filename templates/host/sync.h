@@ -24,6 +24,7 @@ static void wake(unsigned*, unsigned) {}
 #endif
 
 VP_DEVICE const Word* fetch(const Vp& vp) { return vp.script + vp.position; }
+VP_DEVICE int words_of(const Word* ip) { return size_of(ip); }
 
 VP_DEVICE void signal(const Vp& vp, const Signal& i)
 {

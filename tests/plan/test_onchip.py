@@ -248,7 +248,8 @@ def test_the_staging_buffer_is_doubled_where_the_device_copies_asynchronously() 
     plan = plan_onchip(tree_lstm(256), H200, 132)
     assert (plan.staging_floats, plan.staging_buffers) == (8 * 1280, 2)
     sums = 8 * 5 * 8  # of 5 rows and 8 vertices, from 8 warps
-    assert plan.shared_bytes == 2 * 4 * 8 * 1280 + 4 * sums
+    results = 5 * THREADS
+    assert plan.shared_bytes == 2 * 4 * 8 * 1280 + 4 * (sums + results)
     assert plan_onchip(tree_lstm(256), T4, 40).staging_buffers == 1
 
 
@@ -546,7 +547,7 @@ def test_explain_shows_every_role() -> None:
     assert re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB overlay [1]"
     assert f"[2] {ROW_SLICED}" in text
     assert "52 of 192 per thread; weights take 52" in text
-    assert "81 of 216 KiB per block: two staging buffers of 40 KiB, 1 KiB of partial sums" in text
+    assert "86 of 216 KiB per block: two staging buffers of 40 KiB, 1 KiB of partial sums, 5 KiB of results" in text
     assert "6666 KiB in memory" in text
     assert max(map(len, text.splitlines())) <= 110
 

@@ -213,10 +213,12 @@ class InstructionWords:
             name, whole = f"[{said_of_list(view.rows, self.slabs)}]", not view.offset
         return name if whole else f"{name}[{view.offset}:{view.offset + view.width}]"
 
-    def _tail_view(self, use: Use, what: View | Listed | float) -> str:
+    def _tail_view(self, use: Use, what: View | Listed | float | int) -> str:
         if isinstance(what, Listed):
             shift = f" from {what.shift}" if what.shift else ""
             return f"{use.name.lower()}[{said_of_list(what.offsets, self.slabs)}]{shift}"
+        if use is Use.RESULT:
+            return f"result[{what}]"
         return self._view(what) if isinstance(what, View) else f"{what:g}"
 
     def _address(self, address: int) -> str:

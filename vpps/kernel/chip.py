@@ -7,7 +7,9 @@ from dataclasses import dataclass
 THREADS = 256  # of a thread block
 WARPS = THREADS // 32
 SCRIPT_WORDS = 2048  # of a script that a thread block has in shared memory at a time; no instruction may be longer
-SCRATCH_FLOATS = 512 + 4  # for sums of the block, and for the verdict of a wait
+SUM_FLOATS = 512  # for sums of the block, or for results of products that wait for the tail behind them
+SCRATCH_FLOATS = SUM_FLOATS + 4  # and for the verdict of a wait
+RESULT_FLOATS = 5 * THREADS  # for such results where there is room: five gates for as many units as there are threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Chip:
         stage: floats of a vector in shared memory: the columns of the widest slot.
         buffers: tiles of vectors in shared memory; 2 where the next one is copied while one is multiplied.
         sums: floats of partial sums of a pass.
+        results: floats of products that wait for the tail behind them; 0: in the block's scratch memory.
         blocks_per_sm: thread blocks on a multiprocessor.
         groups: of thread blocks; each holds all of it once.
         vps: thread blocks of all groups, where the kernel is made for that number and divides by a constant; else 0.
@@ -86,6 +89,7 @@ class Chip:
     stage: int = 0
     buffers: int = 1
     sums: int = 0
+    results: int = 0
     blocks_per_sm: int = 1
     groups: int = 1
     vps: int = 0
@@ -113,7 +117,9 @@ class Chip:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 4 * (SCRIPT_WORDS + SCRATCH_FLOATS + self.staged + self.sums + self.shared_units * THREADS)
+        return 4 * (
+            SCRIPT_WORDS + SCRATCH_FLOATS + self.staged + self.sums + self.results + self.shared_units * THREADS
+        )
 
     def describe(self) -> str:
         """One line for the head of the source."""

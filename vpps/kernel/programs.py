@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpps.script.tails import NONE, Step, Tail
+from vpps.script.tails import NONE, Load, Step, Tail
+
+_LOADS = {Load.UNIT: "load", Load.ROW: "one", Load.RESULT: "result"}  # members of Unit
 
 
 def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
@@ -44,7 +46,7 @@ def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:
 def _source(tail: Tail, value: int) -> str:
     if value < tail.sums:
         return f"sum({value})"
-    return f"{'one' if tail.loads[value - tail.sums] else 'load'}({value})"
+    return f"{_LOADS[tail.loads[value - tail.sums]]}({value})"
 
 
 def _call(step: Step) -> str:

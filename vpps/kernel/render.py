@@ -254,11 +254,13 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_MOST": (chip.most, "floats that a slot takes of each thread, at most"),
         "VP_BUFFERS": (chip.buffers, "tiles of vectors in shared memory: 2 where the next one comes meanwhile"),
         "VP_SUMS": (chip.sums, "floats of partial sums"),
+        "VP_RESULTS": (chip.results, "floats of products that wait for a tail; 0: in scratch memory"),
         "VP_KEEPS": (int(chip.keeps_gradients), "gradients stay on the chip until the update, of some matrices"),
         "VP_PASSES": (int(chip.makes_passes), "gradients are made slot after slot, of some matrices"),
     }
     if spec.tails:
         configuration["VP_MOST_SUMS"] = max(t.sums for t in spec.tails), "of listed rows, that a tail begins with"
+    configuration["VP_CHAINS"] = int(any(t.is_chained for t in spec.tails)), "tails take the results of products"
     routines = CUDA_SYNC + (CUDA_TIMELINE if spec.timeline else ()) + CUDA_ROUTINES + (CUDA_TAILS if spec.tails else ())
     return _render(
         spec.timeline,

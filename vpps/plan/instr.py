@@ -193,8 +193,8 @@ class Listed(NamedTuple):
     shift: int
 
 
-# What a view of a tail is: rows to read or write, sums, or a constant.
-TailView = tuple[Use, View | Listed | float]
+# What a view of a tail is: rows to read or write, sums, a constant, or (Use.RESULT) a part of a product's result.
+TailView = tuple[Use, View | Listed | float | int]
 
 
 NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
@@ -224,6 +224,7 @@ class Instr:
         tail: the program of a tail.
         merged: name and node of each instruction that became part of it.
         reads_parts: of what other vertices have written it reads a part of the units.
+        chained: a product that leaves its result on the chip, for the tail that follows (flag CHAINED).
     """
 
     name: str
@@ -246,6 +247,7 @@ class Instr:
     tail: Tail | None = None
     merged: tuple[tuple[str, int], ...] = ()
     reads_parts: bool = False
+    chained: bool = False
 
     @property
     def flags(self) -> Flag:
@@ -265,6 +267,8 @@ class Instr:
             flags |= Flag.TURNS
         if self.for_all:
             flags |= Flag.ALL
+        if self.chained:
+            flags |= Flag.CHAINED
         return flags
 
     def views(self) -> list[tuple[Role, View]]:

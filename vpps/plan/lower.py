@@ -45,7 +45,8 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.passes import Passes
-from vpps.plan.passes.fusion import fuse
+from vpps.plan.passes.chaining import chain
+from vpps.plan.passes.fusion import drop_unused_slabs, fuse
 from vpps.plan.prepare import VIEWS, execution_order, live_nodes, offset_of, parts_of_units, prepare
 from vpps.script.slices import sliced_by_rows
 
@@ -111,6 +112,16 @@ class LoweredCell:
         self.is_bare = False
         self.unfused = 0, 0
         Lowering(self, distribution, exclusive, passes).run(training)
+
+    def read_at_the_end(self) -> list[View]:
+        """What is read of a vertex by other vertices, by the gradients of parameters, and by the user."""
+        found = [*self.outputs, *(view for _, view in self.arguments)]
+        for g in self.parameter_gradients:
+            found.extend(view for _, view in g.instr.views())
+        found.extend(g.view for g in self.table_gradients)
+        if self.input_gradient is not None:
+            found.append(self.input_gradient)
+        return found
 
 
 class Lowering:
@@ -196,6 +207,9 @@ class Lowering:
             fuse(self.out, self.passes.recompute)
         for instrs in (self.out.forward, self.out.backward):
             assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
+        if self.passes.fusion and self.passes.alignment and not self.exclusive:
+            chain(self.out, self.n_vps)
+            drop_unused_slabs(self.out)
 
     def _all_backward(self) -> None:
         self.emit_to = self.out.backward

@@ -291,10 +291,15 @@ class CellTemplates:
         assert isinstance(kind, Vector)
         return size(kind.shape)  # what crosses is computed into a slab of its own
 
-    def _tail_view(self, use: Use, what: View | Listed | float, instr: Instr, whole: bool) -> tuple[OperandWords, int]:
+    def _tail_view(
+        self, use: Use, what: View | Listed | float | int, instr: Instr, whole: bool
+    ) -> tuple[OperandWords, int]:
         """Words of a view of a tail."""
         words: OperandWords
-        if isinstance(what, Listed):
+        if use is Use.RESULT:
+            assert isinstance(what, int)
+            words = what, 0
+        elif isinstance(what, Listed):
             words = self._list(what.offsets), what.shift
         elif isinstance(what, View):
             words = self._rows(what, instr, what.width != instr.width, whole)

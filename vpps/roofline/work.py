@@ -488,7 +488,7 @@ def _operands(d: Decoded) -> Iterator[tuple[Operand, int, Role, bool]]:
         value = d.fields[f.name]
         if f.kind is Kind.OPERAND:
             assert isinstance(value, Operand)
-            if f.name == "bias" and not has_bias(d):
+            if (f.name == "bias" and not has_bias(d)) or (f.name == "dst" and d.flags & Flag.CHAINED):
                 continue
             yield value, _word(d, f.width) if f.width else d.width, f.role, f.elements
         elif f.kind is Kind.SEGMENTS:

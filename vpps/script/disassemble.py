@@ -185,6 +185,8 @@ def _view(x: Operand, use: int) -> str:
     """A view of a tail."""
     if use in (Use.SUM, Use.MEAN):
         return f"{Use(use).name.lower()} of lists {x.address}" + (f" + {x.mode}" if x.mode else "")
+    if use == Use.RESULT:
+        return f"result {x.address}"
     if use == Use.CONSTANT:
         return f"{np.uint32(x.address).view(np.float32):g}"
     return f"{'to ' if use == Use.WRITE else ''}{x}"

@@ -62,6 +62,7 @@ class Flag(IntFlag):
         64  # the rows of a matrix are dealt in turns (the published VPPS scheme); `parts` says how: slices.turn_owners
     )
     ALL = 128  # divided among the virtual processors of all groups, not of each
+    CHAINED = 256  # a product that leaves its result on the chip: the tail that follows is executed with it
 
 
 NO_FLAGS = Flag(0)

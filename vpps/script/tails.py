@@ -24,6 +24,15 @@ class Use(IntEnum):
     SUM = 2  # the address is the position of CSR offsets, the mode floats into the rows listed: like gather_sum
     MEAN = 3
     CONSTANT = 4  # the address is the bits of a float
+    RESULT = 5  # the unit of a part of what the product before has left on the chip; the address is the part's number
+
+
+class Load(IntEnum):
+    """Where a value that a tail loads comes from."""
+
+    UNIT = 0  # a row has one for each unit
+    ROW = 1  # a row has one for all units
+    RESULT = 2  # the product before has left it on the chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +56,22 @@ class Tail:
 
     Attributes:
         sums: the first so many views are sums of listed rows.
-        loads: of the next views, whether each has one float per row, for every unit.
+        loads: of the next views.
         constants: the next so many views.
         steps: in order.
         stores: the value that each of the last views gets.
     """
 
     sums: int
-    loads: tuple[bool, ...]
+    loads: tuple[Load, ...]
     constants: int
     steps: tuple[Step, ...]
     stores: tuple[int, ...]
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether it runs behind a product only, whose result it takes (plan/passes/chaining.py)."""
+        return Load.RESULT in self.loads
 
     @property
     def views(self) -> int:
@@ -77,7 +91,7 @@ class Tail:
     @cached_property
     def number(self) -> int:
         """What scripts call it by: made of the program alone, so that processes, handles and caches agree on it."""
-        text = repr((self.sums, self.loads, self.constants, self.steps, self.stores))
+        text = repr((self.sums, tuple(map(int, self.loads)), self.constants, self.steps, self.stores))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
     @property

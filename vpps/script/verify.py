@@ -48,8 +48,8 @@ class Access(Enum):
 READ, WRITE, ADD = Access.READ, Access.WRITE, Access.ADD
 
 # As plain ints: they are asked for at every step.
-ACCUMULATE, ALL, ALONE, NO_GRADIENT, OWNED, ROWS, TURNS = (
-    flag.value for flag in (Flag.ACCUMULATE, Flag.ALL, Flag.ALONE, Flag.NO_GRADIENT, Flag.OWNED, Flag.ROWS, Flag.TURNS)
+ACCUMULATE, ALL, ALONE, CHAINED, NO_GRADIENT, OWNED, ROWS, TURNS = (
+    Flag[name].value for name in ("ACCUMULATE", "ALL", "ALONE", "CHAINED", "NO_GRADIENT", "OWNED", "ROWS", "TURNS")
 )
 
 BEFORE, NEVER = -1, -2  # periods of writes: before the launch, and not at all
@@ -168,12 +168,33 @@ class Verifier:
 
     def instructions(self, position: int) -> Iterator[Decoded]:
         """Those of a virtual processor that begins at a position, to its end."""
+        before: Decoded | None = None
         while True:
             d = self.decoded.get(position)
             if d is None:
                 d = self.decoded[position] = decode(self.script, position)
+                self.check_chain(before, d)
             yield d
             position += d.words
+            before = d
+
+    def check_chain(self, before: Decoded | None, d: Decoded) -> None:
+        """A product that leaves its result on the chip is followed by a tail that takes parts of it, of the same rows
+        and units; no other tail takes any."""
+        views = d.fields["views"] if d.instruction.name == "tail" else []
+        assert isinstance(views, list)
+        taken = [operand.address for operand, use in views if use == Use.RESULT]
+        chained = before is not None and bool(before.bits & CHAINED)
+        if chained != bool(taken):
+            wrong = "takes no result of the product before it" if chained else "no product has left a result for it"
+            self.fail(d, wrong)
+        if before is None or not chained:
+            return
+        alike = d.n == before.n and d.width * before.parts == before.width and d.parts == 1
+        if not alike or (before.bits | d.bits) & (ACCUMULATE | ALONE | ROWS | TURNS) or (before.bits ^ d.bits) & ALL:
+            self.fail(d, "its rows and units are not those of the product that leaves it a result")
+        if max(taken) >= before.parts:
+            self.fail(d, f"takes part {max(taken)} of a result that has {before.parts}")
 
     def check_counters(self) -> None:
         """Whoever gives a later signal must know of all those that somebody waits for: else it might come before them,
@@ -361,6 +382,8 @@ class Verifier:
             value = d.fields[f.name]
             if f.kind is Kind.OPERAND:
                 assert isinstance(value, Operand)
+                if f.role is Role.WRITE and d.bits & CHAINED:
+                    continue  # the tail behind it takes the result
                 mine = units
                 if f.role in (Role.READ_ROWS, Role.ADD):
                     mine = np.arange(self.word(d, f.width) if f.width else d.width)

@@ -16,9 +16,11 @@
 #define VP_MOST 3                   // floats that a slot takes of each thread, at most
 #define VP_BUFFERS 2                // tiles of vectors in shared memory: 2 where the next one comes meanwhile
 #define VP_SUMS 192                 // floats of partial sums
+#define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
 #define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
 #define VP_PASSES 0                 // gradients are made slot after slot, of some matrices
 #define VP_MOST_SUMS 2              // of listed rows, that a tail begins with
+#define VP_CHAINS 1                 // tails take the results of products
 
 // ---- words of the script
 #define VP_HEADER_WORDS 4           // of a script; then one entry point per virtual processor
@@ -27,8 +29,8 @@
 #define VP_SCALAR       0x40000000u  // a float per row serves every unit,
 #define VP_OFFSET_MASK  0x1fffffffu  // offset within a row, or stride between rows
 #define VP_COUNTERS     8           // of signals
-enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128 };  // flags
-enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4 };  // of a tail's view
+enum { ACCUMULATE = 1, ROWS = 2, MEAN = 4, NO_GRADIENT = 8, ALONE = 16, OWNED = 32, TURNS = 64, ALL = 128, CHAINED = 256 };  // flags
+enum { USE_READ = 0, USE_WRITE = 1, USE_SUM = 2, USE_MEAN = 3, USE_CONSTANT = 4, USE_RESULT = 5 };  // of a tail's view
 struct Hyper { float lr, weight_decay, beta1, complement1, beta2, complement2, eps, step_size, inv_sqrt_correction; };  // of an optimizer
 
 // ---- slots of weights: R rows of a group of warps, C columns a lane, W warps along a row; AT and GRADIENT are the first
@@ -38,14 +40,14 @@ template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 
 template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 
-struct Range { int first, last; };
+struct Range { int first, last, columns; };  // slots, and columns of a row in them: at least those of the matrix
 __device__ __forceinline__ Range slots_of(unsigned matrix)
 {
     switch (matrix) {
-    case 1: return {2, 3};  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
-    case 2: return {0, 1};  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
-    case 3: return {1, 2};  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
-    default: return {0, 0};  // in memory
+    case 1: return {2, 3, 32};  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
+    case 2: return {0, 1, 32};  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
+    case 3: return {1, 2, 64};  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
+    default: return {0, 0, 0};  // in memory
     }
 }
 
@@ -596,41 +598,82 @@ struct End {
 #include "cuda/tails.cuh"
 
 // ---- programs of tails, made of cells (vpps/plan/passes/fusion.py)
-struct Tail_69d47870 {
-    enum { VIEWS = 15, SUMS = 0 };
+struct Tail_35de8e21 {
+    enum { VIEWS = 9, SUMS = 2 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.sum(0);
+        const float v1 = at.sum(1);
+        const float v2 = at.load(2);
+        const float v3 = at.load(3);
+        const float v4 = at.load(4);
+        const float v5 = at.load(5);
+        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
+        const float v7 = Sigmoid::backward(0.f, v2, v6, 0.f);
+        at.store(6, v7);
+        const float v8 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
+        const float v9 = Tanh::backward(0.f, v3, v8, 0.f);
+        const float v10 = Add::forward(v1, v9, 0.f);
+        const float v11 = Mul::backward1(v5, 0.f, 0.f, v10, 0.f);
+        const float v12 = Tanh::backward(0.f, v4, v11, 0.f);
+        at.store(7, v12);
+        const float v13 = Mul::backward0(0.f, v4, 0.f, v10, 0.f);
+        const float v14 = Sigmoid::backward(0.f, v5, v13, 0.f);
+        at.store(8, v14);
+    }
+};
+
+struct Tail_365c02d4 {
+    enum { VIEWS = 9, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.load(0);
         const float v1 = at.load(1);
         const float v2 = at.load(2);
-        const float v3 = at.load(3);
-        const float v4 = at.load(4);
-        const float v5 = at.load(5);
-        const float v6 = at.load(6);
-        const float v7 = Sigmoid::forward(v0, 0.f);
+        const float v3 = Sigmoid::forward(v0, 0.f);
+        at.store(3, v3);
+        const float v4 = Tanh::forward(v1, 0.f);
+        at.store(4, v4);
+        const float v5 = Mul::forward(v3, v4, 0.f);
+        at.store(5, v5);
+        const float v6 = Sigmoid::forward(v2, 0.f);
+        at.store(6, v6);
+        const float v7 = Tanh::forward(v5, 0.f);
         at.store(7, v7);
-        const float v8 = Tanh::forward(v1, 0.f);
+        const float v8 = Mul::forward(v6, v7, 0.f);
         at.store(8, v8);
-        const float v9 = Sigmoid::forward(v2, 0.f);
-        at.store(9, v9);
-        const float v10 = Sigmoid::forward(v3, 0.f);
-        at.store(10, v10);
-        const float v11 = Mul::forward(v7, v8, 0.f);
-        const float v12 = Mul::forward(v9, v4, 0.f);
-        const float v13 = Add::forward(v11, v12, 0.f);
-        const float v14 = Mul::forward(v10, v5, 0.f);
-        const float v15 = Add::forward(v13, v14, 0.f);
-        at.store(11, v15);
-        const float v16 = Sigmoid::forward(v6, 0.f);
-        at.store(12, v16);
-        const float v17 = Tanh::forward(v15, 0.f);
-        at.store(13, v17);
-        const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(14, v18);
     }
 };
 
-struct Tail_6fcb0a1b {
+struct Tail_47db1df8 {
+    enum { VIEWS = 9, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.result(0);
+        const float v1 = at.result(1);
+        const float v2 = at.result(2);
+        const float v3 = at.load(3);
+        const float v4 = at.result(4);
+        const float v5 = at.load(5);
+        const float v6 = at.result(6);
+        const float v7 = Sigmoid::forward(v0, 0.f);
+        const float v8 = Tanh::forward(v1, 0.f);
+        const float v9 = Mul::forward(v7, v8, 0.f);
+        const float v10 = Sigmoid::forward(v2, 0.f);
+        const float v11 = Mul::forward(v10, v3, 0.f);
+        const float v12 = Add::forward(v9, v11, 0.f);
+        const float v13 = Sigmoid::forward(v4, 0.f);
+        const float v14 = Mul::forward(v13, v5, 0.f);
+        const float v15 = Add::forward(v12, v14, 0.f);
+        at.store(7, v15);
+        const float v16 = Sigmoid::forward(v6, 0.f);
+        const float v17 = Tanh::forward(v15, 0.f);
+        const float v18 = Mul::forward(v16, v17, 0.f);
+        at.store(8, v18);
+    }
+};
+
+struct Tail_5e3adbb9 {
     enum { VIEWS = 17, SUMS = 2 };
     VP_DEVICE static void unit(const Unit& at)
     {
@@ -669,35 +712,41 @@ struct Tail_6fcb0a1b {
     }
 };
 
-struct Tail_76a84140 {
-    enum { VIEWS = 9, SUMS = 0 };
+struct Tail_769f2c34 {
+    enum { VIEWS = 15, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
     {
-        const float v0 = at.load(0);
-        const float v1 = at.load(1);
-        const float v2 = at.load(2);
-        const float v3 = at.load(3);
+        const float v0 = at.result(0);
+        const float v1 = at.result(1);
+        const float v2 = at.result(2);
+        const float v3 = at.result(3);
         const float v4 = at.load(4);
         const float v5 = at.load(5);
-        const float v6 = at.load(6);
+        const float v6 = at.result(6);
         const float v7 = Sigmoid::forward(v0, 0.f);
+        at.store(7, v7);
         const float v8 = Tanh::forward(v1, 0.f);
-        const float v9 = Mul::forward(v7, v8, 0.f);
-        const float v10 = Sigmoid::forward(v2, 0.f);
-        const float v11 = Mul::forward(v10, v3, 0.f);
-        const float v12 = Add::forward(v9, v11, 0.f);
-        const float v13 = Sigmoid::forward(v4, 0.f);
-        const float v14 = Mul::forward(v13, v5, 0.f);
-        const float v15 = Add::forward(v12, v14, 0.f);
-        at.store(7, v15);
+        at.store(8, v8);
+        const float v9 = Sigmoid::forward(v2, 0.f);
+        at.store(9, v9);
+        const float v10 = Sigmoid::forward(v3, 0.f);
+        at.store(10, v10);
+        const float v11 = Mul::forward(v7, v8, 0.f);
+        const float v12 = Mul::forward(v9, v4, 0.f);
+        const float v13 = Add::forward(v11, v12, 0.f);
+        const float v14 = Mul::forward(v10, v5, 0.f);
+        const float v15 = Add::forward(v13, v14, 0.f);
+        at.store(11, v15);
         const float v16 = Sigmoid::forward(v6, 0.f);
+        at.store(12, v16);
         const float v17 = Tanh::forward(v15, 0.f);
+        at.store(13, v17);
         const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(8, v18);
+        at.store(14, v18);
     }
 };
 
-struct Tail_b89205e9 {
+struct Tail_d99a5a66 {
     enum { VIEWS = 5, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
     {
@@ -715,84 +764,51 @@ struct Tail_b89205e9 {
     }
 };
 
-struct Tail_d7a85feb {
-    enum { VIEWS = 9, SUMS = 2 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.sum(0);
-        const float v1 = at.sum(1);
-        const float v2 = at.load(2);
-        const float v3 = at.load(3);
-        const float v4 = at.load(4);
-        const float v5 = at.load(5);
-        const float v6 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
-        const float v7 = Sigmoid::backward(0.f, v2, v6, 0.f);
-        at.store(6, v7);
-        const float v8 = Mul::backward1(v2, 0.f, 0.f, v0, 0.f);
-        const float v9 = Tanh::backward(0.f, v3, v8, 0.f);
-        const float v10 = Add::forward(v1, v9, 0.f);
-        const float v11 = Mul::backward1(v5, 0.f, 0.f, v10, 0.f);
-        const float v12 = Tanh::backward(0.f, v4, v11, 0.f);
-        at.store(7, v12);
-        const float v13 = Mul::backward0(0.f, v4, 0.f, v10, 0.f);
-        const float v14 = Sigmoid::backward(0.f, v5, v13, 0.f);
-        at.store(8, v14);
-    }
-};
-
-struct Tail_f21254a8 {
-    enum { VIEWS = 9, SUMS = 0 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.load(0);
-        const float v1 = at.load(1);
-        const float v2 = at.load(2);
-        const float v3 = Sigmoid::forward(v0, 0.f);
-        at.store(3, v3);
-        const float v4 = Tanh::forward(v1, 0.f);
-        at.store(4, v4);
-        const float v5 = Mul::forward(v3, v4, 0.f);
-        at.store(5, v5);
-        const float v6 = Sigmoid::forward(v2, 0.f);
-        at.store(6, v6);
-        const float v7 = Tanh::forward(v5, 0.f);
-        at.store(7, v7);
-        const float v8 = Mul::forward(v6, v7, 0.f);
-        at.store(8, v8);
-    }
-};
-
-// One loop for all of them, in which all threads take the same branch.
-VP_DEVICE void compute(Word number, const Unit& at)
+// One loop for all of them, in which all threads take the same branch; and one for those that take a product's results.
+VP_DEVICE void compute_alone(Word number, const Unit& at)
 {
     switch (number) {
-    case 0x69d47870u: return Tail_69d47870::unit(at);
-    case 0x6fcb0a1bu: return Tail_6fcb0a1b::unit(at);
-    case 0x76a84140u: return Tail_76a84140::unit(at);
-    case 0xb89205e9u: return Tail_b89205e9::unit(at);
-    case 0xd7a85febu: return Tail_d7a85feb::unit(at);
-    case 0xf21254a8u: return Tail_f21254a8::unit(at);
+    case 0x35de8e21u: return Tail_35de8e21::unit(at);
+    case 0x365c02d4u: return Tail_365c02d4::unit(at);
+    case 0x5e3adbb9u: return Tail_5e3adbb9::unit(at);
+    case 0xd99a5a66u: return Tail_d99a5a66::unit(at);
+    default: return stop(at.vp, UNKNOWN_INSTRUCTION);
+    }
+}
+VP_DEVICE void compute_chained(Word number, const Unit& at)
+{
+    switch (number) {
+    case 0x47db1df8u: return Tail_47db1df8::unit(at);
+    case 0x769f2c34u: return Tail_769f2c34::unit(at);
     default: return stop(at.vp, UNKNOWN_INSTRUCTION);
     }
 }
 
 VP_ROUTINE void tail(const Vp& vp, const Tail& i)
 {
-    for_tail(vp, i, [&](const Unit& at) { compute(VP_OPAQUE(i.number), at); });
+    for_tail(vp, i, [&](const Unit& at) { compute_alone(VP_OPAQUE(i.number), at); });
 }
+#if VP_CHAINS
+VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last)
+{
+    const Tail i = Tail::decode(vp, ip);
+    for_chained(vp, i, owned, first, last, [&](const Unit& at) { compute_chained(VP_OPAQUE(i.number), at); });
+}
+#endif
 
 // ---- the kernel: every virtual processor interprets its script
 VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
 {
     Vp vp;
     if (!enter(vp, launch)) return;
-    for (;;) {
+    bool going = true;
+    do {
         const Word* ip = fetch(vp);
         vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
-        case 0: return;
+        case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
-        case 2: if (!wait(vp, Wait::decode(vp, ip))) return; break;
+        case 2: going = wait(vp, Wait::decode(vp, ip)); break;
         case 6: gather_sum(vp, GatherSum::decode(vp, ip)); break;
         case 8: matvec(vp, Matvec::decode(vp, ip)); break;
         case 10: load(vp, Load::decode(vp, ip)); break;
@@ -806,9 +822,9 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 136: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
         case 137: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
         case 138: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
-        default: stop(vp, UNKNOWN_INSTRUCTION); return;
+        default: stop(vp, UNKNOWN_INSTRUCTION), going = false;
         }
-        vp.position += size_of(ip);
-    }
+        vp.position += words_of(ip);
+    } while (VP_AGREED(going));
 }
 

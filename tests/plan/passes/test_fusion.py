@@ -446,7 +446,7 @@ class TestPrograms:
             KernelSpec(frozenset(), tails=frozenset(tails))
 
 
-NAME_OF_PROGRAM = "Tail_0765d771"
+NAME_OF_PROGRAM = "Tail_73b73fe4"
 
 
 @pytest.mark.host

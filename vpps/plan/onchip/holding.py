@@ -246,6 +246,7 @@ class OnChip:
         staging_buffers: 2 where the next tile is fetched during the present one.
         staged_floats: of all staging buffers, or of a slot that is updated there, whatever is more.
         sums_floats: of partial sums.
+        results_floats: of products that wait for a tail, where there is room for them; else 0.
         vps: blocks of a group.
         device, matrices, options, limits: what was asked.
     """
@@ -262,6 +263,7 @@ class OnChip:
     staging_buffers: int
     staged_floats: int
     sums_floats: int
+    results_floats: int
     vps: int
     device: Device
     matrices: tuple[MatrixSpec, ...]
@@ -310,7 +312,7 @@ class OnChip:
             [
                 f"blocks{self.blocks_per_sm}",
                 f"tile{self.tile}",
-                f"staging{self.staging_buffers}x{self.staging_floats}:{self.staged_floats}+{self.sums_floats}",
+                f"staging{self.staging_buffers}x{self.staging_floats}:{self.staged_floats}+{self.sums_floats}+{self.results_floats}",
                 f"atomic{int(any(held.tier == 'atomic' for held in self.held))}",
                 f"gradients:{self.gradients}:{','.join(strategies)}",
                 *slots,

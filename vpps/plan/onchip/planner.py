@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
+from vpps.kernel.chip import RESULT_FLOATS
 from vpps.plan.onchip.device import KIB, Device
 from vpps.plan.onchip.gradients import choose_gradients
 from vpps.plan.onchip.holding import (
@@ -67,6 +68,8 @@ def _plan(request: Request) -> OnChip:
     if device.copies_asynchronously:
         buffers += 4 * (room.staged(2) + room.sums) + KIB * top["shared"] <= room.shared
     staged = room.staged(buffers)
+    taken = 4 * (staged + room.sums) + KIB * top["shared"]
+    results = RESULT_FLOATS if slots and taken + 4 * RESULT_FLOATS <= room.shared else 0
     return OnChip(
         slots=slots,
         gradient_slots=gradient_slots,
@@ -75,11 +78,12 @@ def _plan(request: Request) -> OnChip:
         tile=attempt.tile,
         blocks_per_sm=request.blocks_per_sm,
         registers=top["registers"],
-        shared_bytes=4 * (staged + room.sums) + KIB * top["shared"],
+        shared_bytes=taken + 4 * results,
         staging_floats=staging,
         staging_buffers=buffers if staging else 0,
         staged_floats=staged,
         sums_floats=room.sums,
+        results_floats=results,
         vps=request.vps,
         device=device,
         matrices=request.matrices,

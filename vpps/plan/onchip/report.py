@@ -119,7 +119,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     device, groups, blocks = onchip.device, onchip.options.groups, onchip.blocks_per_sm
     slots = onchip.weights_in("shared")
     staging = 4 * onchip.staging_floats
-    working = 4 * (onchip.staged_floats + onchip.sums_floats)
+    working = 4 * (onchip.staged_floats + onchip.sums_floats + onchip.results_floats)
     gradients = (onchip.shared_bytes - working) // KIB - slots
     all_weights = sum(h.rows * h.columns for h in onchip.held)
     on_chip = sum(h.rows * h.columns for h in onchip.held if h.tier in ON_CHIP)
@@ -129,6 +129,7 @@ def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     share = f"{onchip.shared_bytes // KIB} of {device.shared(blocks) // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
     shared += [f"{in_bytes(4 * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
+    shared += [f"{in_bytes(4 * onchip.results_floats)} of results"] if onchip.results_floats else []
     shared += [f"slots of {slots} KiB"] if slots else []
     shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")

@@ -17,7 +17,7 @@ from vpps.ops import OPS, Form
 from vpps.plan.instr import Expand, Instr, Listed, Offsets, ParameterGradient, Rows, TailView, View
 from vpps.plan.passes.recompute import recomputed
 from vpps.script.instructions import Role
-from vpps.script.tails import NONE, Step, Tail, Use
+from vpps.script.tails import NONE, Load, Step, Tail, Use
 
 if TYPE_CHECKING:
     from vpps.plan.lower import LoweredCell
@@ -90,11 +90,11 @@ def fuse(cell: LoweredCell, recompute: bool) -> None:
         recompute: let backward compute values again, where that takes less memory (recompute.py).
     """
     forward, backward = _runs(cell.forward), _runs(cell.backward)
-    live = _Live(_read_at_the_end(cell))
+    live = _Live(cell.read_at_the_end())
     # From the end, so that it is known what will be read of everything that is written.
     cell.backward = _emit(backward, live, _recipes(cell, forward, backward) if recompute else {})
     cell.forward = _emit(forward, live, {})
-    _drop_unused_slabs(cell)
+    drop_unused_slabs(cell)
 
 
 # ---- which instructions run together
@@ -206,17 +206,6 @@ class _Live:
         return any(_overlap(view, other) for other in self._of_slab.get(view.slab, ()))
 
 
-def _read_at_the_end(cell: LoweredCell) -> list[View]:
-    """What is read of a vertex by other vertices, by the gradients of parameters, and by the user."""
-    found = [*cell.outputs, *(view for _, view in cell.arguments)]
-    for g in cell.parameter_gradients:
-        found.extend(view for _, view in g.instr.views())
-    found.extend(g.view for g in cell.table_gradients)
-    if cell.input_gradient is not None:
-        found.append(cell.input_gradient)
-    return found
-
-
 def _emit(runs: Sequence[list[Piece]], live: _Live, recipes: Mapping[View, Piece]) -> list[Instr]:
     """The instructions of runs, of which `live` says what is read later; it learns what these read.
 
@@ -250,7 +239,7 @@ def _recipes(cell: LoweredCell, forward: Sequence[list[Piece]], backward: Sequen
     made_by = {p.instr.operands["dst"]: p for run in forward for p in run if _is_recipe(p)}
     tails = [p for run in backward if _is_worth_a_tail(run) for p in run]
     others = [p.instr for run in backward if not _is_worth_a_tail(run) for p in run]
-    kept = {v.slab for v in _read_at_the_end(cell)} | {v.slab for i in others for _, v in i.views()}
+    kept = {v.slab for v in cell.read_at_the_end()} | {v.slab for i in others for _, v in i.views()}
     wholly_made = {v.slab for v in made_by} - {
         v.slab for run in forward for p in run if not _is_recipe(p) for role, v in p.instr.views() if role in _WRITES
     }
@@ -383,7 +372,7 @@ class _Program:
         steps = tuple(Step(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
         tail = Tail(
             len(sums),
-            tuple(_view(v).width != first.width for v in loads),
+            tuple(Load.UNIT if _view(v).width == first.width else Load.ROW for v in loads),
             len(constants),
             steps,
             numbers([self.known[view] for view in stored]),
@@ -432,11 +421,11 @@ def _view(value: _Value) -> View:
 # ---- slabs
 
 
-def _drop_unused_slabs(cell: LoweredCell) -> None:
+def drop_unused_slabs(cell: LoweredCell) -> None:
     """Number the slabs anew without those that no instruction touches."""
     instrs = [*cell.forward, *cell.backward, *(g.instr for g in cell.parameter_gradients)]
     used = {view.slab for instr in instrs for _, view in instr.views()}
-    used |= {view.slab for view in _read_at_the_end(cell)}
+    used |= {view.slab for view in cell.read_at_the_end()}
     kept = [i for i in range(len(cell.slabs)) if i in used]
     if len(kept) == len(cell.slabs):
         return
