@@ -26,7 +26,9 @@ from vpps.kernel.resources import Resources, resources_of
 # contraction too, so wherever sums run in the same order all targets give the same bits, whatever the compiler would
 # have fused. Never --use_fast_math (it flushes denormals), -G (arrays go to local memory) or --Ofast-compile (likewise,
 # and it changes later compilations of the process).
-OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+# --device-as-default-execution-space: NVRTC 13.0 takes a generic lambda for a host function and rejects it; others give
+# the same code with and without.
+OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 HOW_TO_GET_IT = (
     "pip install 'vpps[cuda13]' (drivers from 580 on), or 'vpps[cuda12]' for older drivers and for sm_70; "
