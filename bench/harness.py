@@ -124,7 +124,23 @@ def versions() -> dict[str, str | None]:
         # There are two builds: the wheel's, and peers/build_dynet.
         "dynet": getattr(sys.modules.get("dynet"), "__gitversion__", None) or _installed("dyNET38"),
         "compiler": _compiler(),
+        **_gpu_versions(),
     }
+
+
+def _gpu_versions() -> dict[str, str | None]:
+    """Of NVRTC and the GPU's driver, by their own answers; None where there is none."""
+    if importlib.util.find_spec("vpps") is None:
+        return {"nvrtc": None, "driver": None}
+    from vpps.errors import CompileError
+    from vpps.kernel.libnvrtc import library
+    from vpps.runtime.driver import release
+
+    try:
+        nvrtc = library().version
+    except CompileError:
+        nvrtc = None
+    return {"nvrtc": nvrtc, "driver": release() or None}
 
 
 def _installed(package: str) -> str | None:

@@ -39,12 +39,13 @@ def configure(contenders: Sequence[str], device: str, tf32: bool) -> None:
 
 def describe(contenders: Sequence[str], device: str) -> dict[str, object]:
     """What figures of a device depend on, for the lines."""
+    found: dict[str, object] = {"name": "cpu"}
+    if device == "cuda":
+        from vpps.runtime.driver import usable_gpu
+
+        found = usable_gpu()._asdict()
     if list(contenders) != ["vpps"]:
         from peers import torch_gpu
 
-        return torch_gpu.describe(device)
-    if device == "cpu":
-        return {"name": "cpu"}
-    from vpps.runtime.driver import usable_gpu
-
-    return usable_gpu()._asdict()
+        found |= torch_gpu.describe(device)
+    return found

@@ -40,6 +40,16 @@ prepare_venv() {
     fi
 }
 
+# Puts an NVRTC beside the environment's own, for tests/kernel/test_nvrtc_versions.py: $1 names the folder, $2 is what pip
+# installs. Done once; without a network those tests skip and say so.
+prepare_nvrtc() {
+    local folder=$venv/nvrtc/$1
+    [[ $(uname -s) == Linux && ! -d $folder ]] || return 0
+    echo "installing $2 into $folder ..."
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder.new" "$2" &&
+        mv "$folder.new" "$folder" || echo "pip could not install $2: tests with it will skip"
+}
+
 # Whether this machine has a compiler, in the order in which vpps tries them; that of the ziglang package comes last.
 find_compiler() {
     local candidate

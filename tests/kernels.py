@@ -12,7 +12,7 @@ from vpps.kernel.chip import MEMORY_ONLY
 from vpps.kernel.spec import KernelSpec
 from vpps.script.instructions import TABLE
 
-EVERYTHING = frozenset(i.name for i in TABLE)
+EVERYTHING = frozenset(i.name for i in TABLE) - {"tail"}  # those of a cell come with the cell
 END_OF_LAUNCH = frozenset(
     i.name
     for i in TABLE
@@ -28,7 +28,7 @@ def widen(monkeypatch: pytest.MonkeyPatch, machine: type, widened: Callable[[Ker
 
 def know_the_end_of_launches(spec: KernelSpec) -> KernelSpec:
     """The same, with all optimizers, clipping and gradients that accumulate."""
-    return KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip)
+    return replace(spec, instructions=spec.instructions | END_OF_LAUNCH)
 
 
 def know_gradients(spec: KernelSpec) -> KernelSpec:
@@ -38,7 +38,7 @@ def know_gradients(spec: KernelSpec) -> KernelSpec:
 
 def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
     """All instructions, where no weights are on the chip: one kernel serves every model."""
-    return KernelSpec(EVERYTHING) if spec.chip == MEMORY_ONLY else spec
+    return replace(spec, instructions=spec.instructions | EVERYTHING) if spec.chip == MEMORY_ONLY else spec
 
 
 def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -602,7 +602,13 @@ class Handle:
             self.model, machine.vps, machine.panel, moments, self._train, averages=self.ema is not None
         )
         facts = KernelFacts(
-            machine.target, machine.arch, machine.vps, machine.spec, machine.resources, self._engine.stepped_down
+            machine.target,
+            machine.arch,
+            machine.vps,
+            machine.spec,
+            machine.resources,
+            self._engine.stepped_down,
+            machine.driver,
         )
         cells = self._engine.planner.explain() if self._engine.planner is not None else ()
         memory = self.memory if self._engine.plan is not None else None

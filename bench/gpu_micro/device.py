@@ -1,6 +1,6 @@
 """What the programs of this folder share: compiling with NVRTC, launching, timing on the device, lines of JSON.
 
-Compiling takes `cuda.bindings` and NVRTC and no device; running takes an NVIDIA GPU and CuPy besides.
+Compiling takes NVRTC and no device; running takes an NVIDIA GPU, `cuda.bindings` and CuPy besides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import datetime
 import functools
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.append(str(FOLDER.parent))
+sys.path += [str(FOLDER.parent), str(FOLDER.parents[1])]
 
 import harness  # noqa: E402  (the line above finds it)
+
+from vpps.kernel.libnvrtc import library  # noqa: E402
 
 THREADS = 256  # of every block; ptx.cuh
 _DELAY = 200_000  # nanoseconds in which the host enqueues two events and a launch
@@ -55,29 +56,13 @@ class Build:
 
     def compile(self, arch: str) -> Binary:
         """Compile for an architecture such as "sm_90". Exits with the compiler's log where that fails."""
-        from cuda.bindings import nvrtc
-
         # -v: registers, stack and spills. No --Ofast-compile, no -G: they put register arrays into memory.
         options = [f"--gpu-architecture={arch}", "--std=c++17", f"--include-path={FOLDER}", "--ptxas-options=-v"]
         options += [f"--define-macro={name}={value}" for name, value in self.macros.items()]
-        source = (FOLDER / self.file).read_bytes()
-        (program,) = checked(nvrtc.nvrtcCreateProgram(source, self.file.encode(), 0, None, None))
-        try:
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-            log = _filled(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode().rstrip("\0")
-            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-                sys.exit(f"{self.file} for {arch}, {self}: {status.name}\n{log}")
-            cubin = _filled(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
-        finally:
-            checked(nvrtc.nvrtcDestroyProgram(program))
-        return Binary(cubin, *_resources(log, self.kernel))
-
-
-def _filled(program: Any, size: Callable[[Any], Any], fill: Callable[[Any, bytes], Any]) -> bytes:
-    (count,) = checked(size(program))
-    buffer = b" " * count
-    checked(fill(program, buffer))
-    return buffer
+        done = library().compile((FOLDER / self.file).read_text(), self.file, tuple(options), "CUBIN")
+        if done.error:
+            sys.exit(f"{self.file} for {arch}, {self}: {done.error}\n{done.log}")
+        return Binary(done.image, *_resources(done.log, self.kernel))
 
 
 def _resources(log: str, kernel: str) -> tuple[int, int, int]:
@@ -257,23 +242,11 @@ class Device:
     def description(self) -> dict[str, object]:
         """What figures depend on, for the lines."""
         runtime = self.cupy.cuda.runtime
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-        try:
-            driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            driver = None  # the CUDA version that it supports is known all the same
         return {
             "name": self.name, "arch": self.arch, "sms": self.sms, "l2_mb": round(self.l2 / 2**20),
-            "max_clock_mhz": round(self.clock / 1e6), "driver": driver, "driver_cuda": runtime.driverGetVersion(),
-            "cupy": self.cupy.__version__, "nvrtc": nvrtc_version(),
+            "max_clock_mhz": round(self.clock / 1e6), "driver_cuda": runtime.driverGetVersion(),
+            "cupy": self.cupy.__version__,
         }  # fmt: skip
-
-
-def nvrtc_version() -> str:
-    """Version of the compiler, such as "13.0"."""
-    from cuda.bindings import nvrtc
-
-    return ".".join(map(str, checked(nvrtc.nvrtcVersion())))
 
 
 @dataclass(frozen=True)
@@ -335,5 +308,5 @@ def run(
             binary = build.compile(arch)
             harness.report(
                 bench, f"{build} {arch}", [time.perf_counter() - start], "s", registers=binary.registers,
-                stack=binary.stack, spills=binary.spills, cubin_bytes=len(binary.cubin), nvrtc=nvrtc_version(),
+                stack=binary.stack, spills=binary.spills, cubin_bytes=len(binary.cubin),
             )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,17 +29,8 @@ def describe(device: str) -> dict[str, object]:
     return {
         "name": properties.name, "arch": f"sm_{properties.major}{properties.minor}",
         "sms": properties.multi_processor_count, "torch_cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(), "driver": driver_version(),
+        "cudnn": torch.backends.cudnn.version(),
     }  # fmt: skip
-
-
-def driver_version() -> str | None:
-    """Of the GPU's driver; None where its tool is not installed."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 class Uploader:

@@ -18,7 +18,7 @@ from gpu_step import Stopwatch, read_profile
 from gpu_treelstm import check_losses
 from trees import read_trees
 
-from tests.nvrtc import COMPILE_ALL
+from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = "sm_80,sm_90,sm_100" if COMPILE_ALL else "sm_90"
@@ -46,9 +46,9 @@ def test_every_question_has_its_program() -> None:
 
 
 @pytest.mark.nvrtc
+@needs_nvrtc
 @pytest.mark.parametrize("program", MICRO)
 def test_kernels_compile_and_nothing_leaves_the_registers(program: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and NVRTC are not installed")
     lines = lines_of(f"gpu_micro/{program}", "--compile-only", "--arch", ARCHITECTURES)
     assert {line["case"].split()[-1] for line in lines} == set(ARCHITECTURES.split(","))
     assert [line["case"] for line in lines if line["stack"] or line["spills"]] == []

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +23,7 @@ import vpps
 from tests.kernel.cache.builders import suffixes
 from tests.nvrtc import ARCHS, interpreter, needs_nvrtc
 from tests.processes import finish, run, start
-from vpps.kernel import nvrtc, sass
+from vpps.kernel import libnvrtc, nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, supported_archs
 from vpps.kernel.resources import Resources, check_resources
 
@@ -235,30 +239,46 @@ class TestWithout:
     """An environment that lacks something."""
 
     @pytest.fixture(autouse=True)
-    def versions_are_asked_for_anew(self) -> Iterator[None]:
-        nvrtc.compiler_version.cache_clear()
+    def nothing_is_installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setattr(libnvrtc, "_IN_WHEELS", ("nowhere/libnvrtc.so",))
+        monkeypatch.setattr(libnvrtc, "_SYSTEM", ("libnvrtc.so.nowhere",))
+        libnvrtc.library.cache_clear()
         yield
-        nvrtc.compiler_version.cache_clear()
+        libnvrtc.library.cache_clear()
 
-    def test_the_binding_says_what_to_install(self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(nvrtc, "_version", lambda package: "")
-        monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    def test_a_library_says_what_to_install(self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
         text = message(EMPTY)
-        for words in ("not installed", "vpps[cuda13]", "vpps[cuda12]"):
+        for words in ("there is no NVRTC", "vpps[cuda13]", "vpps[cuda12]"):
             assert words in text
 
-    def test_the_library_says_what_to_install(self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Binding:
-            class nvrtc:
-                @staticmethod
-                def nvrtcVersion() -> None:
-                    raise RuntimeError("libnvrtc.so.13 not found\nsearched: everywhere")
+    def test_a_library_that_others_find_says_what_to_install(
+        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def not_found(name: str) -> None:
+            raise RuntimeError(f"lib{name}.so.13 not found\nsearched: everywhere")
 
-        monkeypatch.setattr(nvrtc, "_version", lambda package: "")
-        monkeypatch.setitem(sys.modules, "cuda.bindings", Binding)
+        pathfinder = ModuleType("cuda.pathfinder")
+        pathfinder.__dict__["load_nvidia_dynamic_lib"] = not_found
+        monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
         text = message(EMPTY)
         for words in ("cannot be loaded (libnvrtc.so.13 not found)", "vpps[cuda13]"):
             assert words in text
+
+    @pytest.mark.parametrize("contents", [b"", b"no library"])
+    def test_a_library_that_works_names_the_file(
+        self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: bytes
+    ) -> None:
+        file = tmp_path / "nowhere" / "libnvrtc.so"
+        file.parent.mkdir()
+        file.write_bytes(contents)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(vpps.CompileError, match=rf"cannot be loaded \({file}: "):
+            compile_cubin(EMPTY, "sm_90")
+
+    def test_nvrtc_in_a_library_of_its_name_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(vpps.CompileError, match="has no function nvrtcVersion"):
+            libnvrtc.Library(None)  # type: ignore[arg-type]  # the process itself
 
     def test_nvdisasm_leaves_live_registers_unknown(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         def missing(package: str) -> None:
@@ -266,7 +286,7 @@ class TestWithout:
 
         monkeypatch.setattr(sass.metadata, "files", missing)
         monkeypatch.setenv("PATH", str(tmp_path))
-        resources = Resources(32, 0, 0, 0, 0, 128, 8, None, 0.1)
+        resources = Resources(32, 0, 0, 0, 0, 128, 8, None, 0.1, "NVRTC 13.0")
         cubin = Cubin(tmp_path / "x.cubin", "sm_90", "vpps_kernel", tmp_path / "x.cu", resources, ())
         assert sass.nvdisasm() is None
         assert sass.live_registers_at_branch(cubin) is None
@@ -281,12 +301,36 @@ class TestWithout:
         with pytest.raises(vpps.CompileError, match=r"cannot read .*x\.cubin(?s:.*)no such file"):
             sass.noncoherent_loads(cubin)
 
-    @pytest.mark.nvrtc
-    @needs_nvrtc
-    def test_wheels_the_library_tells_its_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A toolkit's, say."""
-        monkeypatch.setattr(nvrtc, "_version", lambda package: "")
-        assert re.fullmatch(r"NVRTC 1[23]\.\d+", nvrtc.compiler_version())
+
+class TestLibrary:
+    pytestmark = compiles
+
+    def test_tells_its_version_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever the metadata of packages say."""
+        builtins = next(Path(libnvrtc.library().path).resolve().parent.glob("libnvrtc-builtins.so.*"))
+        monkeypatch.setattr(metadata, "version", lambda package: "99.0")
+        assert nvrtc.compiler_version() == f"NVRTC {builtins.suffixes[-2][1:]}{builtins.suffix}"
+
+    def test_is_the_first_on_the_path(self, tmp_path: Path) -> None:
+        """PYTHONPATH, say: `cuda.pathfinder` looks into the environment alone."""
+        own = Path(libnvrtc.library().path)
+        name = libnvrtc._IN_WHEELS[0] if own.name.endswith("13") else libnvrtc._IN_WHEELS[1]
+        carried = tmp_path / name
+        carried.parent.mkdir(parents=True)
+        carried.symlink_to(own)
+        path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        code = "from vpps.kernel.libnvrtc import library; print(library().path)"
+        assert run(code, {"PYTHONPATH": path}).strip() == str(carried)
+
+    def test_of_another_build_has_another_identity(self, tmp_path: Path) -> None:
+        """NVRTC's version has two numbers, and bugs are mended in the third."""
+        own = libnvrtc.library()
+        other = tmp_path / "libnvrtc.so"
+        shutil.copyfile(own.path, other)
+        with other.open("ab") as file:
+            file.write(b"\0")
+        assert libnvrtc.Library(str(other)).version == own.version
+        assert libnvrtc.Library(str(other)).identity != own.identity
 
 
 class TestCache:
@@ -306,7 +350,7 @@ class TestCache:
             list(kept)
             == (
                 "registers stack spill_stores spill_loads shared_bytes code_bytes cached_registers live_registers "
-                "compile_seconds"
+                "compile_seconds compiler"
             ).split()
         )
         assert Resources(**kept) == cubin.resources
@@ -321,7 +365,13 @@ class TestCache:
             with pytest.raises(AssertionError, match="nothing should be compiled"):
                 compile_cubin(*arguments)
 
-    @pytest.mark.parametrize("name, value", [("OPTIONS", ("--std=c++17",)), ("compiler_version", lambda: "13.9")])
+    @pytest.mark.parametrize(
+        "name, value",
+        [
+            ("OPTIONS", ("--std=c++17",)),
+            ("library", lambda: SimpleNamespace(identity="NVRTC 13.9, 1 bytes", version="13.9")),
+        ],
+    )
     def test_misses_when_the_compiler_changes(
         self, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str, value: Any
     ) -> None:
@@ -382,7 +432,7 @@ class TestCache:
         assert len({out for _, out, _ in results}) == 1
         assert suffixes(fresh_cache) == [".cu", ".cubin", ".json"]
 
-    def test_does_not_even_load_the_compiler_on_a_hit(self, fresh_cache: Path) -> None:
+    def test_imports_no_binding_and_asks_for_the_version_alone_on_a_hit(self, fresh_cache: Path) -> None:
         compile_cubin(EMPTY, "sm_90")
         code = f"""
             import sys

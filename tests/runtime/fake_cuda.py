@@ -36,6 +36,7 @@ from vpps.runtime.emulator import Emulator, Finding
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS
 
 VERSION = 13000
+RELEASE = "580.65.06"  # of the driver
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
     "COMPUTE_CAPABILITY_MINOR": 0,
@@ -108,6 +109,7 @@ class FakeCuda:
         blocks_per_sm: what the occupancy query says.
         free: bytes that can still be allocated.
         findings: of the emulator, in real kernels.
+        management: status of the driver's management library; 0 if it works.
     """
 
     CUresult = CUresult
@@ -128,6 +130,7 @@ class FakeCuda:
         self.pid = os.getpid()
         self.memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.findings: list[Finding] = []
+        self.management = 0
         self._time = threading.RLock()  # passes for one thread after the other
 
     def _done(self, name: str, *about: Any) -> tuple[CUresult]:
@@ -374,8 +377,20 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
             version._obj.value = VERSION
             return 0
 
+        def nvmlInit_v2(self) -> int:
+            return fake.management
+
+        def nvmlSystemGetDriverVersion(self, text: Any, size: int) -> int:
+            text.value = RELEASE.encode()
+            return 0
+
+        def nvmlShutdown(self) -> int:
+            return 0
+
     def library(name: str, *args: Any, **options: Any) -> Any:
-        return Library() if name == "libcuda.so.1" else real_library(name, *args, **options)
+        if name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            return Library()
+        return real_library(name, *args, **options)
 
     def run_undisturbed(self: driver.Driver, *calls: driver.Call) -> None:
         with undisturbed():
@@ -421,6 +436,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     monkeypatch.setattr(driver, "find_spec", lambda name: packages.get(name))
     monkeypatch.setattr(driver.Driver, "run", run_undisturbed)
     monkeypatch.setattr(ctypes, "CDLL", library)
+    driver.release.cache_clear()
     return fake
 
 
@@ -429,7 +445,7 @@ def install_with_kernels(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
     def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> nvrtc.Cubin:
         assert arch == "sm_90"
-        resources = Resources(128, 0, 0, 0, 0, 10_000, cached_registers, None, 1.0)
+        resources = Resources(128, 0, 0, 0, 0, 10_000, cached_registers, None, 1.0, "NVRTC 13.0")
         return nvrtc.Cubin(build_simt(source, races=True), arch, "vpps_kernel", Path(), resources, ())
 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)

@@ -323,6 +323,13 @@ class TestUsable:
         assert why_cuda_is_unusable() is None
         assert driver.usable_gpu() == ("Imaginary 1", "sm_90", 4, 227 * 1024, 13000, 228 * 1024, 50 << 20)
 
+    def test_say_which_driver_they_have(self, fake: FakeCuda) -> None:
+        assert driver.usable_gpu().driver == "580.65.06, CUDA 13.0"
+
+    def test_say_what_they_can_where_the_management_library_does_not_start(self, fake: FakeCuda) -> None:
+        fake.management = 9  # NVML_ERROR_DRIVER_NOT_LOADED
+        assert driver.usable_gpu().driver == "CUDA 13.0"
+
     def test_without_a_driver_nothing_is_imported(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(name: str) -> None:
             raise OSError(name)

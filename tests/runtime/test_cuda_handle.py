@@ -462,6 +462,14 @@ class TestLife:
             assert handle.memory.pool == handle._engine.machine.pool.nbytes >= handle.memory.peak > 0
             assert "vpps_kernel(const Launch launch)" in handle.source()
 
+    def test_explains_what_compiled_its_kernel_and_which_driver_runs_it(self, fake: FakeCuda) -> None:
+        net = new()
+        with vpps.Handle(net.model, target="cuda") as handle:
+            handle.fb(*net.batch(0))
+            text = handle.explain()
+        assert "for sm_90 by NVRTC 13.0 in 1.0 s" in text
+        assert "580.65.06, CUDA 13.0" in text
+
     def test_more_virtual_processors_than_fit_are_refused_at_the_first_call(self, fake: FakeCuda) -> None:
         net = new()
         with on_cuda(net, vps=5) as handle, pytest.raises(vpps.VppsError, match="at most 4"):

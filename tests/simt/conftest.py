@@ -10,33 +10,16 @@ import zlib
 
 import pytest
 
-import vpps.engine
-from tests import comparison
+from tests import comparison, kernels
 from tests.gpu.conftest import with_default
-from vpps.kernel.chip import MEMORY_ONLY
-from vpps.kernel.spec import KernelSpec
 from vpps.runtime.simt import SimtMachine
-from vpps.script.instructions import TABLE
-
-EVERYTHING = frozenset(i.name for i in TABLE) - {"tail"}  # those of a cell come with the cell
-END_OF_LAUNCH = frozenset(
-    i.name
-    for i in TABLE
-    if i.name.endswith((".sgd", ".adam")) or i.form in ("SquaresMatrix", "SquaresRows", "Clip", "KeptGradient")
-)
 
 
 @pytest.fixture(autouse=True)
 def on_simt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles that name no target run under the emulator; kernels without slots are one kernel."""
     monkeypatch.setenv("VPPS_TARGET", "simt")
-    specialise = SimtMachine.specialise
-
-    def widened(self: SimtMachine, spec: KernelSpec) -> None:
-        roomy = KernelSpec(EVERYTHING | spec.instructions, spec.chip, spec.tails)
-        specialise(self, roomy if spec.chip == MEMORY_ONLY else spec)
-
-    monkeypatch.setattr(SimtMachine, "specialise", widened)
+    kernels.widen(monkeypatch, SimtMachine, kernels.know_everything_in_memory)
 
 
 @pytest.fixture
@@ -45,7 +28,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
     Threads run in an order of the test's own.
     """
-    monkeypatch.setattr(vpps.engine, "matrices_of", lambda *unused: {})
+    kernels.keep_weights_in_memory(monkeypatch)
     monkeypatch.setenv("VPPS_SIMT_SEED", str(zlib.crc32(request.node.nodeid.encode())))
     compare = comparison.assert_agrees_with_reference
     monkeypatch.setattr(compare, "__defaults__", with_default(compare, "vp_counts", (1, 3)))
@@ -54,9 +37,4 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 @pytest.fixture
 def roomy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels know what the end of a launch may need from the start, so that none is compiled a second time."""
-    specialise = SimtMachine.specialise
-
-    def widened(self: SimtMachine, spec: KernelSpec) -> None:
-        specialise(self, KernelSpec(spec.instructions | END_OF_LAUNCH, spec.chip, spec.tails))
-
-    monkeypatch.setattr(SimtMachine, "specialise", widened)
+    kernels.widen(monkeypatch, SimtMachine, kernels.know_the_end_of_launches)

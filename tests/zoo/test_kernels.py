@@ -8,11 +8,8 @@ import vpps
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from tests.zoo.cases import CASES, Case
 
-# Of kernels of the same instructions those with the most weights in registers and the most tails; together they have
-# every instruction that the zoo needs.
-SELECTION = (
-    "tree-lstm-2type", "rvnn", "mv-rnn", "bilstm-char-tagger", "nmt with attention", "lattice-gru", "program-gru",
-)  # fmt: skip
+# Those with the most weights in registers and the most tails. Every instruction: tests/kernel/test_nvrtc_versions.py.
+SELECTION = ("tree-lstm-2type", "bilstm-char-tagger", "program-gru")
 COMPILED = CASES if COMPILE_ALL else SELECTION
 
 

@@ -36,6 +36,7 @@ class KernelFacts:
         spec: what it can do; None if there is none yet, or (cpu) one that serves all models.
         resources: as the compiler reports them; None unless target is "cuda".
         stepped_down: larger arrangements of weights that spilled.
+        driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
     """
 
     target: str
@@ -44,6 +45,7 @@ class KernelFacts:
     spec: KernelSpec | None
     resources: Resources | None = None
     stepped_down: int = 0
+    driver: str = ""
 
 
 def explain(
@@ -101,7 +103,8 @@ def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:
         lines = [
             (
                 "compiled",
-                f"for {kernel.arch} in {found.compile_seconds:.1f} s: {found.registers} registers per thread{live}, "
+                f"for {kernel.arch} by {found.compiler} in {found.compile_seconds:.1f} s: "
+                f"{found.registers} registers per thread{live}, "
                 f"{f'{spilled} bytes spilled' if spilled else 'nothing spilled'}; {shown(found.code_bytes)} of code, "
                 f"{len(kernel.spec.instructions)} instructions",
             )
@@ -109,6 +112,8 @@ def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:
     if kernel.stepped_down:
         larger = "a larger arrangement" if kernel.stepped_down == 1 else f"{kernel.stepped_down} larger arrangements"
         lines.append(("stepped down", f"from {larger}, which did not fit into registers"))
+    if kernel.driver:
+        lines.append(("driver", kernel.driver))
     return lines
 
 

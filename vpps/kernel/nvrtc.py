@@ -9,17 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import Label, Request, keep_facts, key_of, obtain
 from vpps.kernel.complaints import quoted
+from vpps.kernel.libnvrtc import Form, library
 from vpps.kernel.resources import Resources, resources_of
 
 # -fmad=false: fused multiply-adds are explicit in the templates. The cpu and simt targets are compiled without
@@ -29,12 +26,6 @@ from vpps.kernel.resources import Resources, resources_of
 # --device-as-default-execution-space: NVRTC 13.0 takes a generic lambda for a host function and rejects it; others give
 # the same code with and without.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--ptxas-options=-v")
-
-HOW_TO_GET_IT = (
-    "pip install 'vpps[cuda13]' (drivers from 580 on), or 'vpps[cuda12]' for older drivers and for sm_70; "
-    "neither a driver nor a toolkit is needed to compile"
-)
-_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _COMPLAINT = re.compile(r"^\S+\((\d+)\): (?:catastrophic |fatal |internal )?(error|warning)\b[^:]*: (.*)$")
@@ -63,10 +54,7 @@ class Cubin:
 
 def supported_archs() -> tuple[str, ...]:
     """What the installed NVRTC compiles for, oldest first: ("sm_75", ...). Raises CompileError if there is none."""
-    nvrtc = _library()
-    status, archs = nvrtc.nvrtcGetSupportedArchs()
-    _require(status, "nvrtcGetSupportedArchs")
-    return tuple(f"sm_{arch}" for arch in sorted(archs))
+    return tuple(f"sm_{arch}" for arch in library().archs())
 
 
 def check_arch(arch: str) -> None:
@@ -81,14 +69,12 @@ def check_arch(arch: str) -> None:
     elif number < oldest:
         remedy = f"{base} needs the 12.x line: pip install 'vpps[cuda12]' in an environment without cuda13's packages"
     else:
-        remedy = "a newer one may: pip install --upgrade nvidia-cuda-nvrtc cuda-bindings"
-    raise CompileError(
-        f"NVRTC {library_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}"
-    )
+        remedy = "a newer one may: pip install --upgrade nvidia-cuda-nvrtc"
+    raise CompileError(f"{compiler_version()} does not compile for {arch} (it does for {', '.join(known)}): {remedy}")
 
 
 def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str = "vpps_kernel") -> Cubin:
-    """The compiled kernel, from the cache if it is there (a few ms; NVRTC is not even loaded).
+    """The compiled kernel, from the cache if it is there (a few ms, and once 6 to ask NVRTC for its version).
 
     Args:
         source: CUDA C++ that includes no headers.
@@ -104,11 +90,11 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
         raise CompileError(f"{arch!r} is no architecture: expected sm_ and digits, such as sm_90")
     options = (f"--gpu-architecture={arch}", *OPTIONS)
     known = ",".join(f.name for f in fields(Resources))  # what is kept beside the cubin
-    key = key_of("nvrtc", source, shlex.join(options), compiler_version(), name, known)
+    key = key_of("nvrtc", source, shlex.join(options), library().identity, name, known)
 
     def build(text: Path, binary: Path) -> dict[str, Any]:
         image, log, seconds = _compile(source, options, arch, name)
-        resources = resources_of(image, name, log, cached_registers, seconds)
+        resources = resources_of(image, name, log, cached_registers, seconds, compiler_version())
         binary.write_bytes(image)
         return _facts(resources, _warnings(log))
 
@@ -146,84 +132,24 @@ def _facts(resources: Resources, warnings: tuple[str, ...]) -> dict[str, Any]:
     return {"resources": asdict(resources), "warnings": list(warnings)}
 
 
-@lru_cache(maxsize=1)
 def compiler_version() -> str:
-    """What the cache's key says of the compiler: versions of the packages, because to load the library takes 0.1 s.
-
-    Raises:
-        CompileError: no NVRTC.
-    """
-    # All of them: the binding decides which library it loads.
-    found = {name: _version(name) for name in ("cuda-bindings", *_WHEELS)}
-    if any(found[name] for name in _WHEELS):
-        return ", ".join(f"{name} {version}" for name, version in found.items() if version)
-    return f"NVRTC {library_version()}"  # a toolkit's or conda's
-
-
-def library_version() -> str:
-    """Version of the library itself, such as "13.5". Raises CompileError if there is none."""
-    status, *version = _library().nvrtcVersion()
-    _require(status, "nvrtcVersion")
-    return ".".join(map(str, version))
-
-
-def _version(package: str) -> str:
-    """Of an installed package; "" of one that is not."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _library() -> ModuleType:
-    """The binding, after a call that loads the library."""
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise CompileError(f"NVRTC's Python binding is not installed ({error}): {HOW_TO_GET_IT}") from error
-    try:
-        nvrtc.nvrtcVersion()
-    except (RuntimeError, OSError) as error:  # cuda.pathfinder's "not found" is a RuntimeError
-        what = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise CompileError(f"the NVRTC library cannot be loaded ({what}): {HOW_TO_GET_IT}") from error
-    module: ModuleType = nvrtc
-    return module
+    """What compiles, by its own answer: "NVRTC 13.0". Raises CompileError if there is none."""
+    return f"NVRTC {library().version}"
 
 
 def _compile(
-    source: str, options: tuple[str, ...], arch: str, name: str, form: Literal["CUBIN", "PTX"] = "CUBIN"
+    source: str, options: tuple[str, ...], arch: str, name: str, form: Form = "CUBIN"
 ) -> tuple[bytes, str, float]:
     """The code in a form, log and seconds."""
-    nvrtc = _library()
+    nvrtc = library()
     check_arch(arch)
     start = time.perf_counter()
-    status, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
-    _require(status, "nvrtcCreateProgram")
-    try:
-        (outcome,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        text = log.rstrip(b"\0 \n").decode(errors="replace")
-        if outcome:
-            raise CompileError(f"NVRTC rejected the kernel source ({outcome.name}):\n{_complaints(text, source)}")
-        image = _fetch(getattr(nvrtc, f"nvrtcGet{form}Size"), getattr(nvrtc, f"nvrtcGet{form}"), program)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return image, text, time.perf_counter() - start
-
-
-def _fetch(size_of: Callable[..., Any], get: Callable[..., Any], program: Any) -> bytes:
-    """What a pair of calls (size, contents) gives."""
-    status, size = size_of(program)
-    _require(status, size_of.__name__)
-    contents = bytearray(size)
-    (status,) = get(program, contents)
-    _require(status, get.__name__)
-    return bytes(contents)
-
-
-def _require(status: Any, call: str) -> None:
-    if status:
-        raise CompileError(f"{call} failed: {status.name}")
+    done = nvrtc.compile(source, f"{name}.cu", options, form)
+    if done.error:
+        raise CompileError(
+            f"{compiler_version()} rejected the kernel source ({done.error}):\n{_complaints(done.log, source)}"
+        )
+    return done.image, done.log, time.perf_counter() - start
 
 
 def _paragraphs(log: str) -> list[tuple[int, str, str]]:

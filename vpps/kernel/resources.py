@@ -31,6 +31,7 @@ class Resources:
         live_registers: registers per thread that hold something between two instructions of the interpreter
             (kernel/sass.py); None until it is asked for, because it takes a disassembler.
         compile_seconds: wall time of the compiler, its loading not included.
+        compiler: by its own answer, such as "NVRTC 13.0".
     """
 
     registers: int
@@ -42,6 +43,7 @@ class Resources:
     cached_registers: int
     live_registers: int | None
     compile_seconds: float
+    compiler: str
 
 
 # Attributes of .nv.info, as cuobjdump --dump-elf names them: EIATTR_REGCOUNT, EIATTR_MIN_STACK_SIZE (of an entry, with
@@ -61,15 +63,16 @@ class _Section:
     link: int
 
 
-def resources_of(image: bytes, name: str, report: str, cached_registers: int, compile_seconds: float) -> Resources:
+def resources_of(
+    image: bytes, name: str, report: str, cached_registers: int, compile_seconds: float, compiler: str
+) -> Resources:
     """Resources of a kernel.
 
     Args:
         image: the cubin.
         name: the kernel, an `extern "C"` function.
         report: what ptxas wrote with option -v.
-        cached_registers: as in Resources.
-        compile_seconds: as in Resources.
+        cached_registers, compile_seconds, compiler: as in Resources.
 
     Raises:
         CompileError: the cubin has no such kernel, or cubin or report are not of a form known here.
@@ -102,6 +105,7 @@ def resources_of(image: bytes, name: str, report: str, cached_registers: int, co
         cached_registers=cached_registers,
         live_registers=None,
         compile_seconds=compile_seconds,
+        compiler=compiler,
     )
 
 

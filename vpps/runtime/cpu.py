@@ -198,6 +198,11 @@ class CpuMachine:
     def resources(self) -> None:
         """Nobody reports any."""
 
+    @property
+    def driver(self) -> str:
+        """There is none."""
+        return ""
+
     def can_run(self, spec: KernelSpec) -> bool:
         """One kernel serves every model, but for tails of cells."""
         return self._tails.keys() >= spec.tails

@@ -360,6 +360,11 @@ class CudaMachine:
         """What the compiler reports of its kernel."""
         return None if self._kernel is None else self._kernel.resources
 
+    @property
+    def driver(self) -> str:
+        """What the driver says of itself, such as "580.65.06, CUDA 13.0"."""
+        return self._driver.gpu.driver
+
     def can_run(self, spec: KernelSpec) -> bool:
         """Whether its kernel can do what `spec` says."""
         return self._spec is not None and self._spec.covers(spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from vpps.plan.onchip import Device
 Call = Callable[[], Any]
 
 _LIBRARY = "libcuda.so.1"  # comes with the driver, not with the toolkit
+_MANAGEMENT = "libnvidia-ml.so.1"  # so does this one
 _OLDEST = (7, 0)  # blocks that wait for each other need the forward progress of Volta (CUDA programming guide, 7.6)
 _OLDEST_OF_MAJOR = {13: (7, 5)}  # what the NVRTC of a CUDA major version still compiles for
 
@@ -90,6 +91,23 @@ def _driver_version() -> int:
     return version.value
 
 
+@lru_cache(maxsize=1)
+def release() -> str:
+    """The driver's own version, such as "580.65.06", from its management library; "" where that does not say."""
+    text = ctypes.create_string_buffer(80)
+    try:
+        library = ctypes.CDLL(_MANAGEMENT)
+        if library.nvmlInit_v2():
+            return ""
+        try:
+            library.nvmlSystemGetDriverVersion(text, len(text))
+        finally:
+            library.nvmlShutdown()
+    except (OSError, AttributeError):  # containers may lack it
+        return ""
+    return text.value.decode()
+
+
 def _check_packages(version: int) -> None:
     """Raises HandleError if what calls the driver is not installed, or too new for it."""
     for package in ("cuda", "cuda.bindings", "cupy"):  # the first one is the folder of the second
@@ -129,6 +147,12 @@ class Properties(NamedTuple):
     cuda: int
     shared_per_sm: int
     l2_bytes: int
+
+    @property
+    def driver(self) -> str:
+        """What the driver says of itself, such as "580.65.06, CUDA 13.0"."""
+        cuda = f"CUDA {self.cuda // 1000}.{self.cuda % 1000 // 10}"
+        return f"{release()}, {cuda}" if release() else cuda
 
     @property
     def device(self) -> Device:

@@ -72,6 +72,11 @@ class Machine(Protocol):
         """What the compiler reports of its kernel; None if nothing."""
         ...
 
+    @property
+    def driver(self) -> str:
+        """What the GPU's driver says of itself; "" where there is none."""
+        ...
+
     def can_run(self, spec: KernelSpec) -> bool:
         """Whether its kernel can do what `spec` says."""
         ...

@@ -97,6 +97,11 @@ class SimtMachine:
     def resources(self) -> None:
         """Nobody reports any."""
 
+    @property
+    def driver(self) -> str:
+        """There is none."""
+        return ""
+
     def can_run(self, spec: KernelSpec) -> bool:
         """Whether its kernel can do what `spec` says."""
         return self._spec is not None and self._spec.covers(spec)

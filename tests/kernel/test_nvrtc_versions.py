@@ -1,0 +1,68 @@
+"""Every NVRTC that users have compiles the kernels, and keeps in registers what is said to be there.
+
+scripts/test installs them beside the environment's own. Each compiles in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nvrtc import COMPILE_ALL, needs_nvrtc
+from tests.processes import finish, start
+from vpps.kernel.libnvrtc import library
+from vpps.kernel.resources import Resources, check_resources
+
+pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
+
+OWN = "the environment's"
+VERSIONS = ("13.0", OWN, "12")  # 13.0 is what PyTorch's packages for CUDA 13 bring; 12 is compiled with on request
+ARCHS = ("sm_75", "sm_90", "sm_100") if COMPILE_ALL else ("sm_90",)
+MOST_SECONDS = 1800  # that a process may take; reached only by what hangs
+
+
+def folder_of(version: str) -> Path:
+    """Where scripts/test puts an NVRTC. Skips the test if it has not."""
+    folder = Path(os.environ.get("VPPS_TEST_NVRTC", Path(sys.prefix) / "nvrtc")) / version
+    if not folder.is_dir():
+        pytest.skip(f"there is no NVRTC {version} in {folder}: scripts/test puts it there (VPPS_TEST_ARCHS=all: all)")
+    return folder
+
+
+def compiled(version: str, *archs: str) -> dict[str, Any]:
+    """What a process with that NVRTC says of its kernels."""
+    own = os.environ.get("PYTHONPATH", "")
+    path = own if version == OWN else os.pathsep.join(filter(None, [str(folder_of(version)), own]))
+    code = f"from tests.kernel.versions import main; main({list(archs)!r})"
+    status, out, err = finish(start(code, {"PYTHONPATH": path}), MOST_SECONDS)
+    assert status == 0, err
+    said: dict[str, Any] = json.loads(out)
+    return said
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("version", VERSIONS if COMPILE_ALL else VERSIONS[:2])
+def test_compiles_every_kernel_without_spilling(version: str, arch: str) -> None:
+    said = compiled(version, arch)
+    expected = library().version if version == OWN else version
+    assert set(said["kernels"]) == {f"{name} on {arch}" for name in ("smallest", "Tree-LSTM", "everything")}
+    for name, facts in said["kernels"].items():
+        found = Resources(**facts)
+        assert found.compiler.removeprefix("NVRTC ").startswith(expected)
+        assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), name
+        assert (found.cached_registers > 0) == name.startswith("Tree-LSTM")
+        if not expected.startswith("12") or arch == "sm_100":
+            assert found.live_registers is not None
+            assert found.cached_registers <= found.live_registers <= found.registers <= 255
+        check_resources(found, name)
+
+
+def test_of_pythonpath_comes_before_the_environments() -> None:
+    folder = folder_of("13.0")
+    said = compiled("13.0")
+    assert Path(said["path"]).is_relative_to(folder)

@@ -1,0 +1,42 @@
+"""Compiles kernels with the NVRTC that PYTHONPATH names, and prints what they take: `python -m tests.kernel.versions
+sm_90`. A process of its own for each NVRTC, because a process has one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+
+import vpps
+from tests.kernel.programs import tree_lstm
+from tests.kernels import EVERYTHING
+from vpps.kernel import libnvrtc, sass
+from vpps.kernel.nvrtc import compile_cubin, supported_archs
+from vpps.kernel.render import render_cuda
+from vpps.kernel.spec import KernelSpec
+
+
+def specs(arch: str) -> Iterator[tuple[str, KernelSpec]]:
+    """The smallest kernel, a Tree-LSTM on 132 multiprocessors with weights on the chip and tails, and every instruction
+    (with weights in memory: with those on the chip it takes another 10 s)."""
+    yield "smallest", KernelSpec(frozenset())
+    yield "Tree-LSTM", vpps.specialize(*tree_lstm(256), arch=arch, sms=132, passes=vpps.Passes()).spec.of(132)
+    yield "everything", KernelSpec(EVERYTHING)
+
+
+def main(archs: list[str]) -> None:
+    """One line of JSON: the library, and for every kernel that its architectures allow what it takes."""
+    found = {}
+    for arch in archs:
+        if arch in supported_archs():
+            for name, spec in specs(arch):
+                cubin = compile_cubin(render_cuda(spec), arch, spec.chip.registers)
+                if arch.startswith("sm_100") or not libnvrtc.library().version.startswith("12."):
+                    cubin = sass.with_live_registers(cubin)  # the disassembler of CUDA 13 cannot trace older ones
+                found[f"{name} on {arch}"] = dataclasses.asdict(cubin.resources)
+    print(json.dumps({"path": libnvrtc.library().path, "kernels": found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

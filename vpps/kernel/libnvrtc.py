@@ -1,0 +1,167 @@
+"""NVRTC itself: where its library is, and calls of it through ctypes.
+
+What is loaded is asked for its version, never the metadata of packages: those name what is installed somewhere, which
+may be another one. Loading takes 6 ms (the package `cuda.bindings` would take 60 more), so a cache hit can afford it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from vpps.errors import CompileError
+
+HOW_TO_GET_IT = (
+    "pip install 'vpps[cuda13]' (drivers from 580 on), or 'vpps[cuda12]' for older drivers and for sm_70; "
+    "neither a driver nor a toolkit is needed to compile"
+)
+
+# In the wheels of CUDA 13 and 12, below a folder of sys.path.
+_IN_WHEELS = ("nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+_SYSTEM = ("libnvrtc.so.13", "libnvrtc.so.12")  # where the loader looks: LD_LIBRARY_PATH, /etc/ld.so.conf
+
+Form = Literal["CUBIN", "PTX"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a compilation came to.
+
+    Attributes:
+        error: NVRTC's name of it, such as "NVRTC_ERROR_COMPILATION"; "" if all went well.
+        image: the code; empty with an error.
+        log: of the compiler and, with --ptxas-options=-v, of the assembler.
+    """
+
+    error: str
+    image: bytes
+    log: str
+
+
+class Library:
+    """NVRTC, loaded.
+
+    Attributes:
+        path: of its file.
+        version: its own answer, such as "13.0".
+    """
+
+    def __init__(self, path: str) -> None:
+        """Load it. Raises OSError if that cannot be done, CompileError if it is no NVRTC."""
+        self.path = path
+        self._library = ctypes.CDLL(path)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+
+    @property
+    def identity(self) -> str:
+        """Version and size of the file, which tells apart what differs in the third number, of which NVRTC says
+        nothing."""
+        file = Path(self.path)
+        return f"NVRTC {self.version}, {file.stat().st_size if file.is_file() else 0} bytes"
+
+    def archs(self) -> tuple[int, ...]:
+        """Compute capabilities times ten that it compiles for, lowest first."""
+        count = ctypes.c_int()
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        found = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", found)
+        return tuple(sorted(found))
+
+    def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> Outcome:
+        """Compile CUDA C++ to machine code or to intermediate code.
+
+        Args:
+            source: the text.
+            file: its name in messages.
+            options: of the compiler.
+            form: of the code.
+
+        Raises:
+            CompileError: a call fails for another reason than the source.
+        """
+        self._find_builtins()
+        program = ctypes.c_void_p()
+        text = source.encode(), file.encode()
+        self._call("nvrtcCreateProgram", ctypes.byref(program), *text, 0, None, None)
+        try:
+            listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            status = self._library.nvrtcCompileProgram(program, len(options), listed)
+            log = self._fetch("ProgramLog", program).rstrip(b"\0 \n").decode(errors="replace")
+            return Outcome(self._name(status), b"", log) if status else Outcome("", self._fetch(form, program), log)
+        finally:
+            self._call("nvrtcDestroyProgram", ctypes.byref(program))
+
+    def _find_builtins(self) -> None:
+        """Load what the compiler would look for by name alone: the wheel of 13.0 does not find it beside itself."""
+        beside = Path(self.path).resolve().with_name(f"libnvrtc-builtins.so.{self.version}")
+        if beside.is_file():
+            ctypes.CDLL(str(beside))
+
+    def _fetch(self, what: str, program: ctypes.c_void_p) -> bytes:
+        """What a pair of calls (size, contents) gives."""
+        size = ctypes.c_size_t()
+        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        contents = ctypes.create_string_buffer(size.value)
+        self._call(f"nvrtcGet{what}", program, contents)
+        return contents.raw
+
+    def _call(self, name: str, *arguments: object) -> None:
+        try:
+            status = getattr(self._library, name)(*arguments)
+        except AttributeError:
+            raise CompileError(f"{self.path} has no function {name}: {HOW_TO_GET_IT}") from None
+        if status:
+            raise CompileError(f"{name} failed: {self._name(status)}")
+
+    def _name(self, status: int) -> str:
+        describe = self._library.nvrtcGetErrorString
+        describe.restype = ctypes.c_char_p
+        found: bytes = describe(status)
+        return found.decode()
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """The NVRTC of this process: of the first folder of sys.path (so PYTHONPATH counts) that has one of the wheels,
+    else what `cuda.pathfinder` or the system's loader finds (a toolkit's, conda's).
+
+    Raises:
+        CompileError: there is none; says how to get it.
+    """
+    for folder in sys.path:
+        for name in _IN_WHEELS:
+            path = Path(folder, name).absolute()
+            if path.is_file():
+                return _loaded(str(path))
+    return _elsewhere()
+
+
+def _loaded(path: str) -> Library:
+    try:
+        return Library(path)
+    except OSError as error:
+        raise CompileError(f"the NVRTC library cannot be loaded ({error}): {HOW_TO_GET_IT}") from error
+
+
+def _elsewhere() -> Library:
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib  # comes with cuda.bindings
+    except ImportError:
+        for name in _SYSTEM:
+            try:
+                return Library(name)
+            except OSError:
+                continue
+        raise CompileError(f"there is no NVRTC: {HOW_TO_GET_IT}") from None
+    try:
+        found = load_nvidia_dynamic_lib("nvrtc").abs_path
+    except (RuntimeError, OSError) as error:  # "not found" is a RuntimeError
+        what = str(error).strip().partition("\n")[0] or repr(error)
+        raise CompileError(f"the NVRTC library cannot be loaded ({what}): {HOW_TO_GET_IT}") from error
+    return _loaded(str(found))
