@@ -1,0 +1,307 @@
+"""A model of time: when eight warps of a thread block issue what a machine has executed, on one multiprocessor.
+
+Each of four schedulers issues an instruction a cycle, of its two warps the one that is ready first, in the order of the
+program. What a warp waits for stands in the code itself: the compiler writes into every instruction for how many cycles
+the warp has to stand still, and which scoreboards it waits for. So latencies of arithmetic are the compiler's, and only
+what takes a time of its own (memory, shuffles, special functions, barriers) is in `Constants`.
+
+Left out: fetching instructions that are not in the instruction cache (counted beside), other programs, and that some
+thread blocks are late: all are taken to come to a barrier at the same moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpu_cost_code import Code, Instruction
+from gpu_cost_machine import LANES, WARPS
+
+GUIDE = "CUDA C++ Programming Guide, arithmetic instructions, compute capability 9.0"
+LUO = "Luo et al. 2024, Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Of an H200, in cycles unless said otherwise. `sources` says where each comes from."""
+
+    clock_ghz: float = 1.98
+    schedulers: int = 4
+    l2: int = 300
+    l1: int = 40
+    shared: int = 29
+    shuffle: int = 24
+    special: int = 24
+    constant: int = 30
+    block_barrier: int = 20
+    taken_branch: int = 8
+    fence: int = 300
+    same_address: float = 1.0
+    fill: float = 2.0  # sectors a cycle
+    # Cycles that a warp's instruction keeps a pipe of its scheduler.
+    fma: int = 1
+    alu: int = 2
+    conversion: int = 2
+    mufu: int = 8
+
+    sources: dict[str, str] = field(
+        default_factory=lambda: {
+            "clock_ghz": "data sheet of the H200 SXM, boost",
+            "schedulers": "Hopper whitepaper: four partitions per multiprocessor",
+            "l2": f"review of the kernel's machine code: about 300; {LUO}: 263 in an H100 PCIe at 1.76 GHz",
+            "l1": f"{LUO}: 40.7",
+            "shared": f"{LUO}: 29.0",
+            "shuffle": "Volta to Ampere measure 22 to 25; not known of Hopper",
+            "special": "assumption: as long as a shuffle, with the queue before it",
+            "constant": "assumption: LDC, S2R and conversions as long as shared memory",
+            "block_barrier": "assumption, from the last arrival",
+            "taken_branch": "assumption, beyond the stall in the code",
+            "fence": "assumption: a round trip to L2 behind the last store's",
+            "same_address": "assumption: L2 adds to one address once a cycle",
+            "fill": "64 bytes a cycle from L2 to a multiprocessor (A100 whitepaper: 5120 bytes a cycle in all)",
+            "fma": f"{GUIDE}: 128 a cycle and multiprocessor; whole-number multiply-adds 64, counted as `alu`",
+            "alu": f"{GUIDE}: 64 a cycle and multiprocessor (additions, shifts, logic, comparisons, selects)",
+            "conversion": f"{GUIDE}: 64",
+            "mufu": f"{GUIDE}: 16",
+        }
+    )
+
+
+# Families by the pipe that executes them; the rest are whole numbers, comparisons and the like.
+FMA = frozenset({"FFMA", "FADD", "FMUL"})
+MEMORY = frozenset({"LDG", "LD", "LDGSTS", "STG", "ST", "RED", "REDG", "ATOMG", "LDS", "STS", "SHFL"})
+CONVERSIONS = frozenset({"I2F", "F2I"})
+CONTROL = frozenset(
+    {
+        "BRA",
+        "BRX",
+        "CALL",
+        "RET",
+        "EXIT",
+        "BSSY",
+        "BSYNC",
+        "BREAK",
+        "BAR",
+        "NOP",
+        "YIELD",
+        "WARPSYNC",
+        "DEPBAR",
+        "LDGDEPBAR",
+    }
+)
+
+SECTORS = 4  # of 32 bytes, of a line of L1, that come in a cycle
+
+# What time goes to.
+ISSUE, LATENCY, PIPE, L2, L1, SHARED, SPECIAL, FENCE, REMOTE, BRANCH, BARRIER = (
+    "issue", "arithmetic latency", "pipe or scheduler taken", "L2", "L1", "shared memory or shuffle",
+    "special functions, constants", "fence", "waiting for others' signals", "taken branches", "block barrier",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Spent:
+    """What an instruction of the script took.
+
+    Attributes:
+        cycles: of the block.
+        by: cycles by (number of the machine instruction, what they went to), of the warp that came last to a barrier.
+        issued: machine instructions by family, all warps together.
+        by_pc: warps' executions of each machine instruction.
+        block_barriers: that the block met at.
+        trips: times that the last warp waited for L2.
+    """
+
+    cycles: float = 0.0
+    by: Counter[tuple[int, str]] = field(default_factory=Counter)
+    issued: Counter[str] = field(default_factory=Counter)
+    by_pc: Counter[int] = field(default_factory=Counter)
+    block_barriers: int = 0
+    trips: int = 0
+
+
+class Clock:
+    """Time of a block."""
+
+    def __init__(self, code: Code, constants: Constants, blocks: int) -> None:
+        self.c = constants
+        self.blocks = blocks
+        self.static = [_static(i, constants) for i in code.instructions]
+        self.families = [i.family for i in code.instructions]
+        self.strong = [".STRONG" in i.opcode for i in code.instructions]
+        self.now = 0.0  # when the block last met
+        self.ready = [0.0] * WARPS
+        self.why = [LATENCY] * WARPS  # it is not sooner
+        self.boards = [[(0.0, LATENCY)] * 6 for _ in range(WARPS)]
+        self.copied = [(0.0, L2)] * WARPS  # when asynchronous copies are there
+        self.scheduler = [0.0] * constants.schedulers
+        self.pipes = [0.0] * (3 * constants.schedulers + 1)  # fma, alu, mufu of each; then that of memory
+        self.filled = 0.0  # when the last sector has come from L2
+        self.stored = 0.0  # when the last store is in L2
+        self.signalled = 0.0
+
+    def spend(self, trace: Iterable[tuple[int, int, list[tuple[int, int, int]] | None]]) -> Spent:
+        """Time of what was executed, from a meeting of the block to the next one."""
+        spent = Spent()
+        queues: list[list[tuple[int, int, int]]] = [[] for _ in range(WARPS)]
+        for pc, bits, said in trace:
+            told = {warp: (a, b) for warp, a, b in said} if said else {}
+            spent.issued[self.families[pc]] += bits.bit_count()
+            spent.by_pc[pc] += bits.bit_count()
+            for warp in range(WARPS):
+                if bits >> warp & 1:
+                    queues[warp].append((pc, *told.get(warp, (0, 0))))
+        start = self.now
+        at = [0] * WARPS
+        mine: list[Counter[tuple[int, str]]] = [Counter() for _ in range(WARPS)]
+        arrived: dict[int, float] = {}
+        heap = []
+        last = [start] * WARPS  # when each last issued
+        for warp in range(WARPS):
+            self._push(heap, warp, queues[warp], at[warp])
+        while heap:
+            time, warp, reason = heapq.heappop(heap)
+            pc, first, second = queues[warp][at[warp]]
+            _, _, _, pipe, cycles, _ = self.static[pc]
+            unit = warp % self.c.schedulers
+            place = 12 if pipe == 3 else 3 * unit + pipe
+            busy = max(cycles, first if self.families[pc] in ("LDS", "STS") else first / SECTORS)
+            free = max(self.scheduler[unit], self.pipes[place] if pipe >= 0 else 0.0)
+            if free > time:
+                heapq.heappush(heap, (free, warp, reason if time > last[warp] + 1 else PIPE))
+                continue
+            self.scheduler[unit] = time + 1
+            if pipe >= 0:
+                self.pipes[place] = time + busy
+            waited = time - last[warp]
+            if waited > 0:
+                mine[warp][pc, ISSUE] += min(1.0, waited)
+                if waited > 1:
+                    mine[warp][pc, reason] += waited - 1
+                    spent.trips += reason == L2 and waited > self.c.l2 / 2
+            last[warp] = time
+            at[warp] += 1
+            self._issue(time, warp, pc, first, second, queues[warp], at[warp])
+            if self.families[pc] == "BAR":
+                arrived[warp] = time
+                expected = sum(at[w] < len(queues[w]) or w in arrived for w in range(WARPS))
+                if len(arrived) == expected:
+                    spent.block_barriers += 1
+                    self._meet(arrived, mine, spent, pc, last)
+                    for w in arrived:
+                        self._push(heap, w, queues[w], at[w])
+                    arrived = {}
+            else:
+                self._push(heap, warp, queues[warp], at[warp])
+        if any(mine):  # the end of the launch
+            self._meet({w: last[w] for w in range(WARPS)}, mine, spent, -1, last)
+        spent.cycles = self.now - start
+        return spent
+
+    def _meet(
+        self, arrived: dict[int, float], mine: list[Counter[tuple[int, str]]], spent: Spent, pc: int, last: list[float]
+    ) -> None:
+        """The block's warps go on together; what the last one did counts."""
+        latest = max(arrived, key=lambda w: arrived[w])
+        spent.by.update(mine[latest])
+        spent.by[pc, BARRIER] += self.c.block_barrier
+        self.now = arrived[latest] + self.c.block_barrier
+        for w in range(WARPS):
+            mine[w].clear()
+            last[w] = self.now
+            self.ready[w] = max(self.ready[w], self.now)
+
+    def _push(self, heap: list[tuple[float, int, str]], warp: int, queue: list[tuple[int, int, int]], at: int) -> None:
+        """Put a warp where its next instruction may be issued."""
+        if at == len(queue):
+            return
+        pc = queue[at][0]
+        time, reason = self.ready[warp], LATENCY
+        if time > self.now:
+            reason = self.why[warp]
+        boards = self.boards[warp]
+        for k in self.static[pc][1]:
+            if boards[k][0] > time:
+                time, reason = boards[k]
+        if self.families[pc] == "DEPBAR" and self.copied[warp][0] > time:
+            time, reason = self.copied[warp]
+        heapq.heappush(heap, (time, warp, reason))
+
+    def _issue(
+        self, time: float, warp: int, pc: int, first: int, second: int, queue: list[tuple[int, int, int]], at: int
+    ) -> None:
+        """What follows from an instruction."""
+        stall, _, (written, read), _, _, latency = self.static[pc]
+        family, c = self.families[pc], self.c
+        self.why[warp] = LATENCY
+        ready = time + stall
+        done, reason = time + latency, SPECIAL
+        if family in ("LDG", "LD", "LDGSTS"):
+            done, reason = time + c.l1 + first / SECTORS, L1
+            if second:
+                self.filled = max(self.filled, time + c.l2) + second / c.fill
+                done, reason = self.filled, L2
+            if self.strong[pc]:
+                arrives = self.signalled + c.same_address * self.blocks
+                polled = arrives + c.l2 / 2 + (c.l2 + c.l1) / 2  # the answer's way, and half a turn of the loop
+                if polled > done:
+                    done, reason = polled, REMOTE
+            if family == "LDGSTS":
+                self.copied[warp] = max(self.copied[warp], (done, reason))
+                done = time + 10
+        elif family in ("STG", "ST", "REDG", "RED"):
+            self.stored = max(self.stored, time + c.l2)
+            if self.strong[pc]:
+                self.signalled = time + c.l2 / 2
+        elif family in ("LDS", "STS"):
+            done, reason = time + c.shared + 2 * max(first - 1, 0), SHARED
+        elif family == "SHFL":
+            reason = SHARED
+        elif family == "MEMBAR":
+            ready = max(ready, self.stored, time) + c.fence
+            self.why[warp] = FENCE
+        if at < len(queue) and queue[at][0] != pc + 1 and family in CONTROL and family != "BAR":
+            ready += c.taken_branch
+            self.why[warp] = BRANCH
+        self.ready[warp] = ready
+        boards = self.boards[warp]
+        if written < 6:
+            boards[written] = max(boards[written], (done, reason))
+        if read < 6:
+            boards[read] = max(boards[read], (time + min(latency, 10), SPECIAL))
+
+
+def _static(i: Instruction, c: Constants) -> tuple[int, tuple[int, ...], tuple[int, int], int, int, int]:
+    """Stall, scoreboards waited for and released, pipe (0 fma, 1 alu, 2 special, 3 memory), its cycles, latency."""
+    waits = tuple(k for k in range(6) if i.waits >> k & 1)
+    boards = i.written, i.read
+    stall = max(i.stall, 1)
+    family = i.family
+    if family in FMA:
+        return stall, waits, boards, 0, c.fma, 4
+    if family == "MUFU":
+        return stall, waits, boards, 2, c.mufu, c.special
+    if family in CONVERSIONS:
+        return stall, waits, boards, 2, c.conversion, c.special
+    if family in MEMORY:
+        return stall, waits, boards, 3, 1, c.shuffle if family == "SHFL" else c.shared
+    if family in CONTROL:
+        return stall, waits, boards, -1, 0, 4
+    if family in ("LDC", "S2R", "S2UR", "R2UR", "CS2R", "ULDC"):
+        return stall, waits, boards, -1, 0, c.constant
+    return stall, waits, boards, 1, c.alu, 6
+
+
+def issue_bound(spent: Spent, c: Constants) -> float:
+    """Cycles below which no arrangement of these instructions comes: of the fullest pipe, or of the schedulers."""
+    fma = sum(n for f, n in spent.issued.items() if f in FMA) * c.fma
+    memory = sum(n for f, n in spent.issued.items() if f in MEMORY) * c.schedulers
+    rest = {f: n for f, n in spent.issued.items() if f not in FMA | MEMORY | CONTROL | {"MUFU"} | CONVERSIONS}
+    alu = sum(rest.values()) * c.alu
+    special = spent.issued["MUFU"] * c.mufu + sum(spent.issued[f] for f in CONVERSIONS) * c.conversion
+    return max(fma, memory, alu, special, sum(spent.issued.values())) / c.schedulers
+
+
+__all__ = ["LANES", "Clock", "Constants", "Spent", "issue_bound"]
