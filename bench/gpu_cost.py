@@ -29,7 +29,7 @@ from gpu_cost_timing import Clock, Constants, Spent, issue_bound
 from table import markdown, three_digits
 
 import vpps
-from vpps.ahead import Specialized
+from vpps.ahead import Example, Specialized
 from vpps.cli.workload import load_workload
 from vpps.data import graphs_of_trees
 from vpps.data.treebank import Tree, parse_tree
@@ -44,6 +44,7 @@ from vpps.zoo.tree_lstm import TreeLSTMSentiment
 BENCH = "gpu_cost"
 MODELS = ("tree-lstm", "bilstm-tagger", "lattice-lstm")
 ARCH, BLOCKS = "sm_90", 132
+UNITS = 256  # of a layer
 INTERPRETER = "fetch"  # of the templates: an instruction of the script begins at its first barrier of the block
 PADDING = "stage", "for_places"  # function, and what its line says that fills vectors with zeros
 COMB_LEVELS = 7
@@ -79,10 +80,12 @@ class Case:
     Attributes:
         name: such as "tree-lstm batch=1".
         examples: in the batch.
+        blocks: of a launch.
     """
 
     name: str
     examples: int
+    blocks: int
     kernel: Specialized
     plan: Plan
     code: Code
@@ -110,11 +113,10 @@ def case_of(name: str, batch: int, trees: Path | None, folder: Path) -> Case:
     """A task of vpps-train with a batch of its data."""
     data = ["--data", str(trees)] if trees is not None and name == "tree-lstm" else []
     work = load_workload(name, batch, data)
-    graph, loss = work.first(1)[0]
-    return _planned(f"{name} batch={batch}", batch, work.model, graph, loss, folder)
+    return planned(f"{name} batch={batch}", batch, work.model, work.first(1)[0], folder)
 
 
-def comb_case(batch: int, folder: Path, levels: int = COMB_LEVELS, hidden: int = 256) -> Case:
+def comb_case(batch: int, folder: Path, levels: int = COMB_LEVELS, hidden: int = 256, blocks: int = BLOCKS) -> Case:
     """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
     rng = np.random.default_rng(1)
     trees = [_comb([f"w{k}" for k in rng.integers(0, 2000, levels + 1)]) for _ in range(batch)]
@@ -123,7 +125,7 @@ def comb_case(batch: int, folder: Path, levels: int = COMB_LEVELS, hidden: int =
     network = TreeLSTMSentiment(model, 2000, embedding=hidden, hidden=hidden)
     graph = vpps.Graph()
     loss = network.loss(graph, graphs[:]) * (1 / batch)
-    return _planned(f"tree-lstm comb={levels} batch={batch}", batch, model, graph, loss, folder)
+    return planned(f"tree-lstm comb={levels} batch={batch}", batch, model, (graph, loss), folder, blocks)
 
 
 def _comb(words: Sequence[str]) -> Tree:
@@ -133,13 +135,15 @@ def _comb(words: Sequence[str]) -> Tree:
     return parse_tree(text)
 
 
-def _planned(name: str, batch: int, model: vpps.Model, graph: vpps.Graph, loss: vpps.Expression, folder: Path) -> Case:
+def planned(name: str, batch: int, model: vpps.Model, example: Example, folder: Path, blocks: int = BLOCKS) -> Case:
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph."""
     rule, passes = vpps.Adam(lr=1e-3), vpps.Passes()
-    kernel = vpps.specialize(model, (graph, loss), arch=ARCH, sms=BLOCKS, optimizer=rule, passes=passes)
+    kernel = vpps.specialize(model, example, arch=ARCH, sms=blocks, optimizer=rule, passes=passes)
     assert kernel.resources is not None
     code = code_of(kernel.source, ARCH, folder, kernel.resources.registers)
     planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
-    return Case(name, batch, kernel, planner.plan_training(graph, loss, Update(rule, 1, 1, None), 0), code)
+    plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
+    return Case(name, batch, blocks, kernel, plan, code)
 
 
 # ---- executing
@@ -166,8 +170,9 @@ def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
     """Blocks to execute: the first, the last (where few rows go), and one that owns most units."""
     if asked:
         return list(asked)
-    units = [share(256, vp, BLOCKS)[1] - share(256, vp, BLOCKS)[0] for vp in range(BLOCKS)]
-    return sorted({0, units.index(max(units)), BLOCKS - 1})
+    ends = [share(UNITS, block, case.blocks) for block in range(case.blocks)]
+    units = [last - first for first, last in ends]
+    return sorted({0, units.index(max(units)), case.blocks - 1})
 
 
 def interpreter(code: Code) -> int:
@@ -186,7 +191,7 @@ def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
     plan = case.plan
     memory, parameter = memory_of(plan)
     machine = Machine(case.code, memory, parameter, block, case.kernel.spec.chip.shared_bytes)
-    clock = Clock(case.code, constants, BLOCKS)
+    clock = Clock(case.code, constants, case.blocks)
     placed: list[tuple[str, Decoded | None]] = [("load", None), *_placed(plan, block)]
     found = []
     with np.errstate(all="ignore"):

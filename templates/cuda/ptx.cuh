@@ -60,7 +60,6 @@ __device__ __forceinline__ void copy_async_wait() {}
 // The registers that hold weights from one instruction to the next are declared here and known to ptxas alone. As members
 // of a struct they would pass through every branch and loop of the interpreter, and compiling takes twice as long.
 struct Store {};
-__device__ __forceinline__ void declare_registers(Store&) { asm volatile(".reg .f32 cached<%0>;" ::"n"(VP_CACHED + 1)); }
 template <int K> __device__ __forceinline__ float read_register(const Store&)
 {
     float v;
@@ -70,6 +69,21 @@ template <int K> __device__ __forceinline__ float read_register(const Store&)
 template <int K> __device__ __forceinline__ void write_register(Store&, float v)
 {
     asm volatile("mov.f32 cached%0, %1;" ::"n"(K), "f"(v));
+}
+
+// They begin with zeros: what is not defined on every way to where it is read may share a register with what is defined
+// under another condition (seen of NVRTC 13.0 and 13.5: the load of one matrix overwrote another one).
+template <int K> __device__ __forceinline__ void clear_registers(Store& store)
+{
+    if constexpr (K < VP_CACHED) {
+        write_register<K>(store, 0.f);
+        clear_registers<K + 1>(store);
+    }
+}
+__device__ __forceinline__ void declare_registers(Store& store)
+{
+    asm volatile(".reg .f32 cached<%0>;" ::"n"(VP_CACHED + 1));
+    clear_registers<0>(store);
 }
 
 // A value that the compiler does not know to be the same in every turn of a loop: else it makes a copy of the loop for
