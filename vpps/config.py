@@ -44,7 +44,13 @@ ISA = Variable("VPPS_ISA", "auto", "cpu target: avx512, avx2 or portable instead
 PATIENCE = Variable(
     "VPPS_PATIENCE",
     "10",
-    "cuda target: seconds that virtual processors wait before they end a launch; 0: no limit",
+    "cuda target: seconds that virtual processors wait before they end a launch, 60 times as many under "
+    "compute-sanitizer and the like; 0: no limit",
+)
+PLAIN_ALLOCATIONS = Variable(
+    "VPPS_PLAIN_ALLOCATIONS",
+    "0",
+    "cuda target: 1: every buffer is the driver's, none a part of CuPy's pool: compute-sanitizer sees where one ends",
 )
 VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (slow; on in vpps's own tests)")
 PASSES = Variable(
@@ -68,6 +74,16 @@ XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; def
 
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
 """All of them: what `vpps-cache stat` and the page of the documentation show."""
+
+
+# What compute-sanitizer sets in the environment of what it runs (seen of 2022 to 2025), and what other tools are loaded
+# by: CUDA driver API, "Injection".
+_TOOLS = ("NV_SANITIZER_INJECTION_", "CUDA_INJECTION64_PATH")
+
+
+def is_watched() -> bool:
+    """Whether a tool is loaded into this process that may slow kernels down, such as compute-sanitizer."""
+    return any(name.startswith(_TOOLS) for name in os.environ)
 
 
 def cache_dir() -> Path:

@@ -85,6 +85,13 @@ class Memory:
         return np.ctypeslib.as_array((ctypes.c_uint8 * self.nbytes).from_address(self.ptr))
 
 
+class MemoryPointer:
+    """A place in memory."""
+
+    def __init__(self, mem: Memory, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
 class DeviceArray(np.ndarray[Any, Any]):
     """A CuPy array, as far as others ask it where it is."""
 
@@ -405,9 +412,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         fake.memories.add(memory)
         return memory
 
-    def array(shape: tuple[int, ...], dtype: Any, pointer: tuple[Memory, int]) -> DeviceArray:
-        mem, offset = pointer
-        flat = mem.array[offset:].view(dtype)[: int(np.prod(shape))]
+    def plain(nbytes: int) -> Memory:
+        fake.calls.append(("allocate for itself", nbytes))
+        return alloc(nbytes)
+
+    def array(shape: tuple[int, ...], dtype: Any, pointer: MemoryPointer) -> DeviceArray:
+        flat = pointer.mem.array[pointer.ptr - pointer.mem.ptr :].view(dtype)[: int(np.prod(shape))]
         return flat.reshape(shape).view(DeviceArray)
 
     cupy = ModuleType("cupy")
@@ -417,7 +427,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
         get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
-        MemoryPointer=lambda mem, offset: (mem, offset),
+        Memory=plain,
+        MemoryPointer=MemoryPointer,
         Stream=lambda non_blocking: nullcontext(SimpleNamespace(synchronize=lambda: None)),
     )
     cupy.__dict__.update(

@@ -252,6 +252,18 @@ class TestMemory:
             machine.launch(work(3, ONE, LOSS_SLOTS))
         monkeypatch.undo()
 
+    @pytest.mark.parametrize("plain", ["0", "1"])
+    def test_is_a_part_of_nothing_larger_where_that_is_asked_for(
+        self, make: Make, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, plain: str
+    ) -> None:
+        monkeypatch.setenv("VPPS_PLAIN_ALLOCATIONS", plain)
+        machine = ready(make)
+        machine.launch(work(3, ONE, LOSS_SLOTS))
+        assert machine.wait() is None
+        machine.pool.view(16, (2, 3))[:] = 9
+        assert machine.pool[15:23].tolist() == [0, 9, 9, 9, 9, 9, 9, 0]
+        assert fake.names().count("allocate for itself") == (4 if plain == "1" else 0)  # counters, pools, a script
+
     def test_that_a_lost_gpu_cannot_give_is_no_shortage(
         self, make: Make, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -436,6 +448,14 @@ class TestPatience:
         monkeypatch.setenv("VPPS_PATIENCE", "0.5")
         assert make(1)._patience == 500_000_000
         assert make(1, patience=7)._patience == 7
+
+    @pytest.mark.parametrize("variable", ["NV_SANITIZER_INJECTION_PORT_BASE", "CUDA_INJECTION64_PATH"])
+    def test_is_longer_under_a_sanitizer(self, make: Make, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+        monkeypatch.delenv("VPPS_PATIENCE", raising=False)
+        monkeypatch.setenv(variable, "1111")
+        assert make(1)._patience == 600_000_000_000
+        monkeypatch.setenv("VPPS_PATIENCE", "0.5")
+        assert make(1)._patience == 500_000_000
 
     @pytest.mark.parametrize("text", ["long", "-1", "nan", "1e12"])
     def test_is_a_number_of_seconds(self, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, text: str) -> None:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.config import PATIENCE
+from vpps.config import PATIENCE, is_watched
 from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
 from vpps.kernel.resources import Resources, check_resources
@@ -55,6 +55,8 @@ _ALIGN_BYTES = 512  # what the GPU's allocators align to, and so the pool's firs
 _REPORT_WORDS = 2
 _UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
 _PLACES_NAMED = 6  # a message names so many at most
+
+_SLOWED = 60  # times, that patience is longer where a tool slows kernels down
 
 _SPIN_NS = 1_000_000  # launches of small batches are shorter, and a sleep is never shorter than 50 us
 _LONGEST_SLEEP_NS = 5_000_000
@@ -83,7 +85,8 @@ class Kernel(NamedTuple):
 def patience_ns() -> int:
     """What the environment says of patience, in nanoseconds. Raises HandleError.
 
-    Barriers take microseconds; the default of ten seconds allows for other programs on the GPU.
+    Barriers take microseconds; the default of ten seconds allows for other programs on the GPU. compute-sanitizer makes
+    every access some hundred times slower, so that then the default is longer.
     """
     text = PATIENCE.get()
     try:
@@ -92,6 +95,8 @@ def patience_ns() -> int:
         seconds = -1
     if not 0 <= seconds < 1e9:
         raise HandleError(f"{PATIENCE.name}={text}: expected a number of seconds, or 0 for no limit")
+    if is_watched() and not PATIENCE.is_set:
+        seconds *= _SLOWED
     return int(seconds * 1e9)
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.config import PLAIN_ALLOCATIONS
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
 from vpps.plan.onchip import Device
 
@@ -333,10 +334,16 @@ class Driver:
 
     def allocate(self, nbytes: int, purpose: str) -> DeviceMemory:
         """Memory of the GPU, not cleared. Raises CapacityError."""
-        owner = self._allocated(self._cupy.cuda.alloc, nbytes, "the GPU", purpose)
+        allocate = self._plain if PLAIN_ALLOCATIONS.get() == "1" else self._cupy.cuda.alloc
+        owner = self._allocated(allocate, nbytes, "the GPU", purpose)
         # CuPy may hand out what work that it still runs was given back by: its memory is ordered by its stream.
         self._cupy.cuda.get_current_stream().synchronize()
         return DeviceMemory(int(owner.ptr), nbytes, owner)
+
+    def _plain(self, nbytes: int) -> Any:
+        """As CuPy's `alloc`, past its pool."""
+        cuda = self._cupy.cuda
+        return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
 
     def pinned(self, nbytes: int, purpose: str) -> PinnedMemory:
         """Memory of the host that stays in place. Raises CapacityError."""
