@@ -8,15 +8,17 @@
     python bench/gpu_lstm.py --sentences en.txt --device cpu --limit 8 --batch-sizes 1,4        (a check, no figures)
 
 Sequences per second of forward, backward and SGD. The text is `word|label` tokens, a sentence a line; `tokens=25` cuts
-it into pieces of that length, `tokens=real` takes the sentences as they are. Losses of the first batches, each after an
-update, must agree, or the program stops with status 1. "graph" is a CUDA graph of the whole step, for equal lengths. A
-chain of equal lengths is cuDNN's best case: there is nothing dynamic in it.
+it into pieces of that length, `tokens=real` takes the sentences as they are. There is a line of vpps alone, then one
+for each of the others beside it. Losses of the first batches, each after an update, must agree, or there is no figure;
+whoever fails is named, the next one runs, and the exit status is 1. "graph" is a CUDA graph of the whole step, for
+equal lengths. A chain of equal lengths is cuDNN's best case: there is nothing dynamic in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ import numpy as np
 from datasets import Tokens, name_of, sentences_file
 from gpu_treelstm import TOLERANCE, check_losses
 from numpy.typing import NDArray
-from on_gpu import choose_contenders, configure, describe
+from on_gpu import choose_contenders, configure, describe, each_beside_vpps
 from treelstm import in_batches, train
 
 BENCH = "gpu_lstm"
@@ -144,16 +146,15 @@ def make_contender(name: str, weights: dict[str, NDArray[np.float32]], options: 
     return TorchLstm(weights, LEARNING_RATE, options.device, graph=name == "graph")
 
 
-def run(tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) -> None:
-    """Check, warm up, time and report one case."""
-    configure(options.contenders, options.device, tf32 == "on")
+def run(names: list[str], tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) -> None:
+    """Check, warm up, time and report contenders in one case."""
+    configure(names, options.device, tf32 == "on")
     sentences, words, labels = read_sentences(options.sentences)
     weights = initial_weights(words, labels, options.embedding, options.hidden)
     found = sequences(sentences, tokens, options.limit)
     found = found[: len(found) // batch_size * batch_size]  # whole mini-batches: a graph per shape
     if not found:
-        raise SystemExit(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
-    names = [name for name in options.contenders if name != "graph" or tokens != "real"]
+        raise ValueError(f"{options.sentences}: fewer than {batch_size} sequences for tokens={tokens}")
     contenders = {name: make_contender(name, weights, options) for name in names}
     batches = {name: in_batches([c.prepare(each) for each in found], batch_size) for name, c in contenders.items()}
     check_losses(contenders, batches, TOLERANCE[tf32])
@@ -169,7 +170,7 @@ def run(tokens: str, batch_size: int, tf32: str, options: argparse.Namespace) ->
     rates = {name: [len(found) / s for s in times] for name, times in seconds.items()}
     case = f"tokens={tokens} batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
     extra = {
-        "data": name_of(options.sentences), "gpu": describe(options.contenders, options.device),
+        "data": name_of(options.sentences), "gpu": describe(names, options.device),
         "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     for name in [name for name in names if name != "vpps"]:
@@ -214,10 +215,14 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Run every case with both precisions."""
     options = parse_options()
+    well = True
     for tf32 in ("off", "on") if options.tf32 == "both" else (options.tf32,):
         for tokens in options.tokens:
+            names = [name for name in options.contenders if name != "graph" or tokens != "real"]
             for batch_size in options.batch_sizes:
-                run(tokens, batch_size, tf32, options)
+                case = partial(run, tokens=tokens, batch_size=batch_size, tf32=tf32, options=options)
+                well &= each_beside_vpps(names, case)
+    sys.exit(not well)
 
 
 if __name__ == "__main__":

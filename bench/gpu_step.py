@@ -46,7 +46,6 @@ BENCH = "gpu_step"
 AIM = 100.0  # microseconds at batch 1: what a Tree-LSTM step is expected to take on the device
 PARTS = ("building", "planning", "copying", "launching", "other", "waiting")
 METRICS = {"read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum"}
-PROFILED = 20  # launches, after as many that are not
 
 
 class Stopwatch:
@@ -154,14 +153,15 @@ def profile(batch_size: int, caches: str, options: argparse.Namespace) -> dict[s
     """Bytes read and written by each of some launches, from Nsight Compute. caches: "all" flushes them before each."""
     command = [
         "ncu", "--metrics", ",".join(METRICS.values()), "--cache-control", caches, "--clock-control", "none",
-        "--kernel-name", "vpps_kernel", "--launch-skip", str(PROFILED), "--launch-count", str(PROFILED), "--csv",
-        "--print-units", "base",
+        "--kernel-name", "vpps_kernel", "--launch-skip", str(options.profiled), "--launch-count", str(options.profiled),
+        "--csv", "--print-units", "base",
     ]  # fmt: skip
     child = [
         sys.executable, __file__, "--steps-only", "--trees", str(options.trees), "--batch-sizes", str(batch_size),
         "--hidden", str(options.hidden), "--embedding", str(options.embedding),
-        "--limit", str(2 * PROFILED * batch_size),
+        "--limit", str(2 * options.profiled * batch_size), "--profiled", str(options.profiled),
     ]  # fmt: skip
+    child += ["--vps", str(options.vps)] if options.vps else []
     run = subprocess.run([*command, *child], capture_output=True, text=True, check=False)
     found = read_profile(run.stdout)
     if run.returncode or not all(found.values()):
@@ -185,7 +185,7 @@ def steps_only(trees: Sequence[Tree], words: int, options: argparse.Namespace) -
     """Train until there were enough launches, for a profiler to watch."""
     net = network(words, options)
     batches = in_batches([net.prepare(tree) for tree in trees], options.batch_sizes[0])
-    for _ in range(-(-2 * PROFILED // len(batches))):
+    for _ in range(-(-2 * options.profiled // len(batches))):
         train(net, batches)
     net.close()
 
@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
     parser.add_argument("--quick", action="store_true", help="batch 1 only, few sentences")
+    parser.add_argument("--profiled", type=int, default=20, help="launches that ncu watches, after as many others")
     parser.add_argument("--steps-only", action="store_true", help="train and print nothing: what ncu is given to run")
     options = parser.parse_args()
     if options.quick:

@@ -3,9 +3,11 @@
     python bench/gpu_treelstm.py --trees train.txt >> results/gpu/DATE-treelstm.jsonl
     python bench/gpu_treelstm.py --trees train.txt --device cpu --limit 8 --batch-sizes 1,4     (a check, no figures)
 
-Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. All losses of the first
-batches, each after an update, must agree, or the program stops with status 1. Products of PyTorch run in float32, then
-all is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32 in both.
+Sentences per second; what the four programs do is written in peers/torch_gpu_treelstm.py. There is a line of vpps
+alone, then one for each of the others beside it. Losses of the first batches, each after an update, must agree, or
+there is no figure; whoever fails is named, the next one runs, and the exit status is 1. Products of PyTorch run in
+float32, then all is repeated with TF32 allowed (`tf32=on`), where losses agree less closely; vpps computes in float32
+in both.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from typing import Any
 
 import harness
 from datasets import name_of, trees_file
-from on_gpu import choose_contenders, configure, describe
+from on_gpu import LossesDifferError, choose_contenders, configure, describe, each_beside_vpps
 from treelstm import CHECKED_BATCHES, LEARNING_RATE, in_batches, initial_weights, train
 from trees import read_trees
 
 BENCH = "gpu_treelstm"
-CONTENDERS = ("vpps", "pernode", "autograd", "manual", "graphs")
+CONTENDERS = ("vpps", "autograd", "graphs", "manual", "pernode")
 TOLERANCE = {"off": 1e-4, "on": 1e-2}  # relative, of losses
 
 
@@ -41,7 +43,7 @@ def make_contender(name: str, weights: dict[str, Any], options: argparse.Namespa
 
 
 def check_losses(contenders: dict[str, Any], batches: dict[str, list[Any]], tolerance: float) -> None:
-    """Train all on the first batches; exit with status 1 where a loss differs from the first contender's."""
+    """Train all on the first batches. Raises LossesDifferError where a loss is not the first contender's."""
     for number in range(min(CHECKED_BATCHES, min(map(len, batches.values())))):
         losses = {}
         for name, contender in contenders.items():
@@ -50,15 +52,15 @@ def check_losses(contenders: dict[str, Any], batches: dict[str, list[Any]], tole
         expected = next(iter(losses.values()))
         # Written so that a NaN fails too.
         if not all(abs(loss - expected) <= tolerance * abs(expected) for loss in losses.values()):
-            sys.exit(f"the losses of batch {number} differ, the figures would mean nothing: {losses}")
+            raise LossesDifferError(f"the losses of batch {number} differ, the figures would mean nothing: {losses}")
 
 
-def run(batch_size: int, tf32: str, options: argparse.Namespace) -> None:
-    """Check, warm up, time and report one batch size."""
-    configure(options.contenders, options.device, tf32 == "on")
+def run(names: list[str], batch_size: int, tf32: str, options: argparse.Namespace) -> None:
+    """Check, warm up, time and report contenders at one batch size."""
+    configure(names, options.device, tf32 == "on")
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.embedding, options.hidden)
-    contenders = {name: make_contender(name, weights, options) for name in options.contenders}
+    contenders = {name: make_contender(name, weights, options) for name in names}
     batches = {name: in_batches([c.prepare(tree) for tree in trees], batch_size) for name, c in contenders.items()}
     for name, contender in contenders.items():
         if name != "vpps":
@@ -77,7 +79,7 @@ def run(batch_size: int, tf32: str, options: argparse.Namespace) -> None:
     rates = {name: [len(trees) / s for s in times] for name, times in seconds.items()}
     case = f"batch={batch_size} hidden={options.hidden} embedding={options.embedding} tf32={tf32}"
     extra = {
-        "data": name_of(options.trees), "gpu": describe(options.contenders, options.device),
+        "data": name_of(options.trees), "gpu": describe(names, options.device),
         "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     for name in [name for name in rates if name != "vpps"]:
@@ -126,9 +128,12 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Run every batch size with both precisions."""
     options = parse_options()
+    well = True
     for tf32 in ("off", "on") if options.tf32 == "both" else (options.tf32,):
         for batch_size in options.batch_sizes:
-            run(batch_size, tf32, options)
+            case = partial(run, batch_size=batch_size, tf32=tf32, options=options)
+            well &= each_beside_vpps(options.contenders, case)
+    sys.exit(not well)
 
 
 if __name__ == "__main__":

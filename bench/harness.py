@@ -106,13 +106,30 @@ def _rounded(value: float) -> float:
 
 
 def machine() -> dict[str, object]:
-    """CPU model, cores of the machine and those this process may use, and the load average when the bench started."""
-    model = platform.processor() or platform.machine()
+    """CPU model and microarchitecture, cores of the machine and those this process may use, and the load average when
+    the bench started."""
+    cpu = _cpu()
+    return {
+        "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
+        "microarchitecture": microarchitecture(), "cores": os.cpu_count(), "usable": usable_cores(), "load": _LOAD,
+    }  # fmt: skip
+
+
+@functools.cache
+def _cpu() -> dict[str, str]:
+    """What the system says of its first CPU; empty where that is not Linux."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = (line for line in cpuinfo.read_text().splitlines() if line.startswith("model name"))
-        model = next(names, f": {model}").partition(":")[2].strip()
-    return {"cpu": model, "cores": os.cpu_count(), "usable": usable_cores(), "load": _LOAD}
+    first = cpuinfo.read_text().partition("\n\n")[0] if cpuinfo.exists() else ""
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+
+
+@functools.cache
+def microarchitecture() -> str:
+    """Of the CPU, whose model a virtual machine may hide: as the compiler names it, and vendor, family and model."""
+    known = _output(_compiler_command() or "g++", "-march=native", "-Q", "--help=target").split()
+    name = known[known.index("-march=") + 1] if "-march=" in known[:-1] else ""
+    numbers = [_cpu()[key] for key in ("vendor_id", "cpu family", "model", "stepping") if key in _cpu()]
+    return f"{name} ({' '.join(numbers)})" if numbers else name or platform.machine()
 
 
 @functools.cache
@@ -152,10 +169,12 @@ def _installed(package: str) -> str | None:
 
 def _compiler() -> str | None:
     """First line of `--version` of the compiler in the order in which vpps looks for one."""
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
-        if name and shutil.which(name):
-            return _output(name, "--version").partition("\n")[0] or None
-    return None
+    name = _compiler_command()
+    return _output(name, "--version").partition("\n")[0] or None if name else None
+
+
+def _compiler_command() -> str | None:
+    return next((name for name in (os.environ.get("CXX"), "g++", "clang++") if name and shutil.which(name)), None)
 
 
 @functools.cache

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
 import harness
 
@@ -27,6 +28,26 @@ def _why_torch_is_unusable(device: str) -> str | None:
     if device == "cuda" and not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} cannot use the GPU"
     return None
+
+
+class LossesDifferError(Exception):
+    """Contenders do not compute the same: their figures would mean nothing."""
+
+
+def each_beside_vpps(contenders: Sequence[str], run: Callable[[list[str]], None]) -> bool:
+    """Call `run` with vpps alone, then with vpps and each of the others, so that there is a figure as soon as one of
+    them has run. Whoever fails is named, and the next one runs. Whether none failed."""
+    others = [name for name in contenders if name != "vpps"]
+    own = ["vpps"] if "vpps" in contenders else []
+    well = True
+    for names in [own] * bool(own) + [[*own, name] for name in others]:
+        try:
+            run(names)
+        except Exception:
+            well = False
+            traceback.print_exc()
+            print(f"{' beside '.join(names)}: failed, see above", file=sys.stderr, flush=True)
+    return well
 
 
 def configure(contenders: Sequence[str], device: str, tf32: bool) -> None:

@@ -38,7 +38,7 @@ def measure(device: Device, report: Report, options: argparse.Namespace) -> None
                     words.fill(0)
                     kernel(blocks, 0, words, cells, errors, width, levels, check, cooperative=True)  # noqa: B023
 
-                launch(2000, check=1)
+                launch(50 if options.smallest else 2000, check=1)
                 if wrong := int(device.numpy(errors)[0]):
                     sys.exit(f"{form}: {wrong} blocks saw data from before a barrier")
                 case = f"{form} blocks={blocks} per_sm={per_sm} groups={groups} width={width}"

@@ -121,8 +121,8 @@ def _packed(argument: Any) -> tuple[Any, Any]:
 class Device:
     """The present GPU: its memory through CuPy, its clock through events, what it can do at best."""
 
-    def __init__(self) -> None:
-        """Exits where there is no GPU or no CuPy."""
+    def __init__(self, smallest: bool = False) -> None:
+        """Exits where there is no GPU or no CuPy. smallest: figures mean nothing, every line is executed."""
         try:
             import cupy
 
@@ -135,7 +135,7 @@ class Device:
             key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
             return int(checked(driver.cuDeviceGetAttribute(key, 0))[0])
 
-        self.cupy = cupy
+        self.cupy, self.smallest = cupy, smallest
         self.name: str = checked(driver.cuDeviceGetName(128, 0))[0].decode().rstrip("\0")
         self.capability = 10 * attribute("COMPUTE_CAPABILITY_MAJOR") + attribute("COMPUTE_CAPABILITY_MINOR")
         self.arch = f"sm_{self.capability}"
@@ -189,6 +189,7 @@ class Device:
 
         work(r) enqueues a launch with r repetitions. A value per round.
         """
+        repeats = 1 if self.smallest else repeats
         work(repeats)  # the first launch of a kernel loads it
         self.synchronize()
         found = []
@@ -200,7 +201,7 @@ class Device:
     @functools.cached_property
     def l2_bandwidth(self) -> float:
         """Bytes per second that all multiprocessors together read from L2, measured."""
-        count = min(self.l2 // 8, 4 << 20) // 16  # float4
+        count = (THREADS << 4 if self.smallest else min(self.l2 // 8, 4 << 20)) // 16  # float4
         kernel, x = self.load(Build("ceilings.cu", "read_all")), self.zeros(4 * count)
         sums = self.zeros(2 * self.sms * THREADS)
         run = functools.partial(kernel, 2 * self.sms, 0, x, sums, count)
@@ -209,7 +210,7 @@ class Device:
     @functools.cached_property
     def l2_round_trip(self) -> float:
         """Microseconds from a thread's read of L2 to its answer, measured."""
-        count, stride = 1024, 64  # words that are 256 bytes apart, so that no two share a line
+        count, stride = 8 if self.smallest else 1024, 64  # words that are 256 bytes apart, so that no two share a line
         places = np.random.default_rng(1).permutation(count) * stride
         following = np.zeros(count * stride, np.uint32)
         following[places] = np.roll(places, -1)
@@ -219,7 +220,7 @@ class Device:
     @functools.cached_property
     def dram_bandwidth(self) -> float:
         """Bytes per second, read and written, of a large copy on the device, measured."""
-        source, target = self.zeros(1 << 28), self.zeros(1 << 28)
+        source, target = (self.zeros(1 << (10 if self.smallest else 28)) for _ in range(2))
         times = [self.microseconds(lambda: self.cupy.copyto(target, source)) for _ in range(5)]
         return 2 * source.nbytes / (1e-6 * statistics.median(times))
 
@@ -290,6 +291,7 @@ def run(
     """The main function of a program: the command line, then `measure`, or compiling all of `builds(quick)`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
+    parser.add_argument("--smallest", action="store_true", help="the smallest sizes: a rehearsal, no figures")
     parser.add_argument("--rounds", type=int, help="of every measurement (default 11, quick 3)")
     parser.add_argument("--compile-only", action="store_true", help="compile all kernels; needs no device")
     parser.add_argument(
@@ -297,9 +299,10 @@ def run(
     )
     arguments(parser)
     options = parser.parse_args()
-    options.rounds = options.rounds or (3 if options.quick else 11)
+    options.quick |= options.smallest
+    options.rounds = options.rounds or (1 if options.smallest else 3 if options.quick else 11)
     if not options.compile_only:
-        device = Device()
+        device = Device(options.smallest)
         measure(device, Report(bench, device), options)
         return
     for arch in options.arch:

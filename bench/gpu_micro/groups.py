@@ -22,15 +22,16 @@ GROUPS = (1, 2, 4, 6)
 # Inner vertices by height, medians over the mini-batches of 64 of the first 512 training trees of SST.
 LEVELS = (298, 196, 142, 110, 89, 75, 63, 52, 44, 34, 27, 20, 13, 10, 8, 5, 4, 2, 1, 1)
 LINE = 32  # words between counters, as in groups.cu
+SMALLEST = 128, (1, 2), LEVELS[10:]  # hidden units, groups, levels
 _TILES = {4: 8, 8: 4, 16: 2}  # by rows of a team: sums and weights together stay in registers
 
 
-def slot_for(sms: int, groups: int) -> Slot | None:
+def slot_for(sms: int, groups: int, hidden: int = HIDDEN) -> Slot | None:
     """Two teams of four warps; None where a group's registers do not hold the matrix."""
-    rows_per_block = -(-HIDDEN // (sms // groups))
+    rows_per_block = -(-hidden // (sms // groups))
     for rows in (4, 8, 16, 24):
         if 2 * rows >= rows_per_block:
-            return Slot(rows, HIDDEN // 128, 4, _TILES.get(rows, 1))
+            return Slot(rows, hidden // 128, 4, _TILES.get(rows, 1))
     return None
 
 
@@ -53,25 +54,28 @@ def expected(matrix: NDArray[np.float32], h: NDArray[np.float32], sizes: list[in
 
 def measure(device: Device, report: Report, options: argparse.Namespace) -> None:
     """Check all levels, then time steps."""
+    hidden, every, levels = HIDDEN, (1, 4) if options.quick else GROUPS, LEVELS
+    if options.smallest:
+        hidden, every, levels = SMALLEST
     random = np.random.default_rng(1)
-    bound = (6.0 / (2 * HIDDEN)) ** 0.5
-    host_matrix = random.uniform(-bound, bound, (HIDDEN, HIDDEN)).astype(np.float32)
+    bound = (6.0 / (2 * hidden)) ** 0.5
+    host_matrix = random.uniform(-bound, bound, (hidden, hidden)).astype(np.float32)
     matrix = device.array(host_matrix)
-    for groups in (1, 4) if options.quick else GROUPS:
-        slot = slot_for(device.sms, groups)
+    for groups in every:
+        slot = slot_for(device.sms, groups, hidden)
         if slot is None:
             continue
         kernel = device.load(slot.build("groups.cu", "levels"))
-        width = -(-HIDDEN // slot.block_rows)  # blocks that hold the matrix
-        sizes = [-(-size // groups) for size in LEVELS]
+        width = -(-hidden // slot.block_rows)  # blocks that hold the matrix
+        sizes = [-(-size // groups) for size in levels]
         most = max(sizes)
-        host_h = random.uniform(-1, 1, (groups, most, HIDDEN)).astype(np.float32)
-        h = device.unwritten((len(sizes) + 1, groups, most, HIDDEN))
+        host_h = random.uniform(-1, 1, (groups, most, hidden)).astype(np.float32)
+        h = device.unwritten((len(sizes) + 1, groups, most, hidden))
         h[0] = device.array(host_h)
         counters = device.zeros(groups * LINE, np.uint32)
         device_sizes = device.array(np.array(sizes, np.uint32))
         staged = slot.staged(device, most)
-        shared = slot.partial_bytes + 4 * HIDDEN * staged
+        shared = slot.partial_bytes + 4 * hidden * staged
 
         def launch(repeats: int) -> None:
             counters.fill(0)  # noqa: B023
@@ -87,8 +91,8 @@ def measure(device: Device, report: Report, options: argparse.Namespace) -> None
         values = device.per_repetition(launch, 5, options.rounds)
         vertices = groups * sum(sizes)
         floor = device.floor(
-            flops=2 * vertices * HIDDEN**2 * device.sms / (groups * width),
-            l2_bytes=4 * HIDDEN * vertices * (width + 1),
+            flops=2 * vertices * hidden**2 * device.sms / (groups * width),
+            l2_bytes=4 * hidden * vertices * (width + 1),
         )
         report(
             f"groups={groups} blocks={groups * width} slot={slot.shape} tile={slot.tile}", values, floor=floor,

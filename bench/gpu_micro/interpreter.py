@@ -40,20 +40,20 @@ def expected(script: NDArray[np.uint32], states: int, repeats: int) -> NDArray[n
 
 def measure(device: Device, report: Report, options: argparse.Namespace) -> None:
     """Check the states, then time."""
-    random = np.random.default_rng(1)
-    script = random.integers(0, 2**32, (COUNT, 8), np.uint32)
-    script[:, 0] = random.integers(0, OPCODES, COUNT)
+    random, count = np.random.default_rng(1), CHUNK if options.smallest else COUNT
+    script = random.integers(0, 2**32, (count, 8), np.uint32)
+    script[:, 0] = random.integers(0, OPCODES, count)
     words, states = device.array(script), device.zeros(device.sms * THREADS, np.uint32)
     for build in builds(options.quick):
         kernel = device.load(build)
 
         def launch(repeats: int) -> None:
-            kernel(device.sms, CHUNK_BYTES, words, states, COUNT, repeats)  # noqa: B023
+            kernel(device.sms, CHUNK_BYTES, words, states, count, repeats)  # noqa: B023
 
         launch(2)
         wrong = np.count_nonzero(device.numpy(states) != expected(script, len(states), 2))
         require(wrong, 0, str(build))
-        values = [1e3 * value / COUNT for value in device.per_repetition(launch, 4, options.rounds)]
+        values = [1e3 * value / count for value in device.per_repetition(launch, 4, options.rounds)]
         sync = "barrier after each" if build.macros["SYNC"] else "no barrier"
         report(f"{FETCHES[build.macros['FETCH']]}, {sync}", values, "ns", floor=4e9 / device.clock)
 

@@ -2,7 +2,7 @@
 
 Microseconds. Lines named "host" are wall clock of the host thread: until the call has returned ("enqueue") or the
 device has finished ("and wait"). Lines named "device" are taken between events, behind a delay that hides the host.
-Launch paths: cuda.bindings with arguments packed at every launch and packed once, cuda.core and CuPy. "step" is what
+Launch paths: cuda.bindings with arguments packed at every launch and packed once, and CuPy. "step" is what
 one mini-batch costs when there is nothing to compute: copy the script from pinned memory, launch cooperatively, read
 four bytes back. `floor` of a copy: bytes over the bandwidth of an 11 MB copy from pinned memory, measured here.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
 import time
 from collections.abc import Callable
 
@@ -99,8 +98,8 @@ def launch_paths(device: Device, kernel: Kernel) -> dict[str, Callable[[], objec
     paths: dict[str, Callable[[], object]] = {
         "plain, cuda.bindings": lambda: kernel(device.sms, 0, word),
         "cooperative, cuda.bindings": lambda: kernel(device.sms, 0, word, cooperative=True),
-        # The names that `packed` points to live as long as the function does.
-        "cooperative, cuda.bindings, arguments packed once": lambda keep=(argument, addresses): checked(
+        # What `packed` points to lives as long as the function does.
+        "cooperative, cuda.bindings, arguments packed once": lambda keep=(word, argument, addresses): checked(
             driver.cuLaunchCooperativeKernel(*grid, packed)
         ),
     }
@@ -110,16 +109,6 @@ def launch_paths(device: Device, kernel: Kernel) -> dict[str, Callable[[], objec
     paths["cooperative, CuPy"] = lambda: function(
         (device.sms,), (THREADS,), (word,), enable_cooperative_groups=True
     )  # fmt: skip
-    if importlib.util.find_spec("cuda.core"):
-        from cuda.core import Device as CoreDevice
-        from cuda.core import LaunchConfig, ObjectCode, launch
-
-        here = CoreDevice()
-        here.set_current()
-        config = LaunchConfig(grid=device.sms, block=THREADS, is_cooperative=True)
-        core_kernel = ObjectCode.from_cubin(kernel.binary.cubin).get_kernel(EMPTY.kernel)
-        stream, pointer = here.default_stream, word.data.ptr
-        paths["cooperative, cuda.core"] = lambda: launch(stream, config, core_kernel, pointer)
     return paths
 
 

@@ -49,7 +49,7 @@ def measure(device: Device, report: Report, options: argparse.Namespace) -> None
     random = np.random.default_rng(1)
     for name, slot, rows in variants(options.quick):
         kernel = device.load(slot.build("matvec.cu", "matvec"))
-        rows = rows or device.sms * slot.block_rows
+        rows = 40 if options.smallest else rows or device.sms * slot.block_rows
         blocks = -(-rows // slot.block_rows)
         host_matrix = random.standard_normal((rows, slot.width), np.float32)
         matrix = device.array(host_matrix)

@@ -42,13 +42,13 @@ def builds(quick: bool) -> list[Build]:
 
 def measure(device: Device, report: Report, options: argparse.Namespace) -> None:
     """Check all ways against each other and NumPy, then time them."""
-    random = np.random.default_rng(1)
+    random, sets = np.random.default_rng(1), 1 if options.smallest else SETS
     host_matrix = random.standard_normal((ROWS, WIDTH), np.float32)
     matrix, copy = device.array(host_matrix), device.array(np.ascontiguousarray(host_matrix.T))
-    for n in (1, 8) if options.quick else (1, 8, 64):
-        host_dy = random.standard_normal((SETS, n, ROWS), np.float32)
+    for n in (8,) if options.smallest else (1, 8) if options.quick else (1, 8, 64):
+        host_dy = random.standard_normal((sets, n, ROWS), np.float32)
         exact = host_dy.astype(np.float64) @ host_matrix.astype(np.float64)
-        dy, dx = device.array(host_dy), device.zeros((SETS, n, WIDTH))
+        dy, dx = device.array(host_dy), device.zeros((sets, n, WIDTH))
         flops, repeats = 2 * n * ROWS * WIDTH, 200 if n < 64 else 40
         for slot in copy_variants():
             if slot.tile > n:
@@ -58,10 +58,10 @@ def measure(device: Device, report: Report, options: argparse.Namespace) -> None
             shared = slot.partial_bytes + 4 * slot.width * staged
 
             def launch(repeats: int) -> None:
-                kernel(blocks, shared, copy, dy, dx, WIDTH, n, staged, SETS, repeats)  # noqa: B023
+                kernel(blocks, shared, copy, dy, dx, WIDTH, n, staged, sets, repeats)  # noqa: B023
 
             dx.fill(np.nan)
-            launch(SETS)
+            launch(sets)
             require(relative_error(device.numpy(dx), exact), 1e-5, f"second copy {slot} n={n}")
             values = device.per_repetition(launch, repeats, options.rounds)
             floor = device.floor(flops=flops * device.sms / blocks, l2_bytes=4 * n * (blocks * ROWS + WIDTH))
@@ -75,10 +75,10 @@ def measure(device: Device, report: Report, options: argparse.Namespace) -> None
             shared = 4 * slot.tile * (teams * WIDTH + slot.block_rows)
 
             def launch(repeats: int) -> None:
-                kernel(blocks, shared, matrix, dy, dx, ROWS, n, SETS, repeats)  # noqa: B023
+                kernel(blocks, shared, matrix, dy, dx, ROWS, n, sets, repeats)  # noqa: B023
 
             dx.fill(0)
-            launch(SETS)
+            launch(sets)
             require(relative_error(device.numpy(dx), exact), 1e-5, f"sums {slot} four={four} n={n}")
             values = device.per_repetition(launch, repeats, options.rounds)
             floor = device.floor(flops=flops * device.sms / blocks, l2_bytes=4 * n * (ROWS + blocks * WIDTH))

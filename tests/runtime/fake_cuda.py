@@ -40,6 +40,7 @@ RELEASE = "580.65.06"  # of the driver
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
     "COMPUTE_CAPABILITY_MINOR": 0,
+    "CLOCK_RATE": 1_000_000,
     "COOPERATIVE_LAUNCH": 1,
     "MULTIPROCESSOR_COUNT": 4,
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
@@ -374,9 +375,9 @@ def undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> FakeCuda:
     """Let this process have an imaginary GPU for as long as the fixture lives."""
-    fake = FakeCuda()
+    fake = FakeCuda() if fake is None else fake
     real_library, run = ctypes.CDLL, driver.Driver.run
 
     class Library:
@@ -451,7 +452,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def install_with_kernels(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+def install_with_kernels(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None = None) -> FakeCuda:
     """The same, with kernels that are compiled for the emulator instead of with NVRTC."""
 
     def compile_cubin(source: str, arch: str, cached_registers: int = 0) -> nvrtc.Cubin:
@@ -460,7 +461,7 @@ def install_with_kernels(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         return nvrtc.Cubin(build_simt(source, races=True), arch, "vpps_kernel", Path(), resources, ())
 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
-    return install(monkeypatch)
+    return install(monkeypatch, fake)
 
 
 class _Pinned(np.ndarray[Any, Any]):

@@ -4,10 +4,27 @@ tier runs without a GPU, as far as emulated kernels are fast enough for it, and 
     PYTHONPATH=tests/runtime/imaginary:. python -m pytest -m gpu tests/gpu/test_machine.py
 """
 
+import atexit
+import os
+import sys
+
 import pytest
 
-from tests.runtime import fake_cuda
+from tests.runtime import fake_cuda, fake_programs
 
-gpu = fake_cuda.install_with_kernels(pytest.MonkeyPatch())
+gpu = fake_programs.ProgrammableCuda()
+fake_cuda.install_with_kernels(pytest.MonkeyPatch(), gpu)
+fake_programs.extend(gpu)
 gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
 gpu.blocks_per_sm = 2  # and for two blocks on each
+
+
+def complain() -> None:
+    """What the emulator has found fails a process that has come to its end."""
+    if gpu.findings:
+        print(*gpu.findings, sep="\n", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(70)  # the status of a process that exits is not to be changed otherwise
+
+
+atexit.register(complain)

@@ -1,0 +1,188 @@
+"""Everything that only a GPU can tell, most telling first, so that a run may end at any time.
+
+Every step is a process of its own, and every line of JSON that it prints is on the disk at once, in results.jsonl of
+the folder --out, with the device, the versions, the commit and the date. A step that fails, or has to be ended (SIGINT,
+then SIGKILL), is named, and the next one runs. Beside it: log.txt, all that steps said; summary.txt, a line for each
+step; kernels.tar.gz, what was compiled, for --continue on another machine.
+
+Stages:
+{stages}
+
+Works from a plain checkout, without git and with nothing installed: packages are found by PYTHONPATH. Exit status: 0; 1
+where a step failed or was ended; 2 without a GPU; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shutil
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+
+from gpu_check import record, running
+from gpu_check.stages import ROOT, STAGES, Step, environment, steps
+from vpps.config import cache_dir
+
+NO_GPU = 3  # what gpu_contact.py versions exits with
+RESERVE = 2 * running.GRACE  # seconds for an end in good order
+ENDED_WELL = "ok"
+
+
+class Run:
+    """One call of the program.
+
+    Args:
+        known: states of steps in the run that is continued.
+    """
+
+    def __init__(self, options: argparse.Namespace, known: dict[str, str]) -> None:
+        self.deadline = time.monotonic() + 60 * options.minutes - RESERVE
+        self.folder, self.known = options.out, known
+        self.results, self.log = record.Lines(self.folder / record.RESULTS), record.Lines(self.folder / record.LOG)
+        self.environment = environment(options.data, options.cache)
+        self.commit = options.commit
+        self.common: dict[str, Any] = {"commit": harness.commit()}
+        self.outcomes: dict[str, str] = {}  # a line by step, for the summary
+        self.bad = False
+
+    def write(self, step: Step, line: dict[str, Any]) -> None:
+        """A line of a step, with what it depends on where it does not say so itself."""
+        if step.name == "versions" and line.get("case") == "versions":
+            self.common |= {"device": line["gpu"]["name"], "driver": line["driver"].get("driver_version")}
+            self.common |= {name: line[name] for name in ("cuda", "nvrtc", "machine")}
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        line = {"stage": step.stage, "step_name": step.name, "time": now, **self.common, **line}
+        if self.commit is not None:  # a step in a checkout without git knows of none
+            line["commit"] = self.commit
+        self.results.write(json.dumps(line))
+
+    def take(self, step: Step, line: str, printed: bool) -> None:
+        """A line that a step said."""
+        found = record.parsed(line) if printed else None
+        if found is None:
+            self.log.write(f"{step.name}: {line}")
+        else:
+            self.write(step, found)
+
+    def do(self, step: Step) -> int:
+        """Run a step, unless it does not fit; its exit status, or 0."""
+        left = self.deadline - time.monotonic()
+        if step.needs and shutil.which(step.needs, path=self.environment.get("PATH")) is None:
+            self.tell(step, "not here", f"{step.needs} is not on the PATH")
+            return 0
+        if left < step.seconds:
+            self.tell(step, "not begun", f"takes about {step.seconds:.0f} s, and {max(0, left):.0f} s are left")
+            return 0
+        self.write(step, {"event": "begin"})
+        most = min(step.most, left)
+        try:
+            outcome = running.run(
+                step.command, {**self.environment, **step.environment}, ROOT, most,
+                lambda line, printed: self.take(step, line, printed),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            self.write(step, {"event": "end", "state": "interrupted"})
+            self.tell(step, "interrupted", "")
+            raise
+        state = outcome.state
+        if state == "ended":
+            state = "hung" if most == step.most else "out of time"
+        self.bad |= state in ("failed", "hung")
+        end = {"event": "end", "state": state, "seconds": outcome.seconds, "status": outcome.status}
+        self.write(step, end | {"said": outcome.said})
+        self.tell(step, state, outcome.said[-1] if outcome.said else "", outcome.seconds)
+        return outcome.status
+
+    def tell(self, step: Step, state: str, why: str, seconds: float = 0.0) -> None:
+        """Show what became of a step, and keep it in the summary."""
+        line = f"{state:11} {seconds:6.1f} s  {step.stage}: {step.name}{f': {why[:200]}' if why else ''}"
+        self.outcomes[step.name] = line
+        print(line, file=sys.stderr, flush=True)
+        before = [f"{state:11} earlier   {name}" for name, state in self.known.items() if name not in self.outcomes]
+        record.replace(self.folder / record.SUMMARY, "\n".join([*before, *self.outcomes.values(), ""]))
+
+
+def ordered(every: list[Step], known: dict[str, str]) -> list[Step]:
+    """What a run is to do that continues another: first what that one did not do, then what it could not do. Among this
+    is what was begun and has no end: it may have taken the machine with it."""
+    versions, *others = every
+    left = [step for step in others if known.get(step.name) != ENDED_WELL]
+    return [versions, *sorted(left, key=lambda step: known.get(step.name) in ("failed", "hung", "begun"))]
+
+
+def description() -> str:
+    """What --help says."""
+    margin = 13 * " "
+    stages = [textwrap.fill(f"  {k:10} {v}", 100, subsequent_indent=margin) for k, v in STAGES.items()]
+    return (__doc__ or "").replace("{stages}", "\n".join(stages))
+
+
+def parse_options(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="gpu_check", description=description(), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--minutes", type=float, default=9, help="for this call: what does not fit is not begun (default %(default)s)")
+    add("--continue", dest="earlier", type=Path, metavar="FOLDER", help="or file of results: take up the rest of it")
+    add("--out", type=Path, default=ROOT / "bench/results/gpu_check", metavar="FOLDER", help="(default %(default)s)")
+    add("--data", type=Path, metavar="FOLDER", help="of data sets, with sst/train.txt and wikiner/en.txt in it")
+    add("--only", type=lambda text: text.split(","), default=list(STAGES), metavar="STAGE,...", help="these stages")
+    add("--commit", help="of the checkout, where there is no git")
+    add("--cache", type=Path, default=cache_dir(), metavar="FOLDER", help="of kernels (default %(default)s)")
+    add("--smallest", action="store_true", help="a rehearsal: the smallest sizes, no figures")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.only) - set(STAGES):
+        parser.error(f"--only {','.join(sorted(unknown))}: expected some of {','.join(STAGES)}")
+    for name in ("out", "data", "cache"):  # steps run in another folder
+        if (path := getattr(options, name)) is not None:
+            setattr(options, name, path.resolve())
+    if options.data is not None and not options.data.is_dir():
+        parser.error(f"--data {options.data}: there is no such folder")
+    return options
+
+
+def continued(options: argparse.Namespace) -> dict[str, str]:
+    """States of steps in the run that is continued, whose lines and kernels become this one's."""
+    if options.earlier is None:
+        return {}
+    path = record.results_of(options.earlier).resolve()
+    record.bring_kernels(path.with_name(record.KERNELS), options.cache)
+    lines = list(record.read(path))
+    own = options.out / record.RESULTS
+    if path != own:
+        options.out.mkdir(parents=True, exist_ok=True)
+        record.replace(own, "".join(f"{json.dumps(line)}\n" for line in lines))
+    return record.states(iter(lines))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what there is to run, as far as time allows; the exit status."""
+    options = parse_options(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # timeout(1) sends that
+    if options.earlier is None and (options.out / record.RESULTS).exists():
+        raise SystemExit(f"{options.out} has results already: --continue {options.out}, or another --out")
+    known = continued(options)
+    run = Run(options, known)
+    every = steps(options.smallest, harness.usable_cores())
+    wanted = [step for k, step in enumerate(every) if not k or step.stage in options.only]
+    status = 0
+    try:
+        for k, step in enumerate(ordered(wanted, known)):
+            if run.do(step) == NO_GPU and not k:
+                status = 2
+                break
+    except KeyboardInterrupt:
+        status = 130
+    if not options.smallest and (why := record.keep_kernels(options.cache, options.out / record.KERNELS)):
+        run.log.write(f"{record.KERNELS}: {why}")
+    print(options.out)
+    return status or int(run.bad)

@@ -1,0 +1,176 @@
+"""What there is to run, in the order of what it tells per second."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parents[1]
+ROOT = BENCH.parent
+PLUGIN = "bench.gpu_check.tests_plugin"
+
+STAGES = {
+    "contact": "device, driver, versions; the smallest kernel; a fused Tree-LSTM's loss, gradients and update against "
+    "the float64 reference: does anything run, and is it right? Under 30 s",
+    "micro": "programs of bench/gpu_micro, few cases: what a barrier, an instruction, a launch, a product cost; the "
+    "first four say whether the kernel is built the right way",
+    "peers": "Tree-LSTM at batch 1, 64, 16, 128 beside PyTorch (by level, in CUDA graphs, per node), chain LSTM beside "
+    "cuDNN: is it fast?",
+    "tests": "tests/gpu, file by file: is all of it right?",
+    "sanitizer": "compute-sanitizer's memcheck, racecheck and synccheck of a small case, every buffer an "
+    "allocation of its own: is it right by luck?",
+    "endurance": "10,000 launches, two handles at once, launches that are stopped: does it hold?",
+    "long": "timelines of equal launches (what does code that runs once cost?), the hardware's counters, all programs "
+    "and benches at full size: where does the time go?",
+}
+# The tests that tell most come first, files that are not named last.
+FIRST = ("test_fused", "test_training", "test_machine", "test_slots", "test_ops")
+ALONE = ("test_machine", "test_training")  # they want the GPU for themselves
+# What an imaginary GPU runs of them in seconds, by pytest's -k.
+REHEARSED = {
+    "test_machine": "test_memory_is_shared or test_every_multiprocessor",
+    "test_training": "test_training_follows_the_reference or test_a_stopped_launch",
+    "test_slots": "test_gradients_and_training and small",
+}
+TEST_SECONDS, WORKERS = 150, 16  # of one test at most; processes that compile at the same time
+QUESTIONS = ("barrier", "interpreter", "launch", "matvec", "transposed", "registers", "outer", "groups", "tensor_cores")
+BATCH_SIZES = (1, 64, 16, 128)
+SMALLEST = ("--hidden", "8", "--embedding", "8", "--vps", "2")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A program to run.
+
+    Attributes:
+        name: unique.
+        seconds: that it is likely to take: it is not begun where fewer are left.
+        most: seconds after which it is ended.
+        environment: added to that of all steps.
+        needs: a program that must be on the PATH.
+    """
+
+    stage: str
+    name: str
+    command: tuple[str, ...]
+    seconds: float
+    most: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    needs: str = ""
+
+
+def steps(smallest: bool, cores: int) -> list[Step]:
+    """All of them, in order. smallest: at sizes at which an imaginary GPU takes seconds."""
+    return [
+        *_contact(smallest), *_micro(smallest), *_peers(smallest), *_tests(smallest, cores), *_sanitizer(smallest),
+        *_endurance(smallest), *_long(smallest),
+    ]  # fmt: skip
+
+
+def _program(path: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, str(BENCH / path), *arguments)
+
+
+def _contact(smallest: bool) -> Iterator[Step]:
+    size = SMALLEST if smallest else ()
+    few = ("--steps", "2", "--rounds", "1") if smallest else ()
+    yield Step("contact", "versions", _program("gpu_contact.py", "versions"), 2, 60)
+    yield Step("contact", "smallest kernel", _program("gpu_contact.py", "smallest", *size, *few), 3, 90)
+    yield Step("contact", "fused Tree-LSTM", _program("gpu_contact.py", "tree-lstm", *size, *few), 10, 240)
+
+
+def _micro(smallest: bool) -> Iterator[Step]:
+    size = "--smallest" if smallest else "--quick"
+    for question in QUESTIONS:
+        yield Step("micro", f"micro {question}", _program(f"gpu_micro/{question}.py", size), 6, 60)
+
+
+def _peers(smallest: bool) -> Iterator[Step]:
+    few = (*SMALLEST, "--limit", "4", "--passes", "1") if smallest else ("--passes", "3")
+    for size in (2,) if smallest else BATCH_SIZES:
+        limit = () if smallest else ("--limit", str(max(64, 2 * size)))
+        command = _program("gpu_treelstm.py", "--batch-sizes", str(size), "--tf32", "off", "--no-compile", *limit, *few)
+        yield Step("peers", f"Tree-LSTM batch={size}", command, 15, 120)
+    for size in (1,) if smallest else (1, 16, 64):
+        limit = () if smallest else ("--limit", str(max(32, 2 * size)))
+        tokens = "3" if smallest else "25,real"
+        command = _program("gpu_lstm.py", "--batch-sizes", str(size), "--tokens", tokens, "--tf32", "off", *limit, *few)
+        yield Step("peers", f"LSTM batch={size}", command, 15, 90)
+
+
+def test_files() -> list[Path]:
+    """Of the gpu tier, most telling first."""
+
+    def place(file: Path) -> int:
+        return next((k for k, name in enumerate(FIRST) if file.stem.startswith(name)), len(FIRST))
+
+    return sorted((ROOT / "tests" / "gpu").glob("test_*.py"), key=lambda file: (place(file), file.name))
+
+
+def _tests(smallest: bool, cores: int) -> Iterator[Step]:
+    common = (sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "-p", PLUGIN)
+    # Where a test hangs, even outside Python, its process is ended and replaced, and the next test runs.
+    limit = (f"--timeout={TEST_SECONDS}", "--timeout-method=thread") if _there("pytest_timeout") else ()
+    limit += ("-o", f"faulthandler_timeout={TEST_SECONDS}")
+    for file in [f for f in test_files() if f.stem in REHEARSED or not smallest]:
+        alone = smallest or file.stem in ALONE
+        workers = ("-n", str(1 if alone else min(WORKERS, cores))) if _there("xdist") else ()
+        few = ("-k", REHEARSED[file.stem]) if smallest else ()
+        command = (*common, *limit, *workers, *few, f"tests/gpu/{file.name}")
+        yield Step("tests", f"tests/gpu/{file.name}", command, 20, 420)
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _sanitizer(smallest: bool) -> Iterator[Step]:
+    size = SMALLEST if smallest else ("--hidden", "64", "--embedding", "64", "--vps", "16")
+    plain = {"VPPS_PLAIN_ALLOCATIONS": "1", "VPPS_PATIENCE": "600"}
+    for tool in ("memcheck", "racecheck", "synccheck"):
+        command = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
+        watched = _program("gpu_contact.py", "tree-lstm", *size, "--steps", "2", "--rounds", "1")
+        yield Step("sanitizer", tool, (*command, *watched), 30, 180, plain, "compute-sanitizer")
+
+
+def _endurance(smallest: bool) -> Iterator[Step]:
+    size = (*SMALLEST, "--launches", "20", "--limit", "4") if smallest else ()
+    for question, seconds in (("launches", 15), ("two", 8), ("abort", 30)):
+        command = _program("gpu_endurance.py", question, *size)
+        # A launch that waits for ever is to be ended soon.
+        patience = {"VPPS_PATIENCE": "3"} if question == "abort" else {}
+        yield Step("endurance", question, command, seconds, 180, patience)
+
+
+def _long(smallest: bool) -> Iterator[Step]:
+    size = SMALLEST if smallest else ()
+    one = ("--batch-sizes", "2", *size) if smallest else ()
+    launches = ("--launches", "2") if smallest else ()
+    few = ("--passes", "1", "--limit", "4", "--profiled", "1") if smallest else ()
+    yield Step("long", "timelines", _program("gpu_timelines.py", *one, *launches), 20, 180)
+    yield Step("long", "host's share, bytes", _program("gpu_step.py", *one, *few), 30, 180)
+    yield Step("long", "counters", _program("gpu_counters.py", *one), 30, 180, needs="ncu")
+    if smallest:
+        return  # what follows has been run, with other numbers
+    for question in QUESTIONS:
+        yield Step("long", f"all of micro {question}", _program(f"gpu_micro/{question}.py"), 20, 180)
+    for size_of_batch in (1, 2, 4, 8, 16, 32, 64, 128):
+        command = _program("gpu_treelstm.py", "--batch-sizes", str(size_of_batch))
+        yield Step("long", f"all of Tree-LSTM batch={size_of_batch}", command, 60, 300)
+    for size_of_batch in (1, 4, 16, 64):
+        command = _program("gpu_lstm.py", "--batch-sizes", str(size_of_batch))
+        yield Step("long", f"all of LSTM batch={size_of_batch}", command, 60, 300)
+
+
+def environment(data: Path | None, cache: Path) -> dict[str, str]:
+    """Of all steps: this checkout is found, its data sets, and one cache of kernels."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    found["VPPS_CACHE_DIR"] = str(cache)
+    if data is not None:
+        found["VPPS_DATA"] = str(data)
+    return found

@@ -1,0 +1,33 @@
+"""pytest's plugin in the stage of tests: a line of JSON for each test as soon as it has ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+MESSAGE = 1500  # characters of a failure, its end
+
+
+class Printer:
+    """Prints through pytest's own terminal, past what it captures."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test is set up, called and torn down: the call counts, and whatever else did not pass."""
+        if report.when != "call" and report.passed:
+            return
+        line = {"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)}
+        if not report.passed:
+            line |= {"when": report.when, "message": str(report.longrepr)[-MESSAGE:]}
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(json.dumps(line))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that reports, not in those that test."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Printer(config), "vpps-printer")

@@ -1,0 +1,208 @@
+"""The first questions to a GPU that vpps has never met. Each answer is a line of its own, printed at once.
+
+    python bench/gpu_contact.py versions      device, driver, versions, asked of the driver and of the loaded NVRTC
+    python bench/gpu_contact.py smallest      a kernel of a few instructions: compiled, loaded, launched
+    python bench/gpu_contact.py tree-lstm     a Tree-LSTM as users run it, cells fused, weights on the chip: loss,
+                                              gradients and update against the float64 reference, then a step's time
+
+Exit status: 1 where a result is wrong, 3 where there is no GPU that vpps can use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from datasets import name_of, trees_file
+from models import VppsTreeLstm
+from numpy.typing import NDArray
+from on_gpu import describe
+from treelstm import LEARNING_RATE, initial_weights
+from trees import read_trees
+
+import vpps
+from vpps.errors import HandleError
+from vpps.kernel.nvrtc import library_version
+from vpps.reference import Reference, weights_of
+from vpps.runtime.driver import usable_gpu
+
+BENCH = "gpu_contact"
+NO_GPU = 3  # exit status
+FORWARD, GRADIENT = 1e-5, 1e-4  # relative errors, of norms: those of the tests
+STEPS = 50
+PACKAGES = (
+    "vpps", "numpy", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc",
+    "nvidia-cuda-nvrtc-cu12", "torch", "pytest", "pytest-xdist", "pytest-timeout", "hypothesis",
+)  # fmt: skip
+SMI = "driver_version,memory.total,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current,compute_mode"
+
+
+def versions(options: argparse.Namespace) -> None:
+    """Print what all figures depend on. Exits with NO_GPU where there is none."""
+    try:
+        device = usable_gpu()
+    except HandleError as error:
+        print(f"no GPU to check: {error}", file=sys.stderr)
+        sys.exit(NO_GPU)
+    line = {
+        "bench": BENCH, "case": "versions", "gpu": device._asdict(), "driver": smi(),
+        "cuda": f"{device.cuda // 1000}.{device.cuda % 1000 // 10}", "nvrtc": said_by(library_version),
+        "packages": installed(), "machine": harness.machine(), "versions": harness.versions(),
+        "commit": harness.commit(), "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    print(json.dumps(line), flush=True)
+
+
+def said_by(ask: Callable[[], str]) -> str:
+    """An answer, or why there is none: the other answers are worth printing then, too."""
+    try:
+        return ask()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def smi() -> dict[str, str]:
+    """What the driver's tool says of the first GPU; empty where there is no such tool."""
+    try:
+        command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader", "--id=0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(SMI.split(","), (value.strip() for value in done.stdout.split(",")), strict=False))
+
+
+def installed() -> dict[str, str]:
+    """Versions of packages by their metadata: what was installed, not what is loaded."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def report(case: str, values: list[float], unit: str, handle: vpps.Handle, **extra: object) -> None:
+    """A line, with what the compiler says of the kernel."""
+    machine = handle._engine.machine
+    resources = None if machine.resources is None else dataclasses.asdict(machine.resources)
+    harness.report(
+        BENCH, case, values, unit, **extra, vps=machine.vps, kernel=resources, gpu=describe(["vpps"], machine.target),
+        date=datetime.date.today().isoformat(),
+    )  # fmt: skip
+
+
+def smallest(options: argparse.Namespace) -> None:
+    """A model of one vector."""
+    model = vpps.Model(seed=1)
+    b = model.parameter("b", (8,), init="normal")
+    begun = time.perf_counter()
+    with vpps.Handle(model, target=options.device, vps=options.vps) as handle:
+        graph = vpps.Graph()
+        loss = vpps.cross_entropy(graph.zeros(8) + b, 3)
+        found = float(handle.forward(graph, [loss])[0])
+        seconds = time.perf_counter() - begun
+        expected = float(Reference(graph, weights_of(model)).value(loss))
+        report("smallest kernel, until its first result", [seconds], "s", handle, loss=found, expected=expected)
+        require({"loss": abs(found - expected) / abs(expected)}, FORWARD)
+        times = []
+        for _ in range(options.steps):
+            begun = time.perf_counter()
+            handle.forward(graph, [loss])
+            times.append(1e6 * (time.perf_counter() - begun))
+        report("smallest kernel, planned, launched and awaited", times, "us", handle)
+
+
+def tree_lstm(options: argparse.Namespace) -> None:
+    """Two trees: gradients, then an update, each against the reference; then the time of steps with one tree."""
+    trees, words = read_trees(trees_file(options.trees), 16)
+    trees.sort(key=lambda tree: len(tree.labels))
+    weights = initial_weights(words, options.embedding, options.hidden)
+    lr = LEARNING_RATE["sgd"]
+    net = VppsTreeLstm(weights, "sgd", lr, options.vps, target=options.device)
+    handle, model = net.handle, net.handle.model
+    case = f"hidden={options.hidden} embedding={options.embedding}"
+    batch = [net.prepare(tree) for tree in (trees[0], trees[len(trees) // 2])]
+    graph, loss = net.graph(batch)
+    before = weights_of(model)
+    reference = Reference(graph, before)
+    expected, gradients = float(reference.value(loss)), reference.backward(loss)
+
+    begun = time.perf_counter()
+    value, found = handle.gradients(graph, loss)
+    seconds = time.perf_counter() - begun
+    errors = {"loss": abs(value - expected) / abs(expected)}
+    errors |= {name: relative_error(found[name], g) for name, g in gradients.items()}
+    report(f"gradients, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors))
+    require({"loss": errors["loss"]}, FORWARD)
+    require(errors, GRADIENT)
+
+    begun = time.perf_counter()
+    handle.fb(graph, loss)
+    value = handle.sync_get_latest_loss()
+    seconds = time.perf_counter() - begun
+    errors = {"loss": abs(value - expected) / abs(expected)}
+    errors |= {p.name: relative_error(p.numpy(), before[p.name] - lr * gradients[p.name]) for p in model}
+    report(f"update, {case}", [seconds], "s", handle, loss=value, expected=expected, errors=rounded(errors))
+    require(errors, FORWARD)
+
+    one = [net.prepare(trees[len(trees) // 2])]
+    times = []
+    for _ in range(options.rounds):
+        begun = time.perf_counter()
+        for _ in range(options.steps):
+            net.step(one)
+        net.loss()
+        times.append(1e6 * (time.perf_counter() - begun) / options.steps)
+    report(f"training step, batch=1 {case}", times, "us/step", handle, leaves=(len(one[0]) + 1) // 2,
+           data=name_of(trees_file(options.trees)))  # fmt: skip
+    net.close()
+
+
+def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Norm of the difference over the norm of what is expected."""
+    scale = float(np.linalg.norm(expected))
+    return float(np.linalg.norm(found.astype(np.float64) - expected)) / (scale or 1.0)
+
+
+def rounded(errors: dict[str, float]) -> dict[str, float]:
+    """As lines print them."""
+    return {name: float(f"{error:.3g}") for name, error in errors.items()}
+
+
+def require(errors: dict[str, float], most: float) -> None:
+    """Exit where a result is wrong; a NaN is, too."""
+    wrong = {name: error for name, error in errors.items() if not error <= most}
+    if wrong:
+        sys.exit(f"relative errors of more than {most:g}: {wrong}")
+
+
+def main() -> None:
+    """Ask one question."""
+    questions = {"versions": versions, "smallest": smallest, "tree-lstm": tree_lstm}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", choices=questions)
+    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--embedding", type=int, default=256)
+    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="that are timed at a go")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    questions[options.question](options)
+
+
+if __name__ == "__main__":
+    main()

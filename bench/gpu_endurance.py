@@ -1,0 +1,204 @@
+"""Does it hold? Thousands of launches, two handles at once, a launch that is stopped. Lines are printed as it goes.
+
+    python bench/gpu_endurance.py launches    10,000 training steps that nobody waits for: losses stay finite, and the
+                                              first tenth, repeated, has the same bits; a line per tenth has its speed
+    python bench/gpu_endurance.py two         two handles that train in turn, launches in flight at the same time, learn
+                                              what each learns alone, to the last bit
+    python bench/gpu_endurance.py abort       a script that the kernel cannot execute, and one that waits for ever: each
+                                              is an error that says where, and the handle works on as if it had not been
+
+The Tree-LSTM of treelstm.py. Exit status 1 where something else happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from datasets import name_of, trees_file
+from models import VppsTreeLstm
+from on_gpu import describe
+from treelstm import LEARNING_RATE, in_batches, initial_weights
+from trees import read_trees
+
+import vpps
+
+BENCH = "gpu_endurance"
+PARTS = 10  # of a long run, a line each
+UNKNOWN, FOREVER = 0xFFFF, 0x00FFFFFF  # an opcode, a number of signals
+
+
+class Runs:
+    """Networks that start from equal weights, and mini-batches for them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.path = trees_file(options.trees)
+        self.trees, self.words = read_trees(self.path, options.limit)
+
+    def network(self) -> VppsTreeLstm:
+        """A new one."""
+        o = self.options
+        weights = initial_weights(self.words, o.embedding, o.hidden)
+        return VppsTreeLstm(weights, "sgd", LEARNING_RATE["sgd"], o.vps, target=o.device)
+
+    def batches(self, net: VppsTreeLstm) -> list[list[Any]]:
+        """All mini-batches."""
+        return in_batches([net.prepare(tree) for tree in self.trees], self.options.batch_size)
+
+    def report(self, case: str, values: list[float], unit: str, **extra: object) -> None:
+        """A line."""
+        o = self.options
+        harness.report(
+            BENCH, f"{case}, batch={o.batch_size} hidden={o.hidden}", values, unit, **extra, data=name_of(self.path),
+            gpu=describe(["vpps"], o.device), date=datetime.date.today().isoformat(),
+        )  # fmt: skip
+
+
+def require(holds: bool, what: str) -> None:
+    """Exit where it does not hold."""
+    if not holds:
+        sys.exit(what)
+
+
+def bits(net: VppsTreeLstm) -> dict[str, bytes]:
+    """All weights, to the last bit."""
+    return {name: array.tobytes() for name, array in net.handle.model.numpy().items()}
+
+
+def launches(runs: Runs) -> None:
+    """Train without waiting."""
+    part = max(1, runs.options.launches // PARTS)
+    net = runs.network()
+    batches, first = runs.batches(net), 0.0
+    for number in range(PARTS):
+        begun = time.perf_counter()
+        for k in range(number * part, (number + 1) * part):
+            net.step(batches[k % len(batches)])
+        loss = net.loss()
+        seconds = (time.perf_counter() - begun) / part
+        runs.report(f"launches {number * part + 1} to {(number + 1) * part}", [1e6 * seconds], "us/step", loss=loss)
+        require(bool(np.isfinite(loss)), f"the loss is {loss}")
+        first = loss if number == 0 else first
+    net.close()
+    again = runs.network()
+    for k in range(part):
+        again.step(batches[k % len(batches)])
+    require(again.loss() == first, f"the same {part} steps: a loss of {again.loss()} instead of {first}")
+    runs.report(f"the first {part} launches repeated", [again.loss()], "loss", same_bits=True)
+    again.close()
+
+
+def two(runs: Runs) -> None:
+    """Train two networks in turn, the second one with the trees backwards; then each alone."""
+
+    def trained(nets: list[VppsTreeLstm], orders: list[int]) -> list[dict[str, bytes]]:
+        for k in range(max(1, runs.options.launches // 100)):
+            for net, order in zip(nets, orders, strict=True):
+                batches = runs.batches(net)[::order]
+                net.step(batches[k % len(batches)])
+        found = [bits(net) for net in nets]
+        for net in nets:
+            net.close()
+        return found
+
+    together = trained([runs.network(), runs.network()], [1, -1])
+    alone = [*trained([runs.network()], [1]), *trained([runs.network()], [-1])]
+    for number, (a, b) in enumerate(zip(together, alone, strict=True)):
+        require(a == b, f"network {number} of two: {[n for n in a if a[n] != b[n]]} differ from what it learns alone")
+    runs.report("two handles at once", [float(len(together))], "handles", same_bits=True)
+
+
+def abort(runs: Runs) -> None:
+    """Stop a launch in two ways; whoever was stopped must learn what one does that was not."""
+    from vpps.script.instructions import TABLE
+
+    waits = {i.opcode for i in TABLE if "wait" in i.name}
+
+    def unknown(net: VppsTreeLstm, script: Any) -> None:
+        """An opcode that does not exist, in the first instruction of a cell."""
+        plan = net.handle._engine.plan
+        assert plan is not None
+        start, stream = plan.streams[0]
+        script[start + next(s.start for s in stream.sections if s.block is not None)] = UNKNOWN
+
+    def forever(net: VppsTreeLstm, script: Any) -> None:
+        """The first wait is for signals that nobody gives."""
+        plan = net.handle._engine.plan
+        assert plan is not None
+        at, _ = plan.streams[0]
+        while script[at] & 0xFFFF not in waits:
+            at += int(script[at + 1])
+        script[at + int(script[at + 1]) - 1] = FOREVER
+
+    for damage, words in ((unknown, "the kernel stopped at"), (forever, "waited longer than")):
+        net, witness = runs.network(), runs.network()
+        batches = runs.batches(net)
+        for batch in batches[:2]:
+            net.step(batch)
+            witness.step(batch)
+        net.loss()
+        before = net.handle.model.numpy()
+        begun = time.perf_counter()
+        damage_next_launch(net, damage)
+        try:
+            net.step(batches[0])
+            net.loss()
+        except vpps.KernelError as error:
+            message = str(error)
+        else:
+            sys.exit(f"{damage.__name__}: a damaged script is no error")
+        seconds = time.perf_counter() - begun
+        require(words in message, f"{damage.__name__}: the message is {message!r}")
+        for p in net.handle.model:
+            p.assign(before[p.name])
+        for batch in batches[:3]:
+            net.step(batch)
+            witness.step(batch)
+        same = bits(net) == bits(witness)
+        runs.report(f"stopped: {damage.__name__}", [seconds], "s", message=message, same_bits=same)
+        require(same, f"{damage.__name__}: the handle does not go on as before")
+        net.close()
+        witness.close()
+
+
+def damage_next_launch(net: VppsTreeLstm, damage: Callable[[VppsTreeLstm, Any], None]) -> None:
+    """Let the next script of a network be damaged on its way to the device."""
+    machine = net.handle._engine.machine
+    launch = machine.launch
+
+    def damaged(script: Any, *sequel: Any) -> None:
+        script = script.copy()  # the other one may be on its way already
+        damage(net, script)
+        machine.launch = launch  # type: ignore[method-assign]
+        launch(script, *sequel)
+
+    machine.launch = damaged  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Ask one question."""
+    questions = {"launches": launches, "two": two, "abort": abort}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", choices=questions)
+    parser.add_argument("--trees", type=Path, metavar="FILE", help="Penn-bracketed trees (default: SST, datasets.py)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="target of vpps")
+    parser.add_argument("--launches", type=int, default=10_000, help="of the long run; a hundredth of them by two")
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--limit", type=int, default=64, help="sentences")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--embedding", type=int, default=256)
+    parser.add_argument("--vps", type=int, help="virtual processors of vpps (default: its own choice)")
+    options = parser.parse_args()
+    questions[options.question](Runs(options))
+
+
+if __name__ == "__main__":
+    main()
