@@ -104,14 +104,14 @@ VP_DEVICE void stop(const Vp& vp, unsigned why)
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
 }
 
-// False: the launch was stopped. One thread polls; its acquire and the block's barrier order what comes after.
+// False: the launch was stopped. One thread polls, without order: every acquire throws away what the first-level cache holds.
+// The one acquire when the counter is there, and the block's barrier, order what comes after.
 VP_DEVICE bool wait(const Vp& vp, const Wait& i)
 {
     if (thread() == 0) {
         const unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
         unsigned long long began = 0;
-        unsigned seen;
-        for (int polls = 1; (seen = load_acquire(counter)) < i.target; polls++) {
+        for (int polls = 1; load_relaxed(counter) < i.target; polls++) {
             if (polls > PATIENT_POLLS) nap(20);  // before, whoever comes is expected at any moment
             if (polls % POLLS == 0 && vp.patience) {
                 const unsigned long long now = nanoseconds();
@@ -119,8 +119,9 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
                 else if (now - began > vp.patience) stop(vp, OUT_OF_PATIENCE), began = now;
             }
         }
-        if (seen >= STOPPED) store_relaxed(vp.report + 2 + rank(), vp.position);
-        *verdict() = seen < STOPPED;
+        const bool stopped = load_acquire(counter) >= STOPPED;
+        if (stopped) store_relaxed(vp.report + 2 + rank(), vp.position);
+        *verdict() = !stopped;
     }
     __syncthreads();
     return *verdict();
