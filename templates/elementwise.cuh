@@ -140,9 +140,3 @@ VP_ROUTINE void column_sum(const Vp& vp, const ColumnSum& i)
                     [&](int u, float sum) { y[u] = accumulate ? y[u] + sum : sum; });
     });
 }
-
-// VP 0 keeps the loss of this launch where the next launch does not overwrite it.
-VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
-{
-    if (vp.id == 0 && first_thread(vp)) vp.pool[i.slot] = vp.pool[i.source];
-}

@@ -489,7 +489,7 @@ class Handle:
         self._engine.residency.park_gradients()
         self._engine.launch(plan)
         self._engine.wait()
-        value = float(self._engine.machine.pool[plan.loss_slot])
+        value = self._engine.machine.loss(plan.loss_slot)
         pool, distribution = self._engine.machine.pool, self._engine.residency.distribution
         found = {p.name: parameter_gradient(plan, pool, distribution, p) for p in self.model}
         return value, found

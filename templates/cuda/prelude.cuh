@@ -50,6 +50,9 @@ struct Launch {
     unsigned* cleared;            // the next launch's
     unsigned* report;             // [0] position + 1 of the instruction that stopped the launch, [1] why, [2 + VP] where each was
     unsigned long long patience;  // nanoseconds that a wait may take; 0: any
+    unsigned* stopped;            // not 0: this launch, or one before it, was stopped
+    float* losses;                // as the first floats of the pool; like the report in memory of the host, who reads both
+                                  // when the launch has ended: that makes visible what was stored, in whatever order
     VP_TIMELINE(struct Track* recording;)  // one for each virtual processor, then their stamps (cuda/timeline.cuh)
     VP_TIMELINE(unsigned room, run;)     // stamps of each that there is room for; 1 in the second launch of a script
 };
@@ -64,7 +67,8 @@ struct Vp {
     int first;             // rank of the first one of the group
     float* pool;
     const Word* script;
-    unsigned *counters, *report;
+    unsigned *counters, *report, *stopped;
+    float* losses;
     unsigned long long patience;
     Word position;         // in the script, of the instruction that is executed
     Word fetched;          // the first word in the buffer
@@ -147,7 +151,6 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
     VP_ROLLED for (int u = lane(); u < n; u += WARP) f(u);
 }
 VP_DEVICE bool first_lane() { return lane() == 0; }
-VP_DEVICE bool first_thread(const Vp&) { return thread() == 0; }
 
 VP_DEVICE float sum_of_warp(float v)
 {

@@ -27,6 +27,8 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     vp.script = launch.script;
     vp.counters = launch.counters;
     vp.report = launch.report;
+    vp.stopped = launch.stopped;
+    vp.losses = launch.losses;
     vp.patience = launch.patience;
     vp.gradient_scale = 1.f;
     declare_registers(vp.store);
@@ -36,7 +38,7 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     if (rank() == 0) {
         VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
-    if (thread() == 0) *verdict() = load_relaxed(vp.report);
+    if (thread() == 0) *verdict() = load_relaxed(vp.stopped);
     __syncthreads();
     return *verdict() == 0;
 }
@@ -99,7 +101,8 @@ VP_DEVICE void stop(const Vp& vp, unsigned why)
 {
     if (thread() != 0) return;
     store_relaxed(vp.report + 2 + rank(), vp.position);
-    if (compare_and_swap(vp.report, 0, vp.position + 1) != 0) return;  // four marks would add up to none
+    if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // four marks would add up to none
+    store_relaxed(vp.report, vp.position + 1);
     store_relaxed(vp.report + 1, why);
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
 }
@@ -125,4 +128,14 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
     }
     __syncthreads();
     return *verdict();
+}
+
+// VP 0 keeps the loss of this launch where the next launch does not overwrite it, and tells the host.
+VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
+{
+    if (vp.id == 0 && thread() == 0) {
+        const float loss = vp.pool[i.source];
+        vp.pool[i.slot] = loss;
+        vp.losses[i.slot] = loss;
+    }
 }

@@ -112,7 +112,6 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
     VP_SIMD for (int u = 0; u < n; u++) f(u);
 }
 VP_DEVICE bool first_lane() { return true; }         // of those that share a row
-VP_DEVICE bool first_thread(const Vp&) { return true; }  // of the virtual processor
 
 // Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.
 VP_DEVICE float sum16(float* part)

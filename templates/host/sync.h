@@ -61,3 +61,9 @@ VP_DEVICE void stop(const Vp& vp, int)
         wake(vp.counters + c * COUNTER_WORDS, ~0u);
     }
 }
+
+// VP 0 keeps the loss of this launch where the next launch does not overwrite it.
+VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
+{
+    if (vp.id == 0) vp.pool[i.slot] = vp.pool[i.source];
+}

@@ -385,9 +385,9 @@ int vpps_simt_run(const SimtRequest* request)
     if (!reserve(*request)) return -1;
     begin_time(request->races);
     const Launch& launch = request->launch;
-    const char* names[RANGES] = {"pool", "script", "counters", "cleared", "report", "recording"};
-    const void* bases[RANGES] = {launch.pool,    launch.script, launch.counters,
-                                 launch.cleared, launch.report, launch.recording};
+    const char* names[RANGES] = {"pool", "script", "counters", "cleared", "report", "stopped", "losses", "recording"};
+    const void* bases[RANGES] = {launch.pool,   launch.script,  launch.counters, launch.cleared,
+                                 launch.report, launch.stopped, launch.losses,   launch.recording};
     for (int r = 0; r < RANGES; r++)
         machine.ranges[r] = {names[r], (uintptr_t)bases[r], request->words[r] * 4, shadows[r].data, false};
     machine.random = request->seed * 0x9E3779B97F4A7C15ull | 1;

@@ -22,6 +22,8 @@ struct Launch {
     unsigned* cleared;
     unsigned* report;
     unsigned long long patience;
+    unsigned* stopped;
+    float* losses;
     void* recording;
     unsigned room, run;
 };
@@ -32,7 +34,7 @@ void vpps_kernel(const Launch launch);
 // What vpps/runtime/emulator.py asks for: a launch, the sizes of its arrays in words, and how to run it.
 struct SimtRequest {
     Launch launch;
-    uint64_t words[6];  // of pool, script, counters, cleared, report, recording
+    uint64_t words[8];  // of pool, script, counters, cleared, report, stopped, losses, recording
     uint64_t seed;      // 0: in order
     uint64_t nanoseconds_per_switch;
     uint32_t blocks, threads, shared_bytes;
@@ -124,7 +126,7 @@ struct Finding {
 };
 constexpr size_t MAX_FINDINGS = 20;
 
-enum { POOL, SCRIPT, COUNTERS, CLEARED, REPORT, RECORDING, RANGES };
+enum { POOL, SCRIPT, COUNTERS, CLEARED, REPORT, STOPPED, LOSSES, RECORDING, RANGES };
 
 // What every access to memory looks at; what differs between threads is exchanged when they are switched.
 struct Hot {

@@ -31,6 +31,7 @@ import pytest
 from vpps.kernel import nvrtc
 from vpps.kernel.resources import Resources
 from vpps.kernel.simt_compiler import build_simt
+from vpps.plan.distribution import FIRST_FREE
 from vpps.runtime import cuda, driver
 from vpps.runtime.emulator import Emulator, Finding
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS
@@ -200,6 +201,9 @@ class FakeCuda:
     def cuGetErrorString(self, status: CUresult) -> tuple[CUresult, bytes]:
         return OK, b"in words"
 
+    def cuMemHostGetDevicePointer(self, address: int, flags: int) -> tuple[CUresult, int]:
+        return OK, address
+
     def cuMemGetInfo(self) -> tuple[CUresult, int, int]:
         return OK, self.free, 2**31
 
@@ -310,6 +314,8 @@ class FakeCuda:
             p.patience,
             blocks=blocks,
             shared_bytes=shared,
+            stopped=_words(p.stopped, 1),
+            losses=_words(p.losses, FIRST_FREE).view(np.float32),
             recording=self._from(p.recording) if p.recording else None,
             room=p.room,
             run=p.run,
@@ -323,9 +329,9 @@ class FakeCuda:
             return True
         script = _words(p.script, int(_words(p.script, HEADER_WORDS)[3]))
         counters, cleared = _words(p.counters, COUNTER_WORDS), _words(p.cleared, COUNTER_WORDS)
-        report = _words(p.report, 2 + blocks)
-        pool = ctypes.cast(p.pool, ctypes.POINTER(ctypes.c_float))
-        if report[0]:  # the launch before was stopped
+        report, stopped = _words(p.report, 2 + blocks), _words(p.stopped, 1)
+        pool, losses = (ctypes.cast(a, ctypes.POINTER(ctypes.c_float)) for a in (p.pool, p.losses))
+        if stopped[0]:  # the launch before was
             return True
         assert not counters.any(), "the launch before did not clear this one's counters"
         names = {i.opcode: name for name, i in BY_NAME.items()}
@@ -348,7 +354,7 @@ class FakeCuda:
                         pass
                     case "loss":
                         if b == 0:
-                            pool[fields[1]] = pool[fields[0]]
+                            pool[fields[1]] = losses[fields[1]] = pool[fields[0]]
                     case _:
                         report[:2] = at[b] + 1, 1
                         report[2 + b] = at[b]
@@ -358,7 +364,8 @@ class FakeCuda:
                 moved = True
         if running and not report[0]:
             report[:2] = at[min(running)] + 1, 2
-        if report[0]:
+        stopped[0] = report[0] > 0
+        if stopped[0]:
             for b in running:
                 report[2 + b] = at[b]
         cleared[:] = 0

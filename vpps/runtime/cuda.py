@@ -4,13 +4,13 @@ Where gradients are products of matrices, those and a second launch of the scrip
 stream: the host waits for the last of them alone.
 
 A launch is a few calls of the driver that return at once: the script goes from page-locked memory to the GPU in a
-stream of its own, the kernel waits for it, and what the host wants to know comes back in one copy: report and losses,
-which lie side by side.
+stream of its own, the kernel waits for it and writes what the host wants to know to its memory (runtime/results.py).
+Between two launches there is nothing but an event.
 
 A launch can be put behind one that runs, so that the GPU does not idle while the host waits and comes back. Whatever a
 launch has of its own therefore exists twice, for even and for odd numbers: memory for the script, which travels
-(`stage`) while the launch before runs, counters, and what comes back. A launch that was stopped leaves its report; the
-one behind it sees that and does nothing (templates/cuda/sync.cuh).
+(`stage`) while the launch before runs, counters, and the report. A launch that was stopped leaves a mark on the GPU;
+the one behind it sees that and does nothing (templates/cuda/sync.cuh).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
 from vpps.runtime.growth import MAX_POOL_FLOATS
 from vpps.runtime.machine import Failure
+from vpps.runtime.results import Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.script.products import Sequel
@@ -48,13 +49,7 @@ from vpps.values import as_index
 KERNEL = "vpps_kernel"
 THREADS = 256  # of a block
 _LINE_BYTES = 128  # of a counter
-_ALIGN_BYTES = 512  # what the GPU's allocators align to, and so the pool's first float
-
-# The kernel's report: position + 1 of the instruction that stopped the launch, or 0; why; then for every virtual
-# processor the position at which it left early, or 0.
-_REPORT_WORDS = 2
-_UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
-_PLACES_NAMED = 6  # a message names so many at most
+_COUNTER_BYTES = 2 * COUNTERS * _LINE_BYTES
 
 _SLOWED = 60  # times, that patience is longer where a tool slows kernels down
 
@@ -120,10 +115,22 @@ class _Launch(ctypes.Structure):
         ("cleared", ctypes.c_void_p),
         ("report", ctypes.c_void_p),
         ("patience", ctypes.c_ulonglong),
+        ("stopped", ctypes.c_void_p),
+        ("losses", ctypes.c_void_p),
         ("recording", ctypes.c_void_p),  # from here on for kernels that record a timeline; others know nothing of it
         ("room", ctypes.c_uint),
         ("run", ctypes.c_uint),
     )
+
+
+class _Work(NamedTuple):
+    """What the runs of the kernel that make a launch have in common: addresses on the GPU, and the kernel."""
+
+    script: int
+    report: int
+    recording: int  # 0: none
+    kernel: LoadedKernel
+    shared_bytes: int
 
 
 class _ScriptBuffer:
@@ -287,8 +294,6 @@ class CudaMachine:
         self._cublas: Cublas | None = None
         self._parameters = _Launch(patience=patience), _Launch(patience=patience)  # for runs of even and of odd number
         self._parameter_lists = [(ctypes.c_void_p * 1)(ctypes.addressof(p)) for p in self._parameters]
-        report_bytes = 4 * (_REPORT_WORDS + count)
-        self._head_bytes = -(-report_bytes // _ALIGN_BYTES) * _ALIGN_BYTES  # before the pool
         self._timeline = timeline
         self._clock = SharedClock()
         self._state = _State(self._driver)
@@ -297,30 +302,27 @@ class CudaMachine:
         self._recorded: tuple[_RecordBuffer, ...] = buffers  # of launches of even and of odd number
         self._finalizer = weakref.finalize(self, self._state.shutdown)
         with self._driver as driver:
-            results = [driver.pinned(self._head_bytes + 4 * FIRST_FREE, "the results of a launch") for _ in (0, 1)]
-            self._results = results  # of launches of even and of odd number
-            self._counters = driver.allocate(2 * COUNTERS * _LINE_BYTES, "counters")
-            self._first = np.zeros(FIRST_FREE, np.float32)  # of the pool, when the latest launch waited for had ended
+            self._results = Results(driver, count, patience)
+            self._counters = driver.allocate(_COUNTER_BYTES + _LINE_BYTES, "counters")  # then whether one was stopped
             self.pool = self._new_pool(0)
-            self._clear_counters()
+            self._clear(self._counters.nbytes)
 
     # ---- memory
 
     def _new_pool(self, floats: int) -> DevicePool:
-        """A pool of zeros, with an empty report before it."""
-        nbytes = self._head_bytes + 4 * max(floats, FIRST_FREE)
+        """A pool of zeros."""
+        nbytes = 4 * max(floats, FIRST_FREE)
         memory = self._driver.allocate(nbytes, f"a pool of {floats * 4 / 2**20:.1f} MiB")
         stream = self._state.compute
         self._driver.run(
             self._driver.filling(memory.address, 0, nbytes // 4, stream),
             self._driver.synchronising(stream),  # nothing is on its way to the former pool, which may go
         )
-        return DevicePool(self._driver, self._state.compute, memory, self._head_bytes, floats)
+        return DevicePool(self._driver, self._state.compute, memory, floats)
 
-    def _clear_counters(self) -> None:
-        self._driver.run(
-            self._driver.filling(self._counters.address, 0, self._counters.nbytes // 4, self._state.compute)
-        )
+    def _clear(self, nbytes: int) -> None:
+        """Counters, or the mark of a launch that was stopped as well."""
+        self._driver.run(self._driver.filling(self._counters.address, 0, nbytes // 4, self._state.compute))
 
     @property
     def default_pool_limit(self) -> int:
@@ -444,44 +446,34 @@ class CudaMachine:
             state.scripts[(state.launches + 1) & 1].load(script, state.copy)
         self._staged = script
 
-    def _running(
-        self, number: int, script: int, kernel: LoadedKernel, shared_bytes: int, recording: int, second: bool = False
-    ) -> Call:
+    def _running(self, number: int, work: _Work, second: bool = False) -> Call:
         """A run of the kernel, with the counters that the run before has cleared.
 
         Args:
             number: of the run.
-            script: address of what it executes.
-            recording: address of what it records, if it does.
             second: whether it is the second one of a script.
         """
         p, k = self._parameters[number & 1], number & 1
-        p.pool, p.script, p.report = self.pool.address, script, self.pool.memory.address
+        p.pool, p.script, p.report = self.pool.address, work.script, work.report
+        p.stopped, p.losses = self._counters.address + _COUNTER_BYTES, self._results.losses_address
         p.counters = self._counters.address + k * COUNTERS * _LINE_BYTES
         p.cleared = self._counters.address + (k ^ 1) * COUNTERS * _LINE_BYTES
-        p.recording, p.room, p.run = recording, self._recording.room, int(second)
+        p.recording, p.room, p.run = work.recording, self._recording.room, int(second)
         parameters = ctypes.addressof(self._parameter_lists[k])
-        return self._driver.launching(kernel, self.vps, THREADS, shared_bytes, self._state.compute, parameters)
+        return self._driver.launching(
+            work.kernel, self.vps, THREADS, work.shared_bytes, self._state.compute, parameters
+        )
 
-    def _following(
-        self,
-        cublas: Cublas,
-        sequel: Sequel,
-        number: int,
-        script: int,
-        kernel: LoadedKernel,
-        shared_bytes: int,
-        recording: int,
-    ) -> list[Call]:
+    def _following(self, cublas: Cublas, sequel: Sequel, number: int, work: _Work) -> list[Call]:
         """What follows the first launch of a script: products, and a second launch, for which other entry points are
         copied into the script's head."""
         state, driver = self._state, self._driver
         calls = cublas.multiplying(self.pool.address, sequel.products)
         if sequel.entries:
-            head, entries = script + 4 * HEADER_WORDS, script + 4 * sequel.entries
+            head, entries = work.script + 4 * HEADER_WORDS, work.script + 4 * sequel.entries
             calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
             calls.append(driver.copying(head, entries, 4 * self.vps, state.compute))
-            calls.append(self._running(number, script, kernel, shared_bytes, recording, second=True))
+            calls.append(self._running(number, work, second=True))
         return calls
 
     def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
@@ -498,24 +490,22 @@ class CudaMachine:
         self.stage(script)
         self._staged = None
         buffer = state.scripts[number & 1]
-        self.pool.forget()
+        self._results.begin(number)
         with self._driver as driver, ExitStack() as context:
-            stream, results, run = state.compute, self._results[number & 1], number + state.second_launches
+            stream, run = state.compute, number + state.second_launches
             recorded = self._recorded[number & 1]
             recording = recorded.ready(self._recording, stream) if self._timeline else 0
-            what = buffer.address, state.kernel, kernel.shared_bytes, recording
-            running = self._running(run, *what)
+            report = self._results.report_address(number)
+            work = _Work(buffer.address, report, recording, state.kernel, kernel.shared_bytes)
+            running = self._running(run, work)
             following: list[Call] = []
             refused: tuple[type[Exception], ...] = ()
             if sequel is not None:
                 cublas = self._cublas = self._cublas or Cublas(driver, stream)
-                following = self._following(cublas, sequel, run + 1, *what)
+                following = self._following(cublas, sequel, run + 1, work)
                 context.enter_context(cublas.current())
                 refused = (cublas.error,)
-            ending = (
-                driver.copying_out(results.address, self.pool.memory.address, results.words.nbytes, stream),
-                driver.recording(state.events[number & 1], stream),
-            )
+            ending = driver.recording(state.events[number & 1], stream)
             recorded.asked = time.perf_counter_ns()
             try:
                 # In one go, so that Ctrl-C finds a launch that has not begun, or one that can be waited for.
@@ -524,17 +514,17 @@ class CudaMachine:
                     running,
                     partial(setattr, state, "launches", number),
                     *following,
-                    *ending,
+                    ending,
                 )
             except refused as error:  # and nothing that came after it was tried
-                self._clear_counters()  # there may be runs that never were
-                driver.run(*ending)
+                self._clear(_COUNTER_BYTES)  # there may be runs that never were
+                driver.run(ending)
                 raise DriverError("cuBLAS", str(error)) from error
             except DriverError as error:
                 if error.index <= 1:
                     state.launches = number - 1
                 if sequel is not None and not error.lost:
-                    self._clear_counters()
+                    self._clear(_COUNTER_BYTES)
                 if error.name == _TOO_LARGE:
                     raise HandleError(
                         f"vps={self.vps}: the {self._driver.gpu.name} does not run that many virtual processors at "
@@ -555,20 +545,15 @@ class CudaMachine:
         oldest = state.ended + 1
         if oldest > state.launches or (number is not None and number < oldest):
             return None
-        with self._driver as driver:
+        with self._driver:
             self._await(oldest)
             if self._timeline:
                 self._recorded[oldest & 1].fetch(self._clock, time.perf_counter_ns(), state.copy)
-            words = self._results[oldest & 1].words
-            failure = self._failure(words[: _REPORT_WORDS + self.vps])
+            failure = self._results.failure(oldest)
             if failure is not None:
                 self._await(state.launches)
-                self._clear_counters()
-                driver.run(driver.filling(self.pool.memory.address, 0, self._head_bytes // 4, state.compute))
+                self._clear(self._counters.nbytes)
                 state.launches = oldest
-        self._first = words[self._head_bytes // 4 :].view(np.float32).copy()
-        if oldest == state.launches:
-            self.pool.remember(self._first[: len(self.pool)])
         state.ended = oldest
         return failure
 
@@ -582,20 +567,8 @@ class CudaMachine:
                 time.sleep(min(waited // 32, _LONGEST_SLEEP_NS) * 1e-9)
 
     def loss(self, slot: int) -> float:
-        """The float at that place among the first of the pool, as the launch left it that was waited for last."""
-        return float(self._first[slot])
-
-    def _failure(self, report: NDArray[np.uint32]) -> Failure | None:
-        if not report[0]:
-            return None
-        position, why = int(report[0]) - 1, int(report[1])
-        if why != _CLOCK_LIMIT:
-            reason = "" if why == _UNKNOWN_OPCODE else f" (reason {why})"
-            return Failure(f"the kernel stopped at word {position} of its script{reason}: {{0}}", (position,))
-        left = report[_REPORT_WORDS:]
-        places = {p: np.flatnonzero(left == p).tolist() for p in {position, *left[left > 0].tolist()}}
-        first = dict(sorted(places.items(), key=lambda place: (place[0] != position, -len(place[1]), place[0])))
-        return _clock_limit(self._patience, first, np.flatnonzero(left == 0).tolist())
+        """What the latest launch that has ended and wrote there left at that place among the first of the pool."""
+        return float(self._results.losses[slot])
 
     def close(self) -> None:
         """Wait for the launches in flight and free everything; may be called twice."""
@@ -604,38 +577,6 @@ class CudaMachine:
         self._state.ended = self._state.launches
         self._state.kernel = self._kernel = self._spec = self._staged = None
         self._state.scripts = ()
-        self.pool = DevicePool(self._driver, None, DeviceMemory(0, 0, None), 0, 0)
+        self.pool = DevicePool(self._driver, None, DeviceMemory(0, 0, None), 0)
         self._counters = self.pool.memory
         self._recorded = ()
-
-
-def _clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) -> Failure:
-    """What to say of a launch in which a wait took too long.
-
-    Args:
-        places: position -> virtual processors that left there; first the one that ran out of patience.
-        ended: those that had reached the end.
-    """
-    named = list(places)[:_PLACES_NAMED]
-    text = [
-        f"{_names(places[p])} {'at' if k else f'waited longer than {patience * 1e-9:.3g} s at'} {{{k}}}"
-        for k, p in enumerate(named)
-    ]
-    if others := sum(len(vps) for vps in list(places.values())[_PLACES_NAMED:]):
-        text.append(f"{others} more at other places")
-    if ended:
-        text.append(f"{_names(ended)} had reached the end")
-    return Failure(
-        f"{'; '.join(text)}. Where other programs keep the GPU busy, or a debugger slows it down, set {PATIENCE.name} "
-        "to more seconds (0: no limit); else this is a defect of vpps, please report it",
-        tuple(named),
-    )
-
-
-def _names(vps: list[int]) -> str:
-    """[0, 1, 2, 5] as "virtual processors 0-2, 5"."""
-    if not vps:
-        return "a virtual processor"
-    runs = np.split(np.array(vps), np.flatnonzero(np.diff(vps) > 1) + 1)
-    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"virtual processor{'s' if len(vps) > 1 else ''} {text}"

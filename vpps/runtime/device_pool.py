@@ -5,40 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpps.plan.distribution import FIRST_FREE
 from vpps.runtime.driver import DeviceMemory, Driver
 
 
 class DevicePool:
     """Floats that kernels work on. `pool[a:b]` copies them to the host; `pool[a:b] = array` copies an array there.
 
-    Reads and writes wait for what the stream does. The first FIRST_FREE floats, which hold the losses, are at hand
-    without asking the GPU after a launch that brought them along (`remember`).
+    Reads and writes wait for what the stream does.
 
     Args:
         stream: of the launches.
-        memory: where the floats are.
-        offset: bytes of `memory` before them, which are somebody else's.
+        memory: where the floats are, from its beginning on.
         floats: how many.
 
     Attributes:
         memory: as given.
     """
 
-    def __init__(self, driver: Driver, stream: Any, memory: DeviceMemory, offset: int, floats: int) -> None:
+    def __init__(self, driver: Driver, stream: Any, memory: DeviceMemory, floats: int) -> None:
         self._driver = driver
         self._stream = stream
         self.memory = memory
-        self._offset = offset
         self._floats = floats
-        self._first: NDArray[np.float32] | None = None
 
     @property
     def address(self) -> int:
         """Of the first float, on the GPU."""
-        return self.memory.address + self._offset
+        return self.memory.address
 
     @property
     def nbytes(self) -> int:
@@ -47,14 +41,6 @@ class DevicePool:
 
     def __len__(self) -> int:
         return self._floats
-
-    def remember(self, first: NDArray[np.float32]) -> None:
-        """What the first floats are since the latest launch ended."""
-        self._first = first.copy()
-
-    def forget(self) -> None:
-        """A launch begins: nobody knows what the first floats will be."""
-        self._first = None
 
     def _span(self, place: Any) -> tuple[int, int]:
         """[start, stop) of an int or a slice."""
@@ -70,25 +56,20 @@ class DevicePool:
 
     def __getitem__(self, place: Any) -> Any:
         start, stop = self._span(place)
-        if self._first is not None and stop <= len(self._first):
-            found = self._first[start:stop].copy()
-        else:
-            found = np.empty(stop - start, np.float32)
-            if len(found):
-                source = self.address + 4 * start
-                with self._driver as driver:
-                    driver.run(
-                        driver.copying_out(found.ctypes.data, source, found.nbytes, self._stream),
-                        driver.synchronising(self._stream),
-                    )
+        found = np.empty(stop - start, np.float32)
+        if len(found):
+            source = self.address + 4 * start
+            with self._driver as driver:
+                driver.run(
+                    driver.copying_out(found.ctypes.data, source, found.nbytes, self._stream),
+                    driver.synchronising(self._stream),
+                )
         return found if isinstance(place, slice) else found[0]
 
     def __setitem__(self, place: Any, values: Any) -> None:
         start, stop = self._span(place)
         if start == stop:
             return
-        if start < FIRST_FREE:
-            self.forget()
         target = self.address + 4 * start
         with self._driver as driver:
             if np.ndim(values) == 0:
@@ -117,4 +98,4 @@ class DevicePool:
             raise IndexError(f"{floats} floats from {address} on are not in a pool of {self._floats}")
         with self._driver as driver:
             driver.run(driver.synchronising(self._stream))
-            return driver.array(self.memory, self._offset + 4 * address, shape)
+            return driver.array(self.memory, 4 * address, shape)

@@ -350,6 +350,10 @@ class Driver:
         owner = self._allocated(self._cupy.cuda.alloc_pinned_memory, nbytes, "the system", purpose)
         return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // 4), owner)
 
+    def mapped(self, memory: PinnedMemory) -> int:
+        """Where kernels find page-locked memory: all of it is in the address space of every GPU."""
+        return int(self._value(self._api.cuMemHostGetDevicePointer(memory.address, 0)))
+
     def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:
         """A CuPy array of float32 over memory, from byte `offset` on; no copy."""
         pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)

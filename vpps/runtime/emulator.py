@@ -53,6 +53,8 @@ class _Launch(ctypes.Structure):
         ("cleared", ctypes.c_void_p),
         ("report", ctypes.c_void_p),
         ("patience", ctypes.c_ulonglong),
+        ("stopped", ctypes.c_void_p),
+        ("losses", ctypes.c_void_p),
         ("recording", ctypes.c_void_p),
         ("room", ctypes.c_uint),
         ("run", ctypes.c_uint),
@@ -64,7 +66,7 @@ class _Request(ctypes.Structure):
 
     _fields_ = [
         ("launch", _Launch),
-        ("words", ctypes.c_uint64 * 6),
+        ("words", ctypes.c_uint64 * 8),
         ("seed", ctypes.c_uint64),
         ("nanoseconds_per_switch", ctypes.c_uint64),
         ("blocks", ctypes.c_uint32),
@@ -149,6 +151,8 @@ class Emulator:
         seed: int = 0,
         races: bool = True,
         nanoseconds_per_switch: int = 1,
+        stopped: WordArray | None = None,
+        losses: FloatArray | None = None,
         recording: WordArray | None = None,
         room: int = 0,
         run: int = 0,
@@ -169,6 +173,7 @@ class Emulator:
             seed: 0 runs threads in order; another number draws an order at random, the same one for the same number.
             races: whether to look for races, which needs a library compiled for that.
             nanoseconds_per_switch: see above.
+            stopped, losses: of a rendered kernel, likewise.
             recording, room, run: of a kernel that records a timeline, what its `struct Launch` has besides.
 
         Returns:
@@ -179,9 +184,11 @@ class Emulator:
             CapacityError: the system has no memory for the threads' stacks or the shadows of the arrays.
         """
         arrays = {"pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report}
+        arrays["stopped"] = np.zeros(0, np.uint32) if stopped is None else stopped
+        arrays["losses"] = np.zeros(0, np.float32) if losses is None else losses
         arrays["recording"] = np.zeros(0, np.uint32) if recording is None else recording
         for name, array in arrays.items():
-            wanted = np.float32 if name == "pool" else np.uint32
+            wanted = np.float32 if name in ("pool", "losses") else np.uint32
             if array.dtype != wanted or not array.flags.c_contiguous or array.size >= MAX_WORDS:
                 raise HandleError(
                     f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {np.dtype(wanted).name}, "
@@ -204,10 +211,10 @@ class Emulator:
         if races and not self.sees_races:
             raise HandleError("this kernel does not report its accesses; build it with build_simt(source, races=True)")
 
-        *pointers, recorded = [array.ctypes.data for array in arrays.values()]
+        *pointers, flag, told, recorded = [array.ctypes.data for array in arrays.values()]
         request = _Request(
-            _Launch(*pointers, patience, recorded, room, run),
-            (ctypes.c_uint64 * 6)(*(array.size for array in arrays.values())),
+            _Launch(*pointers, patience, flag, told, recorded, room, run),
+            (ctypes.c_uint64 * 8)(*(array.size for array in arrays.values())),
             seed,
             nanoseconds_per_switch,
             blocks,

@@ -119,7 +119,7 @@ class Machine(Protocol):
         ...
 
     def loss(self, slot: int) -> float:
-        """The float at that place among the first of the pool, as the launch left it that was waited for last."""
+        """What the latest launch that has ended and wrote there left at that place among the first of the pool."""
         ...
 
     @property

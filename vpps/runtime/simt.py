@@ -13,6 +13,7 @@ from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
 from vpps.kernel.spec import KernelSpec
+from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
@@ -71,6 +72,7 @@ class SimtMachine:
         self._spec: KernelSpec | None = None
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
+        self._losses = np.zeros(FIRST_FREE, np.float32)
         self._launches = 0
         self._runs = 0  # of the kernel: second launches counted as well
         self._failure: Failure | None = None
@@ -176,6 +178,8 @@ class SimtMachine:
             shared_bytes=spec.chip.shared_bytes,
             seed=self.seed,
             races=self.races,
+            stopped=np.zeros(1, np.uint32),
+            losses=self._losses,
             recording=recorded,
             room=self._recording.room,
             run=run,
@@ -196,8 +200,8 @@ class SimtMachine:
         return failure
 
     def loss(self, slot: int) -> float:
-        """The float at that place of the pool."""
-        return float(self.pool[slot])
+        """What the latest launch that wrote there left at that place among the first of the pool."""
+        return float(self._losses[slot])
 
     @property
     def is_open(self) -> bool:

@@ -1,0 +1,96 @@
+"""What the kernel of the cuda target tells the host of a launch: its loss, or why and where it was stopped.
+
+Kernels write that to page-locked memory of the host, so that nothing has to be copied between two launches. The host
+reads it when a launch has ended, which makes visible what it wrote.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vpps.config import PATIENCE
+from vpps.plan.distribution import FIRST_FREE
+from vpps.runtime.driver import Driver
+from vpps.runtime.machine import Failure
+
+# The kernel's report: position + 1 of the instruction that stopped the launch, or 0; why; then for every virtual
+# processor the position at which it left early, or 0.
+_REPORT_WORDS = 2
+_UNKNOWN_OPCODE, _CLOCK_LIMIT = 1, 2
+_PLACES_NAMED = 6  # a message names so many at most
+
+
+class Results:
+    """Losses, and the reports of launches of even and of odd number.
+
+    Args:
+        vps: virtual processors.
+        patience: nanoseconds that they wait, for messages.
+
+    Attributes:
+        losses: as the first floats of the pool: every slot as the latest launch left it that wrote there.
+        losses_address: of them, for kernels.
+    """
+
+    def __init__(self, driver: Driver, vps: int, patience: int) -> None:
+        self._words = _REPORT_WORDS + vps
+        self._memory = driver.pinned(4 * (FIRST_FREE + 2 * self._words), "the results of launches")
+        self._memory.words[:] = 0
+        self._patience = patience
+        self.losses = self._memory.words[:FIRST_FREE].view(np.float32)
+        self._reports = self._memory.words[FIRST_FREE:].reshape(2, self._words)
+        self.losses_address = driver.mapped(self._memory)
+
+    def report_address(self, number: int) -> int:
+        """Of the report of a launch, for kernels."""
+        return self.losses_address + 4 * FIRST_FREE + 4 * self._words * (number & 1)
+
+    def begin(self, number: int) -> None:
+        """A launch begins: forget the report of the launch two before it."""
+        self._reports[number & 1] = 0
+
+    def failure(self, number: int) -> Failure | None:
+        """What stopped a launch that has ended, if anything did."""
+        report = self._reports[number & 1]
+        if not report[0]:
+            return None
+        position, why = int(report[0]) - 1, int(report[1])
+        if why != _CLOCK_LIMIT:
+            reason = "" if why == _UNKNOWN_OPCODE else f" (reason {why})"
+            return Failure(f"the kernel stopped at word {position} of its script{reason}: {{0}}", (position,))
+        left = report[_REPORT_WORDS:]
+        places = {p: np.flatnonzero(left == p).tolist() for p in {position, *left[left > 0].tolist()}}
+        first = dict(sorted(places.items(), key=lambda place: (place[0] != position, -len(place[1]), place[0])))
+        return clock_limit(self._patience, first, np.flatnonzero(left == 0).tolist())
+
+
+def clock_limit(patience: int, places: dict[int, list[int]], ended: list[int]) -> Failure:
+    """What to say of a launch in which a wait took too long.
+
+    Args:
+        places: position -> virtual processors that left there; first the one that ran out of patience.
+        ended: those that had reached the end.
+    """
+    named = list(places)[:_PLACES_NAMED]
+    text = [
+        f"{_names(places[p])} {'at' if k else f'waited longer than {patience * 1e-9:.3g} s at'} {{{k}}}"
+        for k, p in enumerate(named)
+    ]
+    if others := sum(len(vps) for vps in list(places.values())[_PLACES_NAMED:]):
+        text.append(f"{others} more at other places")
+    if ended:
+        text.append(f"{_names(ended)} had reached the end")
+    return Failure(
+        f"{'; '.join(text)}. Where other programs keep the GPU busy, or a debugger slows it down, set {PATIENCE.name} "
+        "to more seconds (0: no limit); else this is a defect of vpps, please report it",
+        tuple(named),
+    )
+
+
+def _names(vps: list[int]) -> str:
+    """[0, 1, 2, 5] as "virtual processors 0-2, 5"."""
+    if not vps:
+        return "a virtual processor"
+    runs = np.split(np.array(vps), np.flatnonzero(np.diff(vps) > 1) + 1)
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"virtual processor{'s' if len(vps) > 1 else ''} {text}"
