@@ -89,7 +89,11 @@ VP_ROUTINE void outer(Vp& vp, const Outer& i)
     if (keeps(slots)) return keep_outer(vp, i, slots);
 #endif
 #if VP_PASSES
-    outer_in_passes(vp, i, slots, keep);
+    outer_in_passes(vp, i, slots, [&](const Owned& owned, int s) {
+        for_elements(owned, slots, s, (int)i.columns, [&](float g, int row, int column) {
+            if (row >= 0) keep(g, row, column);
+        });
+    });
 #endif
 }
 
@@ -103,6 +107,61 @@ VP_DEVICE void step_of_matrix(const Vp& vp, const Args& i, const Hyper& h, float
     if (VP_OPAQUE(at.average)) average(at, k, i.complement);
 }
 
+// New weights from slot_memory() into the transpose: lanes side by side take rows that lie side by side there, as far as
+// this virtual processor owns such rows, so that they write to the same sectors.
+template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& i, const Owned& owned, Range slots, int s)
+{
+    const Geometry g = geometry(s);
+    const int first = (s - slots.first) * g.all_rows(), count = least(g.all_rows(), owned.count - first);
+    const int beside = most(1, least(owned.turn ? owned.turn : owned.units, count));
+    const int worker = small_quotient(thread(), beside), workers = small_quotient(THREADS, beside);
+    __syncthreads();
+    VP_ROLLED for (int k = thread() - worker * beside; k < count; k += beside) {
+        const int row = worker < workers ? owned.row(first + k) : -1, group = small_quotient(k, g.rows);
+        if (row < 0) continue;
+        const float* from = slot_memory() + (k - group * g.rows) * g.columns * THREADS + group * g.warps * WARP;
+        float* to = vp.pool + i.transposed + row;
+        VP_ROLLED for (int column = worker; column < (int)i.columns; column += workers) {
+            const int c = column / WARP, p = small_quotient(c, g.columns);
+            to[(size_t)column * i.head.width] = from[(c - p * g.columns) * THREADS + p * WARP + column % WARP];
+        }
+    }
+}
+
+// The steps of the weights of a slot. Their gradients are in slot_memory(); weights and moments come to what is left of it
+// by copies all in flight at once, of as many rows as there is room for (if for none they are read one by one).
+template <class Rule, class Args>
+VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const Owned& owned, Range slots, int s)
+{
+    const Weights at = weights_of(vp, i);
+    const Geometry g = geometry(s);
+    const int columns = (int)i.columns, held = g.rows * g.columns;
+    const int rows = small_quotient(VP_STAGED / THREADS - held, (1 + Rule::MOMENTS) * g.columns);
+    const int apart = rows * g.columns * THREADS;  // weights, first moments and second moments
+    VP_ROLLED for (int from = 0; from < g.rows; from += most(1, rows)) {
+        const int to = least(from + most(1, rows), g.rows), shift = (held - from * g.columns) * THREADS;
+        VP_ROLLED for (int copies = rows > 0; copies >= 0; copies--) {
+            for_elements(owned, g, s - slots.first, from, to, columns, [&](float& place, int row, int column) {
+                if (row < 0) return;
+                const int k = row * columns + column;
+                const Weights there = at.from(k);
+                float* here = &place + shift;
+                if (VP_OPAQUE(copies)) {
+                    copy_async4(here, there.w);
+                    if constexpr (Rule::MOMENTS > 0) copy_async4(here + apart, there.m);
+                    if constexpr (Rule::MOMENTS > 1) copy_async4(here + 2 * apart, there.v);
+                    return;
+                }
+                const Weights before = VP_OPAQUE(rows) ? Weights{here, nullptr, here + apart, here + 2 * apart, nullptr} : there;
+                place = step<Rule>(before, at, k, place * vp.gradient_scale, h);
+                if (VP_OPAQUE(at.average)) average(at, k, i.complement);
+            });
+            copy_async_wait();  // for weights and moments
+        }
+    }
+    store_transposed(vp, i, owned, slots, s);
+}
+
 template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
 {
     const Hyper h = hyper_of(vp, i.hyper);
@@ -111,7 +170,8 @@ template <class Rule> VP_ROUTINE void outer_update(Vp& vp, const OuterUpdate& i)
     VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(i.head.flags & ACCUMULATE) + 1);)  // the transpose
     if (slots.first == slots.last) return outer_in_memory(vp, i, finish);
 #if VP_PASSES
-    outer_in_passes(vp, i, slots, finish);  // where the chip keeps the gradient, an instruction of its own makes the step
+    // Where the chip keeps the gradient, an instruction of its own makes the step.
+    outer_in_passes(vp, i, slots, [&](const Owned& owned, int s) { step_of_slot<Rule>(vp, i, h, owned, slots, s); });
 #endif
 }
 
@@ -120,7 +180,17 @@ template <class Rule> VP_ROUTINE void update_matrix(Vp& vp, const UpdateMatrix& 
     const Hyper h = hyper_of(vp, i.hyper);
     VP_TIMELINE(const bool from_memory = !(i.head.flags & NO_GRADIENT) && !keeps(slots_of(i.matrix));)
     VP_TIMELINE(count_elements(vp, i, updated_floats<Rule>(from_memory) + 1);)  // the transpose
-    for_gradients(vp, i, [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); });
+    const Range slots = slots_of(i.matrix);
+    if (slots.first == slots.last) {
+        for_gradients_in_memory(vp, i, [&](float g, int row, int column) { step_of_matrix<Rule>(vp, i, h, g, row, column); });
+        return;
+    }
+    const Owned owned(vp, i.head);
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        bring_gradient(vp, i, owned, slots, s);
+        step_of_slot<Rule>(vp, i, h, owned, slots, s);
+        __syncthreads();
+    }
 }
 
 // Partial sums of squares: of a row's tile of columns, or where rows are in slots, what a virtual processor owns of a tile.
@@ -139,7 +209,7 @@ VP_ROUTINE void squares_matrix(Vp& vp, const SquaresMatrix& i)
         return;
     }
     float sum = 0.f;
-    for_gradients(vp, i, [&](float g, int, int) { sum = fma_(g, g, sum); });
+    for_gradients_in_slots(vp, i, slots, [&](float g, int, int) { sum = fma_(g, g, sum); });
     sum = sum_of_warp(sum);
     if (first_lane()) scratch()[warp()] = sum;
     __syncthreads();
@@ -159,7 +229,8 @@ VP_ROUTINE void squares_matrix(Vp& vp, const SquaresMatrix& i)
 VP_ROUTINE void store_gradient(Vp& vp, const KeptGradient& i)
 {
     VP_TIMELINE(count_elements(vp, i, 1);)
-    for_gradients(vp, i, [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; });
+    const auto keep = [&](float g, int row, int column) { vp.pool[i.gradient + (size_t)row * i.columns + column] = g; };
+    for_gradients_in_slots(vp, i, slots_of(i.matrix), keep);
 }
 
 // And back: what earlier calls accumulated.

@@ -72,7 +72,6 @@ struct Vp {
     unsigned long long patience;
     Word position;         // in the script, of the instruction that is executed
     Word fetched;          // the first word in the buffer
-    Word last;             // of the script
     Slices slices;         // of its result: what is this one's
     float gradient_scale;  // from clipping by global norm
     Store store;           // what the thread holds of weights and gradients (cuda/slots.cuh)
@@ -83,6 +82,7 @@ enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
 VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: whether to go on
+VP_DEVICE Word& last_word() { return verdict()[3]; }          // of the script; a register would be taken all the time
 VP_DEVICE float* slot_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 
 // ---- how a block runs over a slice

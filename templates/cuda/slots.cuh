@@ -181,7 +181,7 @@ struct Owned {
             const int p = small_quotient(k, units);
             return p * part + from + k - p * units;
         }
-        const int r = (k / turn * vps + vp) * turn + k % turn;
+        const int t = small_quotient(k, turn), r = (t * vps + vp) * turn + k - t * turn;
         return r < rows ? r : -1;
     }
 };
@@ -190,7 +190,8 @@ struct Owned {
 struct Geometry {
     int rows, columns, warps;
 
-    VP_DEVICE int row(int number, int r) const { return (number * (WARPS / warps) + warp() / warps) * rows + r; }
+    VP_DEVICE int all_rows() const { return WARPS / warps * rows; }
+    VP_DEVICE int row(int number, int r) const { return number * all_rows() + warp() / warps * rows + r; }
     VP_DEVICE int column(int c) const { return warp() % warps * columns * WARP + column_in_warp(columns, c); }
 };
 VP_DEVICE Geometry geometry(int s)
@@ -205,14 +206,19 @@ VP_DEVICE Geometry geometry(int s)
 
 // Calls f(place, row, column) for what this thread holds of slot `s`, with row -1 beyond the matrix: places in shared
 // memory, by way of which values go to and from registers (Values), so that f is there once and not for each register.
-template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, F f)
+template <class F>
+VP_DEVICE void for_elements(const Owned& owned, const Geometry& g, int number, int from, int to, int columns, F f)
 {
-    float* mine = slot_memory() + thread();
-    const Geometry g = geometry(s);
-    VP_ROLLED for (int r = 0; r < g.rows; r++) {
-        const int row = owned.row(g.row(s - slots.first, r));
+    float* mine = slot_memory() + from * g.columns * THREADS + thread();
+    VP_ROLLED for (int r = from; r < to; r++) {
+        const int row = owned.row(g.row(number, r));
         VP_ROLLED for (int c = 0; c < g.columns; c++, mine += THREADS) f(*mine, g.column(c) < columns ? row : -1, g.column(c));
     }
+}
+template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, F f)
+{
+    const Geometry g = geometry(s);
+    for_elements(owned, g, s - slots.first, 0, g.rows, columns, f);
 }
 
 // Take the owned rows of a matrix into its slots.
@@ -582,9 +588,9 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
 #endif
 
 #if VP_PASSES
-// Where the chip does not keep gradients: finish(g, row, column) gets every element, slot after slot, with as many passes
-// over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's weights: nothing
-// is multiplied by them any more, and the update has them in memory.
+// Where the chip does not keep gradients: finish(s) is called for slot after slot, its gradients in slot_memory(), with as
+// many passes over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's
+// weights: nothing is multiplied by them any more, and the update has them in memory.
 template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
 {
     const Owned owned(vp, i.head);
@@ -614,11 +620,11 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
             using S = decltype(slot);
             if constexpr (S::TRAINED) Values<S>::weights_to(slot_memory(), vp.store);
         });
-        for_elements(owned, slots, s, (int)i.columns, [&](float sum, int row, int column) {
-            if (row < 0) return;
-            const float before = VP_OPAQUE(accumulate) ? vp.pool[i.gradient + (size_t)row * i.columns + column] : 0.f;
-            finish(before + sum, row, column);
-        });
+        if (accumulate)
+            for_elements(owned, slots, s, (int)i.columns, [&](float& sum, int row, int column) {
+                if (row >= 0) sum = vp.pool[i.gradient + (size_t)row * i.columns + column] + sum;
+            });
+        finish(owned, s);
         __syncthreads();
     }
 }
@@ -632,39 +638,45 @@ VP_DEVICE bool keeps(Range slots)
     return found;
 }
 
-// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
-template <class Args, class F> VP_DEVICE void for_gradients(Vp& vp, const Args& i, F f)
+// The gradient of a slot to slot_memory(), where each thread has its own: from where the chip keeps it, or from memory.
+template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, Range slots, int s)
+{
+    const bool none = i.head.flags & NO_GRADIENT;
+    for_slots<0>({s, s + 1}, [&](auto slot, int) {
+        using S = decltype(slot);
+        if (VP_OPAQUE(none) || S::GRADIENT < 0) {
+            VP_ROLLED for (int k = 0; k < S::R * S::C; k++) slot_memory()[k * THREADS + thread()] = 0.f;
+        } else if constexpr (S::GRADIENT >= 0) {
+            Values<S>::gradient_to(slot_memory(), vp.store);
+        }
+    });
+#if VP_PASSES
+    if (none || keeps(slots)) return;
+    const float* g = vp.pool + i.gradient;
+    for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
+        if (row >= 0) copy_async4(&place, g + (size_t)row * i.columns + column);
+    });
+    copy_async_wait();
+#endif
+}
+
+// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns: of a matrix in memory, or in slots.
+template <class Args, class F> VP_DEVICE void for_gradients_in_memory(Vp& vp, const Args& i, F f)
 {
     const bool none = i.head.flags & NO_GRADIENT;
     const float* g = vp.pool + i.gradient;
     const int columns = (int)i.columns;
-    const Range slots = slots_of(i.matrix);
-    if (slots.first == slots.last) {
-        for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
-            VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
-        });
-        return;
-    }
+    for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
+        VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
+    });
+}
+template <class Args, class F> VP_DEVICE void for_gradients_in_slots(Vp& vp, const Args& i, Range slots, F f)
+{
     const Owned owned(vp, i.head);
-#if VP_KEEPS
-    if (keeps(slots)) {
-        VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-            for_slots<0>({s, s + 1}, [&](auto slot, int) {
-                using S = decltype(slot);
-                if constexpr (S::GRADIENT >= 0) Values<S>::gradient_to(slot_memory(), vp.store);
-            });
-            for_elements(owned, slots, s, columns, [&](float g, int row, int column) {
-                if (row >= 0) f(VP_OPAQUE(none) ? 0.f : g, row, column);
-            });
-        }
-        return;
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        bring_gradient(vp, i, owned, slots, s);
+        for_elements(owned, slots, s, (int)i.columns, [&](float g, int row, int column) {
+            if (row >= 0) f(g, row, column);
+        });
     }
-#endif
-#if VP_PASSES
-    VP_ROLLED for (int k = warp(); k < owned.count; k += WARPS) {
-        const int row = owned.row(k);
-        if (row < 0) continue;
-        VP_ROLLED for (int c = lane(); c < columns; c += WARP) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
-    }
-#endif
 }

@@ -34,11 +34,13 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     declare_registers(vp.store);
     vp.position = launch.script[VP_HEADER_WORDS + rank()];
     vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
-    vp.last = launch.script[3] - 1;
     if (rank() == 0) {
         VP_ROLLED for (int k = thread(); k < COUNTERS * COUNTER_WORDS; k += THREADS) launch.cleared[k] = 0;
     }
-    if (thread() == 0) *verdict() = load_relaxed(vp.stopped);
+    if (thread() == 0) {
+        *verdict() = load_relaxed(vp.stopped);
+        last_word() = launch.script[3] - 1;
+    }
     __syncthreads();
     return *verdict() == 0;
 }
@@ -77,9 +79,10 @@ VP_DEVICE const Word* fetch(Vp& vp)
     const Word offset = vp.position - vp.fetched;
     if (!is_fetched(buffer, offset)) {
         __syncthreads();
+        const Word last = last_word();
         VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {  // all in flight at once
             const Word word = vp.position + k + thread();
-            copy_async4((float*)buffer + k + thread(), (const float*)vp.script + (word < vp.last ? word : vp.last));
+            copy_async4((float*)buffer + k + thread(), (const float*)vp.script + (word < last ? word : last));
         }
         vp.fetched = vp.position;
         copy_async_wait();
