@@ -122,8 +122,8 @@ template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& 
         const float* from = slot_memory() + (k - group * g.rows) * g.columns * THREADS + group * g.warps * WARP;
         float* to = vp.pool + i.transposed + row;
         VP_ROLLED for (int column = worker; column < (int)i.columns; column += workers) {
-            const int c = column / WARP, p = small_quotient(c, g.columns);
-            to[(size_t)column * i.head.width] = from[(c - p * g.columns) * THREADS + p * WARP + column % WARP];
+            const int p = small_quotient(column, g.columns * WARP);
+            to[(size_t)column * i.head.width] = from[p * WARP + place_in_warp(g.columns, column - p * g.columns * WARP)];
         }
     }
 }

@@ -42,6 +42,14 @@ VP_DEVICE int column_in_warp(int columns, int c)
     if (c < (columns & ~1)) return (c & ~1) * WARP + 2 * lane() + (c & 1);
     return c * WARP + lane();
 }
+// Where, of what the threads of a warp hold side by side, is what they have of one of its columns (column_in_warp).
+VP_DEVICE int place_in_warp(int columns, int column)
+{
+    const int fours = (columns & ~3) * WARP, twos = (columns & ~1) * WARP;
+    if (column < fours) return (column / (4 * WARP) * 4 + column % 4) * THREADS + column % (4 * WARP) / 4;
+    if (column < twos) return (columns & ~3 | column % 2) * THREADS + (column - fours) / 2;
+    return (columns - 1) * THREADS + column - twos;
+}
 template <class S> VP_DEVICE int column_of(int c) { return warp() % S::W * S::C * WARP + column_in_warp(S::C, c); }
 
 // Neighbours among a lane's columns, from column K on.
