@@ -87,7 +87,7 @@ def kernel_parts(timeline: Timeline) -> tuple[float, float]:
     opcodes = np.minimum(timeline.plan.script[timeline.records["position"]] & 0xFFFF, len(TABLE))
     took = (timeline.records["end"] - timeline.records["start"]) * 1e-9
     is_memory = _IS_MEMORY[opcodes]
-    is_barrier = np.isin(_NAMES[opcodes], ("signal", "wait"))
+    is_barrier = np.isin(_NAMES[opcodes], ("signal", "wait", "barrier"))
     n = timeline.n_vps
     return float(took[is_memory].sum() / n), float(took[~is_memory & ~is_barrier].sum() / n)
 

@@ -287,7 +287,7 @@ class TestVerifier:
         assert plan.sequel is not None
         script = plan.script.copy()
         entry = int(entered_at(script, plan.sequel.entries)[HEADER_WORDS])
-        (wait,) = (d for d in instructions(script, entry) if d.instruction.name == "wait")
+        (wait,) = (d for d in instructions(script, entry) if d.instruction.name == "barrier")
         script[wait.position + HEAD_WORDS + 1] = 0  # its target
         with pytest.raises(ScriptError, match=r"clip.*(race|which nothing has written)"):
             verify(script, plan.layout, plan.origin, plan.sequel)

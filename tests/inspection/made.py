@@ -47,35 +47,30 @@ def made_timeline(
     steps, n_vps = len(work), len(late)
     fill = plain(encode("zero", 4, 8, 1, dst=(0, 8)))
     stream = Stream()
-    places: list[tuple[int, int, int]] = []  # of the instruction, of the signal and the wait behind it
+    places: list[tuple[int, int]] = []  # of the instruction, and of the barrier behind it
     for step in range(steps):
         during = list(Phase)[step * len(Phase) // steps]
         at = stream.words
         stream.add(fill, (None, None, 0, f"zero of 'p{step}'", during))
         if step < steps - 1:
-            signal = stream.words
+            places.append((at, stream.words))
             words = BARRIERS[0].copy()
             words[-1] = n_vps * (step + 1)
-            half = len(words) - 7
-            stream.add(words[:half], (None, None, step + 1, "test", during))
-            stream.add(words[half:], (None, None, step + 1, "test", during))
-            places.append((at, signal, signal + half))
+            stream.add(words, (None, None, step + 1, "test", during))
         else:
-            places.append((at, 0, 0))
+            places.append((at, 0))
     script = np.concatenate([np.zeros(8, np.uint32), *stream.chunks])
     rows: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_vps)]
     clocks = [start + x for x in late]
-    for step, (at, signal, wait) in enumerate(places):
+    for step, (at, barrier) in enumerate(places):
         for vp in range(n_vps):
             end = clocks[vp] + work[step][vp]
             rows[vp].append((clocks[vp], end, 16 * vp, 8 + at, vp))
             clocks[vp] = end
-            if step < steps - 1:
-                rows[vp].append((end, end, 0, 8 + signal, vp))
         if step < steps - 1:
             last = max(clocks)
             for vp in range(n_vps):
-                rows[vp].append((clocks[vp], last + vp, 0, 8 + wait, vp))
+                rows[vp].append((clocks[vp], last + vp, 0, 8 + barrier, vp))
                 clocks[vp] = last + vp
     plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[], sequel=None)
     plan.section_at = lambda position: (section := stream.section_at(position - 8), position - 8 - section.start)

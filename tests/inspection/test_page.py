@@ -242,7 +242,7 @@ class TestInABrowser:
     def test_draws_a_hundred_thousand_records(self, browser: Any, tmp_path: Path) -> None:
         trace = Trace("cuda")
         rng = np.random.default_rng(1)
-        trace.timelines.append(made_timeline(rng.integers(500, 5000, (280, 132)).tolist(), [0] * 132))
+        trace.timelines.append(made_timeline(rng.integers(500, 5000, (400, 132)).tolist(), [0] * 132))
         assert len(trace.timelines[0].records) > 100_000
         trace.write_html(tmp_path / "page.html")
         assert (tmp_path / "page.html").stat().st_size < 6_000_000

@@ -76,7 +76,7 @@ class TestPlan:
     def test_barriers_are_what_is_waited_for(self, net: str, train: bool, policy: str) -> None:
         found = inspection(net, train=train, policy=policy)
         (stream,) = found.script.streams
-        assert found.plan.barriers == sum(i.name == "wait" for i in stream.instructions)
+        assert found.plan.barriers == sum(i.name in ("wait", "barrier") for i in stream.instructions)
         assert found.plan.barriers == sum(found.plan.barriers_of.values())
         assert found.plan.barriers_of.keys() == ({p.value for p in Phase} if train else {"forward"})
 

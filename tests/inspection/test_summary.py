@@ -54,7 +54,7 @@ def test_the_critical_path_is_one_chain_through_the_launch(found: list[Timeline]
 def test_who_is_waited_for_came_last(found: list[Timeline]) -> None:
     for timeline in found:
         path = critical_path(timeline)
-        signals = timeline.records[timeline.forms == "Signal"]
+        signals = timeline.records[timeline.forms == "Wait"]
         last = {}
         for position in np.unique(signals["position"]).tolist():
             came = signals[signals["position"] == position]

@@ -16,7 +16,7 @@ from vpps.script.instructions import Flag
 
 pytestmark = pytest.mark.cpu
 
-SYNCHRONISATION = ("signal", "wait", "end")
+SYNCHRONISATION = ("signal", "wait", "barrier", "end")
 
 
 def streams(plan: Plan) -> list[list[Decoded]]:
@@ -145,7 +145,7 @@ def test_one_vp_has_no_barriers() -> None:
     net = new()
     with vpps.Handle(net.model, vps=1, schedule="paper") as handle:
         plan = planned(handle, *net.batch(seed=1))
-    assert not {"signal", "wait"} & {d.instruction.name for d in streams(plan)[0]}
+    assert not {"signal", "wait", "barrier"} & {d.instruction.name for d in streams(plan)[0]}
 
 
 def test_disassembly_names_the_call_of_every_vertex() -> None:

@@ -59,7 +59,7 @@ class TestMeasuring:
     def test_of_barriers_runs_a_script_of_nothing_else(self) -> None:
         script = barriers_script(3, BARRIERS)
         names = [d.instruction.name for d in instructions(script, 7)]
-        assert names == ["signal", "wait"] * BARRIERS + ["end"]
+        assert names == ["barrier"] * BARRIERS + ["end"]
         assert script[3] == len(script)
 
 

@@ -336,6 +336,7 @@ class FakeCuda:
         assert not counters.any(), "the launch before did not clear this one's counters"
         names = {i.opcode: name for name, i in BY_NAME.items()}
         at = [int(script[HEADER_WORDS + b]) for b in range(blocks)]
+        came: set[int] = set()  # who has signalled at its barrier
         running = set(range(blocks))
         moved = True
         while running and moved and not report[0]:
@@ -348,10 +349,15 @@ class FakeCuda:
                         running.discard(b)
                     case "signal":
                         counters[32 * fields[0]] += 1
-                    case "wait" if counters[32 * fields[0]] < fields[1]:
+                    case "barrier" if b not in came:
+                        counters[32 * fields[0]] += 1
+                        came.add(b)
+                        moved = True
                         continue
-                    case "wait":
-                        pass
+                    case "wait" | "barrier" if counters[32 * fields[0]] < fields[1]:
+                        continue
+                    case "wait" | "barrier":
+                        came.discard(b)
                     case "loss":
                         if b == 0:
                             pool[fields[1]] = losses[fields[1]] = pool[fields[0]]

@@ -281,7 +281,7 @@ class TestFailures:
 
             def damaged(script: Any) -> None:
                 script = script.copy()
-                script[_operands(handle, script, "wait", 1)[0]] += 1  # one signal more than is given
+                script[_operands(handle, script, "barrier", 1)[0]] += 1  # one signal more than is given
                 handle._engine.machine.launch = launch  # type: ignore[method-assign]
                 launch(script)
 
@@ -372,8 +372,8 @@ class TestFailures:
 
             def damaged(script: Any) -> None:
                 script = script.copy()
-                script[_operands(handle, script, "wait", 1)] = 0
-                script[_operands(handle, script, "signal", 0)] = 3
+                script[_operands(handle, script, "barrier", 1)] = 0
+                script[_operands(handle, script, "barrier", 0)] = 3
                 launch(script)
 
             handle._engine.machine.launch = damaged  # type: ignore[method-assign]

@@ -115,7 +115,7 @@ def test_virtual_processors_share_one_stream() -> None:
     assert len(entries) == 3
     assert len(set(entries)) == 1
     names = [d.instruction.name for d in instructions(plan.script, entries[0])]
-    assert names.count("signal") == names.count("wait") == plan.n_barriers
+    assert names.count("barrier") == plan.n_barriers
     assert names[-1] == "end"
     assert disassemble(plan.script).count("\n") == len(names) + 2
 

@@ -75,18 +75,14 @@ def test_scripts_of_inference_pass(vps: int) -> None:
     check(make_plan(vps, train=False))
 
 
-def signals(plan: Plan) -> list[Decoded]:
-    return [d for d in listing(plan) if d.instruction.name == "signal"]
-
-
-def waits(plan: Plan) -> list[Decoded]:
-    return [d for d in listing(plan) if d.instruction.name == "wait"]
+def barriers(plan: Plan) -> list[Decoded]:
+    return [d for d in listing(plan) if d.instruction.name == "barrier"]
 
 
 def test_a_missing_signal_is_a_deadlock() -> None:
     plan = make_plan(2)
     # The last signal goes to another counter: nobody ever reaches the last target.
-    plan.script[signals(plan)[-1].position + 5] = 1
+    plan.script[barriers(plan)[-1].position + 5] = 1
     with pytest.raises(ScriptError, match=r"deadlock: .*VP 0 at word .*VP 1"):
         check(plan)
 
@@ -102,7 +98,7 @@ class _Races(Verifier):
 @pytest.mark.parametrize("train, which", [*((True, i) for i in range(12)), *((False, i) for i in range(8))])
 def test_a_wait_that_does_not_wait_is_a_race(train: bool, which: int) -> None:
     plan = make_plan(2, train=train)
-    chosen = waits(plan)
+    chosen = barriers(plan)
     assert which < len(chosen)
     plan.script[chosen[which].position + 6] = 0  # target 0: already reached
     # Barriers that only separate instructions of one owner are allowed to be unnecessary, others are not.
@@ -118,7 +114,7 @@ def test_a_wait_that_does_not_wait_is_a_race(train: bool, which: int) -> None:
 def _is_necessary(train: bool, which: int) -> bool:
     """By brute force on the accesses of the script: does dropping the barrier let two VPs touch one element?"""
     plan = make_plan(2, train=train)
-    plan.script[waits(plan)[which].position + 6] = 0
+    plan.script[barriers(plan)[which].position + 6] = 0
     return _conflicts(plan)
 
 
@@ -126,10 +122,10 @@ def _conflicts(plan: Plan) -> bool:
     verifier = Verifier(plan.script, plan.layout, plan.origin)
     epochs: list[list[list[tuple[set[int], bool]]]] = [[[] for _ in range(2)]]
     for d in listing(plan):
-        if d.instruction.name == "wait" and plan.script[d.position + 6]:
+        if d.instruction.name == "barrier" and plan.script[d.position + 6]:
             epochs.append([[] for _ in range(2)])
         for p in range(2):
-            if d.instruction.name not in ("signal", "wait", "end"):
+            if d.instruction.name not in ("barrier", "end"):
                 epochs[-1][p].extend(
                     (set(cells.tolist()), access is not Access.READ) for cells, access in verifier.touches(p, d)
                 )

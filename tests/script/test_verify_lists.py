@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
-from tests.script.test_verify import _conflicts, _Races, check, listing, waits
+from tests.script.test_verify import _conflicts, _Races, barriers, check, listing
 from vpps.errors import ScriptError
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
@@ -54,10 +54,10 @@ def test_scripts_of_the_scheduler_pass(vps: int, width: int) -> None:
 
 @pytest.mark.parametrize("width", [8, 64])
 def test_a_wait_that_does_not_wait_is_a_race_where_anything_is_shared(width: int) -> None:
-    n, races = len(waits(make_plan(2, width))), 0
+    n, races = len(barriers(make_plan(2, width))), 0
     for which in range(n):
         plan = make_plan(2, width)
-        plan.script[waits(plan)[which].position + 6] = 0  # target 0: already reached
+        plan.script[barriers(plan)[which].position + 6] = 0  # target 0: already reached
         verifier = _Races(plan.script, plan.layout, plan.origin)
         if _conflicts(plan):
             races += 1

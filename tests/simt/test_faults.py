@@ -241,10 +241,11 @@ def all_of(script: Words, name: str) -> list[Decoded]:
 
 
 def without_wait(script: Words, wait: Decoded) -> Words:
-    """In its place, a signal that nobody waits for."""
+    """Of a barrier, the signal alone; in the place of another wait, a signal that nobody waits for."""
     changed = script.copy()
     changed[wait.position] = BY_NAME["signal"].opcode
-    changed[wait.position + HEAD_WORDS] = 3
+    if wait.instruction.name == "wait":
+        changed[wait.position + HEAD_WORDS] = 3
     return changed
 
 
@@ -255,9 +256,12 @@ def with_target(script: Words, wait: Decoded, target: int) -> Words:
 
 
 def without_signal(script: Words, signal: Decoded) -> Words:
-    """The signal goes to another counter."""
+    """The signal goes to another counter; of a barrier, the wait alone."""
     changed = script.copy()
-    changed[signal.position + HEAD_WORDS] = 3
+    if signal.instruction.name == "barrier":
+        changed[signal.position] = BY_NAME["wait"].opcode
+    else:
+        changed[signal.position + HEAD_WORDS] = 3
     return changed
 
 
@@ -274,8 +278,9 @@ def test_without_a_barrier_there_is_a_race_exactly_where_the_verifier_says_so(ma
     handle, plan = trained(make(), "vector")
     with handle:
         outcomes = []
-        for wait in all_of(plan.script, "wait"):
-            said = found_by(handle, plan, without_wait(plan.script, wait))
+        for wait in all_of(plan.script, "barrier"):
+            # Whoever comes to the barrier before so late that all have signalled at this one as well lacks nothing.
+            said = found_by(handle, plan, without_wait(plan.script, wait), range(8))
             outcomes.append(bool(said))
             assert outcomes[-1] == refused(plan, with_target(plan.script, wait, 0)), plan.origin(wait.position)
             assert not said or "race: VP" in said
@@ -289,7 +294,7 @@ def test_without_a_barrier_there_is_a_race_exactly_where_the_verifier_says_so(ma
 def test_without_a_signal_there_is_a_deadlock(schedule: str) -> None:
     handle, plan = trained(models.attention(), schedule)
     with handle:
-        signals = all_of(plan.script, "signal")
+        signals = all_of(plan.script, "barrier" if schedule == "vector" else "signal")
         for signal in signals[:: len(signals) // 6]:
             said = found_by(handle, plan, without_signal(plan.script, signal))
             assert "deadlock: no virtual processor can go on" in said

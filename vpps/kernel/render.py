@@ -70,7 +70,7 @@ def tiles_of(isa: str) -> tuple[Tile, ...]:
     return TILES[isa], *VARIANTS[isa]
 
 
-ALWAYS = frozenset({"end", "signal", "wait", "loss"})  # instructions of every kernel
+ALWAYS = frozenset({"end", "signal", "wait", "barrier", "loss"})  # instructions of every kernel
 
 C_TYPES = {
     "operand": "Operand",

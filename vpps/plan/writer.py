@@ -33,10 +33,15 @@ def _wait(counter: int) -> Words:
     return plain(encode("wait", 0, 0, counter=counter, target=0))
 
 
+def _barrier(counter: int) -> Words:
+    """Both in one; the last word is that of the wait."""
+    return plain(encode("barrier", 0, 0, counter=counter, target=0))
+
+
 # By number of the counter.
 SIGNALS = [_signal(counter) for counter in range(COUNTERS)]
 WAITS = [_wait(counter) for counter in range(COUNTERS)]
-BARRIERS = [np.concatenate(both) for both in zip(SIGNALS, WAITS, strict=True)]
+BARRIERS = [_barrier(counter) for counter in range(COUNTERS)]
 
 
 BEFORE = -1  # number of the period before the first

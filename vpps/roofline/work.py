@@ -216,8 +216,8 @@ class _Counter:
         waits = 0
         for d, phase, cell in self._placed(entry):
             name = d.instruction.name
-            if name in ("signal", "wait", "end"):
-                waits += name == "wait"
+            if name in ("signal", "wait", "barrier", "end"):
+                waits += name in ("wait", "barrier")
                 continue
             self.phase = PHASES.index(phase)
             amount = self.by_kind.setdefault((phase, cell, name), Amount())

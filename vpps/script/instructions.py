@@ -285,6 +285,7 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
         one,
         "add one to a counter; all that came before is visible to whoever waits for it",
     )
+    yield "barrier", "Wait", "", one, "signal, then wait for the same counter: where nothing is to be done between"
     yield "wait", "Wait", "wait", one, "wait until a counter has reached the target"
     yield "dropout", "Dropout", "dropout", units, "dst = a times 0 or scale, by random words below or above a threshold"
     yield "zero", "Fill", "zero", units, "dst = 0"

@@ -19,7 +19,7 @@ Order is tracked by vector clocks, so it holds for any arrangement of signals an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import NoReturn
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
 from vpps.script.disassemble import Decoded, Operand, Words, decode, entry_points
-from vpps.script.instructions import Flag, Kind, Role, Slices
+from vpps.script.instructions import BY_NAME, Flag, Kind, Role, Slices
 from vpps.script.products import Product, Sequel, entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
 from vpps.script.tails import Use
@@ -103,7 +103,7 @@ class Verifier:
         self, script: Words, layout: Layout, origin: Callable[[int], str], sequel: Sequel | None = None
     ) -> None:
         self.script = script
-        self.decoded: dict[int, Decoded] = {}  # virtual processors share streams
+        self.decoded: dict[int, tuple[Decoded, ...]] = {}  # virtual processors share streams
         self.periods: dict[int, int] = {}  # of instructions, by position
         self.list_starts, self.list_stops = np.ascontiguousarray(layout.lists.T)
         self.sequel = sequel
@@ -170,13 +170,14 @@ class Verifier:
         """Those of a virtual processor that begins at a position, to its end."""
         before: Decoded | None = None
         while True:
-            d = self.decoded.get(position)
-            if d is None:
-                d = self.decoded[position] = decode(self.script, position)
+            found = self.decoded.get(position)
+            if found is None:
+                d = decode(self.script, position)
                 self.check_chain(before, d)
-            yield d
-            position += d.words
-            before = d
+                found = self.decoded[position] = tuple(_halves(d))
+            yield from found
+            position += found[0].words
+            before = found[0]
 
     def check_chain(self, before: Decoded | None, d: Decoded) -> None:
         """A product that leaves its result on the chip is followed by a tail that takes parts of it, of the same rows
@@ -580,6 +581,15 @@ class Verifier:
                 self.fail(d, f"words {at.min()} to {at.max()} are no part of one list of the script")
         values: Ints = self.script[at].astype(np.int64)
         return values
+
+
+def _halves(d: Decoded) -> Iterator[Decoded]:
+    """An instruction, a barrier as the two that it stands for."""
+    if d.instruction.name == "barrier":
+        for name in ("signal", "wait"):
+            yield replace(d, instruction=BY_NAME[name])
+    else:
+        yield d
 
 
 @lru_cache(maxsize=1024)

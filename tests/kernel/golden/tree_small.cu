@@ -808,20 +808,21 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
-        case 2: going = wait(vp, Wait::decode(vp, ip)); break;
-        case 6: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 8: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 10: load(vp, Load::decode(vp, ip)); break;
-        case 13: outer(vp, Outer::decode(vp, ip)); break;
-        case 18: column_sum(vp, ColumnSum::decode(vp, ip)); break;
-        case 22: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 97: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 98: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 122: tail(vp, Tail::decode(vp, ip)); break;
-        case 135: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 136: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
-        case 137: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 138: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier: its words begin as those of a signal, and are those of a wait
+        case 3: going = wait(vp, Wait::decode(vp, ip)); break;
+        case 7: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 9: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 11: load(vp, Load::decode(vp, ip)); break;
+        case 14: outer(vp, Outer::decode(vp, ip)); break;
+        case 19: column_sum(vp, ColumnSum::decode(vp, ip)); break;
+        case 23: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 98: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 99: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 123: tail(vp, Tail::decode(vp, ip)); break;
+        case 136: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 137: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
+        case 138: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 139: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
         default: stop(vp, UNKNOWN_INSTRUCTION), going = false;
         }
         vp.position += words_of(ip);
