@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,27 +10,32 @@ import pytest
 import vpps
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import needs_nvrtc
+from vpps.ahead import Example
 from vpps.plan.distribution import ONE
 from vpps.script.disassemble import entry_points, instructions
 from vpps.script.instructions import COUNTERS
 
 BLOCKS, HIDDEN = 2, 8
+Program = tuple[vpps.Model, Example, Any]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("gpu_cost")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """A model, a batch, and its `gpu_cost.Case`."""
+    import gpu_cost
+
+    model, example = tree_lstm(HIDDEN, embedding=HIDDEN)
+    return model, example, gpu_cost.planned("small", 3, model, example, tmp_path_factory.mktemp("gpu_cost"), BLOCKS)
 
 
 @pytest.mark.nvrtc
 @needs_nvrtc
-def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(folder: Path) -> None:
+def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(program: Program) -> None:
     """All blocks, from the loads to the update: no matrix in registers may be overwritten, no instruction misread."""
     import gpu_cost
     from gpu_cost_machine import BASE, Machine
 
-    model, example = tree_lstm(HIDDEN, embedding=HIDDEN)
-    case = gpu_cost.planned("whole", 3, model, example, folder, BLOCKS)
+    model, example, case = program
     plan, parameters = case.plan, case.kernel.parameters
     memory, parameter = gpu_cost.memory_of(plan)
     addresses = (parameter.view(np.uint64)[:3].astype(np.int64) - BASE) // 4
@@ -68,3 +73,50 @@ def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(folder: Pa
         moved = np.abs(model.numpy()[p.name] - before[p.name]) > 0
         np.testing.assert_allclose(found[moved], model.numpy()[p.name][moved], atol=2e-6, err_msg=p.name)
         assert moved.any()
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+def test_counts_follow_from_code_and_script(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warp multiplies R x C weights by each vector; barriers are those of the plan; every cycle goes to something."""
+    import gpu_cost
+    from gpu_cost_timing import Constants
+
+    case, constants = program[-1], Constants()
+    done = gpu_cost.slowest([gpu_cost.executed(case, 0, constants)])
+    names = [d.instruction.name for d in instructions(case.plan.script, entry_points(case.plan.script)[0])]
+    assert sum(s.barriers for s in gpu_cost.sums(done, constants, lambda e: e.phase).values()) == names.count("wait")
+    chip = case.kernel.spec.chip
+    products = [e for e in done if e.kind == "product"]
+    assert products
+    for e in products:
+        assert e.decoded is not None
+        matrix = next(m for m in chip.matrices if m.number == e.decoded.fields["matrix"])
+        slot, n = chip.slots[matrix.first], e.decoded.n
+        tiles, rest = divmod(n, chip.tile)
+        vectors = chip.tile * tiles + (rest if rest <= 2 else chip.tile)  # few that are left go one by one
+        assert e.spent.issued["FFMA"] == 8 * slot.rows * slot.columns * vectors, e.decoded
+    for e in done:
+        assert sum(e.spent.by.values()) == pytest.approx(e.spent.cycles)
+
+    gpu_cost.report(case, done, constants, top=3)
+    printed = capsys.readouterr()
+    assert '"case": "small step"' in printed.out
+    assert "| forward: product |" in printed.err
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    "opcode, operands", [("HMMA.16816", ("R0", "R4", "R8", "R0")), ("IADD3.WRAP", ("R0", "R1", "R2", "RZ"))]
+)
+def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> None:
+    """The program ends where the code has what it does not know; it never goes on with a guess."""
+    from gpu_cost_code import Code, Instruction
+    from gpu_cost_machine import Machine, UnknownInstruction
+
+    one = Instruction(0, "", opcode, operands, 1, 7, 7, 0, ())
+    machine = Machine(
+        Code([one], np.zeros(1, np.uint32), [""], [], 8), np.zeros(8, np.uint32), np.zeros(2, np.uint32), 0, 64
+    )
+    with pytest.raises(UnknownInstruction, match=opcode):
+        next(machine.run(set()))
