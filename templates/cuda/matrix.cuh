@@ -128,19 +128,32 @@ template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& 
     }
 }
 
+// Floats of a thread that the step of a slot takes in slot_memory(), in the largest slot: its gradients, and a row of `each`
+// floats for every weight.
+template <int S> constexpr int most_for_step(int each)
+{
+    if constexpr (S < VP_SLOTS) {
+        const int mine = Slot<S>::TRAINED ? (Slot<S>::R + each) * Slot<S>::C : 0, others = most_for_step<S + 1>(each);
+        return mine > others ? mine : others;
+    } else {
+        return 0;
+    }
+}
+
 // The steps of the weights of a slot. Their gradients are in slot_memory(); weights and moments come to what is left of it
-// by copies all in flight at once, of as many rows as there is room for (if for none they are read one by one).
+// by copies all in flight at once, of as many rows as there is room for (where for none they are read one by one).
 template <class Rule, class Args>
 VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const Owned& owned, Range slots, int s)
 {
     const Weights at = weights_of(vp, i);
     const Geometry g = geometry(s);
+    enum { COPIES = VP_STAGED / THREADS >= most_for_step<0>(1 + Rule::MOMENTS) };
     const int columns = (int)i.columns, held = g.rows * g.columns;
-    const int rows = small_quotient(VP_STAGED / THREADS - held, (1 + Rule::MOMENTS) * g.columns);
+    const int rows = COPIES ? small_quotient(VP_STAGED / THREADS - held, (1 + Rule::MOMENTS) * g.columns) : g.rows;
     const int apart = rows * g.columns * THREADS;  // weights, first moments and second moments
-    VP_ROLLED for (int from = 0; from < g.rows; from += most(1, rows)) {
-        const int to = least(from + most(1, rows), g.rows), shift = (held - from * g.columns) * THREADS;
-        VP_ROLLED for (int copies = rows > 0; copies >= 0; copies--) {
+    VP_ROLLED for (int from = 0; from < g.rows; from += rows) {
+        const int to = least(from + rows, g.rows), shift = (held - from * g.columns) * THREADS;
+        VP_ROLLED for (int copies = COPIES; copies >= 0; copies--) {
             for_elements(owned, g, s - slots.first, from, to, columns, [&](float& place, int row, int column) {
                 if (row < 0) return;
                 const int k = row * columns + column;
@@ -152,7 +165,8 @@ VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const O
                     if constexpr (Rule::MOMENTS > 1) copy_async4(here + 2 * apart, there.v);
                     return;
                 }
-                const Weights before = VP_OPAQUE(rows) ? Weights{here, nullptr, here + apart, here + 2 * apart, nullptr} : there;
+                // Decided when compiling: an address that may be of shared memory or not costs twice the time.
+                const Weights before = COPIES ? Weights{here, nullptr, here + apart, here + 2 * apart, nullptr} : there;
                 place = step<Rule>(before, at, k, place * vp.gradient_scale, h);
                 if (VP_OPAQUE(at.average)) average(at, k, i.complement);
             });

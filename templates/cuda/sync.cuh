@@ -107,7 +107,8 @@ VP_DEVICE void stop(const Vp& vp, unsigned why)
     if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // four marks would add up to none
     store_relaxed(vp.report, vp.position + 1);
     store_relaxed(vp.report + 1, why);
-    VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + c * COUNTER_WORDS, STOPPED);
+    // Opaque: else the first counter's address is in registers from the beginning of the kernel on.
+    VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + VP_OPAQUE(c) * COUNTER_WORDS, STOPPED);
 }
 
 // False: the launch was stopped. One thread polls, without order: every acquire throws away what the first-level cache holds.

@@ -189,8 +189,8 @@ WEAKENED = {
         "race: .* nobody has waited for the copy yet",
     ),
     "weights through the cache that is not coherent": (
-        "copy_async4(&place, vp.pool + i.weights + (size_t)row * i.columns + column)",
-        "place = as_float(load_script((Word*)vp.pool + i.weights + (size_t)row * i.columns + column))",
+        "copy_async4(&place + floats, vp.pool + i.weights + (size_t)row * i.columns + column)",
+        "(&place)[floats] = as_float(load_script((Word*)vp.pool + i.weights + (size_t)row * i.columns + column))",
         "non-coherent read: .* writes pool",
     ),
     "a signal that is given twice": (

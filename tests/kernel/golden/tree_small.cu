@@ -801,6 +801,12 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
 {
     Vp vp;
     if (!enter(vp, launch)) return;
+    for (Coming coming = {0, 0};;) {  // a script begins with loads
+        const Word* ip = fetch(vp);
+        const bool more = opcode_of(ip) == 11;
+        if (!VP_AGREED(load(vp, ip, more, coming))) break;
+        vp.position += size_of(ip);
+    }
     bool going = true;
     do {
         const Word* ip = fetch(vp);
@@ -812,7 +818,6 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 7: gather_sum(vp, GatherSum::decode(vp, ip)); break;
         case 9: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 11: load(vp, Load::decode(vp, ip)); break;
         case 14: outer(vp, Outer::decode(vp, ip)); break;
         case 19: column_sum(vp, ColumnSum::decode(vp, ip)); break;
         case 23: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
