@@ -37,6 +37,7 @@ from vpps.plan.build import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.instructions import Flag
 from vpps.script.instructions import COUNTERS
 from vpps.script.slices import share
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
@@ -152,7 +153,7 @@ def planned(name: str, batch: int, model: vpps.Model, example: Example, folder: 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Global memory of a launch, and the kernel's parameter. Weights and all else are numbers between 0.05 and 0.1."""
     sizes = {
-        "report": REPORT_WORDS, "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,
+        "report": REPORT_WORDS, "stopped": 32, "losses": 256, "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,
         "script": -(-len(plan.script) // 32) * 32, "pool": plan.pool_floats + 1024,
     }  # fmt: skip
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
@@ -162,7 +163,8 @@ def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     memory[starts["counters"] : starts["cleared"]] = MANY_SIGNALS
     memory[starts["script"] : starts["script"] + len(plan.script)] = plan.script
     order = ("pool", "script", "counters", "cleared", "report")
-    parameter = [BASE + 4 * starts[name] for name in order] + [0]  # no patience: nobody is late
+    at = {name: BASE + 4 * start for name, start in starts.items()}
+    parameter = [*(at[name] for name in order), 0, at["stopped"], at["losses"]]  # no patience: nobody is late
     return memory, np.array(parameter, np.uint64).view(np.uint32)
 
 
@@ -208,7 +210,11 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
     entry = entry_points(plan.script)[block]
     start, stream = next(s for s in plan.streams if s[0] == entry)
     number = 0
+    chained = False
     for d in instructions(plan.script, entry):
+        behind, chained = chained, bool(d.flags & Flag.CHAINED)
+        if behind:
+            continue  # executed with the product before it
         sections = stream.sections
         while number + 1 < len(sections) and sections[number + 1].start <= d.position - start:
             number += 1
@@ -220,11 +226,18 @@ def kind_of(d: Decoded | None) -> str:
     if d is None:
         return "enter"
     name = d.instruction.name
+    if d.flags & Flag.CHAINED:
+        return "product and tail"
     if name == "matvec":
         return "product" if d.fields["matrix"] else "product in memory"
-    if name in ("signal", "wait"):
+    if name in ("signal", "wait", "barrier"):
         return "signal, wait"
     return name
+
+
+def ends_with_wait(e: Executed) -> bool:
+    """Whether it waits for others."""
+    return e.decoded is not None and e.decoded.instruction.name in ("wait", "barrier")
 
 
 def slowest(runs: Sequence[Sequence[Executed]]) -> list[Executed]:
@@ -241,7 +254,7 @@ def _intervals(run: Sequence[Executed]) -> list[list[Executed]]:
     parts: list[list[Executed]] = [[]]
     for e in run:
         parts[-1].append(e)
-        if e.decoded is not None and e.decoded.instruction.name == "wait":
+        if ends_with_wait(e):
             parts.append([])
     return parts
 
@@ -267,7 +280,7 @@ class Sum:
         self.bound += issue_bound(e.spent, c) / c.clock_ghz / 1e3
         self.warp_instructions += sum(e.spent.issued.values()) / WARPS
         self.scripted += e.decoded is not None
-        self.barriers += e.decoded is not None and e.decoded.instruction.name == "wait"
+        self.barriers += ends_with_wait(e)
         self.block_barriers += e.spent.block_barriers
         self.trips += e.spent.trips
 
@@ -335,13 +348,13 @@ def _report_levels(case: Case, done: Sequence[Executed], c: Constants) -> None:
     for e in done:
         if (
             e.phase in ("forward", "backward")
-            and e.kind in ("product", "tail", "signal, wait")
+            and e.kind in ("product", "product and tail", "tail", "signal, wait")
             and e.decoded is not None
         ):
-            n = e.decoded.n if e.kind == "product" or (e.kind == "tail" and e.phase == "backward") else n
+            n = e.decoded.n if e.kind.startswith("product") or (e.kind == "tail" and e.phase == "backward") else n
             kind = e.decoded.instruction.name if e.kind == "signal, wait" else e.kind
             found.setdefault((e.phase, n), {}).setdefault(kind, []).append(e.spent.cycles / c.clock_ghz / 1e3)
-    head = ["level", "product", "tail", "signal", "wait", "sum"]
+    head = ["level", "product", "product and tail", "tail", "barrier", "sum"]
     rows = []
     for (phase, count), kinds in sorted(found.items()):
         means = [float(np.mean(kinds[k])) if k in kinds else 0.0 for k in head[1:-1]]

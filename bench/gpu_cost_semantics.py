@@ -543,6 +543,9 @@ def _vote(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     return run
 
 
+_PARTS = {"U8": np.uint32(0xFF), "U16": np.uint32(0xFFFF)}  # of a word
+
+
 def _width(modifiers: list[str]) -> int:
     """Words of an access."""
     if set(modifiers) & {"U8", "S8", "U16", "S16"}:
@@ -632,12 +635,16 @@ def _add(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _lds(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    count, address = _width(modifiers), m.address(operands[1], wide=False)
+    part = next((name for name in modifiers if name in _PARTS), "")
+    count, address = _width([name for name in modifiers if name != part]), m.address(operands[1], wide=False)
     puts = [m.put(r) for r in _registers(m, operands[0], count)]
 
     def run(mask: Mask) -> Any:
         at = address()
         index = _words_at(at, mask, len(m.shared) - count + 1)
+        if part:
+            puts[0]((m.shared[index] >> (at % 4 * 8).astype(np.uint32)) & _PARTS[part], mask)
+            return m.conflicts(at - at % 4, mask, count)
         for k, put in enumerate(puts):
             put(m.shared[index + k], mask)
         return m.conflicts(at, mask, count)
