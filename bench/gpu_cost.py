@@ -177,15 +177,17 @@ def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
     return sorted({0, units.index(max(units)), case.blocks - 1})
 
 
-def interpreter(code: Code) -> int:
-    """The instruction at which an instruction of the script begins. Exits where the templates have no such function."""
-    for pc, i in enumerate(code.instructions):
-        if i.family == "BAR" and INTERPRETER in code.places(pc):
-            return pc
-    sys.exit(
-        f"the kernel has no barrier of the block in a function {INTERPRETER}: bench/gpu_cost.py has to be told "
-        "in which one an instruction of the script begins"
-    )
+def interpreter(code: Code) -> set[int]:
+    """Where an instruction of the script begins, in each loop that executes some. Exits where the templates have no such
+    function."""
+    barriers = [pc for pc, i in enumerate(code.instructions) if i.family == "BAR" and INTERPRETER in code.places(pc)]
+    if not barriers:
+        sys.exit(
+            f"the kernel has no barrier of the block in a function {INTERPRETER}: bench/gpu_cost.py has to be told "
+            "in which one an instruction of the script begins"
+        )
+    first = min(code.instructions[pc].lines[0] for pc in barriers)
+    return {pc for pc in barriers if code.instructions[pc].lines[0] == first}
 
 
 def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
@@ -197,7 +199,7 @@ def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
     placed: list[tuple[str, Decoded | None]] = [("load", None), *_placed(plan, block)]
     found = []
     with np.errstate(all="ignore"):
-        for (phase, d), (_, trace) in zip(placed, machine.run({interpreter(case.code)}), strict=True):
+        for (phase, d), (_, trace) in zip(placed, machine.run(interpreter(case.code)), strict=True):
             phase = "load" if d is not None and d.instruction.name == "load" else phase
             found.append(Executed(phase, kind_of(d), d, block, clock.spend(trace)))
     if memory[:2].any():
@@ -211,7 +213,11 @@ def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
     start, stream = next(s for s in plan.streams if s[0] == entry)
     number = 0
     chained = False
+    load: Decoded | None = None
     for d in instructions(plan.script, entry):
+        if load is not None and d.instruction.name != "load":
+            yield "load", load  # what comes behind the loads waits for their copies
+        load = d if d.instruction.name == "load" else None
         behind, chained = chained, bool(d.flags & Flag.CHAINED)
         if behind:
             continue  # executed with the product before it

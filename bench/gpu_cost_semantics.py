@@ -277,7 +277,8 @@ def _mov(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _shf(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    direction, kind, *rest = modifiers
+    wraps = "W" in modifiers  # shifts by more than all bits are by the rest, instead of by all
+    direction, kind, *rest = (name for name in modifiers if name != "W")
     _known(rest, "HI", "LO")
     put, low, by, high = m.put(operands[0]), *(m.words(t) for t in operands[1:4])
     wide, left = "64" in kind, direction == "L"
@@ -289,7 +290,8 @@ def _shf(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     signed = kind.startswith("S")
 
     def run(mask: Mask) -> None:
-        shift = np.minimum(np.asarray(by()), np.uint32(63 if wide else 32)).astype(_U64)
+        most = np.uint32(63 if wide else 32)
+        shift = (by() & np.uint32(63 if wide else 31) if wraps else np.minimum(np.asarray(by()), most)).astype(_U64)
         if only_low:
             put(_u64(np.asarray(low())) << shift & _U64(0xFFFFFFFF), mask)
         elif only_high and signed:
