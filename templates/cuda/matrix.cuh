@@ -1,9 +1,27 @@
 // ---- matrices, CUDA: in slots where the chip has room for them, else in memory, row after row
 enum { MEMORY_VECTORS = 4 };  // that a warp multiplies by a row from memory
 
+// Where rows of W have few columns: a thread for each result.
+VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
+{
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
+        const float* w = vp.pool + i.weights + (size_t)u * i.columns;
+        float sum = i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : u];
+        VP_ROLLED for (int s = 0; s < i.x.count; s++) {
+            int width;
+            const float* from = segment(vp, i.x, s, &width).row(r);
+            VP_SOME for (int c = 0; c < width; c++) sum = fma_(*w++, from[c], sum);
+        }
+        float* y = i.dst.row(r) + u;
+        *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
+    });
+}
+
 // Rows [u0, u1) of W times vectors [r0, r1), W in memory: a warp per row and some vectors.
 VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
+    if (i.columns < WARP / 2) return product_of_few_columns(vp, i, r0, r1, u0, u1);
     const bool accumulate = i.head.flags & ACCUMULATE;
     const int units = u1 - u0, tiles = (r1 - r0 + MEMORY_VECTORS - 1) / MEMORY_VECTORS;
     VP_TIMELINE(count_floats(vp, (size_t)units * tiles * i.columns);)
@@ -16,7 +34,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             const Operand x = segment(vp, i.x, s, &width);
             const float* from[MEMORY_VECTORS];
             VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
-            VP_ROLLED for (int c = lane(); c < width; c += WARP) {
+            VP_SOME for (int c = lane(); c < width; c += WARP) {
                 const float e = w[c];
                 VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, from[v][c], sum[v]);
             }
@@ -44,6 +62,7 @@ VP_ROUTINE void matvec(Vp& vp, const Matvec& i)
         product_of_slots(vp, i, slots);
         return;
     }
+    vp.slices = slices_of(vp, script_buffer() + (vp.position - vp.fetched));  // not known yet: most products need none
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) { product_from_memory(vp, i, r0, r1, u0, u1); });
 }
 
@@ -64,7 +83,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
                     first += width;
                     x = segment(vp, i.x, ++s, &width);
                 }
-                VP_ROLLED for (int v = v0; v < v1; v++) sum = fma_(i.dy.row(v)[row], x.row(v)[column - first], sum);
+                VP_SOME for (int v = v0; v < v1; v++) sum = fma_(i.dy.row(v)[row], x.row(v)[column - first], sum);
             }
             scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;
         }

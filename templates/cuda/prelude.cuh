@@ -103,12 +103,17 @@ VP_DEVICE int small_quotient(int a, int b)
 #endif
 }
 
-// Calls f(row, column) for the places of a rectangle, row after row: two divisions, however many places.
+// Calls f(row, column) for the places of a rectangle, row after row: two divisions, however many places, and none for a row.
 template <class F> VP_DEVICE void for_places(int rows, int columns, F f)
 {
     if (columns <= 0) return;
-    int row = small_quotient(thread(), columns), column = thread() - row * columns;
-    const int down = small_quotient(THREADS, columns), across = THREADS - down * columns;
+    int row = 0, column = thread(), down = 0, across = THREADS;
+    if (rows > 1) {
+        row = small_quotient(thread(), columns), column -= row * columns;
+        down = small_quotient(THREADS, columns), across -= down * columns;
+    } else if (column >= columns) {
+        return;
+    }
     VP_ROLLED while (row < rows) {
         f(row, column);
         row += down;
@@ -247,7 +252,7 @@ template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u
             float part = 0.f;
             const int begin = first + worker * CHUNK;
             if (worker < workers) {
-                VP_ROLLED for (int k = begin; k < least(begin + CHUNK, n); k++) part += f(k)[from + u];
+                VP_SOME for (int k = begin; k < least(begin + CHUNK, n); k++) part += f(k)[from + u];
             }
             scratch()[thread()] = part;
             __syncthreads();

@@ -56,8 +56,8 @@ template <class S> VP_DEVICE int column_of(int c) { return warp() % S::W * S::C 
 template <int K, int COUNT> struct Neighbours {
     enum { FIRST = K, N = COUNT };
     struct alignas(4 * COUNT) Floats { float of[COUNT]; };
-    // What a staged vector has there; `vector` points to what it has for the warp.
-    VP_DEVICE Floats load(const float* vector) const { return *(const Floats*)(vector + K * WARP + COUNT * lane()); }
+    // What a staged vector has there for lane l; `vector` points to what it has for the warp.
+    VP_DEVICE Floats load(const float* vector, int l) const { return *(const Floats*)(vector + K * WARP + COUNT * l); }
 };
 template <class S, int K = 0, class F> VP_DEVICE void for_neighbours(F f)
 {
@@ -67,7 +67,7 @@ template <class S, int K = 0, class F> VP_DEVICE void for_neighbours(F f)
         for_neighbours<S, K + N>(f);
     }
 }
-template <class S> VP_DEVICE int first_row() { return warp() / S::W * S::R; }  // of this warp, in the slot
+template <class S> VP_DEVICE int first_row(int w) { return w / S::W * S::R; }  // of warp w, in the slot
 
 // What a thread holds of a slot: values in registers, or in shared memory, from AT on.
 template <int AT, int K, int N> VP_DEVICE void read_registers(const Store& store, float (&v)[N])
@@ -175,7 +175,7 @@ struct Owned {
             units = part = from = 0;
         } else {
             vp = v.id;
-            part = rows / h.parts;
+            part = small_quotient(rows, h.parts);
             from = share(part, vp, vps);
             units = share(part, vp + 1, vps) - from;
             count = units * h.parts;
@@ -317,7 +317,7 @@ struct Pieces {
     };
     VP_DEVICE Place place(int k) const
     {
-        const int vector = small_quotient(k, x.count), mine = k - vector * x.count;
+        const int vector = x.count <= 2 ? k >> (x.count - 1) : small_quotient(k, x.count), mine = k - vector * x.count;
         int offset = 0;
         VP_ROLLED for (int s = 0; s < x.count - 1; s++) offset += s < mine ? (int)x.first[3 * s + 2] : 0;
         const Word* segment = x.first + 3 * mine;
@@ -385,11 +385,11 @@ template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, in
 
 // ---- sums over the lanes of a warp, of N values at once: a step adds the halves of pairs of lanes and leaves each with
 // half of the values. Recursion, because a loop that halves the number of values would keep them in memory.
-template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v)
+template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v, int l)
 {
     if constexpr (O > 0) {
         constexpr int HALF = (N + 1) / 2;
-        const bool upper = lane() & O;
+        const bool upper = l & O;
         VP_UNROLL for (int k = 0; k < HALF; k++) {
             if (k + HALF < N) {
                 const float give = upper ? v[k] : v[k + HALF], keep = upper ? v[k + HALF] : v[k];
@@ -398,19 +398,19 @@ template <int N, int O, class T> VP_DEVICE void sum_over_lanes(T& v)
                 v[k] += __shfl_xor_sync(~0u, v[k], O);
             }
         }
-        sum_over_lanes<HALF, O / 2>(v);
+        sum_over_lanes<HALF, O / 2>(v, l);
     }
 }
 
-// Which of the N values a lane's k-th one is in the end; -1: another lane has it as well.
-template <int N, int O> VP_DEVICE int value_of_lane(int k)
+// Which of the N values the k-th one of lane l is in the end; -1: another lane has it as well.
+template <int N, int O> VP_DEVICE int value_of_lane(int k, int l)
 {
     if constexpr (O == 0) {
         return k;
     } else {
         constexpr int HALF = (N + 1) / 2;
-        const int inner = value_of_lane<HALF, O / 2>(k);
-        if (inner < 0 || !(lane() & O)) return inner;
+        const int inner = value_of_lane<HALF, O / 2>(k, l);
+        if (inner < 0 || !(l & O)) return inner;
         return inner + HALF < N ? inner + HALF : -1;
     }
 }
@@ -426,9 +426,9 @@ template <int N, int NV, int O, class T> VP_DEVICE void sum_over_lanes_by_vector
 
 // Partial sums of a pass: of row k of the slots of a matrix, vector v, w-th warp along the row.
 struct PartialSums {
-    float* at;
     int rows, vectors;  // rows of all slots of the matrix
-    VP_DEVICE float& of(int k, int v, int w) const { return at[(w * vectors + v) * rows + k]; }
+    VP_DEVICE float* of(int k, int v, int w) const { return sums_buffer() + (w * vectors + v) * rows + k; }
+    VP_DEVICE int apart() const { return vectors * rows; }  // from one warp's to the next one's
 };
 
 // A slot, of rows `first` and on, times NV staged vectors. A lane goes through the vectors in an order of its own: with its
@@ -436,37 +436,45 @@ struct PartialSums {
 template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float* x, int first, const PartialSums& sums)
 {
     enum { LANES = WARP / NV, LEFT = (S::R + LANES - 1) / LANES };  // lanes that sum up one vector; rows of each in the end
-    const int mine = lane() / LANES;
+    // The compiler must not know that the thread is the same one in every pass: it would work out before the first one what
+    // all slots need of it, also those of other matrices.
+    const int l = VP_OPAQUE(lane()), along = VP_OPAQUE(warp()) % S::W, mine = l / LANES;
     Values<S> w;
     w.read_weights(store);
     const float* from[NV];
-    VP_UNROLL for (int v = 0; v < NV; v++) from[v] = x + (v ^ mine) * STAGE + warp() % S::W * (S::C * WARP);
+    VP_UNROLL for (int v = 0; v < NV; v++) from[v] = x + (v ^ mine) * STAGE + along * (S::C * WARP);
     float sum[NV * S::R];
     VP_UNROLL for (int k = 0; k < NV * S::R; k++) sum[k] = 0.f;
     for_neighbours<S>([&](auto columns) {
         VP_UNROLL for (int v = 0; v < NV; v++) {
-            const auto e = columns.load(from[v]);
+            const auto e = columns.load(from[v], l);
             VP_UNROLL for (int c = 0; c < columns.N; c++)
                 VP_UNROLL for (int r = 0; r < S::R; r++)
                     sum[v * S::R + r] = fma_(w.at(r, columns.FIRST + c), e.of[c], sum[v * S::R + r]);
         }
     });
     sum_over_lanes_by_vector<NV * S::R, NV, WARP / 2>(sum);
-    sum_over_lanes<S::R, LANES / 2>(sum);
+    sum_over_lanes<S::R, LANES / 2>(sum, l);
     VP_UNROLL for (int k = 0; k < LEFT; k++) {
-        const int row = value_of_lane<S::R, LANES / 2>(k);
-        if (row >= 0 && row < S::R) sums.of(first + first_row<S>() + row, mine, warp() % S::W) = sum[k];
+        const int row = value_of_lane<S::R, LANES / 2>(k, l);
+        if (row >= 0 && row < S::R) *sums.of(first + first_row<S>(VP_OPAQUE(warp())) + row, mine, along) = sum[k];
     }
 }
 
 // What a thread finishes of a tile: row `k` of the owned ones, of vectors v, v + step, ...
 struct Finishing {
     int k, v, step;
-    VP_DEVICE Finishing(int count)
+    // Of `count` rows, n vectors at a time: no division for a vector or two.
+    VP_DEVICE Finishing(int count, int n)
     {
-        step = count < THREADS ? small_quotient(THREADS, most(1, count)) : 1;
-        v = count < THREADS ? small_quotient(thread(), most(1, count)) : 0;
+        step = 1, v = 0;
+        if (count < THREADS && n > 2) {
+            step = small_quotient(THREADS, most(1, count)), v = small_quotient(thread(), most(1, count));
+        } else if (2 * count <= THREADS) {
+            step = 2, v = thread() < count ? 0 : 1;
+        }
         k = v < step ? thread() - v * count : count;
+        if (k >= count && count < THREADS) k = count;
     }
     // Calls f(k, v) for all that the thread finishes of `count` rows, n vectors.
     template <class F> VP_DEVICE void each(int count, int n, F f) const
@@ -478,9 +486,8 @@ struct Finishing {
 #if VP_CHAINS
 // Results of vectors from `first` on, as many as there is room for: what a thread block owns of each, side by side.
 struct Results {
-    int first, room;  // vectors
-    VP_DEVICE Results(int count) : first(0), room(small_quotient(RESULTS, most(1, count))) {}
-    VP_DEVICE bool is_full(int next) const { return next + TILE > first + room; }
+    int first;
+    VP_DEVICE bool is_full(int next, int count) const { return next + TILE > first + small_quotient(RESULTS, most(1, count)); }
 };
 VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);
 #endif
@@ -490,11 +497,11 @@ VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, in
 VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
 {
     const Owned owned(vp, i.head);
-    const Finishing mine(owned.count);
+    const Finishing mine(owned.count, i.head.n);
     const bool accumulate = i.head.flags & ACCUMULATE;
 #if VP_CHAINS
     const bool chained = i.head.flags & CHAINED;
-    Results results(owned.count);
+    Results results = {0};
 #endif
     const auto bias_of = [&](int k, int r) {
         const int u = k < owned.count ? owned.row(k) : -1;
@@ -502,7 +509,7 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
     };
     float bias = bias_of(mine.k, mine.v);  // of the first that the thread finishes of the next tile: no time to wait then
     for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
-        PartialSums sums = {sums_buffer(), 0, n <= FEW ? FEW : TILE};
+        PartialSums sums = {0, n <= FEW ? FEW : TILE};
         int along = 1;  // warps along a row
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
@@ -517,7 +524,8 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
             const int u = owned.row(k);
             if (u < 0) return;
             float part[WARPS];
-            VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = w < along ? sums.of(k, v, w) : 0.f;  // all on their way at once
+            const float* from = sums.of(k, v, 0);
+            VP_UNROLL for (int w = 0; w < WARPS; w++, from += sums.apart()) part[w] = w < along ? *from : 0.f;  // all at once
             float sum = part[0];
             VP_UNROLL for (int w = 1; w < WARPS; w++) sum += part[w];
             sum += v == mine.v && k == mine.k ? bias : bias_of(k, row + v);
@@ -533,7 +541,7 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
         const int next = row + n;
         bias = bias_of(mine.k, next + mine.v);
 #if VP_CHAINS
-        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next))) {
+        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next, owned.count))) {
             __syncthreads();
             chained_tail(vp, behind(vp), owned, results.first, next);
             results.first = next;
@@ -558,7 +566,7 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
         __syncthreads();
         for_slots<0>(slots_of(i.matrix), [&](auto slot, int number) {
             using S = decltype(slot);
-            const int first = number * Shape<S>::ROWS + first_row<S>();
+            const int first = number * Shape<S>::ROWS + first_row<S>(warp());
             Values<S> w;
             w.read_weights(vp.store);
             VP_ROLLED for (int v = 0; v < n; v++) {
@@ -581,7 +589,7 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 // Calls f(x, dy, n) for tiles: x the staged vectors, dy[v * owned.count + k] the gradient of the k-th owned row.
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
-    const Finishing mine(owned.count);
+    const Finishing mine(owned.count, i.head.n);
     const auto dy_of = [&](int k, int r) {
         const int u = k < owned.count ? owned.row(k) : -1;
         return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u];
@@ -602,14 +610,14 @@ template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, c
 template <class S>
 VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const float* dy, int n, float (&g)[S::R * S::C])
 {
-    const int first = number * Shape<S>::ROWS + first_row<S>();
+    const int first = number * Shape<S>::ROWS + first_row<S>(warp());
     if (VP_GROUPS > 1 && first >= owned.count) return;  // all groups divide the rows: a slot has room for more
     VP_ROLLED for (int v = 0; v < n; v++) {
         float d[S::R];
         VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
         const float* vector = x + v * STAGE + warp() % S::W * (S::C * WARP);
         for_neighbours<S>([&](auto columns) {
-            const auto e = columns.load(vector);
+            const auto e = columns.load(vector, lane());
             VP_UNROLL for (int k = 0; k < columns.N; k++)
                 VP_UNROLL for (int r = 0; r < S::R; r++) {
                     float& to = g[r * S::C + columns.FIRST + k];

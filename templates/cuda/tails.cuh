@@ -7,16 +7,20 @@ struct Unit {
     float sums[VP_MOST_SUMS ? VP_MOST_SUMS : 1];
     const float* results;  // of a product, for the unit; a part of them is `part` floats behind the one before
     int part;
-    VP_DEVICE float* row(int k) const
+    float* pool;
+    VP_DEVICE float* row(int k) const { return pool + (views[3 * k] + (Word)r * (views[3 * k + 1] & VP_OFFSET_MASK)); }
+    VP_DEVICE float* listed_row(int k) const
     {
         const Word address = views[3 * k], mode = views[3 * k + 1], step = mode & VP_OFFSET_MASK;
         Word at = address + (Word)r * step;
         if (VP_OPAQUE(mode & VP_INDEXED)) at = vp.script[address + r] + step;
-        return vp.pool + at;
+        return pool + at;
     }
     VP_DEVICE float sum(int k) const { return sums[k]; }
     VP_DEVICE float load(int k) const { return row(k)[u]; }
     VP_DEVICE float one(int k) const { return row(k)[0]; }
+    VP_DEVICE float load_listed(int k) const { return listed_row(k)[u]; }
+    VP_DEVICE float one_listed(int k) const { return listed_row(k)[0]; }
     VP_DEVICE float result(int k) const { return results[(int)views[3 * k] * part]; }
     VP_DEVICE float constant(int k) const { return as_float(views[3 * k]); }
     VP_DEVICE void store(int k, float v) const { row(k)[u] = v; }
@@ -25,13 +29,29 @@ struct Unit {
 // The sums of listed rows that a tail begins with.
 VP_DEVICE void make_sums(Unit& at)
 {
+#if VP_MOST_SUMS
+    const Word* script = at.vp.script;
+    Word begin[VP_MOST_SUMS], end[VP_MOST_SUMS], row[VP_MOST_SUMS];
+    // Nearly all lists have one row. What is read on the way there is read for all sums before any of them is used.
+    VP_UNROLL for (int k = 0; k < VP_MOST_SUMS; k++) {
+        const Word use = at.views[3 * k + 2];
+        const bool is_sum = use == USE_SUM || use == USE_MEAN;  // sums come first
+        const Word* offsets = script + at.views[3 * k];
+        begin[k] = is_sum ? offsets[at.r] : 0, end[k] = is_sum ? offsets[at.r + 1] : 0;
+    }
+    VP_UNROLL for (int k = 0; k < VP_MOST_SUMS; k++) row[k] = begin[k] < end[k] ? script[begin[k]] : 0;
+    VP_UNROLL for (int k = 0; k < VP_MOST_SUMS; k++)
+        at.sums[k] = begin[k] < end[k] ? 0.f + at.vp.pool[row[k] + at.views[3 * k + 1] + at.u] : 0.f;
     VP_ROLLED for (int k = 0; k < VP_MOST_SUMS; k++) {
-        const Word offsets = at.views[3 * k], use = at.views[3 * k + 2];
-        if (use != USE_SUM && use != USE_MEAN) break;  // sums come first
+        Word terms = 0;
+        VP_UNROLL for (int s = 0; s < VP_MOST_SUMS; s++) terms = s == k ? end[s] - begin[s] : terms;
+        if (terms < 2) continue;
+        const Word* view = at.views + 3 * k;
         float total;
-        list_sum(at.vp, at.vp.script + offsets, at.r, at.views[3 * k + 1] + at.u, use == USE_MEAN, 1, &total);
+        list_sum(at.vp, script + view[0], at.r, view[1] + at.u, view[2] == USE_MEAN, 1, &total);
         VP_UNROLL for (int s = 0; s < VP_MOST_SUMS; s++) at.sums[s] = s == k ? total : at.sums[s];
     }
+#endif
 }
 
 // Calls f(unit) for the units that this virtual processor owns, after making their sums: code that all tails share.
@@ -39,7 +59,7 @@ template <class F> VP_DEVICE void for_tail(const Vp& vp, const Tail& i, F f)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
-            Unit at = {vp, i.views.first, r, u, {}, nullptr, 0};
+            Unit at = {vp, i.views.first, r, u, {}, nullptr, 0, VP_OPAQUE(vp.pool)};
             make_sums(at);
             f(at);
         });
@@ -51,7 +71,8 @@ template <class F> VP_DEVICE void for_chained(const Vp& vp, const Tail& i, const
 {
     const float* results = results_buffer() - owned.from;
     for_units(vp, first, last, owned.from, owned.from + owned.units, [](int r) { return r; }, [&](int r, int u) {
-        Unit at = {vp, i.views.first, r, u, {}, results + (r - first) * owned.count + u, owned.units};
+        Unit at = {vp, i.views.first, r, u, {}, results + (r - first) * owned.count + u, owned.units,
+                   VP_OPAQUE(vp.pool)};
         make_sums(at);
         f(at);
     });

@@ -40,6 +40,7 @@ VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
 VP_DEVICE float as_float(Word w) { float f; memcpy(&f, &w, 4); return f; }
 VP_DEVICE Word as_word(float f) { Word w; memcpy(&w, &f, 4); return w; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
+VP_DEVICE int small_quotient(int a, int b) { return a / b; }
 VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
 
 // ---- a virtual processor, and the launch it takes part in

@@ -10,6 +10,8 @@ struct Unit {
     VP_DEVICE float sum(int k) const { return sums[k][u - from]; }
     VP_DEVICE float load(int k) const { return rows[k][u]; }
     VP_DEVICE float one(int k) const { return rows[k][0]; }
+    VP_DEVICE float load_listed(int k) const { return load(k); }
+    VP_DEVICE float one_listed(int k) const { return one(k); }
     VP_DEVICE float constant(int k) const { return constants[k]; }
     VP_DEVICE void store(int k, float v) const { rows[k][u] = v; }
 };

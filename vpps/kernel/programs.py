@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from vpps.script.tails import NONE, Load, Step, Tail
 
-_LOADS = {Load.UNIT: "load", Load.ROW: "one", Load.RESULT: "result"}  # members of Unit
+_LOADS = {  # members of Unit
+    Load.UNIT: "load",
+    Load.ROW: "one",
+    Load.RESULT: "result",
+    Load.LISTED_UNIT: "load_listed",
+    Load.LISTED_ROW: "one_listed",
+}
 
 
 def lines_of(tail: Tail, loads_first: bool) -> Iterator[str]:

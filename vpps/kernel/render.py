@@ -16,6 +16,7 @@ from vpps.kernel.spec import KernelSpec
 from vpps.optim import HYPER
 from vpps.script.instructions import (
     COUNTERS,
+    FIRST_SLICED,
     FORMS,
     HEAD_WORDS,
     HEADER_WORDS,
@@ -161,6 +162,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
         offset_mask=OFFSET_MASK,
         counters=COUNTERS,
         flags=Flag.__members__,
+        first_sliced=FIRST_SLICED,
         hyper=HYPER,
         ctype=C_TYPES,
         **values,

@@ -171,6 +171,13 @@ class View(NamedTuple):
         """One row for all vertices."""
         return self.slab < 0 and self.rows is None
 
+    def may_be_listed(self, domain: int) -> bool:
+        """Whether an instruction that counts the rows of a domain may find this one's through an index list. Else they
+        lie side by side, at one stride from step to step."""
+        if self.shared:
+            return False
+        return self.domain != domain or (self.slab < 0 and not isinstance(self.rows, Beside | BesideGradient))
+
 
 class RowOperand(NamedTuple):
     """An operand whose rows lie where a plan has put them: at an even stride, or found through an index list.

@@ -272,16 +272,17 @@ class CellTemplates:
 
     def _rows(self, view: View, instr: Instr, scalar: bool, whole: bool) -> OperandWords:
         """Words of a view with a row for each of an instruction's."""
+        if view.may_be_listed(instr.domain):
+            return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
         if view.shared:
             return direct(view.address + view.offset, 0, scalar)
-        if view.slab >= 0 and view.domain == instr.domain:
+        if view.slab >= 0:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
-        if isinstance(view.rows, Beside | BesideGradient) and view.domain == instr.domain:
-            stride = self._stride(view.rows)
-            address = self._list(view.rows, per_row=stride)
-            return direct(replace(address, constant=view.offset), stride, scalar)
-        return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
+        assert isinstance(view.rows, Beside | BesideGradient)
+        stride = self._stride(view.rows)
+        address = self._list(view.rows, per_row=stride)
+        return direct(replace(address, constant=view.offset), stride, scalar)
 
     def _stride(self, key: Beside | BesideGradient) -> int:
         """Floats from one row to the next of what another part of the cell has."""

@@ -356,8 +356,17 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
 
 
 _ON_CHIP = frozenset({"MatvecTransposed", "Load", "KeptGradient"})
+# Device code of these finds out by itself, on a GPU, what a virtual processor has to do.
+_DIVIDED_BY_THEMSELVES = frozenset({"Matvec", "MatvecTransposed", "Load"})
+
+
+def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
+    return row[3] is Slices.UNITS and row[1] not in _DIVIDED_BY_THEMSELVES
+
+
 TABLE: tuple[Instruction, ...] = tuple(
     Instruction(name, opcode, form, FORMS[form], device, slices, doc, form in _ON_CHIP)
-    for opcode, (name, form, device, slices, doc) in enumerate(_rows())
+    for opcode, (name, form, device, slices, doc) in enumerate(sorted(_rows(), key=_is_sliced))
 )
+FIRST_SLICED = sum(not _is_sliced(row) for row in _rows())  # opcode, from which on device code wants its slice
 BY_NAME: dict[str, Instruction] = {i.name: i for i in TABLE}

@@ -33,6 +33,8 @@ class Load(IntEnum):
     UNIT = 0  # a row has one for each unit
     ROW = 1  # a row has one for all units
     RESULT = 2  # the product before has left it on the chip
+    LISTED_UNIT = 3  # as the first two, of rows that may be found through an index list
+    LISTED_ROW = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -598,6 +598,34 @@ struct End {
 #include "cuda/tails.cuh"
 
 // ---- programs of tails, made of cells (vpps/plan/passes/fusion.py)
+struct Tail_294fdd40 {
+    enum { VIEWS = 9, SUMS = 0 };
+    VP_DEVICE static void unit(const Unit& at)
+    {
+        const float v0 = at.result(0);
+        const float v1 = at.result(1);
+        const float v2 = at.result(2);
+        const float v3 = at.load_listed(3);
+        const float v4 = at.result(4);
+        const float v5 = at.load_listed(5);
+        const float v6 = at.result(6);
+        const float v7 = Sigmoid::forward(v0, 0.f);
+        const float v8 = Tanh::forward(v1, 0.f);
+        const float v9 = Mul::forward(v7, v8, 0.f);
+        const float v10 = Sigmoid::forward(v2, 0.f);
+        const float v11 = Mul::forward(v10, v3, 0.f);
+        const float v12 = Add::forward(v9, v11, 0.f);
+        const float v13 = Sigmoid::forward(v4, 0.f);
+        const float v14 = Mul::forward(v13, v5, 0.f);
+        const float v15 = Add::forward(v12, v14, 0.f);
+        at.store(7, v15);
+        const float v16 = Sigmoid::forward(v6, 0.f);
+        const float v17 = Tanh::forward(v15, 0.f);
+        const float v18 = Mul::forward(v16, v17, 0.f);
+        at.store(8, v18);
+    }
+};
+
 struct Tail_35de8e21 {
     enum { VIEWS = 9, SUMS = 2 };
     VP_DEVICE static void unit(const Unit& at)
@@ -645,35 +673,41 @@ struct Tail_365c02d4 {
     }
 };
 
-struct Tail_47db1df8 {
-    enum { VIEWS = 9, SUMS = 0 };
+struct Tail_84ad5c9d {
+    enum { VIEWS = 15, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
     {
         const float v0 = at.result(0);
         const float v1 = at.result(1);
         const float v2 = at.result(2);
-        const float v3 = at.load(3);
-        const float v4 = at.result(4);
-        const float v5 = at.load(5);
+        const float v3 = at.result(3);
+        const float v4 = at.load_listed(4);
+        const float v5 = at.load_listed(5);
         const float v6 = at.result(6);
         const float v7 = Sigmoid::forward(v0, 0.f);
+        at.store(7, v7);
         const float v8 = Tanh::forward(v1, 0.f);
-        const float v9 = Mul::forward(v7, v8, 0.f);
-        const float v10 = Sigmoid::forward(v2, 0.f);
-        const float v11 = Mul::forward(v10, v3, 0.f);
-        const float v12 = Add::forward(v9, v11, 0.f);
-        const float v13 = Sigmoid::forward(v4, 0.f);
-        const float v14 = Mul::forward(v13, v5, 0.f);
-        const float v15 = Add::forward(v12, v14, 0.f);
-        at.store(7, v15);
+        at.store(8, v8);
+        const float v9 = Sigmoid::forward(v2, 0.f);
+        at.store(9, v9);
+        const float v10 = Sigmoid::forward(v3, 0.f);
+        at.store(10, v10);
+        const float v11 = Mul::forward(v7, v8, 0.f);
+        const float v12 = Mul::forward(v9, v4, 0.f);
+        const float v13 = Add::forward(v11, v12, 0.f);
+        const float v14 = Mul::forward(v10, v5, 0.f);
+        const float v15 = Add::forward(v13, v14, 0.f);
+        at.store(11, v15);
         const float v16 = Sigmoid::forward(v6, 0.f);
+        at.store(12, v16);
         const float v17 = Tanh::forward(v15, 0.f);
+        at.store(13, v17);
         const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(8, v18);
+        at.store(14, v18);
     }
 };
 
-struct Tail_5e3adbb9 {
+struct Tail_9d43a51b {
     enum { VIEWS = 17, SUMS = 2 };
     VP_DEVICE static void unit(const Unit& at)
     {
@@ -682,9 +716,9 @@ struct Tail_5e3adbb9 {
         const float v2 = at.load(2);
         const float v3 = at.load(3);
         const float v4 = at.load(4);
-        const float v5 = at.load(5);
+        const float v5 = at.load_listed(5);
         const float v6 = at.load(6);
-        const float v7 = at.load(7);
+        const float v7 = at.load_listed(7);
         const float v8 = at.load(8);
         const float v9 = at.load(9);
         const float v10 = Mul::backward0(0.f, v3, 0.f, v0, 0.f);
@@ -712,40 +746,6 @@ struct Tail_5e3adbb9 {
     }
 };
 
-struct Tail_769f2c34 {
-    enum { VIEWS = 15, SUMS = 0 };
-    VP_DEVICE static void unit(const Unit& at)
-    {
-        const float v0 = at.result(0);
-        const float v1 = at.result(1);
-        const float v2 = at.result(2);
-        const float v3 = at.result(3);
-        const float v4 = at.load(4);
-        const float v5 = at.load(5);
-        const float v6 = at.result(6);
-        const float v7 = Sigmoid::forward(v0, 0.f);
-        at.store(7, v7);
-        const float v8 = Tanh::forward(v1, 0.f);
-        at.store(8, v8);
-        const float v9 = Sigmoid::forward(v2, 0.f);
-        at.store(9, v9);
-        const float v10 = Sigmoid::forward(v3, 0.f);
-        at.store(10, v10);
-        const float v11 = Mul::forward(v7, v8, 0.f);
-        const float v12 = Mul::forward(v9, v4, 0.f);
-        const float v13 = Add::forward(v11, v12, 0.f);
-        const float v14 = Mul::forward(v10, v5, 0.f);
-        const float v15 = Add::forward(v13, v14, 0.f);
-        at.store(11, v15);
-        const float v16 = Sigmoid::forward(v6, 0.f);
-        at.store(12, v16);
-        const float v17 = Tanh::forward(v15, 0.f);
-        at.store(13, v17);
-        const float v18 = Mul::forward(v16, v17, 0.f);
-        at.store(14, v18);
-    }
-};
-
 struct Tail_d99a5a66 {
     enum { VIEWS = 5, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)
@@ -770,7 +770,7 @@ VP_DEVICE void compute_alone(Word number, const Unit& at)
     switch (number) {
     case 0x35de8e21u: return Tail_35de8e21::unit(at);
     case 0x365c02d4u: return Tail_365c02d4::unit(at);
-    case 0x5e3adbb9u: return Tail_5e3adbb9::unit(at);
+    case 0x9d43a51bu: return Tail_9d43a51b::unit(at);
     case 0xd99a5a66u: return Tail_d99a5a66::unit(at);
     default: return stop(at.vp, UNKNOWN_INSTRUCTION);
     }
@@ -778,8 +778,8 @@ VP_DEVICE void compute_alone(Word number, const Unit& at)
 VP_DEVICE void compute_chained(Word number, const Unit& at)
 {
     switch (number) {
-    case 0x47db1df8u: return Tail_47db1df8::unit(at);
-    case 0x769f2c34u: return Tail_769f2c34::unit(at);
+    case 0x294fdd40u: return Tail_294fdd40::unit(at);
+    case 0x84ad5c9du: return Tail_84ad5c9d::unit(at);
     default: return stop(at.vp, UNKNOWN_INSTRUCTION);
     }
 }
@@ -803,31 +803,31 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
     if (!enter(vp, launch)) return;
     for (Coming coming = {0, 0};;) {  // a script begins with loads
         const Word* ip = fetch(vp);
-        const bool more = opcode_of(ip) == 11;
+        const bool more = opcode_of(ip) == 6;
         if (!VP_AGREED(load(vp, ip, more, coming))) break;
         vp.position += size_of(ip);
     }
     bool going = true;
     do {
         const Word* ip = fetch(vp);
-        vp.slices = slices_of(vp, ip);
+        if (opcode_of(ip) >= 28) vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
         case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier: its words begin as those of a signal, and are those of a wait
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
-        case 7: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 9: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 14: outer(vp, Outer::decode(vp, ip)); break;
-        case 19: column_sum(vp, ColumnSum::decode(vp, ip)); break;
-        case 23: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 98: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 99: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 123: tail(vp, Tail::decode(vp, ip)); break;
-        case 136: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 137: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
-        case 138: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 139: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 4: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 9: outer(vp, Outer::decode(vp, ip)); break;
+        case 13: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 20: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 21: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
+        case 31: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 36: column_sum(vp, ColumnSum::decode(vp, ip)); break;
+        case 112: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 113: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 137: tail(vp, Tail::decode(vp, ip)); break;
+        case 144: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 145: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
         default: stop(vp, UNKNOWN_INSTRUCTION), going = false;
         }
         vp.position += words_of(ip);

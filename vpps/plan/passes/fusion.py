@@ -372,7 +372,7 @@ class _Program:
         steps = tuple(Step(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
         tail = Tail(
             len(sums),
-            tuple(Load.UNIT if _view(v).width == first.width else Load.ROW for v in loads),
+            tuple(_load(_view(v), first) for v in loads),
             len(constants),
             steps,
             numbers([self.known[view] for view in stored]),
@@ -406,6 +406,13 @@ def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
     for value in values:
         visit(value)
     return list(found)
+
+
+def _load(view: View, instr: Instr) -> Load:
+    """How a tail in the place of an instruction loads a view."""
+    if view.width == instr.width:
+        return Load.LISTED_UNIT if view.may_be_listed(instr.domain) else Load.UNIT
+    return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW
 
 
 def _listed(value: _Value) -> Listed:
