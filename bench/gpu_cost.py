@@ -37,8 +37,7 @@ from vpps.plan.build import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
-from vpps.script.instructions import Flag
-from vpps.script.instructions import COUNTERS
+from vpps.script.instructions import COUNTERS, Flag
 from vpps.script.slices import share
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
@@ -153,7 +152,8 @@ def planned(name: str, batch: int, model: vpps.Model, example: Example, folder: 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Global memory of a launch, and the kernel's parameter. Weights and all else are numbers between 0.05 and 0.1."""
     sizes = {
-        "report": REPORT_WORDS, "stopped": 32, "losses": 256, "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,
+        "report": REPORT_WORDS, "stopped": 32, "losses": 256,
+        "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,
         "script": -(-len(plan.script) // 32) * 32, "pool": plan.pool_floats + 1024,
     }  # fmt: skip
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
@@ -178,8 +178,10 @@ def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
 
 
 def interpreter(code: Code) -> set[int]:
-    """Where an instruction of the script begins, in each loop that executes some. Exits where the templates have no such
-    function."""
+    """Where an instruction of the script begins, in each loop that executes some.
+
+    Exits where the templates have no such function.
+    """
     barriers = [pc for pc, i in enumerate(code.instructions) if i.family == "BAR" and INTERPRETER in code.places(pc)]
     if not barriers:
         sys.exit(

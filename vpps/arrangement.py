@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from vpps.errors import SpillError
 from vpps.graph.trace import TracedCell
@@ -69,7 +70,8 @@ def matrices_of(
 def arrangements(
     matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: ChipOptions, train: bool
 ) -> Iterator[Arrangement]:
-    """The best arrangement first; the next ones hold less, for the case that the compiler spills.
+    """The best arrangement first; the next ones hold less, for the case that the compiler spills. The smallest comes a
+    second time as the last: larger ones, and this one too, may only have been expected to spill.
 
     Raises:
         HandleError, CapacityError: something that `options` force is malformed or does not fit.
@@ -80,10 +82,14 @@ def arrangements(
         for spec in matrices.values()
     ]
     best = plan_onchip(specs, device, vps, options)
-    yield _arrangement(best, matrices)
     least = best
-    for least in step_down(best):
-        yield _arrangement(least, matrices)
+    try:
+        for least in chain([best], step_down(best)):
+            yield _arrangement(least, matrices)
+    except SpillError:
+        assert least is best  # what is forced leaves nothing to give up
+    smallest = _arrangement(least, matrices)
+    yield replace(smallest, chip=replace(smallest.chip, last=True))
     raise SpillError(nothing_left(least))
 
 

@@ -1,7 +1,8 @@
 """The gpu tier: everything here needs an NVIDIA GPU, and is skipped, saying why, where there is none.
 
-Compiling takes longer than everything else. So the tests of ops and optimizers keep weights in memory, where one kernel
-that knows all instructions runs every model, and those of weights on the chip have one kernel for a case.
+What users run is tested first, a Tree-LSTM with fused cells, and cells are fused in all tests but those of single ops:
+compiling takes longer than everything else, so these and those of optimizers keep weights in memory and generic
+instructions, where one kernel that knows them all runs every model. Those of weights on the chip have one for a case.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import Properties, usable_gpu, why_cuda_is_unusable
 
 FOLDER = Path(__file__).parent
+FIRST = FOLDER / "test_tree_lstm.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a GPU, one test of every file is skipped and the others are not mentioned."""
+    """What tells most is first. Without a GPU, one test of every file is skipped and the others are not mentioned."""
+    items.sort(key=lambda item: item.path != FIRST)
     reason = why_cuda_is_unusable()
     if reason is None:
         return
@@ -47,8 +50,9 @@ def gpu() -> Properties:
 
 @pytest.fixture(autouse=True)
 def on_cuda(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handles that name no target run on the GPU, those of other processes too."""
+    """Handles that name no target run on the GPU with all passes, as users' do, those of other processes too."""
     monkeypatch.setenv("VPPS_TARGET", "cuda")
+    monkeypatch.delenv("VPPS_PASSES", raising=False)
 
 
 def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[Any, ...]:
@@ -60,7 +64,9 @@ def with_default(function: Callable[..., Any], name: str, value: Any) -> tuple[A
 
 @pytest.fixture
 def in_memory(gpu: Properties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights stay in memory, and results are the same for all virtual processors and for 7, with both schedules."""
+    """Weights stay in memory, and results are the same for all virtual processors and for 7, with both schedules. Cells
+    are not fused: every cell would need a kernel with tails of its own."""
+    monkeypatch.setenv("VPPS_PASSES", "-fusion")
     kernels.widen(monkeypatch, CudaMachine, kernels.know_everything_in_memory)
     kernels.keep_weights_in_memory(monkeypatch)
     compare = comparison.assert_agrees_with_reference

@@ -14,7 +14,7 @@ from tests.kernel.cache.builders import suffixes
 from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
 from vpps.ahead import Example
-from vpps.kernel import sass
+from vpps.kernel import nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, compiler_version
 
 pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
@@ -74,10 +74,25 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     print(f"{program} on {arch}: {reached}")
 
 
+def test_a_large_tree_lstm_begins_with_what_does_not_spill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its first arrangements would: 512 units with words of 256."""
+    tried = []
+
+    def compile_and_note(source: str, arch: str, cached: int) -> Cubin:
+        tried.append(compile_cubin(source, arch, cached))
+        return tried[-1]
+
+    monkeypatch.setattr(nvrtc, "compile_cubin", compile_and_note)
+    model, example = PROGRAMS["tree-lstm-512-256"]()
+    kernel = vpps.specialize(model, example, passes=vpps.Passes())
+    assert kernel.stepped_down > 0
+    assert [cubin.resources.spill_stores for cubin in tried] == [0]
+
+
 def test_a_large_tree_lstm_keeps_its_recurrent_weights_on_the_chip() -> None:
     """However far the planner has to step down: 512 units on an H200 is what registers hold at most."""
     model, example = PROGRAMS["tree-lstm-512-128"]()
-    onchip = vpps.specialize(model, example).arrangement.onchip
+    onchip = vpps.specialize(model, example, passes=vpps.Passes()).arrangement.onchip
     assert {onchip.of(f"tree_lstm/{name}").tier for name in ("U", "U^T", "W", "W^T")} == {"registers"}
 
 

@@ -474,6 +474,7 @@ def install_with_kernels(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda | None 
         return nvrtc.Cubin(build_simt(source, races=True), arch, "vpps_kernel", Path(), resources, ())
 
     monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(nvrtc, "library_version", lambda: "13.0")
     return install(monkeypatch, fake)
 
 

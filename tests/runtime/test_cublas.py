@@ -123,13 +123,18 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake_cuda.install(monkeypatch)
 
 
-@pytest.fixture
-def cublas(fake: FakeCuda) -> FakeCublas:
+def install(fake: FakeCuda) -> FakeCublas:
+    """Let the imaginary GPU have cuBLAS."""
     cuda = sys.modules["cupy"].cuda
     cuda.cublas = FakeCublas(fake)
     cuda.ExternalStream = cuda.cublas.ExternalStream
     found: FakeCublas = cuda.cublas
     return found
+
+
+@pytest.fixture
+def cublas(fake: FakeCuda) -> FakeCublas:
+    return install(fake)
 
 
 @pytest.fixture

@@ -134,7 +134,12 @@ def _facts(resources: Resources, warnings: tuple[str, ...]) -> dict[str, Any]:
 
 def compiler_version() -> str:
     """What compiles, by its own answer: "NVRTC 13.0". Raises CompileError if there is none."""
-    return f"NVRTC {library().version}"
+    return f"NVRTC {library_version()}"
+
+
+def library_version() -> str:
+    """Of NVRTC, by its own answer: "13.0". Raises CompileError if there is none."""
+    return library().version
 
 
 def _compile(

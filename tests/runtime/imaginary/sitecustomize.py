@@ -10,11 +10,12 @@ import sys
 
 import pytest
 
-from tests.runtime import fake_cuda, fake_programs
+from tests.runtime import fake_cuda, fake_programs, test_cublas
 
 gpu = fake_programs.ProgrammableCuda()
 fake_cuda.install_with_kernels(pytest.MonkeyPatch(), gpu)
 fake_programs.extend(gpu)
+test_cublas.install(gpu)
 gpu.attributes["MULTIPROCESSOR_COUNT"] = 8  # the tier asks for seven virtual processors
 gpu.blocks_per_sm = 2  # and for two blocks on each
 

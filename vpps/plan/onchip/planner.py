@@ -221,7 +221,7 @@ def _without(last: OnChip, held: Held) -> OnChip | None:
 def _fewer_slots(last: OnChip) -> Iterator[OnChip]:
     uses = {m.name: m.uses for m in last.matrices}
     in_registers = [h for h in last.held if h.tier == "registers" and h.name not in last.options.tiers]
-    for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.role == "W", h.rows * h.columns)):
+    for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.rows * h.columns, h.role == "W")):
         plan = _without(last, held)
         if plan is not None and plan.registers < last.registers:
             last = plan

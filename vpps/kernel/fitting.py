@@ -1,0 +1,58 @@
+"""Which kernels the compiler is expected to spill: nobody should wait seconds for each of several that cannot fit.
+
+A thread has 255 registers, for weights and for everything else. What else there is depends on the compiler; MEASURED
+has it for some. Nothing is learned from other kernels: of two Tree-LSTMs of 512 units NVRTC 13.5 fits 172 registers of
+weights with tiles of 4 in one and spills 172 with tiles of 2 in the other, and what a kernel ends with, down to the
+last bit of its sums, must not depend on what was compiled before. That a kernel itself spilled, the cache knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpps.kernel.spec import KernelSpec
+
+REGISTERS = 255  # of a thread, where a multiprocessor has one block
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Registers of a thread beside those of slots.
+
+    Attributes:
+        product: of a product, beside its sums.
+        least: of everything, however small a product's tile is.
+        shared: the same where other slots are in shared memory.
+    """
+
+    product: int
+    least: int
+    shared: int
+
+
+# By the first version that it is true of, oldest first; older ones are taken to be like the first. Measured on sm_90
+# with 13.0.88 and 13.5.37, Tree-LSTMs, BiLSTMs and recursive networks of 256 to 1280 units: between the most registers
+# of weights that fit and the fewest that spill.
+MEASURED = {(13, 0): Need(65, 86, 90), (13, 5): Need(44, 71, 90)}
+
+
+def need_of(version: str) -> Need:
+    """What the NVRTC of a version, such as "13.0", needs."""
+    number = tuple(map(int, version.split(".")))
+    known = [need for since, need in MEASURED.items() if since <= number]
+    return known[-1] if known else next(iter(MEASURED.values()))
+
+
+def expects_spills(spec: KernelSpec, version: str) -> bool:
+    """Whether a kernel is expected to spill. Never of one that has to be tried, or that shares registers with others.
+
+    Args:
+        spec: of the kernel.
+        version: of NVRTC, such as "13.0".
+    """
+    chip, need = spec.chip, need_of(version)
+    if chip.last or chip.blocks_per_sm > 1:
+        return False
+    sums = chip.tile * max((slot.rows for slot in chip.slots if slot.in_registers), default=0)
+    least = need.shared if chip.shared_units else need.least
+    return chip.registers > 0 and chip.registers + max(need.product + sums, least) > REGISTERS
