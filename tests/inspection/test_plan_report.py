@@ -78,7 +78,9 @@ class TestPlan:
         (stream,) = found.script.streams
         assert found.plan.barriers == sum(i.name in ("wait", "barrier") for i in stream.instructions)
         assert found.plan.barriers == sum(found.plan.barriers_of.values())
-        assert found.plan.barriers_of.keys() == ({p.value for p in Phase} if train else {"forward"})
+        # Gradients of parameters may begin with no barrier behind backward.
+        phases = {p.value for p in Phase} if train else {"forward"}
+        assert phases - {Phase.GRADIENTS.value} <= found.plan.barriers_of.keys() <= phases
 
 
 def test_one_virtual_processor_needs_no_barriers() -> None:

@@ -103,7 +103,8 @@ def _levels(plan: Plan) -> Iterator[LevelUse]:
 
 def _steps(blocks: list[BlockPlan], names: dict[int, tuple[str, str]], backward: bool) -> Iterator[StepUse]:
     phase = "backward" if backward else "forward"
-    for stage, members in stages_in_order(blocks, backward):
+    late = [] if backward else stages_in_order(blocks, backward, late=True)
+    for stage, members in [*stages_in_order(blocks, backward), *late]:
         for number, step in members:
             block = blocks[number]
             rows, first = int(block.count[step, 0]), int(block.first[step, 0])

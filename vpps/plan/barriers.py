@@ -6,15 +6,15 @@ same virtual processor. The verifier checks the same rule on finished scripts, b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.plan.instr import Args, BesideGradient, Elements, Expand, Instr, Listed, ListKey, Offsets, Uses, View
+from vpps.plan.instr import BesideGradient, Expand, Instr, Listed, ListKey, Offsets, Uses, View
 from vpps.script.instructions import Role
 from vpps.script.slices import turn_owners, unit_owners
 
@@ -99,12 +99,25 @@ def in_groups(instrs: Sequence[Instr]) -> list[list[Instr]]:
 # ---- from one step to the next
 
 
+class Reads(NamedTuple):
+    """What instructions read that others may have written in the step before.
+
+    Attributes:
+        kinds: of the index lists that name it.
+        width: of the rows that a list names, in floats.
+    """
+
+    kinds: tuple[type, ...]
+    width: Callable[[ListKey], int]
+
+
 def follows_freely(
     before: Sequence[Instr],
     handed_over: Sequence[View],
     after: Sequence[Instr],
     shared: Collection[int],
     vps: tuple[int, int],
+    reads: Reads,
 ) -> bool:
     """Whether instructions of one step may follow those of another, of other vertices, with no barrier between.
 
@@ -116,13 +129,14 @@ def follows_freely(
         handed_over: the views of values (in forward) or gradients (in backward) that other vertices read.
         shared: slabs of which both steps use the same memory.
         vps: panel, and number of virtual processors.
+        reads: what the later ones may read of that.
     """
     written = [a for instr in before for a in _accesses(instr, *vps) if a.writes]
     for view in handed_over:
         writers = [a for a in written if a.slab == view.slab and a.lo < view.offset + view.width and view.offset < a.hi]
         owners = _owners_of_view(view, writers)
-        for width, theirs in (r for instr in after for r in _readers(instr, vps)) if writers else ():
-            if theirs is None or owners is None or (width == view.width and not np.array_equal(theirs, owners)):
+        for width, theirs in (r for instr in after for r in _readers(instr, vps, reads)) if writers else ():
+            if width == view.width and (theirs is None or owners is None or not np.array_equal(theirs, owners)):
                 return False
     return _reuses_freely(before, after, shared, vps)
 
@@ -141,26 +155,29 @@ def _owners_of_view(view: View, writers: Sequence[_Access]) -> NDArray[np.int16]
     return owners
 
 
-def _readers(instr: Instr, vps: tuple[int, int]) -> list[tuple[int, NDArray[np.int16] | None]]:
-    """How an instruction reads what vertices of other steps hand over: width, and who reads each unit; None where that
-    may be anybody."""
+def _readers(instr: Instr, vps: tuple[int, int], reads: Reads) -> list[tuple[int, NDArray[np.int16] | None]]:
+    """How an instruction reads what vertices of other steps hand over: the width of that, and who reads each unit; None
+    where that may be anybody."""
     mine = None if instr.rows or instr.reads_parts else owners_of(instr, *vps)
     found: list[tuple[int, NDArray[np.int16] | None]] = []
+
+    def note(key: ListKey, by_units: bool) -> None:
+        key = key.of if isinstance(key, Expand) else key
+        if isinstance(key, reads.kinds):
+            width = reads.width(key)
+            found.append((width, mine if by_units and width == instr.width else None))
+
     for role, view in instr.views():
-        if view.slab >= 0 or view.rows is None or not _of_others(view.rows):
-            continue
-        by_units = role in (Role.READ, Role.WRITE) and view.width == instr.width and view.offset == 0
-        found.append((view.width, mine if by_units and not isinstance(view.rows, BesideGradient) else None))
+        if view.slab < 0 and view.rows is not None:
+            whole = view.width == instr.width and view.offset == 0
+            note(view.rows, role in (Role.READ, Role.WRITE) and whole and not isinstance(view.rows, BesideGradient))
     summed = [instr.values.get("offsets")]
     if instr.tail is not None:
         summed = [what.offsets for _, what in instr.operands["views"] if isinstance(what, Listed)]
-    lists = [v for v in summed if isinstance(v, Uses) or (isinstance(v, Offsets) and _of_others(v.of))]
-    return found + [(instr.width, mine if instr.name in ("gather_sum", "tail") else None) for _ in lists]
-
-
-def _of_others(key: ListKey) -> bool:
-    """Whether a list names rows that others have just written; values of other parts of a cell are always older."""
-    return isinstance(key.of if isinstance(key, Expand) else key, Args | Elements | Uses | BesideGradient)
+    for offsets in summed:
+        if isinstance(offsets, Uses | Offsets):
+            note(offsets.of if isinstance(offsets, Offsets) else offsets, instr.name in ("gather_sum", "tail"))
+    return found
 
 
 def _reuses_freely(
@@ -176,3 +193,55 @@ def _reuses_freely(
             if a.owners is None or b.owners is None or not a.same_vp(b):
                 return False
     return True
+
+
+# ---- from forward to backward, and from there to the gradients of the parameters
+
+
+def turns_freely(
+    before: Sequence[Instr],
+    values: Sequence[View],
+    after: Sequence[Instr],
+    same: bool,
+    vps: tuple[int, int],
+    reads: Reads,
+) -> bool:
+    """Whether the first instructions of a backward step may follow the last ones of a forward step with no barrier.
+
+    Args:
+        before: of forward.
+        values: what forward hands over.
+        after: of backward.
+        same: they are of the same cell, and so of the same vertices.
+        vps: panel, and number of virtual processors.
+        reads: what backward may read of those values.
+    """
+    if not follows_freely(before, values, after, (), vps, reads):
+        return False
+    return not same or not any(_parts(before, [instr], vps) for instr in after)
+
+
+def reads_of_others(before: Sequence[Instr], gradient: Instr, same: bool, vps: tuple[int, int]) -> bool:
+    """Whether the gradient of a parameter reads what others may have written in the last instructions of a step.
+
+    Args:
+        before: of backward.
+        gradient: works on all rows of a cell.
+        same: they are of the same cell.
+        vps: panel, and number of virtual processors.
+    """
+    if not same:  # what another part of the cell hands back, it may have handed back just now
+        rows = (view.rows.of if isinstance(view.rows, Expand) else view.rows for _, view in gradient.views())
+        return any(isinstance(key, BesideGradient) for key in rows)
+    return _parts(before, [gradient], vps)
+
+
+def _parts(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
+    """Whether any element that both touch, and one writes, may be touched by different virtual processors."""
+    earlier = [a for instr in before for a in _accesses(instr, *vps)]
+    return any(
+        a.slab == b.slab and a.lo < b.hi and b.lo < a.hi and (a.writes or b.writes) and not a.same_vp(b)
+        for instr in after
+        for b in _accesses(instr, *vps)
+        for a in earlier
+    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Held
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Offsets, RandomKey, Uses
+from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching
@@ -34,9 +35,12 @@ from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
 from vpps.plan.update import EndOfLaunch, Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
+from vpps.script.encode import direct
+from vpps.script.instructions import Flag
 from vpps.script.products import Sequel
 from vpps.script.tails import Tail
 from vpps.script.verify import Layout
+from vpps.values import float_word
 
 if TYPE_CHECKING:
     from vpps.plan.planner import Planner
@@ -176,8 +180,10 @@ class Build:
         skip_rest: bool,
         key: LaunchKey | StepKey | None = None,
         held: Held = NOTHING_HELD,
+        chain: LossChain | None = None,
     ) -> None:
         self.graph = graph
+        self.chain = chain
         self.key = key
         self.held = held
         self.distribution = planner.distribution
@@ -206,6 +212,8 @@ class Build:
         self.n_values = topology.n_values
         self.addresses: Ints = np.full(n_values, -1, np.int64)  # of what crosses between parts of cells, too
         self.blocks: list[BlockPlan] = []
+        late = chain.blocks if chain is not None and self.schedule.runs_chains_late else ()
+        self._late = {topology.blocks[number].block for number in late}
         orders = row_orders(planner.layout, topology, _step_keys(planned, needed, skip_rest))
         for piece, order in zip((p for p in planned if p.number == 0), orders, strict=True):
             self._plan_block(planner, piece, planned, needed, skip_rest, order)
@@ -236,6 +244,7 @@ class Build:
         if not piece.parts:
             whole = planner.templates(piece.arrays.cell, unread, training=not skip_rest)
             self.blocks.append(BlockPlan(piece.arrays, whole, piece.stage, piece.group, *arguments, order))
+            self.blocks[-1].late = piece.arrays.block in self._late
             return
         made: dict[int, BlockPlan] = {}
         first = planned.index(piece)
@@ -274,12 +283,12 @@ class Build:
         """A plan with backward, gradients and update."""
         end = EndOfLaunch(self.writer, self.distribution, self.blocks, update, self.held, keep)
         if self.grouping is None:
-            self.memory.for_training(len(self.addresses))
+            self.memory.for_training(len(self.addresses), *self.schedule.decide(self.blocks))
         else:
             self.memory.for_training_in_groups()
         end.take_memory(self.memory)
         self._set_addresses()
-        self._place_lists(True, self._reverse_lists(loss))
+        self._place_lists(True, self._reverse_lists())
         end.place_lists()
         if not end.depends_on_parameters:
             raise GraphError(
@@ -288,18 +297,30 @@ class Build:
             )
         began = time.perf_counter_ns()
         self._load(training=True)
+        self._fill_constants()
         self.schedule.steps(self.blocks, backward=False, period=lambda stage: stage, training=True)
         slot = LOSS_SLOTS + parity
-        self.writer.instruction("loss", 1, 1, source=int(self.addresses[loss.ref]), slot=slot)
+        source = int(self.addresses[loss.ref])
+        report = partial(self.writer.instruction, "loss", 1, 1, during=Phase.FORWARD, source=source, slot=slot)
+        self.schedule.report(report)
         self.writer.during = Phase.BACKWARD
         self.schedule.steps(self.blocks, backward=True, period=self.memory.backward, training=True)
         self.writer.during = Phase.GRADIENTS
         self.writer.begin_period(self.memory.end)
+        self.schedule.end_backward(end.may_begin)
         end.gradients()
-        self.writer.barrier("before the update")
+        self.schedule.end_gradients()
         self.writer.during = Phase.UPDATE
         end.update()
         return self._finish(began, slot, end)
+
+    def _fill_constants(self) -> None:
+        """Let one virtual processor write the constants that backward begins with, long before anybody reads them."""
+        if len(self._constants):
+            at = self.writer.place_list(self._constants)
+            flags = Flag.ALONE if self.writer.exclusive else Flag.ROWS
+            dst = direct(self._constants_at, 0)
+            self.writer.instruction("input", 1, len(self._constants), flags, of="the loss", dst=dst, data=at)
 
     def _load(self, training: bool) -> None:
         """Let the chip take in the weights that the script's products use; forward alone needs no transposes."""
@@ -312,7 +333,7 @@ class Build:
                 (place.slots.transposed, place.transposed, p.shape[::-1]),
             ):
                 if dealt is not None and dealt.number in used:
-                    fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
+                    fields: dict[str, Any] = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     self.writer.instruction("load", 1, shape[0], dealt.flags, parts=dealt.word, of=p.name, **fields)
 
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
@@ -386,7 +407,16 @@ class Build:
             self._key_position = self.writer.place_list(np.array(words, np.uint32))
         return self._key_position
 
-    def _reverse_lists(self, loss: Expression) -> Callable[[int, int], int]:
+    def _constant_addresses(self) -> Ints:
+        """Where the gradients are that backward begins with; finds memory for those other than 1."""
+        assert self.chain is not None
+        words = self.chain.gradients.view(np.uint32)
+        self._constants = np.setdiff1d(words, float_word(1.0))
+        self._constants_at = self.writer.take(len(self._constants))
+        found = self._constants_at + self._constants.searchsorted(words)
+        return np.where(words == float_word(1.0), ONE, found)
+
+    def _reverse_lists(self) -> Callable[[int, int], int]:
         """Place, for every value, the addresses of the gradient rows that its readers hand back.
 
         Returns a function that gives the position of the offsets of (block, output): row r's readers are listed between
@@ -400,8 +430,9 @@ class Build:
                 starts[number, k] = total
                 ordinal[ids[block.order]] = np.arange(total, total + len(block.order))
                 total += len(block.order)
-        values: list[Ints] = [np.array([loss.ref])]
-        rows: list[Ints] = [np.array([ONE])]
+        assert self.chain is not None
+        values: list[Ints] = [self.chain.values]
+        rows: list[Ints] = [self._constant_addresses()]
         for block in self.blocks:
             for key, view in block.cell.handed_back if block.n_needed else []:
                 domain = block.cell.domain_of(key)

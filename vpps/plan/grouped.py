@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import ClassVar
 
+from vpps.plan.boundaries import Since, boundaries
 from vpps.plan.grouping import Grouping
 from vpps.plan.rows import BlockPlan
-from vpps.plan.schedules import VectorSchedule, stages_in_order
+from vpps.plan.schedules import Executed, VectorSchedule, stages_in_order
 from vpps.plan.writer import ScriptWriter
 
 
 class GroupedSchedule(VectorSchedule):
     """A stream for each group; barriers of all groups only around what group 0 runs for all (plan/grouping.py)."""
 
+    runs_chains_late: ClassVar[bool] = False
+
     def __init__(self, writer: ScriptWriter, grouping: Grouping) -> None:
         super().__init__(writer)
         self._grouping = grouping
+
+    def decide(self, blocks: Sequence[BlockPlan]) -> tuple[list[int], list[int]]:
+        """See Schedule: groups get no memory again, so it need not be known before."""
+        return [], []
 
     def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """Shared sources, then every group's own vertices, then what joins them; backward the other way round."""
@@ -30,8 +38,24 @@ class GroupedSchedule(VectorSchedule):
                     for stage, members in part
                 ]
                 own = [(stage, members) for stage, members in mine if members]
-                self.run(blocks, filled, own, backward, period, training, stream)
+                free = [False] * len(own[1:])
+                if training:
+                    free, _ = boundaries(blocks, own, backward, Since(), writer.n_vps)
+                self.run(blocks, filled, own, backward, period, free, stream)
+                if own:
+                    self.barrier(self._why, stream)
             writer.barrier("of all groups")
+
+    def report(self, write: Callable[[], None]) -> None:
+        """See Schedule: all groups have met since the loss was computed."""
+        write()
+
+    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+        """See Schedule: all groups have met."""
+
+    def end_gradients(self) -> None:
+        """See Schedule."""
+        self.writer.barrier("before the update")
 
     def _part(self, stage: int) -> int:
         return (stage >= self._grouping.first_own) + (stage >= self._grouping.first_joining)

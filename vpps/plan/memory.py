@@ -314,6 +314,8 @@ class SlabMemory:
         self.arena = Arena(start)
         self.made: list[BlockMemory] = []
         self._at_end: list[tuple[int, int]] = []  # spans taken there
+        self._executed: Ints = np.zeros(0, np.int64)  # in training: periods, rising, in which steps are executed
+        self._hurried: set[int] = set()  # those that no barrier separates from the one before
 
     def backward(self, stage: int) -> int:
         """The period of a stage's backward; that of its forward is the stage itself."""
@@ -324,29 +326,44 @@ class SlabMemory:
         """The last period. What lives until then is still there after the launch."""
         return 2 * self.top + 2
 
-    def for_training(self, n_values: int) -> None:
-        """Values of all vertices are kept; `n_values` is how many the graph has."""
+    def for_training(self, n_values: int, forward: Sequence[int], backward: Sequence[int]) -> None:
+        """Values of all vertices are kept.
+
+        Args:
+            n_values: how many values the graph has.
+            forward, backward: stages that follow the one before with no barrier.
+        """
+        self._hurried = {*forward, *map(self.backward, backward)}
         arena, end = self.arena, self.end
         self.made = [BlockMemory(b, b.cell.slab_groups(training=True)) for b in self.blocks]
         for m in self.made:
             m.take_whole(arena, Life.KEPT, -1, end)
+        run_backward = [m for m in self.made if m.n_backward]
+        executed, producers = self._backward_of_values(run_backward, n_values)
+        executing: list[Ints] = [m.block.step_stage for m in self.made if m.block.cell.forward and not m.block.late]
+        self._executed = np.unique(np.concatenate([*executing, 2 * self.top + 1 - executed]))
         for m in sorted(self.made, key=lambda m: min(m.stages)):
             first = min(m.stages)
-            arena.begin(first)
+            self._begin(first)
             m.take_whole(
                 arena, Life.ACROSS, first, self.backward(m.stages[0]) if m.n_backward else max(m.stages) + m.block.pause
             )
             m.take_forward(arena, range(len(m.stages)))
-        run_backward = [m for m in self.made if m.n_backward]
-        executed, producers = self._backward_of_values(run_backward, n_values)
         for m in sorted(run_backward, key=lambda m: m.stages[m.n_backward - 1], reverse=True):
             periods = [self.backward(stage) for stage in m.stages[: m.n_backward]]  # the last step comes first
-            arena.begin(periods[-1])
+            self._begin(periods[-1])
             m.take_whole(arena, Life.LATE, periods[-1], end)
             for group, until in self._handed_back_until(m, executed, producers).items():
                 m.take_handed_back(arena, group, periods, until)
             m.take_scratch(arena, periods)
         self._settle()
+
+    def _begin(self, period: int) -> None:
+        """Free what dies before a period; where no barrier separates it from the last one in which anything is
+        executed, before that one (plan/boundaries.py)."""
+        if period in self._hurried:
+            period = int(self._executed[self._executed.searchsorted(period) - 1])
+        self.arena.begin(period)
 
     def _backward_of_values(self, run_backward: Sequence[BlockMemory], n_values: int) -> tuple[Ints, Ints]:
         """The stages in which anything runs backward, in order; for each value that of its producer, or one beyond."""
@@ -383,7 +400,7 @@ class SlabMemory:
 
     def take_at_end(self, floats: int) -> int:
         """Memory for the last period alone, after `for_training`; returns its address."""
-        self.arena.begin(self.end)
+        self._begin(self.end)
         start = self.arena.take(floats, self.end)
         if floats:
             self._at_end.append((start, start + floats))

@@ -16,6 +16,7 @@ from vpps.graph.trace import TracedCell
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Build, Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
+from vpps.plan.loss_chain import loss_chain
 from vpps.plan.memory import Life
 from vpps.plan.passes import Passes, dead_outputs, lazy_batching
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread
@@ -212,12 +213,14 @@ class Planner:
             GraphError: the loss depends on no trainable parameter.
         """
         topology = Topology(graph, calls)
+        chain = loss_chain(topology, loss.ref)
         if topology.all_reach(loss.ref):
             needed = np.ones(topology.n_calls, bool)
+            for number in chain.blocks:
+                needed[topology.blocks[number].calls] = False
         else:
-            needed = topology.reaching(np.array([loss.ref]))
-        asked = np.array([loss.ref])
-        build = Build(self, graph, topology, needed, asked, skip_rest=False, key=key, held=held)
+            needed = topology.reaching(chain.values)
+        build = Build(self, graph, topology, needed, chain.values, skip_rest=False, key=key, held=held, chain=chain)
         return build.training(loss, update, parity, keep)
 
 

@@ -48,6 +48,7 @@ class BlockPlan:
         first, count: `(steps, 1 + domains)`, rows of each step in each domain.
         pause: of a block whose steps may run while virtual processors wait for each other: by how much the number of a
             stage grows until all are sure to have done so; else 0.
+        late: it is part of the chain of the loss, and runs beside backward (plan/loss_chain.py).
         beside: what other parts of the cell have for each row: their rows, and the view of them.
         bases: `(steps, ...)`, of the slabs, then of lists and operands (CellTemplates), then 0. A slab has row r at
             base + r * width; one whose steps lie apart has a base for each, which may be negative.
@@ -71,6 +72,7 @@ class BlockPlan:
         self._addresses = addresses
         self.n_needed = int(np.count_nonzero(needed))
         self.pause = 0
+        self.late = False
         self.beside: dict[Beside | BesideGradient, tuple[BlockPlan, View]] = {}
         starts, stops = self._arrange(stage, group, needed, skip_rest, order)
         self.n_needed_steps = int(starts.searchsorted(self.n_needed))

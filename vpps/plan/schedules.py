@@ -8,21 +8,23 @@ every sum and end of launch are the same, so both give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.plan.barriers import owners_of
+from vpps.plan.boundaries import Members, Since, Stages, boundaries, fillers, groups_of, turns
 from vpps.plan.instr import Instr
-from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.rows import BlockPlan
 from vpps.plan.templates import Group
-from vpps.plan.writer import ScriptWriter, Stream, Words
+from vpps.plan.writer import Phase, ScriptWriter, Stream, Words
 
 Ints = NDArray[np.int64]
-Members = Sequence[tuple[int, int]]  # of a stage: (block number, step)
+Executed = tuple[BlockPlan, int]  # a group, of the latest step of a block
 
 
 class Schedule(Protocol):
@@ -30,14 +32,34 @@ class Schedule(Protocol):
 
     Attributes:
         exclusive: every virtual processor has a script of its own.
+        runs_chains_late: forward leaves the chain of the loss out (plan/loss_chain.py), which runs beside backward.
     """
 
     exclusive: ClassVar[bool]
+    runs_chains_late: ClassVar[bool]
 
     def __init__(self, writer: ScriptWriter) -> None: ...
 
+    def decide(self, blocks: Sequence[BlockPlan]) -> tuple[list[int], list[int]]:
+        """Decide, for training, between which stages there are no barriers: the stages of forward, and those of
+        backward, that follow the one before without."""
+        ...
+
     def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """Write the forward steps of all stages, or the backward ones, last stage first; `period` numbers stages."""
+        ...
+
+    def report(self, write: Callable[[], None]) -> None:
+        """Have the loss reported, by what `write` writes, when it is there."""
+        ...
+
+    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+        """Write a barrier behind backward, unless what follows may go on while some is executed that no barrier has
+        followed yet."""
+        ...
+
+    def end_gradients(self) -> None:
+        """Write a barrier between gradients and what uses them, and what has not been written yet of the chain."""
         ...
 
 
@@ -45,39 +67,98 @@ class VectorSchedule:
     """Vector instructions in one stream for all."""
 
     exclusive: ClassVar[bool] = False
+    runs_chains_late: ClassVar[bool] = True
 
     def __init__(self, writer: ScriptWriter) -> None:
         self.writer = writer
+        self._late: deque[Callable[[], None]] = deque()  # what is written behind the next barriers, one after the other
+        self._free: dict[bool, list[bool]] = {}  # by direction, see `boundaries`
+        self._turns = False
+        self._open: list[Executed] | None = None  # at the end of backward, if it is of one stage
+        self._why = ""  # a barrier would come next
+
+    def decide(self, blocks: Sequence[BlockPlan]) -> tuple[list[int], list[int]]:
+        """See Schedule. The constants that backward begins with are written before the first stage, so that at least
+        one barrier must lie between."""
+        n_vps = self.writer.n_vps
+        forward, backward = (stages_in_order(blocks, direction) for direction in (False, True))
+        self._free[False], since = boundaries(blocks, forward, False, Since(), n_vps)
+        inside = any(len(groups_of(blocks[number], False)) > 1 for _, members in forward for number, _ in members)
+        some = inside or not all(self._free[False])
+        self._turns = some and turns(blocks, since, backward[0][1] if backward else ())
+        self._free[True], since = boundaries(blocks, backward, True, since if self._turns else Since(), n_vps)
+        self._open = [(blocks[number], group) for number, group in since.groups] if since.of_one_stage else None
+        first = [stage for stage, _ in backward[:1]] if self._turns else []
+        hurried = [
+            [stage for (stage, _), free in zip(stages[1:], self._free[direction], strict=True) if free]
+            for direction, stages in ((False, forward), (True, backward))
+        ]
+        return hurried[0], first + hurried[1]
 
     def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """Cells of one stage share its barriers: their groups run side by side."""
-        filled = self.filled(blocks, backward)
-        self.run(blocks, filled, stages_in_order(blocks, backward), backward, period, training, self.writer.streams[0])
+        filled, stages = self.filled(blocks, backward), stages_in_order(blocks, backward)
+        stream = self.writer.streams[0]
+        if backward and not self._turns:
+            self.barrier(self._why, stream)
+        free = self._free[backward] if training else [False] * len(stages[1:])
+        self.run(blocks, filled, stages, backward, period, free, stream)
+        for _, members in stages_in_order(blocks, backward, late=True):
+            self._late.append(partial(self._write, blocks, filled, members))
+        if stages and not training:
+            self.barrier(self._why, stream)
+
+    def _write(self, blocks: Sequence[BlockPlan], filled: list[list[list[Words]]], members: Members) -> None:
+        """Write a stage of the chain of the loss, the instructions of which need no barriers between them."""
+        for number, step in members:
+            block = blocks[number]
+            row = int(block.first[step, 0])
+            for groups, words_of in zip(block.cell.forward, filled[number], strict=True):
+                for group, words in zip(groups, words_of, strict=True):
+                    self.writer.section(words[step], block, group, row, "forward", during=Phase.FORWARD)
+
+    def report(self, write: Callable[[], None]) -> None:
+        """See Schedule: behind the chain of the loss."""
+        self._late.append(write)
+
+    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+        """See Schedule."""
+        if self._open is None or not may_go_on(self._open):
+            self.barrier(self._why, self.writer.streams[0])
+
+    def end_gradients(self) -> None:
+        """See Schedule."""
+        self.barrier("before the update", self.writer.streams[0])
+        while self._late:
+            self.barrier("for the loss", self.writer.streams[0])
+
+    def barrier(self, why: str, stream: Stream) -> None:
+        """A barrier, and behind it what of the chain of the loss has waited for one."""
+        self.writer.barrier_of_group(why, stream.group)
+        if self._late:
+            self._late.popleft()()
 
     def run(
         self,
         blocks: Sequence[BlockPlan],
         filled: list[list[list[Words]]],
-        stages: Sequence[tuple[int, Members]],
+        stages: Stages,
         backward: bool,
         period: Callable[[int], int],
-        training: bool,
+        free: Sequence[bool],
         stream: Stream,
     ) -> None:
-        """Write stages that the virtual processors of a stream run, with a barrier after each unless the next may
-        follow freely: then every virtual processor goes on with what it has computed itself."""
-        since: set[tuple[int, int]] = set()  # the last barrier: (block number, group)
+        """Write stages that the virtual processors of a stream run.
+
+        Args:
+            free: whether each but the first follows the one before with no barrier.
+        """
         for k, (stage, members) in enumerate(stages):
-            after = stages[k + 1][1] if k + 1 < len(stages) else ()
+            if k and not free[k - 1]:
+                self.barrier(self._why, stream)
             self.writer.begin_period(period(stage))
-            last = self.stage(blocks, filled, members, backward, stage, stream)
-            since = since | last if any(group == 0 for _, group in last) else last
-            if stream.signalled:  # it fills the pause of a barrier that must come
-                after = ()
-            if training and after and _free(blocks, since, members, after, backward):
-                continue
-            since = set()
-            self.writer.barrier_of_group(_why(backward, stage), stream.group)
+            self.stage(blocks, filled, members, backward, stage, stream)
+            self._why = _why(backward, stage)
 
     def filled(self, blocks: Sequence[BlockPlan], backward: bool) -> list[list[list[Words]]]:
         """By block, between one barrier and the next, by group: the words of all steps, a row for each."""
@@ -97,44 +178,26 @@ class VectorSchedule:
         backward: bool,
         stage: int,
         stream: Stream,
-    ) -> set[tuple[int, int]]:
-        """Write some steps of one stage. Returns what comes after its last barrier inside: (block number, group)."""
+    ) -> None:
+        """Write some steps of one stage."""
         phase = "backward" if backward else "forward"
         n_groups = max(len(filled[number]) for number, _ in members)
         for k in range(n_groups):
             if k:
-                self.writer.barrier_of_group(_why(backward, stage), stream.group)
-            last = not backward and k == n_groups - 1
-            fillers = [m for m in members if last and blocks[m[0]].pause and stage % STAGES == Batching.LEVEL]
-            for number, step in [*(m for m in members if m not in fillers), *fillers]:
-                if fillers and (number, step) == fillers[0]:
+                self.barrier(_why(backward, stage), stream)
+            filling = fillers(blocks, stage, members, backward) if k == n_groups - 1 else ()
+            for number, step in [*(m for m in members if m not in filling), *filling]:
+                if filling and (number, step) == filling[0]:
                     self.writer.signal_early(stream)
                 if k < len(filled[number]):
                     block = blocks[number]
                     row = int(block.first[step, 0])
                     for group, words in zip(groups_of(block, backward)[k], filled[number][k], strict=True):
                         self.writer.section(words[step], block, group, row, phase, (stream,))
-        return {(number, n_groups - 1) for number, _ in members if len(filled[number]) == n_groups}
 
 
 def _why(backward: bool, stage: int) -> str:
     return f"{'backward' if backward else 'forward'}, stage {stage}"
-
-
-def _free(
-    blocks: Sequence[BlockPlan], since: Set[tuple[int, int]], members: Members, after: Members, backward: bool
-) -> bool:
-    """Whether a stage may follow another with no barrier between.
-
-    Only cells of the stage before may take part: others may get memory that it has just given back.
-    """
-    if not {number for number, _ in after} <= {number for number, _ in members}:
-        return False
-    return all(
-        blocks[number].cell.may_follow(blocks[other].cell, group, backward)
-        for number, _ in after
-        for other, group in since
-    )
 
 
 class PaperSchedule:
@@ -145,11 +208,16 @@ class PaperSchedule:
     """
 
     exclusive: ClassVar[bool] = True
+    runs_chains_late: ClassVar[bool] = False
     PRODUCT_LOAD = 4  # how much more a product weighs: every float of its vector meets many rows
 
     def __init__(self, writer: ScriptWriter) -> None:
         self.writer = writer
         self.load = np.zeros(writer.n_vps)
+
+    def decide(self, blocks: Sequence[BlockPlan]) -> tuple[list[int], list[int]]:
+        """See Schedule."""
+        return [], []
 
     def steps(self, blocks: Sequence[BlockPlan], backward: bool, period: Callable[[int], int], training: bool) -> None:
         """A barrier after every level of ops, for those who take part."""
@@ -163,6 +231,17 @@ class PaperSchedule:
                     for group in groups[k] if k < len(groups) else []:
                         self._vertices(blocks[number], step, group, phase)
                 self.writer.barrier(why)
+
+    def report(self, write: Callable[[], None]) -> None:
+        """See Schedule: a barrier lies between the chain of the loss and this."""
+        write()
+
+    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+        """See Schedule: a barrier follows each stage."""
+
+    def end_gradients(self) -> None:
+        """See Schedule."""
+        self.writer.barrier("before the update")
 
     def _vertices(self, block: BlockPlan, step: int, group: Group, phase: str) -> None:
         """One instruction for each row of a step."""
@@ -203,21 +282,22 @@ def reading_load(instr: Instr) -> float:
     return float(max(sum(views) - instr.width, instr.width))
 
 
-def groups_of(block: BlockPlan, backward: bool) -> list[list[Group]]:
-    """A cell's groups, between one barrier and the next."""
-    return block.cell.backward if backward else block.cell.forward
-
-
 def n_steps(block: BlockPlan, backward: bool) -> int:
     """Steps of a cell that run: all of them forward, the needed ones backward."""
     return block.n_needed_steps if backward else len(block.step_stage)
 
 
-def stages_in_order(blocks: Sequence[BlockPlan], backward: bool) -> list[tuple[int, list[tuple[int, int]]]]:
-    """(stage, its steps as (block number, step)), in order of execution; stages in which nothing runs are left out."""
+def stages_in_order(
+    blocks: Sequence[BlockPlan], backward: bool, late: bool = False
+) -> list[tuple[int, list[tuple[int, int]]]]:
+    """(stage, its steps as (block number, step)), in order of execution; stages in which nothing runs are left out.
+
+    Args:
+        late: those of the chain of the loss that run beside backward; else all others.
+    """
     members: dict[int, list[tuple[int, int]]] = {}
     for number, block in enumerate(blocks):
-        if groups_of(block, backward):
+        if groups_of(block, backward) and block.late == late:
             for step, stage in enumerate(block.step_stage[: n_steps(block, backward)].tolist()):
                 members.setdefault(stage, []).append((number, step))
     return sorted(members.items(), reverse=backward)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
+from vpps.model import Parameter
 from vpps.ops import size
-from vpps.plan.barriers import follows_freely, in_groups
+from vpps.plan.barriers import Reads, follows_freely, in_groups, reads_of_others, turns_freely
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
+    NO_BIAS,
+    Args,
     Beside,
     BesideGradient,
     Data,
@@ -23,6 +27,8 @@ from vpps.plan.instr import (
     RandomKey,
     RowOperand,
     Rows,
+    TableGradient,
+    Uses,
     View,
 )
 from vpps.plan.lower import LoweredCell
@@ -30,8 +36,17 @@ from vpps.plan.memory import REUSED, SlabGroups
 from vpps.plan.passes import Passes
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
+from vpps.script.slices import sliced_by_rows
 from vpps.script.tails import Tail, Use
 from vpps.values import float_word
+
+# What may just have been written: values in forward (to a step of the same cell, those of other parts are older), and
+# gradients in backward.
+_VALUES = (Args, Elements, Beside)
+_GRADIENTS = (Uses, BesideGradient)
+
+MOST_GRADIENTS = 30  # of a cell, of which it is known what may begin before the last step of backward has ended
+ALL_WAIT = -1
 
 
 class Gathered(NamedTuple):
@@ -134,7 +149,9 @@ class CellTemplates:
         self.int_index = _places(cell, Int)
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
+        self._places = distribution.physical
         self._may_follow: dict[tuple[CellTemplates, int, bool], bool] = {}
+        self._gradients_after: dict[tuple[CellTemplates, int], int] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
         self._names: dict[bool, frozenset[str]] = {}
         self._numbers: dict[bool, frozenset[int]] = {}
@@ -174,9 +191,69 @@ class CellTemplates:
             shared = {slab for life, slabs in lives if life in REUSED for slab in slabs} if other is self else ()
             handed = [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs
             self._may_follow[key] = follows_freely(
-                [i for i in theirs if i.group == group], handed, [i for i in mine if not i.group], shared, self._vps
+                [i for i in theirs if i.group == group],
+                handed,
+                [i for i in mine if not i.group],
+                shared,
+                self._vps,
+                Reads(_GRADIENTS if backward else _VALUES[: 2 if other is self else 3], self._width_of),
             )
         return self._may_follow[key]
+
+    def may_turn(self, other: CellTemplates, group: int) -> bool:
+        """Whether the first backward step may begin while virtual processors still execute a group of the last forward
+        step of another cell, or of this one."""
+        if not self.passes.alignment:
+            return False
+        theirs = [i for i in other.lowered.forward if i.group == group]
+        mine = [i for i in self.lowered.backward if not i.group]
+        reads = Reads(_VALUES, self._width_of)
+        return turns_freely(theirs, other.lowered.outputs, mine, other is self, self._vps, reads)
+
+    def _width_of(self, key: ListKey) -> int:
+        """Floats of the rows that a list of values, or of gradients, names."""
+        if isinstance(key, Uses | BesideGradient):
+            return self.lowered.outputs[key.output].width
+        assert isinstance(key, Args | Elements | Beside)
+        kind = self.cell.kinds[key.position]
+        assert isinstance(kind, Vector | List)
+        assert kind.shape is not None
+        return size(kind.shape)
+
+    def gradients_after(self, other: CellTemplates, group: int) -> int:
+        """What of the gradients of parameters must not begin while virtual processors still execute a group of the last
+        backward step of another cell, or of this one.
+
+        Returns:
+            Bits: 0 for the tables; then, for each of `gradients`, one for itself and one for the step of its matrix.
+        """
+        if not self.passes.alignment or len(self.gradients) > MOST_GRADIENTS:
+            return ALL_WAIT
+        key = other, group
+        if key not in self._gradients_after:
+            theirs = [i for i in other.lowered.backward if i.group == group]
+            conflicts = partial(reads_of_others, theirs, same=other is self, vps=self._vps)
+            found = int(any(conflicts(self._sum_of(g)) for g in self.lowered.table_gradients))
+            for k, (gradient, _) in enumerate(self.gradients):
+                found |= conflicts(gradient.instr) << 2 * k + 1
+                found |= any(self._reads_weights(i, gradient.parameter) for i in theirs) << 2 * k + 2
+            self._gradients_after[key] = found
+        return self._gradients_after[key]
+
+    def _sum_of(self, gradient: TableGradient) -> Instr:
+        """An instruction that reads a table's gradient as the sum over the uses of its rows does."""
+        width = gradient.view.width
+        rows = sliced_by_rows(width, 1, *self._vps)
+        return Instr("copy", 0, 0, width, 1, {"dst": NO_BIAS, "a": gradient.view}, rows=rows, gathers=(gradient.view,))
+
+    def _reads_weights(self, instr: Instr, matrix: Parameter) -> bool:
+        """Whether an instruction reads a matrix or its transpose in memory."""
+        place = self._places[matrix]
+        if instr.values.get("weights", 0) in (place.weights, place.transposed):
+            return True
+        return any(
+            view.shared and place.weights <= view.address < place.weights + place.floats for _, view in instr.views()
+        )
 
     def slab_groups(self, training: bool) -> SlabGroups:
         """Its slabs by how long they live."""
@@ -198,7 +275,8 @@ class CellTemplates:
         if self._vps[1] == 1 or len(self.backward) != 1 or not self.passes.alignment:
             return False
         handed = [view for _, view in self.lowered.arguments]
-        return follows_freely(self.lowered.backward, handed, self.lowered.backward, (), self._vps)
+        reads = Reads(_GRADIENTS, self._width_of)
+        return follows_freely(self.lowered.backward, handed, self.lowered.backward, (), self._vps, reads)
 
     def domain_of(self, key: ListKey) -> int:
         """The domain whose rows an index list has a word for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held, Place
+from vpps.plan.instr import ParameterGradient
 from vpps.plan.memory import SlabMemory
 from vpps.plan.products import GradientProducts
 from vpps.plan.rows import BlockPlan
@@ -22,6 +23,9 @@ from vpps.script.encode import direct, indexed
 from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
 from vpps.script.products import Sequel
 from vpps.script.slices import TILE_COLUMNS
+
+# Floats of a matrix whose gradient may go through memory, where that saves a barrier: it stays in a core's cache.
+MOST_APART = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class EndOfLaunch:
         self.tables: dict[Parameter, UsedRows] = {}
         self._hyper: dict[Parameter, int] = {}  # script position of each parameter's hyper-parameters
         self._stepped: set[Parameter] = set()  # whose step went with its gradient
+        self._apart: set[Parameter] = set()  # whose step must not go with its gradient
 
     @property
     def depends_on_parameters(self) -> bool:
@@ -187,6 +192,44 @@ class EndOfLaunch:
         idle = self.writer.place_list(averaging.idle(table, rows).view(np.uint32)) if averaging is not None else 0
         return UsedRows(rows, gradient, self.writer.place_list(entries + offsets), numbers, idle)
 
+    def may_begin(self, before: Sequence[tuple[BlockPlan, int]]) -> bool:
+        """Whether gradients may begin while virtual processors still execute some groups of backward. Where these read
+        a small matrix, its step no longer goes with its gradient then.
+
+        Args:
+            before: (block, group).
+        """
+        if self._products.parameters:
+            return False
+        last = self._last()
+        apart: set[Parameter] = set()
+        for b in self.blocks:
+            for other, group in before:
+                found = b.cell.gradients_after(other.cell, group)
+                if found & 1:
+                    return False
+                for k, (gradient, _) in enumerate(b.cell.gradients):
+                    p = gradient.parameter
+                    steps = found >> 2 * k + 2 & 1 and self._is_stepped(gradient, last)
+                    if found >> 2 * k + 1 & 1 or (steps and self.distribution.physical[p].floats > MOST_APART):
+                        return False
+                    if steps:
+                        apart.add(p)
+        self._apart = apart
+        return True
+
+    def _last(self) -> dict[Parameter, ParameterGradient]:
+        """The last contribution to each parameter's gradient, where it may make the step as well."""
+        update = None if self._waits_for_products else self._update
+        if update is None or update.clip_norm is not None:
+            return {}
+        return {g.parameter: g for b in self.blocks for g, _ in b.cell.gradients}
+
+    def _is_stepped(self, gradient: ParameterGradient, last: Mapping[Parameter, ParameterGradient]) -> bool:
+        p = gradient.parameter
+        fusible = gradient.instr.name == "outer" and p not in self._kept() and p not in self._apart
+        return last.get(p) is gradient and fusible
+
     def gradients(self) -> None:
         """All weight gradients, each once over all rows of a cell (Cavs's lazy batching).
 
@@ -197,8 +240,7 @@ class EndOfLaunch:
         update = None if self._waits_for_products else self._update
         self._products.gather()
         written = set(self._held.dense)
-        fuse = update is not None and update.clip_norm is None
-        last = {g.parameter: g for b in self.blocks for g, _ in b.cell.gradients} if fuse else {}
+        last = self._last()
         kept = self._kept()
         for p in kept:
             if p in written and (update is not None or p in self.touched):
@@ -207,8 +249,7 @@ class EndOfLaunch:
             first, count = b.needed
             for gradient, group in b.cell.gradients:
                 p = gradient.parameter
-                fusible = gradient.instr.name == "outer" and p not in kept
-                stepped = update is not None and last.get(p) is gradient and fusible
+                stepped = self._is_stepped(gradient, last)
                 if update is not None and stepped:
                     fields = step_fields(self.distribution.physical[p], update.averaging)
                     group = b.cell.fused(gradient, update.optimizer.name, fields)

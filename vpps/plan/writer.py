@@ -234,27 +234,43 @@ class ScriptWriter:
         first: int | Ints,
         phase: str,
         streams: Iterable[Stream] | None = None,
+        during: Phase | None = None,
     ) -> None:
-        """Add what a group of a cell's instructions makes for one step, to all streams or some."""
+        """Add what a group of a cell's instructions makes for one step, to all streams or some.
+
+        Args:
+            during: the phase that it belongs to, if that is not the present one.
+        """
         for stream in self.streams if streams is None else streams:
             self._join(stream)
-            stream.add(words, (block, group, first, phase, self.during))
+            stream.add(words, (block, group, first, phase, during or self.during))
 
     def instruction(
-        self, name: str, n: int, width: int, flags: Flag = NO_FLAGS, /, *, parts: int = 1, of: str = "", **fields: Any
+        self,
+        name: str,
+        n: int,
+        width: int,
+        flags: Flag = NO_FLAGS,
+        /,
+        *,
+        parts: int = 1,
+        of: str = "",
+        during: Phase | None = None,
+        **fields: Any,
     ) -> None:
         """Add an instruction that no cell made; for all virtual processors, if it is divided among them.
 
         Args:
             of: the parameter that it works on, for messages.
+            during: as of `section`.
         """
         if self.is_for_all:
             flags |= Flag.ALL
         words = plain(encode(name, n, width, parts, flags, **fields))
         self.names.add(name)
-        for stream in self.streams[:1] if name == "loss" else self.streams:
+        for stream in self.streams[:1] if name in ("input", "loss") else self.streams:
             self._join(stream)
-            stream.add(words, (None, None, 0, f"{name} of {of!r}" if of else name, self.during))
+            stream.add(words, (None, None, 0, f"{name} of {of!r}" if of else name, during or self.during))
 
     def row_flag(self, width: int) -> Flag:
         """How an instruction on rows of this width is sliced."""

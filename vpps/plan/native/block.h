@@ -9,6 +9,7 @@ struct Block : Vertices {
     const Block* parts = nullptr;  // the first part of the same cell
     i64 base = 0, factor = 1;      // the stage of a vertex is base + factor * its local stage,
     std::vector<i64> stage_of;     // or this, by local stage, of one that streams
+    bool late = false;             // it is part of the chain of the loss, and runs beside backward
     i64 pause = 0;                 // by how much stages grow until all are sure to have run one of its steps
 
     bool identity = true;          // order[r] == r

@@ -23,6 +23,7 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.instr import Beside, BesideGradient, View
+from vpps.plan.loss_chain import linear_kind
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.policies import CODES
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
@@ -50,6 +51,7 @@ MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE = 0, 1, 4, 5, 6  # as in planner.cpp, enum Status
+BACKWARD, TURN, GRADIENTS = 1, 2, 3  # likewise, enum Following
 OF_TABLE = 6  # as in planner.cpp, enum OfTable
 
 
@@ -305,7 +307,7 @@ class Engine:
         """The compiled planner's number of a cell."""
         number = self._cells.get(cell)
         if number is None:
-            counts = array("q", argument_counts(cell))
+            counts = array("q", (*argument_counts(cell), linear_kind(cell)))
             number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, counts.buffer_info()[0])
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
@@ -356,15 +358,22 @@ class Engine:
         return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
 
     def _tell_pair(self, *pair: int) -> None:
-        """Tell the compiled planner whether a step of one cell may follow one of another freely.
+        """Tell the compiled planner what of one cell may follow a step of another freely.
 
         Args:
-            pair: their numbers, the latter's group that is still executed, and whether backward.
+            pair: their numbers, the latter's group that is still executed, and what follows: as in planner.cpp, enum
+                Following.
         """
-        after, before, group, backward = pair
-        free = self._encoded[after].may_follow(self._encoded[before], group, bool(backward))
+        number, before, group, following = pair
+        after, other = self._encoded[number], self._encoded[before]
+        if following == GRADIENTS:
+            answer = after.gradients_after(other, group)
+        elif following == TURN:
+            answer = int(after.may_turn(other, group))
+        else:
+            answer = int(after.may_follow(other, group, backward=following == BACKWARD))
         numbers = array("q", pair)
-        self._lib.vpps_planner_pair(self._handle, numbers.buffer_info()[0], int(free))
+        self._lib.vpps_planner_pair(self._handle, numbers.buffer_info()[0], answer)
 
     def _tell_choice(self, topology: Topology, block: int) -> None:
         """Tell the compiled planner how the recurrence of a block runs: by which policy, and by what machine."""

@@ -135,12 +135,33 @@ public:
     // Marks what any of the given values depends on.
     void reach(const i64* values, i64 n)
     {
-        bool all = n == 1;
-        if (all)
-            used_[of_value_[values[0]].vertex] = 1;
-        all = all && std::find(used_.begin(), used_.end(), 0) == used_.end();
-        if (!all)  // where no vertex but one is without a reader, all lead to it
+        if (n != 1 || !all_reach(values[0]))
             search(values, n);
+        count_needed();
+    }
+
+    // Where no vertex but one is without a reader, all lead to it.
+    bool all_reach(i64 value)
+    {
+        used_[of_value_[value].vertex] = 1;
+        return std::find(used_.begin(), used_.end(), 0) == used_.end();
+    }
+
+    // Marks what the loss depends on but for the chain that makes it, which depends on all these values.
+    template <class Chain> void reach(i64 loss, const Chain& chain)
+    {
+        if (all_reach(loss)) {
+            for (i64 k = 0; k < n_blocks; k++)
+                if (chain.has(k))
+                    std::fill_n(used_.begin() + blocks[k].first_vertex, blocks[k].n, u8{0});
+        } else {
+            search(chain.values.data(), static_cast<i64>(chain.values.size()));
+        }
+        count_needed();
+    }
+
+    void count_needed()
+    {
         for (i64 k = 0; k < n_blocks; k++) {
             Whole& b = blocks[k];
             const u8* begin = needed(b);
@@ -154,15 +175,12 @@ public:
         read_.assign(n_kinds_, 0);
         for (i64 i = 0; i < n; i++)
             read_[of_value_[asked[i]].kind] = 1;
-        bool all = true;
-        for (i64 k = 0; k < n_blocks; k++)
-            all &= blocks[k].n_needed == blocks[k].n;
-        for (i64 i = 0; i < n_operands_ * n_kinds_ && all; i++)
-            read_[i % n_kinds_] |= passed_[i];
-        for (i64 k = 0; k < n_blocks && !all; k++) {
+        for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
-            const u8* runs = needed(b);
-            for (i64 v = 0; v < b.n; v++)
+            const u8 *runs = needed(b), *passed = passed_.data() + b.first_operand * n_kinds_;
+            for (i64 i = 0; i < operands(b) * n_kinds_ && b.n_needed == b.n; i++)
+                read_[i % n_kinds_] |= passed[i];
+            for (i64 v = 0; v < b.n && 0 < b.n_needed && b.n_needed < b.n; v++)
                 if (runs[v])
                     for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
         }
@@ -199,6 +217,7 @@ public:
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
+    bool passes(const Whole& b, i64 operand, i64 kind) const { return passed_[(b.first_operand + operand) * n_kinds_ + kind]; }
     bool reads(i64 block, i64 source) const { return reads_[block * n_blocks + source]; }
 
     // Which cells form recurrences, and what crosses from one vertex of one to another.

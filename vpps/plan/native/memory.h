@@ -98,29 +98,38 @@ public:
     i64 end() const { return 2 * top + 2; }
 
     // Both set the bases of all slabs and return where memory that they use stops.
-    i64 for_training(RowsOfBlocks& graph, i64 start)
+    //
+    // `forward`, `rest` of backward: stages that follow the one before with no barrier; `turns`: so does the first of backward.
+    i64 for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
+                     const std::vector<i64>& rest)
     {
         begin(graph, start);
         const i64 last = end();
         for (i64 k : made_)
             take_whole(graph.blocks[k], k, Life::Kept, last);
+        backward_of_values(graph);
+        find_periods(graph);
+        hurried_ = forward;
+        if (turns)
+            hurried_.push_back(backward(executed_.back()));
+        for (const i64 stage : rest)
+            hurried_.push_back(backward(stage));
         order(graph, [](const Block& b) { return *std::min_element(b.stage.begin(), b.stage.end()); });
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
-            arena_.begin(first);
+            begin(first);
             take_whole(b, k, Life::Across, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
             // A stage may have two steps, of which only the first runs backward.
             take_scratch(b, k, Life::Forward, 0, b.n_needed_steps);
             take_scratch(b, k, Life::Forward, b.n_needed_steps, b.n_steps);
         }
-        backward_of_values(graph);
         // The last stage first: its backward begins.
         order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
         for (const auto& [key, k] : sorted_) {
             const Block& b = graph.blocks[k];
             if (!b.n_needed_steps)
                 continue;
-            arena_.begin(backward(b.stage[b.n_needed_steps - 1]));
+            begin(backward(b.stage[b.n_needed_steps - 1]));
             take_whole(b, k, Life::Late, last);
             take_handed_back(b, k);
             take_scratch(b, k, Life::Scratch, 0, b.n_needed_steps, backward(b.stage[0]));
@@ -174,6 +183,8 @@ private:
     Arena arena_;
     std::vector<i64> made_, readers_;
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
+    std::vector<i64> periods_;   // in which steps are executed, in order
+    std::vector<i64> hurried_;   // those that no barrier separates from the one before
     std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
     std::vector<std::pair<i64, i64>> taken_, idle_;        // heaps of (-last period, slot) and (rows, -slot)
     std::vector<Made> of_block_;
@@ -255,6 +266,29 @@ private:
             std::fill(m.at.begin() + g * b.n_steps + first, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + first, m.room.begin() + g * b.n_steps + stop, rows);
         }
+    }
+
+    void find_periods(const RowsOfBlocks& graph)
+    {
+        periods_.clear();
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            if (!b.cell->forward.empty() && !b.late)
+                periods_.insert(periods_.end(), b.stage.begin(), b.stage.end());
+        }
+        for (const i64 stage : executed_)
+            periods_.push_back(backward(stage));
+        sort_numbers(periods_);
+        periods_.erase(std::unique(periods_.begin(), periods_.end()), periods_.end());
+    }
+
+    // Frees what dies before a period; where no barrier separates it from the last one in which anything is executed,
+    // before that one.
+    void begin(i64 period)
+    {
+        if (std::find(hurried_.begin(), hurried_.end(), period) != hurried_.end())
+            period = *(std::lower_bound(periods_.begin(), periods_.end(), period) - 1);
+        arena_.begin(period);
     }
 
     // The stage in which the producer of each value runs backward, or one beyond all.

@@ -28,9 +28,11 @@ enum OfBlock : i64 {
     CELL, N, CALLS, FIRST = CALLS + 2, LEVELS = FIRST + 2, ARGS = LEVELS + 2, INTS = ARGS + 2, DATA = INTS + 2, BLOCK
 };
 enum OfTable : i64 { PARAMETER, ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, TABLE };
-// NEW_BLOCK: `new_block` has a cell whose parts, by `key`, have not been told yet. NEW_PAIR: nor whether a step of
-// the cell `after` may begin while others still execute `group` of the cell `before`. NEW_RECURRENCE: nor how that of
+// NEW_BLOCK: `new_block` has a cell whose parts, by `key`, have not been told yet. NEW_PAIR: nor what of
+// the cell `after` may begin while others still execute `group` of the cell `before`: `backward` says after what. NEW_RECURRENCE: nor how that of
 // `new_block` is to run.
+// Of a pair: a step of the same direction, the first of backward, the gradients of the parameters.
+enum Following : i64 { FORWARD, BACKWARD, TURN, GRADIENTS };
 enum Status : i64 { DONE, MORE_MEMORY, NO_GRADIENT, NOT_MINE, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE };
 
 // Holes of the instructions that no cell makes: what their words say of a table or of the launch.
@@ -48,7 +50,7 @@ public:
 
     i64 add_cell(const i64* counts)
     {
-        cells_.push_back(std::make_unique<WholeCell>(WholeCell{counts[0], counts[1], counts[2], counts[3], {}}));
+        cells_.push_back(std::make_unique<WholeCell>(WholeCell{counts[0], counts[1], counts[2], counts[3], counts[4], {}}));
         return static_cast<i64>(cells_.size()) - 1;
     }
 
@@ -77,7 +79,7 @@ public:
     // How many steps the machine of a choice did not know since this was asked last.
     i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
 
-    void add_pair(const i64* pair, bool free) { free_.emplace(Pair{pair[0], pair[1], pair[2], pair[3]}, free); }
+    void add_pair(const i64* pair, i64 answer) { answers_.emplace(Pair{pair[0], pair[1], pair[2], pair[3]}, answer); }
 
     Status plan(Call* call)
     {
@@ -91,9 +93,17 @@ public:
         for (i64 i = 0; i < n_wanted; i++)
             if (!graph_.is_value(wanted[i]))
                 return NOT_MINE;
-        graph_.reach(wanted, n_wanted);
         graph_.recurrences();
-        if (call->dead_outputs)
+        chain_.clear();
+        if (training) {
+            chain_.find(graph_, wanted[0]);
+            graph_.reach(wanted[0], chain_);
+        } else {
+            graph_.reach(wanted, n_wanted);
+        }
+        if (call->dead_outputs && training)
+            graph_.find_unread(chain_.values.data(), static_cast<i64>(chain_.values.size()));
+        else if (call->dead_outputs)
             graph_.find_unread(wanted, n_wanted);
         else
             for (i64 k = 0; k < graph_.n_blocks; k++)
@@ -103,14 +113,16 @@ public:
         call->new_block = stages_.find(graph_, static_cast<Policy>(call->policy));
         if (call->new_block >= 0)
             return NEW_RECURRENCE;
-        const i64 unknown = rows_of_.take(graph_, call->at_once, call->splits, training, call->chunk_rows);
+        const i64 unknown = rows_of_.take(graph_, chain_, call->at_once, call->splits, training, call->chunk_rows);
         if (unknown >= 0)
             return ask_for(unknown);
         call->n_all_values = rows_of_.n_values;
         if (rows_of_.n_values > call->room_for_values)
             return MORE_MEMORY;
         rows_of_.arrange(graph_, !training, call->by_readers);
-        const i64 stop = training ? memory_.for_training(rows_of_, model_.end)
+        if (training && !decide())
+            return NEW_PAIR;
+        const i64 stop = training ? memory_.for_training(rows_of_, model_.end, free_[false], turns_, free_[true])
                                   : memory_.for_inference(rows_of_, model_.end, wanted, n_wanted);
         cursor_ = aligned(std::max(stop, model_.end));
         lists_.addresses = pointer<u32>(call->addresses);
@@ -123,29 +135,38 @@ public:
         key_at_ = -1;
         script_.add(model_.header);
         if (training)
-            reverse_lists(wanted[0]);
+            reverse_lists();
         place_lists(training);
         if (training) {
             touch();
             place_end();
             if (!has_gradient_)
                 return NO_GRADIENT;
+            place_constants();
         }
         timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
         call_->encoding = i64(now.tv_sec) * 1000000000 + now.tv_nsec;
         const i64 entry = script_.size;
         load(training);
-        if (!steps(false))
-            return NEW_PAIR;
+        late_.clear();
+        next_late_ = 0;
+        if (training && !constants_.empty())
+            write(model_.constants);
+        steps(false);
         if (training) {
+            find_late();
             frame_[F_SOURCE] = lists_.addresses[wanted[0]];
             frame_[F_SLOT] = call->loss_slot;
-            write(model_.loss);
-            if (!steps(true))
-                return NEW_PAIR;
+            if (!turns_)
+                barrier();
+            steps(true);
+            if (!may_end_)
+                barrier();
             gradients();
-            script_.barrier(model_.n_vps);
+            barrier();
+            while (next_late_ < late_.size())
+                barrier();
             if (call->updates)
                 update();
         } else {
@@ -194,9 +215,23 @@ private:
         i64 stage, block, step;
     };
     std::vector<InStage> members_;
-    std::vector<std::pair<i64, i64>> since_;  // (block, group) since the last barrier
-    using Pair = std::array<i64, 4>;          // cell after, cell before, group, backward
-    std::map<Pair, bool> free_;
+    size_t n_stages_ = 0;
+    LossChain chain_;
+    std::vector<u32> constants_;               // gradients other than 1 that backward begins with
+    std::vector<std::vector<InStage>> late_;   // stages of the chain of the loss; an empty one reports it
+    size_t next_late_ = 0;
+    struct Since {  // what virtual processors have executed since their last barrier
+        std::vector<std::pair<i64, i64>> groups;  // (block, group)
+        bool of_one_stage = true;                 // all of it belongs to one stage
+        bool others = false;                      // blocks have begun that took no part in the stage before
+        bool pauses = false;                      // they have signalled for the next barrier already
+    } since_;
+    std::vector<i64> free_[2];  // by direction: stages that follow the one before with no barrier, in order
+    bool turns_ = false;        // backward begins with none behind forward,
+    bool may_end_ = false;      // the gradients of the parameters with none behind backward
+    using Pair = std::array<i64, 4>;           // cell after, cell before, group, what follows
+    std::map<Pair, i64> answers_;
+    std::vector<u8> apart_;                    // by parameter: its step must not go with its gradient
 
     static void columns(std::vector<Column>& into, const i64* given, i64 n)
     {
@@ -251,8 +286,9 @@ private:
 
     // For every value, the addresses of the gradient rows that its readers hand back, in the order of blocks,
     // arguments and rows.
-    void reverse_lists(i64 loss)
+    void reverse_lists()
     {
+        find_constants();
         ordinal_.resize(std::max<size_t>(ordinal_.size(), rows_of_.n_values));
         block_ordinal_.clear();
         u32 total = 0;
@@ -263,9 +299,13 @@ private:
                 for (i64 r = 0; r < b.n_rows; r++)
                     ordinal_[ids[b.vertex(r)]] = total++;
         }
-        // Where each gradient row goes, and its address; the loss has that of ONE.
-        targets_.assign(1, ordinal_[loss]);
-        rows_.assign(1, 1);
+        // Where each gradient row goes, and its address; first those that are constants.
+        targets_.clear();
+        rows_.clear();
+        for (size_t i = 0; i < chain_.values.size(); i++) {
+            targets_.push_back(ordinal_[chain_.values[i]]);
+            rows_.push_back(address_of_constant(chain_.words[i]));
+        }
         for (i64 k = 0; k < rows_of_.n_blocks; k++) {
             const Block& b = rows_of_.blocks[k];
             if (!b.n_needed)
@@ -299,6 +339,32 @@ private:
             return;  // there is no memory for the entries; the caller comes again
         for (i64 i = 0; i < n; i++)
             entries[starts[targets_[i]]++] = rows_[i];
+    }
+
+    static constexpr u32 ONE = 1, WORD_OF_ONE = 0x3f800000;  // its address
+
+    void find_constants()
+    {
+        constants_ = chain_.words;
+        sort_numbers(constants_);
+        constants_.erase(std::unique(constants_.begin(), constants_.end()), constants_.end());
+        constants_.erase(std::remove(constants_.begin(), constants_.end(), WORD_OF_ONE), constants_.end());
+        frame_[F_GRADIENT] = cursor_;
+        cursor_ = aligned(cursor_ + static_cast<i64>(constants_.size()));
+    }
+    u32 address_of_constant(u32 word) const
+    {
+        if (word == WORD_OF_ONE)
+            return ONE;
+        const auto at = std::lower_bound(constants_.begin(), constants_.end(), word) - constants_.begin();
+        return static_cast<u32>(frame_[F_GRADIENT] + at);
+    }
+    void place_constants()
+    {
+        if (constants_.empty())
+            return;
+        frame_[F_ROWS] = static_cast<i64>(constants_.size());
+        frame_[F_NUMBERS] = place_words(constants_.data(), frame_[F_ROWS]);
     }
 
     void place_lists(bool training)
@@ -606,41 +672,137 @@ private:
             }
     }
 
-    // The forward steps of all stages, or the backward ones, last stage first; cells of one stage share its barriers. A
-    // barrier follows each stage unless the next may follow freely. False where it is not known whether it may.
-    bool steps(bool backward)
+    // A barrier, and behind it what of the chain of the loss has waited for one.
+    void barrier()
+    {
+        script_.barrier(model_.n_vps);
+        if (next_late_ == late_.size())
+            return;
+        const auto& late = late_[next_late_++];
+        if (late.empty())
+            write(model_.loss);
+        for (const InStage& member : late) {
+            const Block& b = rows_of_.blocks[member.block];
+            for (size_t k = 0; k < b.cell->forward.size(); k++)
+                write(b, b.cell->forward, k, member.step);
+        }
+    }
+
+    void find_members(bool backward, bool late)
     {
         members_.clear();
         for (i64 k = 0; k < rows_of_.n_blocks; k++) {
             const Block& b = rows_of_.blocks[k];
-            if (!groups(b, backward).empty())
+            if (!groups(b, backward).empty() && b.late == late)
                 for (i64 s = 0; s < (backward ? b.n_needed_steps : b.n_steps); s++)
                     members_.push_back({b.stage[s], k, s});
         }
         std::stable_sort(members_.begin(), members_.end(), [&](const InStage& a, const InStage& b) {
             return backward ? a.stage > b.stage : a.stage < b.stage;
         });
-        since_.clear();
-        for (size_t begin = 0, end = end_of_stage(0), after; begin < members_.size(); begin = end, end = after) {
-            after = end_of_stage(end);
-            const size_t n_groups = stage(begin, end, backward);
+    }
+
+    void find_late()
+    {
+        find_members(false, true);
+        for (size_t begin = 0, end; begin < members_.size(); begin = end) {
+            end = end_of_stage(begin);
+            late_.emplace_back(members_.begin() + begin, members_.begin() + end);
+        }
+        late_.emplace_back();
+    }
+
+    // ---- between which stages barriers are left out (vpps/plan/boundaries.py)
+
+    // False where it is not known of some pair what may follow what.
+    bool decide()
+    {
+        since_ = {};
+        bool inside;
+        if (!boundaries(false, inside))
+            return false;
+        const bool some = inside || free_[false].size() + 1 < n_stages_;
+        find_members(true, false);
+        turns_ = some && since_.of_one_stage && !since_.pauses && !members_.empty();
+        if (turns_ && !all_answer(0, end_of_stage(0), TURN, turns_))
+            return false;
+        if (turns_)
+            since_.others = true;
+        else
+            since_ = {};
+        return boundaries(true, inside) && gradients_may_begin(may_end_);
+    }
+
+    // Of one direction; `inside`: whether there are barriers inside stages.
+    bool boundaries(bool backward, bool& inside)
+    {
+        find_members(backward, false);
+        free_[backward].clear();
+        n_stages_ = 0;
+        inside = false;
+        for (size_t before = 0, begin = 0, end; begin < members_.size(); before = begin, begin = end) {
+            end = end_of_stage(begin);
+            if (begin) {
+                bool free = false;
+                if (!follows_freely(before, begin, end, backward, free))
+                    return false;
+                if (free)
+                    free_[backward].push_back(members_[begin].stage);
+                else
+                    since_ = {};
+            }
+            const size_t n_groups = groups_of_stage(begin, end, backward);
+            inside |= n_groups > 1;
             if (n_groups > 1)
-                since_.clear();
+                since_ = {};
+            since_.of_one_stage = since_.groups.empty();
+            since_.pauses = false;
             for (size_t i = begin; i < end; i++) {
                 const std::pair<i64, i64> last(members_[i].block, static_cast<i64>(n_groups) - 1);
                 if (groups(rows_of_.blocks[last.first], backward).size() == n_groups &&
-                    std::find(since_.begin(), since_.end(), last) == since_.end())
-                    since_.push_back(last);
+                    std::find(since_.groups.begin(), since_.groups.end(), last) == since_.groups.end())
+                    since_.groups.push_back(last);
+                since_.pauses |= model_.n_vps > 1 && fills(members_[i], backward);
             }
-            bool free = call_->training && after > end && !script_.signalled;  // else a barrier must come
-            if (free && !follows_freely(begin, end, after, backward, free))
-                return false;
-            if (free)
-                continue;
-            since_.clear();
-            script_.barrier(model_.n_vps);
+            n_stages_++;
         }
         return true;
+    }
+
+    // Whether a step fills the pause at the end of its stage.
+    bool fills(const InStage& member, bool backward) const
+    {
+        return !backward && rows_of_.blocks[member.block].pause > 0 &&
+               member.stage % RowsOfBlocks::STAGES == RowsOfBlocks::LEVEL;
+    }
+
+    size_t groups_of_stage(size_t begin, size_t end, bool backward) const
+    {
+        size_t found = 0;
+        for (size_t i = begin; i < end; i++)
+            found = std::max(found, groups(rows_of_.blocks[members_[i].block], backward).size());
+        return found;
+    }
+
+    // ---- steps
+
+    // The forward steps of all stages, or the backward ones, last stage first; cells of one stage share its barriers. In
+    // training what follows the last one is left to what comes.
+    void steps(bool backward)
+    {
+        find_members(backward, false);
+        auto free = free_[backward].begin();
+        for (size_t begin = 0, end; begin < members_.size(); begin = end) {
+            end = end_of_stage(begin);
+            const bool hurries = call_->training && free != free_[backward].end() && *free == members_[begin].stage;
+            if (hurries)
+                free++;
+            else if (begin)
+                barrier();
+            stage(begin, end, backward);
+        }
+        if (!call_->training && !members_.empty())
+            barrier();
     }
 
     size_t end_of_stage(size_t begin) const
@@ -651,23 +813,18 @@ private:
         return end;
     }
 
-    // Writes one stage; the number of its groups with barriers between.
-    size_t stage(size_t begin, size_t end, bool backward)
+    void stage(size_t begin, size_t end, bool backward)
     {
-        size_t n_groups = 0;
-        for (size_t i = begin; i < end; i++)
-            n_groups = std::max(n_groups, groups(rows_of_.blocks[members_[i].block], backward).size());
+        const size_t n_groups = groups_of_stage(begin, end, backward);
         for (size_t k = 0; k < n_groups; k++) {
             if (k)
-                script_.barrier(model_.n_vps);
+                barrier();
             // What fills the pause of the barrier comes last, behind the signal.
-            const bool pauses = !backward && k == n_groups - 1 &&
-                                members_[begin].stage % RowsOfBlocks::STAGES == RowsOfBlocks::LEVEL;
             bool signals = false;
             for (const bool filling : {false, true})
                 for (size_t i = begin; i < end; i++) {
                     const Block& b = rows_of_.blocks[members_[i].block];
-                    if ((pauses && b.pause > 0) != filling)
+                    if ((k == n_groups - 1 && fills(members_[i], backward)) != filling)
                         continue;
                     if (filling && !signals) {
                         signals = true;
@@ -676,7 +833,6 @@ private:
                     write(b, groups(b, backward), k, members_[i].step);
                 }
         }
-        return n_groups;
     }
 
     void write(const Block& b, const Groups& all, size_t k, i64 step)
@@ -687,50 +843,106 @@ private:
                 write(b, group, step, &b.first_row[at], &b.count[at]);
     }
 
-    // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Only
-    // cells of the stage before may take part: others may get memory that it has just given back.
+    // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Where
+    // blocks begin, one barrier at least must lie between any three stages, because of the memory that they get. False
+    // where it is not known.
     bool follows_freely(size_t begin, size_t end, size_t after, bool backward, bool& free)
     {
-        for (size_t i = end; i < after && free; i++) {
+        bool others = false;
+        for (size_t i = end; i < after; i++) {
             bool found = false;
             for (size_t j = begin; j < end; j++)
                 found |= members_[j].block == members_[i].block;
-            free = found;
+            others |= !found;
         }
-        for (size_t i = end; i < after && free; i++)
-            for (const auto& [block, group] : since_) {
-                const Pair pair{rows_of_.blocks[members_[i].block].cell->id, rows_of_.blocks[block].cell->id, group, backward};
-                const auto known = free_.find(pair);
-                if (known == free_.end()) {
-                    call_->after = pair[0];
-                    call_->before = pair[1];
-                    call_->group = pair[2];
-                    call_->backward = pair[3];
+        free = !since_.pauses && (since_.of_one_stage || !(others || since_.others));
+        if (free && !all_answer(end, after, backward ? BACKWARD : FORWARD, free))
+            return false;
+        since_.others |= free && others;
+        return true;
+    }
+
+    // Whether some steps may follow all that has been executed since the last barrier. False where it is not known.
+    bool all_answer(size_t begin, size_t end, Following following, bool& free)
+    {
+        for (size_t i = begin; i < end && free; i++)
+            for (const auto& before : since_.groups) {
+                const i64* known = answer(rows_of_.blocks[members_[i].block], before, following);
+                if (!known)
                     return false;
-                }
-                free = known->second;
+                free = *known;
                 if (!free)
                     break;
             }
         return true;
     }
 
+    // What is known of a pair; null where the caller must be asked first.
+    const i64* answer(const Block& after, const std::pair<i64, i64>& before, Following following)
+    {
+        const Pair pair{after.cell->id, rows_of_.blocks[before.first].cell->id, before.second, following};
+        const auto known = answers_.find(pair);
+        if (known != answers_.end())
+            return &known->second;
+        call_->after = pair[0];
+        call_->before = pair[1];
+        call_->group = pair[2];
+        call_->backward = pair[3];
+        return nullptr;
+    }
+
+    // Whether the gradients of the parameters may begin with no barrier (vpps/plan/update.py); says of which the step
+    // must not go with the gradient then. False where it is not known.
+    bool gradients_may_begin(bool& free)
+    {
+        apart_.assign(model_.parameters.size(), 0);
+        find_last();
+        free = since_.of_one_stage;
+        for (i64 k = 0; k < rows_of_.n_blocks && free; k++) {
+            const Block& b = rows_of_.blocks[k];
+            for (const auto& before : since_.groups) {
+                if (!b.n_needed || !free)
+                    break;
+                const i64* known = answer(b, before, GRADIENTS);
+                if (!known)
+                    return false;
+                free = !(*known & 1);
+                i64 bits = *known >> 1;
+                for (const Gradient& g : b.cell->gradients) {
+                    const bool steps = (bits & 2) && last_[g.parameter] == &g && g.stepped.size() > 0;
+                    if ((bits & 1) || (steps && model_.parameters[g.parameter].floats > model_.most_apart))
+                        free = false;
+                    apart_[g.parameter] |= steps;
+                    bits >>= 2;
+                }
+            }
+        }
+        if (!free)
+            apart_.assign(model_.parameters.size(), 0);
+        return true;
+    }
+
+    // The last contribution to each gradient, where it may make the step as well.
+    void find_last()
+    {
+        last_.assign(model_.parameters.size(), nullptr);
+        for (i64 k = 0; k < rows_of_.n_blocks && call_->updates && !call_->clips; k++)
+            if (rows_of_.blocks[k].n_needed)
+                for (const Gradient& g : rows_of_.blocks[k].cell->gradients)
+                    last_[g.parameter] = &g;
+    }
+
     static const Groups& groups(const Block& b, bool backward) { return backward ? b.cell->backward : b.cell->forward; }
 
     void gradients()
     {
-        const bool updates = call_->updates, fuse = updates && !call_->clips;
+        const bool updates = call_->updates;
         const auto& parameters = model_.parameters;
         written_ = held_;
         stepped_.assign(parameters.size(), 0);
-        last_.assign(parameters.size(), nullptr);
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
                 write(parameters[p].load_gradient);
-        for (i64 k = 0; k < rows_of_.n_blocks && fuse; k++)
-            if (rows_of_.blocks[k].n_needed)
-                for (const Gradient& g : rows_of_.blocks[k].cell->gradients)
-                    last_[g.parameter] = &g;
         std::vector<i64> first, count;
         for (i64 k = 0; k < rows_of_.n_blocks; k++) {
             const Block& b = rows_of_.blocks[k];
@@ -741,7 +953,7 @@ private:
             for (i32 d = 0; d < b.domains(); d++)
                 count.push_back(b.needed_rows(d));
             for (const Gradient& g : b.cell->gradients) {
-                const bool stepped = last_[g.parameter] == &g && g.stepped.size() > 0;
+                const bool stepped = last_[g.parameter] == &g && g.stepped.size() > 0 && !apart_[g.parameter];
                 u32* words = write(b, stepped ? g.stepped : g.plain, 0, first.data(), count.data());
                 if (stepped) {
                     words[model_.head_words] = static_cast<u32>(hyper_[g.parameter]);
@@ -874,10 +1086,11 @@ EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key,
     return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(key, key + n_key), from);
 }
 
-// Tells whether a step may follow another freely, given the numbers that `plan` has asked about.
-EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 free)
+// Tells what may follow a step freely, given the numbers that `plan` has asked about: whether it may, or, of gradients,
+// the bits of CellTemplates.gradients_after.
+EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 answer)
 {
-    static_cast<Planner*>(planner)->add_pair(pair, free != 0);
+    static_cast<Planner*>(planner)->add_pair(pair, answer);
 }
 
 // Tells by which policy the recurrence runs that `plan` has asked about. Of FSM: which of its cells, in the order of their

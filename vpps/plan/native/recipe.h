@@ -310,6 +310,7 @@ using Parts = std::vector<Part>;
 // has one.
 struct WholeCell {
     i64 n_args, n_ints, n_lists, n_outputs;
+    i64 kind;  // in a chain that makes the loss (loss_chain.h), or -1
     std::map<std::vector<u8>, Parts> by_key;
 
     const Parts* parts(const std::vector<u8>& key) const
@@ -330,6 +331,7 @@ struct Instruction {
 struct Parameter {
     bool trainable, is_table, keeps_gradient;
     i64 gradient, width, squares;  // width: of a table's row; squares: partial sums of squares of a dense gradient
+    i64 floats;
     Instruction load_gradient, store_gradient, square, step, sum, sum_held;
     explicit Parameter(Numbers& from)
         : trainable(from.take() != 0),
@@ -338,6 +340,7 @@ struct Parameter {
           gradient(from.take()),
           width(from.take()),
           squares(from.take()),
+          floats(from.take()),
           load_gradient(from),
           store_gradient(from),
           square(from),
@@ -359,10 +362,11 @@ struct Model {
     i64 n_vps, end, load_name;
     u32 accumulate, no_gradient;  // flags, shifted to their place
     i64 head_words;
+    i64 most_apart;  // floats of a matrix whose step may be made apart from its gradient, where that saves a barrier
     i64 indexed, offset_mask;     // of an operand's second word
     std::vector<u32> header;  // of a script; entry points follow, all of them
     std::vector<u32> barrier, signal, wait, stop; // the last word of a barrier and of a wait is the number of signals
-    Instruction loss, clip;
+    Instruction loss, constants, clip;
     std::vector<Load> loads;
     std::vector<Parameter> parameters;
 
@@ -373,6 +377,7 @@ struct Model {
           accumulate(static_cast<u32>(from.take())),
           no_gradient(static_cast<u32>(from.take())),
           head_words(from.take()),
+          most_apart(from.take()),
           indexed(from.take()),
           offset_mask(from.take()),
           header(words(from)),
@@ -381,6 +386,7 @@ struct Model {
           wait(words(from)),
           stop(words(from)),
           loss(from),
+          constants(from),
           clip(from),
           loads(Cell::made<Load>(from)),
           parameters(Cell::made<Parameter>(from))

@@ -35,7 +35,7 @@ from vpps.plan.instr import (
 from vpps.plan.memory import Life, SlabGroups
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.templates import CellTemplates, Group
-from vpps.plan.update import Averaging, matrix_division, step_fields
+from vpps.plan.update import MOST_APART, Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag
@@ -48,6 +48,7 @@ _FROM = (
     Args, Elements, Rows, TableRows, Ints, None, Expand, Offsets, Ends, Uses, Data, Calls, Positions, RandomKey, Beside,
 )  # fmt: skip
 _CONSTANT = 5
+_WIDTH = 3  # word of an instruction's head
 _LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.FORWARD, Life.PASSED_ON, Life.HANDED_BACK)
 
 # Holes of the instructions that no cell makes; as in planner.cpp, enum Frame.
@@ -316,6 +317,7 @@ class ModelRecipe:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
                     loads.append([dealt.number, *_alone(words)])
+        constants: dict[str, Any] = {"dst": direct(Word(0, GRADIENT), 0), "data": Word(0, NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
         self.numbers: Numbers = np.array(
             [
@@ -325,6 +327,7 @@ class ModelRecipe:
                 int(Flag.ACCUMULATE) << 16,
                 int(Flag.NO_GRADIENT) << 16,
                 HEAD_WORDS,
+                MOST_APART,
                 INDEXED,
                 OFFSET_MASK,
                 *_plain(header),
@@ -333,6 +336,7 @@ class ModelRecipe:
                 *_plain(WAITS[0].tolist()),
                 *_plain(_constant(encode("end", 0, 0))),
                 *self._instruction("loss", 1, 1, source=Word(0, SOURCE), slot=Word(0, SLOT)),
+                *self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: ROWS}, **constants),
                 *clip,
                 *_counted(loads),
                 *_counted(self._parameter(p, rule, averaging) for p in distribution.physical),
@@ -392,7 +396,7 @@ class ModelRecipe:
                 step = self._on_matrix(f"update_matrix.{rule}", p, transposed=transposed, **fields)
             else:
                 step = self._instruction(f"update_vector.{rule}", 1, size(p.shape), **fields)
-        facts = [int(p.trainable), int(is_table), int(keeps), place.gradient, width, squares]
+        facts = [int(p.trainable), int(is_table), int(keeps), place.gradient, width, squares, place.floats]
         return [*facts, *load, *store, *square, *step, *summed, *held]
 
     def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> list[int]:

@@ -1,6 +1,7 @@
 // The rows of cells in execution order (vpps/plan/rows.py), those of a recurrence in parts (vpps/plan/phases.py).
 #pragma once
 
+#include "loss_chain.h"
 #include "row_order.h"
 
 class RowsOfBlocks {
@@ -11,7 +12,7 @@ public:
     i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
 
     // Makes the blocks of a graph. The number of the block whose parts nobody has told yet, or -1.
-    i64 take(const Graph& graph, bool at_once, bool splits, bool training, i64 chunk_rows)
+    i64 take(const Graph& graph, const LossChain& chain, bool at_once, bool splits, bool training, i64 chunk_rows)
     {
         n_blocks = 0;
         n_values = graph.n_values;
@@ -41,6 +42,7 @@ public:
                 b.parts = first;
                 b.stage_of.clear();
                 b.pause = 0;
+                b.late = !split && chain.has(k);
                 b.factor = any ? STAGES : 1;
                 b.base = whole.rank * b.factor + (any ? LEVEL : 0);
                 if (!split) {

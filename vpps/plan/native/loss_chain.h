@@ -1,0 +1,144 @@
+// Where backward begins: behind the scalar arithmetic that makes the loss (vpps/plan/loss_chain.py).
+#pragma once
+
+#include "graph.h"
+
+class LossChain {
+public:
+    std::vector<i64> values;  // that it reads, once for every time
+    std::vector<u32> words;   // of the gradient of the loss with respect to each
+
+    bool has(i64 block) const { return !in_chain_.empty() && in_chain_[block]; }
+
+    void find(const Graph& graph, i64 loss)
+    {
+        in_chain_.assign(graph.n_blocks, 0);
+        factor_.assign(graph.n_blocks, 0);
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const i64 kind = graph.blocks[k].cell->kind;
+            in_chain_[k] = kind >= 0 && kind < NUMBER && (kind != MUL || find_factor(graph, k));
+        }
+        while (leave_out_what_others_read(graph)) {}
+        if (!has(graph.block_of(graph.producer(loss))) || !fold(graph, loss)) {
+            in_chain_.clear();
+            values.assign(1, loss);
+            words.assign(1, word(1.f));
+        }
+    }
+
+    void clear() { in_chain_.clear(); }
+
+private:
+    // As LINEAR and NUMBER there.
+    enum Kind : i64 { LIST_SUM, LIST_MEAN, ADD, SUB, NEG, MUL, NUMBER };
+
+    std::vector<u8> in_chain_;
+    std::vector<i64> factor_;  // by block: of products, which operand is a number
+    std::vector<i64> pending_;     // a heap of values of the chain that have a gradient
+    std::vector<u8> is_pending_;   // by value
+    std::vector<float> gradient_;  // likewise
+
+    static u32 word(float x)
+    {
+        u32 bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        return bits;
+    }
+
+    bool find_factor(const Graph& graph, i64 block)
+    {
+        bool number[2] = {true, true};
+        for (i64 k = 0; k < 2; k++)
+            for (i64 kind = 0; kind < graph.n_kinds(); kind++)
+                if (graph.passes(graph.blocks[block], k, kind))
+                    number[k] &= graph.blocks[graph.block_of_kind(kind)].cell->kind == NUMBER;
+        factor_[block] = number[0] ? 0 : 1;
+        return number[0] != number[1];
+    }
+
+    bool leave_out_what_others_read(const Graph& graph)
+    {
+        bool any = false;
+        for (i64 s = 0; s < graph.n_blocks; s++)
+            for (i64 k = 0; k < graph.n_blocks && in_chain_[s]; k++)
+                if (!in_chain_[k] && graph.reads(k, s)) {
+                    in_chain_[s] = 0;
+                    any = true;
+                }
+        return any;
+    }
+
+    // Vertex by vertex, from the loss back: readers have larger numbers. False where one was recorded before what it
+    // reads.
+    bool fold(const Graph& graph, i64 loss)
+    {
+        values.clear();
+        words.clear();
+        pending_.clear();
+        is_pending_.assign(graph.n_values, 0);
+        gradient_.resize(std::max<size_t>(gradient_.size(), graph.n_values));
+        add(graph, loss, 1.f);
+        while (!pending_.empty()) {
+            std::pop_heap(pending_.begin(), pending_.end());
+            const i64 value = pending_.back();
+            pending_.pop_back();
+            if (!fold_vertex(graph, value, gradient_[value]))
+                return false;
+        }
+        return true;
+    }
+
+    void add(const Graph& graph, i64 value, float gradient)
+    {
+        if (!has(graph.block_of(graph.producer(value)))) {
+            values.push_back(value);
+            words.push_back(word(gradient));
+            return;
+        }
+        if (is_pending_[value]) {
+            gradient_[value] = gradient_[value] + gradient;
+            return;
+        }
+        is_pending_[value] = 1;
+        gradient_[value] = gradient;
+        pending_.push_back(value);
+        std::push_heap(pending_.begin(), pending_.end());
+    }
+
+    bool fold_vertex(const Graph& graph, i64 value, float gradient)
+    {
+        const i64 vertex = graph.producer(value), number = graph.block_of(vertex);
+        const Whole& b = graph.blocks[number];
+        const i64 v = vertex - b.first_vertex, kind = b.cell->kind;
+        if (kind == LIST_SUM || kind == LIST_MEAN) {
+            const List& xs = b.lists[0];
+            const i64 n = xs.ends[v + 1] - xs.ends[v];
+            if (kind == LIST_MEAN && n)
+                gradient = gradient * (1.f / static_cast<float>(n));
+            for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++) {
+                if (xs.elements[e] >= value)
+                    return false;
+                add(graph, xs.elements[e], gradient);
+            }
+            return true;
+        }
+        if (kind == MUL) {
+            const i64 k = factor_[number], factor = b.args[k][v], other = b.args[1 - k][v];
+            const i64 made = graph.producer(factor);
+            const Whole& numbers = graph.blocks[graph.block_of(made)];
+            float x;
+            std::memcpy(&x, numbers.data + (made - numbers.first_vertex), sizeof x);
+            gradient = gradient * x;
+            if (other >= value)
+                return false;
+            add(graph, other, gradient);
+            return true;
+        }
+        for (size_t k = 0; k < b.args.size(); k++) {
+            if (b.args[k][v] >= value)
+                return false;
+            add(graph, b.args[k][v], kind == NEG || (kind == SUB && k) ? -gradient : gradient);
+        }
+        return true;
+    }
+};
