@@ -441,18 +441,17 @@ template <class S, int NV> VP_DEVICE void slot_product(Store& store, const float
     const int l = VP_OPAQUE(lane()), along = VP_OPAQUE(warp()) % S::W, mine = l / LANES;
     Values<S> w;
     w.read_weights(store);
-    const float* from[NV];
-    VP_UNROLL for (int v = 0; v < NV; v++) from[v] = x + (v ^ mine) * STAGE + along * (S::C * WARP);
     float sum[NV * S::R];
     VP_UNROLL for (int k = 0; k < NV * S::R; k++) sum[k] = 0.f;
-    for_neighbours<S>([&](auto columns) {
-        VP_UNROLL for (int v = 0; v < NV; v++) {
-            const auto e = columns.load(from[v], l);
+    VP_UNROLL for (int v = 0; v < NV; v++) {  // a vector after the other: registers for as many addresses would be scarce
+        const float* from = x + (v ^ mine) * STAGE + along * (S::C * WARP);
+        for_neighbours<S>([&](auto columns) {
+            const auto e = columns.load(from, l);
             VP_UNROLL for (int c = 0; c < columns.N; c++)
                 VP_UNROLL for (int r = 0; r < S::R; r++)
                     sum[v * S::R + r] = fma_(w.at(r, columns.FIRST + c), e.of[c], sum[v * S::R + r]);
-        }
-    });
+        });
+    }
     sum_over_lanes_by_vector<NV * S::R, NV, WARP / 2>(sum);
     sum_over_lanes<S::R, LANES / 2>(sum, l);
     VP_UNROLL for (int k = 0; k < LEFT; k++) {
