@@ -18,7 +18,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from trees import read_trees
 
 import vpps
 from vpps.errors import HandleError
-from vpps.kernel.nvrtc import library_version
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import usable_gpu
 
@@ -56,20 +54,11 @@ def versions(options: argparse.Namespace) -> None:
         print(f"no GPU to check: {error}", file=sys.stderr)
         sys.exit(NO_GPU)
     line = {
-        "bench": BENCH, "case": "versions", "gpu": device._asdict(), "driver": smi(),
-        "cuda": f"{device.cuda // 1000}.{device.cuda % 1000 // 10}", "nvrtc": said_by(library_version),
-        "packages": installed(), "machine": harness.machine(), "versions": harness.versions(),
+        "bench": BENCH, "case": "versions", "gpu": device._asdict(),
+        "nvidia_smi": smi(), "packages": installed(), "machine": harness.machine(), "versions": harness.versions(),
         "commit": harness.commit(), "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     print(json.dumps(line), flush=True)
-
-
-def said_by(ask: Callable[[], str]) -> str:
-    """An answer, or why there is none: the other answers are worth printing then, too."""
-    try:
-        return ask()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def smi() -> dict[str, str]:

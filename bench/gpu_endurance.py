@@ -120,7 +120,7 @@ def abort(runs: Runs) -> None:
     """Stop a launch in two ways; whoever was stopped must learn what one does that was not."""
     from vpps.script.instructions import TABLE
 
-    waits = {i.opcode for i in TABLE if "wait" in i.name}
+    waits = {i.opcode for i in TABLE if i.form == "Wait"}
 
     def unknown(net: VppsTreeLstm, script: Any) -> None:
         """An opcode that does not exist, in the first instruction of a cell."""

@@ -56,8 +56,8 @@ class Run:
     def write(self, step: Step, line: dict[str, Any]) -> None:
         """A line of a step, with what it depends on where it does not say so itself."""
         if step.name == "versions" and line.get("case") == "versions":
-            self.common |= {"device": line["gpu"]["name"], "driver": line["driver"].get("driver_version")}
-            self.common |= {name: line[name] for name in ("cuda", "nvrtc", "machine")}
+            self.common |= {"device": line["gpu"]["name"], "machine": line["machine"], "cuda": line["gpu"]["cuda"]}
+            self.common |= {name: line["versions"].get(name) for name in ("driver", "nvrtc")}
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = {"stage": step.stage, "step_name": step.name, "time": now, **self.common, **line}
         if self.commit is not None:  # a step in a checkout without git knows of none

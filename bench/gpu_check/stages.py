@@ -28,13 +28,13 @@ STAGES = {
     "and benches at full size: where does the time go?",
 }
 # The tests that tell most come first, files that are not named last.
-FIRST = ("test_fused", "test_training", "test_machine", "test_slots", "test_ops")
+FIRST = ("test_tree_lstm", "test_training", "test_machine", "test_slots", "test_ops")
 ALONE = ("test_machine", "test_training")  # they want the GPU for themselves
 # What an imaginary GPU runs of them in seconds, by pytest's -k.
 REHEARSED = {
-    "test_machine": "test_memory_is_shared or test_every_multiprocessor",
+    "test_machine": "test_memory_is_shared",
     "test_training": "test_training_follows_the_reference or test_a_stopped_launch",
-    "test_slots": "test_gradients_and_training and small",
+    "test_tree_lstm": "test_gradients_updates_and_inference and [64]",
 }
 TEST_SECONDS, WORKERS = 150, 16  # of one test at most; processes that compile at the same time
 QUESTIONS = ("barrier", "interpreter", "launch", "matvec", "transposed", "registers", "outer", "groups", "tensor_cores")

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.host
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "case": "versions", "gpu": {"name": "Some GPU"}, "driver": {"driver_version": "580.1"}, "cuda": "13.0",
-    "nvrtc": "13.0", "machine": {"microarchitecture": "zen"},
+    "case": "versions", "gpu": {"name": "Some GPU", "cuda": 13000}, "versions": {"driver": "580.1", "nvrtc": "13.0"},
+    "machine": {"microarchitecture": "zen"},
 }  # fmt: skip
 ONE = "print('{\"value\": 1}', flush=True); "
 FOREVER = "import time; time.sleep(60)"
@@ -67,7 +67,7 @@ def test_results_say_what_they_depend_on(call: Any) -> None:
     assert ends(lines) == {"a": "ok"}
     (line,) = [line for line in lines if line.get("value") == 1]
     assert line["stage"] == "micro"
-    assert (line["device"], line["driver"], line["cuda"], line["nvrtc"]) == ("Some GPU", "580.1", "13.0", "13.0")
+    assert (line["device"], line["driver"], line["cuda"], line["nvrtc"]) == ("Some GPU", "580.1", 13000, "13.0")
     assert line["machine"]["microarchitecture"] == "zen"
     assert set(line["commit"]) == {"id", "dirty"}
     assert line["time"]

@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import harness
 import pytest
 from gpu_check import record
 from gpu_check.stages import QUESTIONS, STAGES, steps
 
 from tests.gpu.test_slots import CASES, Sentiment
+from tests.runtime.fake_cuda import RELEASE
 from vpps.arrangement import arrangements, matrices_of
 from vpps.plan.onchip import known_device
 from vpps.runtime.driver import Properties
@@ -29,22 +31,20 @@ TREES = "(3 (2 It) (4 (2 works) (2 .)))\n(1 (2 No) (2 .))\n(2 (2 (2 a) (3 b)) (2
 SENTENCES = "It|X works|Y .|Z\nNo|X .|Z\na|X b|Y c|Z\nfour|X words|Y in|Z one|X\n"
 
 
-def rehearse(out: Path, stage: str, checkout: Path = ROOT, paths: str = "", *options: str) -> list[dict[str, Any]]:
-    """Run one stage of the check; its lines, and those of the step that comes before all."""
+def rehearse(out: Path, only: str, *options: str, checkout: Path = ROOT, paths: str = "") -> list[dict[str, Any]]:
+    """Run stages of the check; its lines."""
     data = out.parent / "data"
     for name, text in (("sst/train.txt", TREES), ("wikiner/en.txt", SENTENCES)):
         (data / name).parent.mkdir(parents=True)
         (data / name).write_text(text)
-    found = [str(checkout / IMAGINARY), *filter(None, [paths])]
     given = {
-        "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(found),
+        "PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / IMAGINARY), paths])),
         "PATH": f"{checkout / STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
-    # Nothing of what tests set: the steps run what users run.
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("VPPS_", "PYTEST_"))}
-    kept = {name: os.environ[name] for name in ("VPPS_CACHE_DIR",) if name in os.environ}
-    command = [checkout / "scripts/gpu_check", "--smallest", "--out", out, "--data", data, "--only", stage, *options]
-    done = subprocess.run(command, env=own | kept | given, capture_output=True, text=True, check=False, cwd=out.parent)
+    # Steps run what users run, not what these tests are told to.
+    own = {k: v for k, v in os.environ.items() if k == "VPPS_CACHE_DIR" or not k.startswith(("VPPS_", "PYTEST_"))}
+    command = [checkout / "scripts/gpu_check", "--smallest", "--out", out, "--data", data, "--only", only, *options]
+    done = subprocess.run(command, env=own | given, capture_output=True, text=True, check=False, cwd=out.parent)
     assert done.returncode in (0, 1), done.stderr
     return list(record.read(out / record.RESULTS))
 
@@ -54,58 +54,66 @@ def failures(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line.get("event") == "end" and line["state"] != "ok"]
 
 
-@pytest.mark.simt
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage != "contact"])
-def test_every_step_of_a_stage_runs_to_its_end(tmp_path: Path, stage: str) -> None:
-    lines = rehearse(tmp_path / "out", stage)
-    assert failures(lines) == []
-    planned = {step.name for step in steps(True, 1) if step.stage == stage}
-    ended = {line["step_name"] for line in lines if line.get("event") == "end" and line["stage"] == stage}
-    assert ended == planned
-    results = [line for line in lines if "event" not in line and line["stage"] == stage]
+def plain_checkout(folder: Path) -> Path:
+    """A copy of the files, and no git."""
+    for name in ("bench", "scripts", "templates", "tests", "vpps", "pyproject.toml"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+# Few, as in each there is a process that says what the device is.
+PLAIN, BESIDE_PYTORCH, TESTS = CALLS = "contact,micro", "peers,sanitizer,endurance,long", "tests"
+
+
+def assert_complete(lines: list[dict[str, Any]], only: str, commit: Any) -> None:
+    """Every step has ended, every step has results, every result says what it depends on."""
+    planned = {"versions"} | {step.name for step in steps(True, 1) if step.stage in only.split(",")}
+    results = [line for line in lines if "event" not in line]
+    assert {line["step_name"] for line in lines if line.get("event") == "end"} == planned
     assert {line["step_name"] for line in results} == planned
     for line in results:
-        assert line["device"] == "Imaginary 1"
-        assert line["cuda"] == "13.0"
-        assert line["commit"]["id"] or not (ROOT / ".git").exists()
-        assert {"driver", "nvrtc", "time"} <= line.keys()
+        assert (line["device"], line["cuda"], line["nvrtc"], line["driver"]) == ("Imaginary 1", 13000, "13.0", RELEASE)
+        assert line["commit"] == commit
         assert line["machine"]["microarchitecture"]
-    if stage == "tests":
-        outcomes = [line["outcome"] for line in results]
-        torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with it
-        assert outcomes.count("passed") == len(outcomes) - (not torch)
-        assert len(outcomes) >= 6
+        assert line["time"]
 
 
 @pytest.mark.simt
-def test_the_first_stage_runs_in_a_plain_checkout_without_git(tmp_path: Path) -> None:
-    """All that is there is a copy of the files."""
-    checkout = tmp_path / "checkout"
-    for name in ("bench", "scripts", "templates", "tests", "vpps"):
-        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    lines = rehearse(tmp_path / "out", "contact", checkout, "", "--commit", "abc")
+def test_first_stages_run_to_their_end_in_a_plain_checkout_without_git(tmp_path: Path) -> None:
+    lines = rehearse(tmp_path / "out", PLAIN, "--commit", "abc", checkout=plain_checkout(tmp_path / "checkout"))
     assert failures(lines) == []
-    assert {line["commit"] for line in lines} == {"abc"}
-    gradients, update = (next(line for line in lines if what in line.get("case", "")) for what in ("grad", "update"))
-    assert max(gradients["errors"].values()) < 1e-5
-    assert max(update["errors"].values()) < 1e-5
+    assert_complete(lines, PLAIN, "abc")
 
 
 @pytest.mark.simt
-def test_beside_pytorch_programs_run_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
-    """And what was measured before is not lost with them."""
-    lines = rehearse(tmp_path / "out", "peers", paths=str(ROOT / STAND_INS / "python"))
-    assert {line["step_name"].split()[0] for line in failures(lines)} == {"Tree-LSTM", "LSTM"}
-    own = [line for line in lines if line.get("bench") in ("gpu_treelstm", "gpu_lstm")]
-    assert [line["unit"] for line in own] == ["sentences/s", "sequences/s"]
+def test_tests_run_to_their_end(tmp_path: Path) -> None:
+    lines = rehearse(tmp_path / "out", TESTS)
+    assert failures(lines) == []
+    assert_complete(lines, TESTS, harness.commit())
+    outcomes = [line["outcome"] for line in lines if "test" in line]
+    torch = importlib.util.find_spec("torch") is not None  # one of them exchanges arrays with it
+    assert outcomes.count("passed") == len(outcomes) - (not torch)
+    assert len(outcomes) >= 4
+
+
+@pytest.mark.simt
+def test_the_rest_runs_to_its_end_and_pytorch_up_to_the_first_call_that_needs_a_device(tmp_path: Path) -> None:
+    """What was measured before that call is not lost with it."""
+    lines = rehearse(tmp_path / "out", BESIDE_PYTORCH, paths=str(ROOT / STAND_INS / "python"))
+    assert {line["stage"] for line in failures(lines)} == {"peers"}
+    assert_complete(lines, BESIDE_PYTORCH, harness.commit())
     log = (tmp_path / "out" / record.LOG).read_text()
-    for step, peers in (
-        ("Tree-LSTM batch=2", ("autograd", "graphs", "manual", "pernode")),
-        ("LSTM", ("cudnn", "graph")),
-    ):
-        for peer in peers:
-            assert f"vpps beside {peer}: failed" in log, step
+    for peer in ("autograd", "graphs", "manual", "pernode", "cudnn", "graph"):
+        assert f"vpps beside {peer}: failed" in log
     assert log.count("RuntimeError: this needs a device: torch.tensor(..., device='cuda')") == 6
+
+
+@pytest.mark.host
+def test_the_calls_are_all_stages() -> None:
+    assert sorted(",".join(CALLS).split(",")) == sorted(STAGES)
 
 
 @pytest.mark.simt

@@ -1,5 +1,5 @@
 """The imaginary GPU for programs that compile, launch and time kernels of their own, such as those of bench/gpu_micro:
-NVRTC's binding, plain launches, CuPy's arrays and events.
+NVRTC, plain launches, CuPy's arrays and events.
 
 A cubin is the source with its macros; a kernel is compiled for the emulator when it is looked up. Launches happen at
 once, and a finding of the emulator ends the program. Between two events, where a program takes times, nothing happens:
@@ -11,21 +11,21 @@ IMAGINARY_WITHOUT in the environment is text to leave out of sources, for tests 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import sys
 import weakref
 from collections.abc import Callable
-from enum import IntEnum
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.runtime.fake_cuda import OK, VERSION, CUresult, DeviceArray, FakeCuda
+from vpps.kernel import libnvrtc
+from vpps.kernel.libnvrtc import Form, Outcome
 from vpps.kernel.simt_compiler import build_simt
 from vpps.runtime.emulator import Emulator
 
@@ -88,7 +88,7 @@ class _Function:
     """A kernel in the emulator."""
 
     def __init__(self, cubin: bytes, name: str) -> None:
-        text = json.loads(cubin)
+        text = cubin.decode()
         self.name = name
         self.types = [
             ctypes.c_void_p if "*" in parameter else ctypes.c_float if "float " in parameter else ctypes.c_uint
@@ -170,64 +170,38 @@ class ProgrammableCuda(FakeCuda):
         return (OK,)
 
 
-class _Result(IntEnum):
-    NVRTC_SUCCESS = 0
+class FakeLibrary:
+    """NVRTC."""
 
+    version = f"{VERSION // 1000}.{VERSION % 1000 // 10}"
+    identity = f"NVRTC {version}, imaginary"
 
-class _Program:
-    def __init__(self, source: bytes) -> None:
-        self.source, self.cubin, self.log = source.decode(), b"", b""
+    def archs(self) -> tuple[int, ...]:
+        return 75, 90
 
-
-def _nvrtc() -> ModuleType:
-    """The module `cuda.bindings.nvrtc`."""
-
-    def compile_program(program: _Program, count: int, options: list[bytes]) -> tuple[_Result]:
-        given = [option.decode().partition("=")[::2] for option in options]
+    def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> Outcome:
+        given = [option.partition("=")[::2] for option in options]
         folders = [Path(value) for name, value in given if name == "--include-path"]
         macros = [value.partition("=") for name, value in given if name == "--define-macro"]
-        text = program.source
+        text = source
         for header in ("slot.cuh", "ptx.cuh"):  # one includes the other
             found = next(folder / header for folder in folders if (folder / header).exists())
             text = text.replace(f'#include "{header}"', found.read_text(encoding="utf-8"), 1)
-        without = os.environ.get("IMAGINARY_WITHOUT", "")
         text = "".join(f"#define {name} {value}\n" for name, _, value in macros) + text.replace("#pragma once", "")
-        program.cubin = json.dumps(text.replace(without, "") if without else text).encode()
-        program.log = "".join(
+        if without := os.environ.get("IMAGINARY_WITHOUT"):
+            text = text.replace(without, "")
+        log = "".join(
             f"ptxas info : Compiling entry function '{name}' for 'sm_90'\n    0 bytes stack frame, 0 bytes spill "
             f"stores, 0 bytes spill loads\nptxas info : Used 32 registers\n"
             for name, _ in _SIGNATURE.findall(text)
-        ).encode()
-        return (_Result.NVRTC_SUCCESS,)
-
-    def fill(what: str) -> Callable[[_Program, bytes], tuple[_Result]]:
-        def into(program: _Program, buffer: bytes) -> tuple[_Result]:
-            ctypes.memmove(ctypes.c_char_p(buffer), getattr(program, what), len(buffer))
-            return (_Result.NVRTC_SUCCESS,)
-
-        return into
-
-    module = ModuleType("cuda.bindings.nvrtc")
-    module.__dict__.update(
-        nvrtcResult=_Result,
-        nvrtcVersion=lambda: (_Result.NVRTC_SUCCESS, VERSION // 1000, VERSION % 1000 // 10),
-        nvrtcGetSupportedArchs=lambda: (_Result.NVRTC_SUCCESS, [75, 90]),
-        nvrtcCreateProgram=lambda source, name, n, headers, names: (_Result.NVRTC_SUCCESS, _Program(source)),
-        nvrtcCompileProgram=compile_program,
-        nvrtcGetProgramLogSize=lambda program: (_Result.NVRTC_SUCCESS, len(program.log)),
-        nvrtcGetProgramLog=fill("log"),
-        nvrtcGetCUBINSize=lambda program: (_Result.NVRTC_SUCCESS, len(program.cubin)),
-        nvrtcGetCUBIN=fill("cubin"),
-        nvrtcDestroyProgram=lambda program: (_Result.NVRTC_SUCCESS,),
-    )
-    return module
+        )
+        return Outcome("", text.encode(), log)
 
 
 def extend(gpu: ProgrammableCuda) -> None:
     """Give the installed imaginary GPU and its CuPy what the programs call."""
-    cupy, bindings, nvrtc = sys.modules["cupy"], sys.modules["cuda.bindings"], _nvrtc()
-    sys.modules["cuda.bindings.nvrtc"] = nvrtc
-    bindings.__dict__["nvrtc"] = nvrtc
+    cupy, nvrtc = sys.modules["cupy"], FakeLibrary()
+    libnvrtc.library = lambda: nvrtc  # type: ignore[assignment]
     elapsed = iter(range(1, 1 << 62))
 
     class Event:
