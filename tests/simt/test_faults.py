@@ -57,14 +57,22 @@ def kept_on_the_chip() -> None:
 
     graph = vpps.Graph()
     ys = [layer(graph.lookup(table, i % 9)) for i in range(70)]
-    for _ in range(60):
+    for _ in range(200):  # of as many buffers' ends one at least lies within an instruction
         ys[0] = further(ys[0])
     options = ChipOptions(ownership="round-robin", rpw=1)
     with vpps.Handle(model, vpps.SGD(lr=0.01), target="simt", vps=2, clip_norm=0.1, onchip=options) as handle:
         handle.fb(graph, vpps.sum(ys))
         handle.sync_get_latest_loss()
         assert handle._engine.plan is not None
-        assert len(handle._engine.plan.script) > 2 * SCRIPT_WORDS
+        assert len(handle._engine.plan.script) > 4 * SCRIPT_WORDS
+
+
+def chained() -> None:
+    """Tails take the results of products on the chip."""
+    network = models.tree_lstm()
+    with vpps.Handle(network.model, vpps.SGD(lr=0.1), target="simt", vps=3, passes=vpps.Passes()) as handle:
+        handle.fb(*network.batch(0))
+        handle.sync_get_latest_loss()
 
 
 def nothing_kept() -> None:
@@ -110,6 +118,7 @@ MISSED = {
         ],
         nothing_kept,
     ),
+    "product_of_slots 2": chained,
 }
 # And where not: the barrier at the beginning of the next instruction comes before the memory is used again.
 HARMLESS = {"sum_of_all 2": kept_on_the_chip}
