@@ -18,11 +18,13 @@ VP_DEVICE float* results_buffer() { return VP_RESULTS ? sums_buffer() + SUMS : s
 VP_DEVICE float* shared_weights() { return sums_buffer() + SUMS + VP_RESULTS; }
 
 // Calls f(Slot) for the slots of a range. Which slot it is must be known when compiling: registers have no addresses.
-template <int S, class F> VP_DEVICE void for_slots(Range range, F f)
+template <int S, int END = VP_SLOTS, class F> VP_DEVICE void for_slots(Range range, F f)
 {
-    if constexpr (S < VP_SLOTS) {
+    if constexpr (END - S > 1) {  // by halves: a matrix has one slot of many
+        if (range.first < (S + END) / 2) for_slots<S, (S + END) / 2>(range, f);
+        if (range.last > (S + END) / 2) for_slots<(S + END) / 2, END>(range, f);
+    } else if constexpr (END > S) {
         if (S >= range.first && S < range.last) f(Slot<S>(), S - range.first);
-        for_slots<S + 1>(range, f);
     }
 }
 
@@ -323,20 +325,20 @@ struct Pieces {
         const Word* segment = x.first + 3 * mine;
         return {segment[0], segment[1], vector, offset, (int)segment[2]};
     }
-    // Begin to look up where the lane's piece of the tile at `row` lies; nobody waits for it here.
-    VP_DEVICE Word look_up(int round, int row) const
+    // Begin to look up where a piece of the tile at `row` lies; nobody waits for it here.
+    VP_DEVICE Word look_up(const Place& p, int row) const
     {
-        const Place p = place(round * WARP + lane());
         const int r = least(row + p.vector, rows - 1);
         return p.indexed() ? vp.script[p.address + r] : p.address + (Word)r * (p.mode & VP_OFFSET_MASK);
     }
-    // Begin to copy vectors [row, row + n) to a buffer. `found` is what look_up(0, row) found.
-    VP_DEVICE void copy(int row, int n, Word found, float* buffer) const
+    // Begin to copy vectors [row, row + n) to a buffer. `found` is what look_up(mine, row) found, of the lane's first piece.
+    VP_DEVICE void copy(int row, int n, const Place& mine, Word found, float* buffer) const
     {
         const int count = n * x.count;
         VP_ROLLED for (int first = 0; first < count; first += WARP) {
-            const Place p = place(first + lane());
-            Word from = first ? look_up(first / WARP, row) : found;
+            Place p = mine;
+            if (first) p = place(first + lane());
+            Word from = first ? look_up(p, row) : found;
             if (p.indexed()) from += p.mode & VP_OFFSET_MASK;
             const int to = p.vector * STAGE + p.offset, floats = p.vector < n ? p.width : 0;
             VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += WARPS) copy_piece(k + warp(), from, to, floats, buffer);
@@ -350,7 +352,10 @@ struct Pieces {
         float* target = buffer + __shfl_sync(~0u, to, k);
         const int n = __shfl_sync(~0u, floats, k);
         if ((((size_t)source / 4 | (size_t)(target - buffer) | (size_t)n) & 3) == 0) {
-            VP_ROLLED for (int c = 4 * lane(); c < n; c += 4 * WARP) copy_async16(target + c, source + c);
+            VP_ROLLED for (int c = 4 * lane(); c < n; c += 8 * WARP) {
+                copy_async16(target + c, source + c);
+                if (c + 4 * WARP < n) copy_async16(target + c + 4 * WARP, source + c + 4 * WARP);
+            }
         } else {
             VP_ROLLED for (int c = lane(); c < n; c += WARP) copy_async4(target + c, source + c);
         }
@@ -363,18 +368,23 @@ template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, in
 {
     const Pieces pieces = {vp, x, total, columns, width};
     int row = 0, n = 0;  // of the tile that is there
-    Word found = pieces.look_up(0, 0);
+    // Where registers are scarce it is worked out anew for every tile.
+    const bool held = VP_CACHED <= 128;
+    Pieces::Place mine = pieces.place(lane());
+    Word found = pieces.look_up(mine, 0);
     VP_ROLLED for (int k = 0; true; k++) {
         const int next = row + n, size = least(TILE, total - next);
+        if (!held) mine = pieces.place(VP_OPAQUE(lane()));
         if (BUFFERS > 1 && size) {
-            pieces.copy(next, size, found, stage_buffer(k));
-            found = pieces.look_up(0, next + size);
+            pieces.copy(next, size, mine, found, stage_buffer(k));
+            found = pieces.look_up(mine, next + size);
         }
         if (n) f(stage_buffer(k + BUFFERS - 1), row, n);
         if (!size) return;
         if (BUFFERS == 1) {
-            pieces.copy(next, size, found, stage_buffer(0));
-            found = pieces.look_up(0, next + size);
+            if (!held) mine = pieces.place(VP_OPAQUE(lane()));
+            pieces.copy(next, size, mine, found, stage_buffer(0));
+            found = pieces.look_up(mine, next + size);
         }
         copy_async_wait();
         __syncthreads();
@@ -478,7 +488,12 @@ struct Finishing {
     // Calls f(k, v) for all that the thread finishes of `count` rows, n vectors.
     template <class F> VP_DEVICE void each(int count, int n, F f) const
     {
-        VP_ROLLED for (int row = k; row < count; row += THREADS) VP_ROLLED for (int u = v; u < n; u += step) f(row, u);
+        int row = k, vector = v;
+        VP_ROLLED while (row < count && vector < n) {
+            f(row, vector);
+            vector += step;
+            if (vector >= n) vector = v, row += THREADS;
+        }
     }
 };
 
@@ -486,7 +501,8 @@ struct Finishing {
 // Results of vectors from `first` on, as many as there is room for: what a thread block owns of each, side by side.
 struct Results {
     int first;
-    VP_DEVICE bool is_full(int next, int count) const { return next + TILE > first + small_quotient(RESULTS, most(1, count)); }
+    int room;  // vectors; asked only where there are several tiles
+    VP_DEVICE bool is_full(int next) const { return next + TILE > first + room; }
 };
 VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, int first, int last);
 #endif
@@ -500,13 +516,14 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
     const bool accumulate = i.head.flags & ACCUMULATE;
 #if VP_CHAINS
     const bool chained = i.head.flags & CHAINED;
-    Results results = {0};
+    Results results = {0, i.head.n > TILE ? small_quotient(RESULTS, most(1, owned.count)) : 0};
 #endif
-    const auto bias_of = [&](int k, int r) {
-        const int u = k < owned.count ? owned.row(k) : -1;
+    const auto bias_of = [&](int u, int r) {
         return u < 0 ? 0.f : i.bias.row(least(r, i.head.n - 1))[VP_OPAQUE(i.bias.scalar) ? 0 : u];
     };
-    float bias = bias_of(mine.k, mine.v);  // of the first that the thread finishes of the next tile: no time to wait then
+    // Of the first result that the thread finishes of the next tile: no time to wait then.
+    const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
+    float bias = bias_of(first_unit, mine.v);
     for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
         PartialSums sums = {0, n <= FEW ? FEW : TILE};
         int along = 1;  // warps along a row
@@ -520,14 +537,16 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
         });
         __syncthreads();
         mine.each(owned.count, n, [&](int k, int v) {
-            const int u = owned.row(k);
+            const bool is_first = k == mine.k && v == mine.v;
+            const int u = k == mine.k ? first_unit : owned.row(k);
             if (u < 0) return;
             float part[WARPS];
             const float* from = sums.of(k, v, 0);
-            VP_UNROLL for (int w = 0; w < WARPS; w++, from += sums.apart()) part[w] = w < along ? *from : 0.f;  // all at once
+            const int apart = sums.apart();
+            VP_UNROLL for (int w = 0; w < WARPS; w++) part[w] = w < along ? from[w * apart] : 0.f;  // all on their way at once
             float sum = part[0];
             VP_UNROLL for (int w = 1; w < WARPS; w++) sum += part[w];
-            sum += v == mine.v && k == mine.k ? bias : bias_of(k, row + v);
+            sum += is_first ? bias : bias_of(u, row + v);
 #if VP_CHAINS
             if (VP_OPAQUE(chained)) {
                 results_buffer()[(row + v - results.first) * owned.count + k] = sum;
@@ -538,9 +557,9 @@ VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
             *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
         });
         const int next = row + n;
-        bias = bias_of(mine.k, next + mine.v);
+        bias = bias_of(first_unit, next + mine.v);
 #if VP_CHAINS
-        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next, owned.count))) {
+        if (VP_OPAQUE(chained) && (next == i.head.n || results.is_full(next))) {
             __syncthreads();
             chained_tail(vp, behind(vp), owned, results.first, next);
             results.first = next;
@@ -589,18 +608,17 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
     const Finishing mine(owned.count, i.head.n);
-    const auto dy_of = [&](int k, int r) {
-        const int u = k < owned.count ? owned.row(k) : -1;
-        return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u];
-    };
-    float ahead = dy_of(mine.k, mine.v);  // the first that the thread brings of the next tile
+    const auto dy_of = [&](int u, int r) { return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u]; };
+    const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
+    float ahead = dy_of(first_unit, mine.v);  // the first that the thread brings of the next tile
     for_staged(vp, i.x, (int)i.columns, slots_of(i.matrix).columns, i.head.n, [&](const float* x, int row, int n) {
         float* dy = sums_buffer();
         mine.each(owned.count, n, [&](int k, int v) {
-            dy[v * owned.count + k] = v == mine.v && k == mine.k ? ahead : dy_of(k, row + v);
+            const bool is_first = k == mine.k && v == mine.v;
+            dy[v * owned.count + k] = is_first ? ahead : dy_of(k == mine.k ? first_unit : owned.row(k), row + v);
         });
         __syncthreads();
-        ahead = dy_of(mine.k, row + n + mine.v);
+        ahead = dy_of(first_unit, row + n + mine.v);
         f(x, dy, n);
         __syncthreads();
     });
