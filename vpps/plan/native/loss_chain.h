@@ -19,7 +19,7 @@ public:
             in_chain_[k] = kind >= 0 && kind < NUMBER && (kind != MUL || find_factor(graph, k));
         }
         while (leave_out_what_others_read(graph)) {}
-        if (!has(graph.block_of(graph.producer(loss))) || !fold(graph, loss)) {
+        if (!has(block_of(graph, loss)) || !fold(graph, loss)) {
             in_chain_.clear();
             values.assign(1, loss);
             words.assign(1, word(1.f));
@@ -44,6 +44,8 @@ private:
         std::memcpy(&bits, &x, sizeof bits);
         return bits;
     }
+
+    static i64 block_of(const Graph& graph, i64 value) { return graph.block_of_kind(graph.made_by(value).kind); }
 
     bool find_factor(const Graph& graph, i64 block)
     {
@@ -90,7 +92,7 @@ private:
 
     void add(const Graph& graph, i64 value, float gradient)
     {
-        if (!has(graph.block_of(graph.producer(value)))) {
+        if (!has(block_of(graph, value))) {
             values.push_back(value);
             words.push_back(word(gradient));
             return;
@@ -107,9 +109,9 @@ private:
 
     bool fold_vertex(const Graph& graph, i64 value, float gradient)
     {
-        const i64 vertex = graph.producer(value), number = graph.block_of(vertex);
+        const i64 number = block_of(graph, value);
         const Whole& b = graph.blocks[number];
-        const i64 v = vertex - b.first_vertex, kind = b.cell->kind;
+        const i64 v = graph.producer(value) - b.first_vertex, kind = b.cell->kind;
         if (kind == LIST_SUM || kind == LIST_MEAN) {
             const List& xs = b.lists[0];
             const i64 n = xs.ends[v + 1] - xs.ends[v];
@@ -124,10 +126,9 @@ private:
         }
         if (kind == MUL) {
             const i64 k = factor_[number], factor = b.args[k][v], other = b.args[1 - k][v];
-            const i64 made = graph.producer(factor);
-            const Whole& numbers = graph.blocks[graph.block_of(made)];
+            const Whole& numbers = graph.blocks[block_of(graph, factor)];
             float x;
-            std::memcpy(&x, numbers.data + (made - numbers.first_vertex), sizeof x);
+            std::memcpy(&x, numbers.data + (graph.producer(factor) - numbers.first_vertex), sizeof x);
             gradient = gradient * x;
             if (other >= value)
                 return false;

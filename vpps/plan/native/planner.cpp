@@ -345,10 +345,12 @@ private:
 
     void find_constants()
     {
-        constants_ = chain_.words;
+        constants_.clear();
+        for (const u32 word : chain_.words)  // nearly always the same for all
+            if (word != WORD_OF_ONE && (constants_.empty() || word != constants_.back()))
+                constants_.push_back(word);
         sort_numbers(constants_);
         constants_.erase(std::unique(constants_.begin(), constants_.end()), constants_.end());
-        constants_.erase(std::remove(constants_.begin(), constants_.end(), WORD_OF_ONE), constants_.end());
         frame_[F_GRADIENT] = cursor_;
         cursor_ = aligned(cursor_ + static_cast<i64>(constants_.size()));
     }
