@@ -117,7 +117,7 @@ def test_the_gradient_of_a_chain_is_right(name: str) -> None:
     assert_agrees_with_reference(model, graph, loss, [loss, *xs])
 
 
-@pytest.mark.parametrize("name", set(CHAINS) - {"also a value", "a product of values", "alone"})
+@pytest.mark.parametrize("name", sorted(set(CHAINS) - {"also a value", "a product of values", "alone"}))
 def test_nothing_of_a_chain_runs_backward(name: str) -> None:
     model, graph, loss, _ = with_chain(name)
     with vpps.Handle(model, vps=2) as handle:
