@@ -11,7 +11,7 @@ import vpps
 from tests.kernel.programs import rvnn, tree_lstm
 from vpps.ahead import specs
 from vpps.kernel import nvrtc
-from vpps.kernel.fitting import MEASURED, expects_spills, need_of
+from vpps.kernel.fitting import MEASURED, Need, expects_spills, need_of
 from vpps.kernel.nvrtc import Cubin
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
@@ -46,8 +46,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return tried
 
 
-def test_versions_in_between_and_others_are_like_the_nearest_older() -> None:
-    first, second = MEASURED.values()
+def test_versions_in_between_and_others_are_like_the_nearest_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Need(1, 2, 3), Need(4, 5, 6)
+    monkeypatch.setattr("vpps.kernel.fitting.MEASURED", {(13, 0): first, (13, 5): second})
     assert [need_of(v) for v in ("12.9", "13.0", "13.4", "13.5", "13.10", "14.0")] == [first] * 3 + [second] * 3
 
 
