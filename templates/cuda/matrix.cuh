@@ -1,10 +1,14 @@
 // ---- matrices, CUDA: in slots where the chip has room for them, else in memory, row after row
-enum { MEMORY_VECTORS = 4 };  // that a warp multiplies by a row from memory
+enum {
+    MEMORY_VECTORS = 4,  // that a warp multiplies by a row from memory
+    FEW_COLUMNS = 16,    // for fewer a warp is too many: a thread makes a result
+};
 
 // Where rows of W have few columns: a thread for each result.
 VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
     const bool accumulate = i.head.flags & ACCUMULATE;
+    VP_TIMELINE(count_floats(vp, (size_t)(u1 - u0) * (r1 - r0) * i.columns);)
     for_units(vp, r0, r1, u0, u1, [](int r) { return r; }, [&](int r, int u) {
         const float* w = vp.pool + i.weights + (size_t)u * i.columns;
         float sum = i.bias.row(r)[VP_OPAQUE(i.bias.scalar) ? 0 : u];
@@ -21,7 +25,7 @@ VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int
 // Rows [u0, u1) of W times vectors [r0, r1), W in memory: a warp per row and some vectors.
 VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1, int u0, int u1)
 {
-    if (i.columns < WARP / 2) return product_of_few_columns(vp, i, r0, r1, u0, u1);
+    if (i.columns < FEW_COLUMNS) return product_of_few_columns(vp, i, r0, r1, u0, u1);
     const bool accumulate = i.head.flags & ACCUMULATE;
     const int units = u1 - u0, tiles = (r1 - r0 + MEMORY_VECTORS - 1) / MEMORY_VECTORS;
     VP_TIMELINE(count_floats(vp, (size_t)units * tiles * i.columns);)
