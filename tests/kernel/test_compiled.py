@@ -116,6 +116,8 @@ class TestForced:
                 tile=8,
                 gradients="overlay",
                 tiers={"W": "registers", "W^T": "registers"},
+                clip_norm=1.0,
+                passes=vpps.Passes(),
             )
         for words in ("rpw=8", "tile=8", "gradients='overlay'", "tiers={'W': 'registers'", "tiers={'W': 'shared'}"):
             assert words in str(caught.value)
