@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_512_units_begin_with_a_smaller_arrangement_that_still_holds_much(versio
     kernels = of_tree_lstm(512)
     assert expects_spills(next(kernels), version)
     assert next(spec for spec in kernels if not expects_spills(spec, version)).chip.registers >= 160
+
+
+def test_nothing_is_expected_of_kernels_without_tails() -> None:
+    best = next(of_tree_lstm(512))
+    assert expects_spills(best, "13.0")
+    assert not expects_spills(replace(best, tails=frozenset()), "13.0")
 
 
 def test_the_last_kernel_is_tried_whatever_is_expected(compiled: list[int]) -> None:
