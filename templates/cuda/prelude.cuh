@@ -14,9 +14,11 @@
 #define VP_UNROLL _Pragma("GCC unroll 64")
 #define VP_ROLLED _Pragma("GCC unroll 1")
 #define VP_SOME _Pragma("GCC unroll 4")
+#define VP_TWICE _Pragma("GCC unroll 2")
 #else
 #define VP_UNROLL _Pragma("unroll")
 #define VP_SOME _Pragma("unroll 4")    // where loads should overlap
+#define VP_TWICE _Pragma("unroll 2")   // likewise, where a turn has many
 #define VP_ROLLED _Pragma("unroll 1")  // where code is to stay small: all instructions share the instruction cache
 #endif
 

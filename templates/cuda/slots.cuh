@@ -604,35 +604,72 @@ VP_ROUTINE void matvec_transposed(Vp& vp, const MatvecTransposed& i)
 
 // ---- gradients: G += dy x^T over n vertices, in the shape of the matrix's slots
 
-// Calls f(x, dy, n) for tiles: x the staged vectors, dy[v * owned.count + k] the gradient of the k-th owned row.
+// Rows of a slot lie so far apart in shared memory, group of warps by group of warps, that a few loads bring those of a warp.
+VP_DEVICE constexpr int rows_apart(int rows, int warps)
+{
+    const int padded = rows > 2 ? (rows + 3) / 4 * 4 : rows;
+    return WARPS / warps * padded <= WARPS * rows ? padded : rows;  // as many floats as partial sums take
+}
+template <int N, int K = 0> VP_DEVICE void load_rows(const float* from, float (&d)[N])
+{
+    if constexpr (K < N) {
+        constexpr int COUNT = K + 4 <= N ? 4 : 1;
+        const auto found = *(const typename Neighbours<0, COUNT>::Floats*)(from + K);
+        VP_UNROLL for (int k = 0; k < COUNT; k++) d[K + k] = found.of[k];
+        load_rows<N, K + COUNT>(from, d);
+    }
+}
+
+// Gradients of the results of a tile: `of` points to those of the first vector, the next one's are `apart` floats on.
+struct RowGradients {
+    const float* of;
+    int apart;
+};
+
+// Calls f(x, dy, n) for tiles: x the staged vectors, dy the gradients of their products with the rows of all slots.
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
-    const Finishing mine(owned.count, i.head.n);
+    const Range slots = slots_of(i.matrix);
+    const Geometry g = geometry(slots.first);
+    const int rows = (slots.last - slots.first) * g.all_rows(), apart = rows_apart(g.rows, g.warps);
+    const int vectors_apart = (slots.last - slots.first) * (WARPS / g.warps) * apart;
+    const auto place_of = [&](int k) {
+        const int group = small_quotient(k, g.rows);
+        return group * apart + k - group * g.rows;
+    };
+    const Finishing mine(rows, i.head.n);
+    const int first_place = place_of(mine.k);
     const auto dy_of = [&](int u, int r) { return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u]; };
     const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
     float ahead = dy_of(first_unit, mine.v);  // the first that the thread brings of the next tile
-    for_staged(vp, i.x, (int)i.columns, slots_of(i.matrix).columns, i.head.n, [&](const float* x, int row, int n) {
+    for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
         float* dy = sums_buffer();
-        mine.each(owned.count, n, [&](int k, int v) {
+        mine.each(rows, n, [&](int k, int v) {
             const bool is_first = k == mine.k && v == mine.v;
-            dy[v * owned.count + k] = is_first ? ahead : dy_of(k == mine.k ? first_unit : owned.row(k), row + v);
+            const int at = k == mine.k ? first_place : place_of(k);
+            dy[v * vectors_apart + at] = is_first ? ahead : dy_of(k == mine.k ? first_unit : owned.row(k), row + v);
         });
         __syncthreads();
         ahead = dy_of(first_unit, row + n + mine.v);
-        f(x, dy, n);
+        f(x, RowGradients{dy, vectors_apart}, n);
         __syncthreads();
     });
 }
 
 template <class S>
-VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, const float* dy, int n, float (&g)[S::R * S::C])
+VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, RowGradients dy, int n, float (&g)[S::R * S::C])
 {
-    const int first = number * Shape<S>::ROWS + first_row<S>(warp());
-    if (VP_GROUPS > 1 && first >= owned.count) return;  // all groups divide the rows: a slot has room for more
-    VP_ROLLED for (int v = 0; v < n; v++) {
+    if (VP_GROUPS > 1 && number * Shape<S>::ROWS + first_row<S>(warp()) >= owned.count) return;  // a slot has room for more
+    enum { APART = rows_apart(S::R, S::W) };
+    const float* rows = dy.of + (number * Shape<S>::GROUPS + warp() / S::W) * APART;
+    const float* vector = x + warp() % S::W * (S::C * WARP);
+    VP_TWICE for (int v = 0; v < n; v++, rows += dy.apart, vector += STAGE) {
         float d[S::R];
-        VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = first + r < owned.count ? dy[v * owned.count + first + r] : 0.f;
-        const float* vector = x + v * STAGE + warp() % S::W * (S::C * WARP);
+        if constexpr (APART % 4 == 0) {
+            load_rows(rows, d);
+        } else {
+            VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = rows[r];
+        }
         for_neighbours<S>([&](auto columns) {
             const auto e = columns.load(vector, lane());
             VP_UNROLL for (int k = 0; k < columns.N; k++)
@@ -658,7 +695,7 @@ template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slo
                 g.write_gradient(vp.store);
             }
         });
-    for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
+    for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
         for_slots<0>(slots, [&](auto slot, int number) {
             using S = decltype(slot);
             if constexpr (S::GRADIENT >= 0) {
@@ -690,7 +727,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
                 g.write_weights(vp.store);
             }
         });
-        for_outer(vp, i, owned, [&](const float* x, const float* dy, int n) {
+        for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
             for_slots<0>({s, s + 1}, [&](auto slot, int) {
                 using S = decltype(slot);
                 if constexpr (S::TRAINED) {
