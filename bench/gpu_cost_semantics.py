@@ -104,16 +104,18 @@ def _viadd(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
 
 
 def _extreme(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
-    _known(modifiers, "U32")
+    _known(modifiers, "U32", "RELU")
     put, least = m.put(operands[0]), m.predicate(operands[-1])
     terms = [m.words(t) for t in operands[1:-1]]
-    kind = np.uint32 if modifiers else np.int32
+    kind = np.uint32 if "U32" in modifiers else np.int32
+    floor = 0 if "RELU" in modifiers else None  # what is below zero is zero
 
     def run(mask: Mask) -> None:
         *sums, other = (t() for t in terms)
         value = (sums[0] if len(sums) == 1 else sums[0] + sums[1]).view(kind)
         other = other.view(kind)
-        put(np.where(least(), np.minimum(value, other), np.maximum(value, other)).view(np.uint32), mask)
+        found = np.where(least(), np.minimum(value, other), np.maximum(value, other))
+        put((found if floor is None else np.maximum(found, kind(floor))).view(np.uint32), mask)
 
     return run
 

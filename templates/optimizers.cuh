@@ -81,23 +81,18 @@ template <class Args> VP_DEVICE Weights weights_of(const Vp& vp, const Args& i)
             vp.pool + i.moment1, i.average ? vp.pool + i.average : nullptr};
 }
 
-// The step of the k-th weight with a gradient; `before` is the weight with its moments, read from there. Returns the new
-// weight. Everything is read before anything is written: the compiler must assume that one may be the other, and would wait
-// for each in turn.
-template <class Rule> VP_DEVICE float step(const Weights& before, const Weights& at, int k, float gradient, const Hyper& h)
+// The step of the k-th weight with a gradient; returns the new weight. Everything is read before anything is written: the
+// compiler must assume that one may be the other, and would wait for each in turn.
+template <class Rule> VP_DEVICE float step(const Weights& at, int k, float gradient, const Hyper& h)
 {
-    float w = *before.w, m = 0.f, v = 0.f;
-    if constexpr (Rule::MOMENTS > 0) m = *before.m;
-    if constexpr (Rule::MOMENTS > 1) v = *before.v;
+    float w = at.w[k], m = 0.f, v = 0.f;
+    if constexpr (Rule::MOMENTS > 0) m = at.m[k];
+    if constexpr (Rule::MOMENTS > 1) v = at.v[k];
     Rule::step(w, gradient, m, v, h);
     at.w[k] = w;
     if constexpr (Rule::MOMENTS > 0) at.m[k] = m;
     if constexpr (Rule::MOMENTS > 1) at.v[k] = v;
     return w;
-}
-template <class Rule> VP_DEVICE float step(const Weights& at, int k, float gradient, const Hyper& h)
-{
-    return step<Rule>(at.from(k), at, k, gradient, h);
 }
 
 // In this form weights that stand still are an average that stands still, to the last bit.

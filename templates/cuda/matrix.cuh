@@ -142,11 +142,13 @@ template <class Args> VP_DEVICE void store_transposed(const Vp& vp, const Args& 
     VP_ROLLED for (int k = thread() - worker * beside; k < count; k += beside) {
         const int row = worker < workers ? owned.row(first + k) : -1, group = small_quotient(k, g.rows);
         if (row < 0) continue;
-        const float* from = slot_memory() + (k - group * g.rows) * g.columns * THREADS + group * g.warps * WARP;
+        const float* from = slot_memory() + (k - group * g.rows) * g.columns * THREADS;
         float* to = vp.pool + i.transposed + row;
         VP_ROLLED for (int column = worker; column < (int)i.columns; column += workers) {
-            const int p = small_quotient(column, g.columns * WARP);
-            to[(size_t)column * i.head.width] = from[p * WARP + place_in_warp(g.columns, column - p * g.columns * WARP)];
+            const int p = small_quotient(column, g.columns * WARP), rest = column - p * g.columns * WARP;  // of a warp
+            const int c = rest / WARP, n = neighbours_at(g.columns, c), first = c & -n;
+            // The thread that has it is that of a lane with n columns.
+            to[(size_t)column * i.head.width] = from[first * THREADS + n * (group * g.warps + p) * WARP + rest - first * WARP];
         }
     }
 }
@@ -170,6 +172,7 @@ VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const O
 {
     const Weights at = weights_of(vp, i);
     const Geometry g = geometry(s);
+    const bool by_fours = ((i.weights | i.moment0 | i.moment1 | i.columns) & 3) == 0;
     enum { COPIES = VP_STAGED / THREADS >= most_for_step<0>(1 + Rule::MOMENTS) };
     const int columns = (int)i.columns, held = g.rows * g.columns;
     const int rows = COPIES ? small_quotient(VP_STAGED / THREADS - held, (1 + Rule::MOMENTS) * g.columns) : g.rows;
@@ -177,21 +180,41 @@ VP_DEVICE void step_of_slot(const Vp& vp, const Args& i, const Hyper& h, const O
     VP_ROLLED for (int from = 0; from < g.rows; from += rows) {
         const int to = least(from + rows, g.rows), shift = (held - from * g.columns) * THREADS;
         VP_ROLLED for (int copies = COPIES; copies >= 0; copies--) {
-            for_elements(owned, g, s - slots.first, from, to, columns, [&](float& place, int row, int column) {
-                if (row < 0) return;
+            for_places_of_slot(owned, g, s - slots.first, from, to, columns, [&](float* places, int row, int column, int, int inside) {
                 const int k = row * columns + column;
-                const Weights there = at.from(k);
-                float* here = &place + shift;
+                float* here = places + shift;
+                const auto for_state = [&](auto f) {  // what comes and goes: where it is meanwhile, and where it lies
+                    f(here, at.w + k);
+                    if constexpr (Rule::MOMENTS > 0) f(here + apart, at.m + k);
+                    if constexpr (Rule::MOMENTS > 1) f(here + 2 * apart, at.v + k);
+                };
+                const bool four = by_fours && inside == 4;
                 if (VP_OPAQUE(copies)) {
-                    copy_async4(here, there.w);
-                    if constexpr (Rule::MOMENTS > 0) copy_async4(here + apart, there.m);
-                    if constexpr (Rule::MOMENTS > 1) copy_async4(here + 2 * apart, there.v);
+                    if (four) for_state(copy_async16);
+                    else VP_ROLLED for (int n = 0; n < inside; n++)
+                        for_state([&](float* to, float* from) { copy_async4(to + n, from + n); });
                     return;
                 }
-                // Decided when compiling: an address that may be of shared memory or not costs twice the time.
-                const Weights before = COPIES ? Weights{here, nullptr, here + apart, here + 2 * apart, nullptr} : there;
-                place = step<Rule>(before, at, k, place * vp.gradient_scale, h);
-                if (VP_OPAQUE(at.average)) average(at, k, i.complement);
+                VP_ROLLED for (int n = 0; n < inside; n++) {
+                    float& place = places[n];
+                    // Decided when compiling: an address that may be of shared memory or not costs twice the time.
+                    if constexpr (COPIES) {
+                        float none = 0.f, &m = Rule::MOMENTS > 0 ? here[apart + n] : none;
+                        float& v = Rule::MOMENTS > 1 ? here[2 * apart + n] : none;
+                        Rule::step(here[n], place * vp.gradient_scale, m, v, h);
+                        place = here[n];
+                    } else {
+                        place = step<Rule>(at, k + n, place * vp.gradient_scale, h);
+                    }
+                }
+                if constexpr (COPIES) {
+                    if (four) for_state([](const float* from, float* to) { *(float4*)to = *(const float4*)from; });
+                    else VP_ROLLED for (int n = 0; n < inside; n++)
+                        for_state([&](const float* from, float* to) { to[n] = from[n]; });
+                }
+                if (VP_OPAQUE(at.average)) {
+                    VP_ROLLED for (int n = 0; n < inside; n++) average(at, k + n, i.complement);
+                }
             });
             copy_async_wait();  // for weights and moments
         }
@@ -286,7 +309,7 @@ VP_ROUTINE void load_gradient(Vp& vp, const KeptGradient& i)
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
             if constexpr (S::GRADIENT >= 0) {
-                Values<S>::gradient_from(slot_memory(), vp.store);
+                Values<S>::Gradient::fill(vp.store, slot_memory());
             }
         });
     }

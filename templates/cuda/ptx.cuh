@@ -93,10 +93,12 @@ __device__ __forceinline__ int opaque(int v)
     asm volatile("" : "+r"(v));
     return v;
 }
+// Of global memory, which the compiler must go on knowing.
 template <class T> __device__ __forceinline__ T* opaque(T* p)
 {
-    asm volatile("" : "+l"(p));
-    return p;
+    size_t address = __cvta_generic_to_global(p);
+    asm volatile("" : "+l"(address));
+    return (T*)__cvta_global_to_generic(address);
 }
 __device__ __forceinline__ void at(unsigned) {}  // the emulator wants to know which instruction is executed
 #else

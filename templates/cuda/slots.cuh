@@ -37,22 +37,13 @@ VP_DEVICE int rows_of_slot(int s)
     for_slots<0>({s, s + 1}, [&](auto slot, int) { rows = Shape<decltype(slot)>::ROWS; });
     return rows;
 }
-// The c-th of a lane's columns among those of its warp, where a lane has so many.
-VP_DEVICE int column_in_warp(int columns, int c)
+// With how many columns next to each other the c-th of a lane's comes, where a lane has so many.
+VP_DEVICE constexpr int neighbours_at(int columns, int c) { return c < columns / 4 * 4 ? 4 : c < columns / 2 * 2 ? 2 : 1; }
+template <class S> VP_DEVICE int column_of(int c)
 {
-    if (c < (columns & ~3)) return (c & ~3) * WARP + 4 * lane() + (c & 3);
-    if (c < (columns & ~1)) return (c & ~1) * WARP + 2 * lane() + (c & 1);
-    return c * WARP + lane();
+    const int n = neighbours_at(S::C, c), first = c - c % n;
+    return (warp() % S::W * S::C + first) * WARP + n * lane() + c - first;
 }
-// Where, of what the threads of a warp hold side by side, is what they have of one of its columns (column_in_warp).
-VP_DEVICE int place_in_warp(int columns, int column)
-{
-    const int fours = (columns & ~3) * WARP, twos = (columns & ~1) * WARP;
-    if (column < fours) return (column / (4 * WARP) * 4 + column % 4) * THREADS + column % (4 * WARP) / 4;
-    if (column < twos) return (columns & ~3 | column % 2) * THREADS + (column - fours) / 2;
-    return (columns - 1) * THREADS + column - twos;
-}
-template <class S> VP_DEVICE int column_of(int c) { return warp() % S::W * S::C * WARP + column_in_warp(S::C, c); }
 
 // Neighbours among a lane's columns, from column K on.
 template <int K, int COUNT> struct Neighbours {
@@ -64,7 +55,7 @@ template <int K, int COUNT> struct Neighbours {
 template <class S, int K = 0, class F> VP_DEVICE void for_neighbours(F f)
 {
     if constexpr (K < S::C) {
-        constexpr int N = S::C - K >= 4 ? 4 : S::C - K >= 2 ? 2 : 1;
+        constexpr int N = neighbours_at(S::C, K);
         f(Neighbours<K, N>());
         for_neighbours<S, K + N>(f);
     }
@@ -86,52 +77,69 @@ template <int AT, int K, int N> VP_DEVICE void write_registers(Store& store, con
         write_registers<AT, K + 1>(store, v);
     }
 }
+// Where a thread has the k-th value of a slot with C columns a lane in a buffer, or in shared memory where the slot is there:
+// neighbours of a row side by side.
+template <int C> VP_DEVICE int place_of(int k)
+{
+    const int c = k % C, n = neighbours_at(C, c), first = c - c % n;
+    return (k - c + first) * THREADS + n * thread() + c - first;
+}
+
 // One after the other from memory to registers: N values on their way would need N registers more.
-template <int AT, int K, int N> VP_DEVICE void fill_registers(Store& store, const float* mine)
+template <int AT, int C, int K, int N> VP_DEVICE void fill_registers(Store& store, const float* buffer)
 {
     if constexpr (K < N) {
-        write_register<AT + K>(store, mine[K * THREADS]);
-        fill_registers<AT, K + 1, N>(store, mine);
+        write_register<AT + K>(store, buffer[place_of<C>(K)]);
+        fill_registers<AT, C, K + 1, N>(store, buffer);
     }
 }
-template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void fill(Store& store, const float* mine)
-{
-    if constexpr (IN_REGISTERS) fill_registers<AT, 0, N>(store, mine);
-    else {
-        VP_UNROLL for (int k = 0; k < N; k++) shared_weights()[(AT + k) * THREADS + thread()] = mine[k * THREADS];
-    }
-}
-template <int AT, int K, int N> VP_DEVICE void drain_registers(const Store& store, float* mine)
+template <int AT, int C, int K, int N> VP_DEVICE void drain_registers(const Store& store, float* buffer)
 {
     if constexpr (K < N) {
-        mine[K * THREADS] = read_register<AT + K>(store);
-        drain_registers<AT, K + 1, N>(store, mine);
-    }
-}
-template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void drain(const Store& store, float* mine)
-{
-    if constexpr (IN_REGISTERS) drain_registers<AT, 0, N>(store, mine);
-    else {
-        VP_UNROLL for (int k = 0; k < N; k++) mine[k * THREADS] = shared_weights()[(AT + k) * THREADS + thread()];
-    }
-}
-template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void read(const Store& store, float (&v)[N])
-{
-    if constexpr (IN_REGISTERS) read_registers<AT, 0>(store, v);
-    else {
-        VP_UNROLL for (int k = 0; k < N; k++) v[k] = shared_weights()[(AT + k) * THREADS + thread()];
-    }
-}
-template <int AT, bool IN_REGISTERS, int N> VP_DEVICE void write(Store& store, const float (&v)[N])
-{
-    if constexpr (IN_REGISTERS) write_registers<AT, 0>(store, v);
-    else {
-        VP_UNROLL for (int k = 0; k < N; k++) shared_weights()[(AT + k) * THREADS + thread()] = v[k];
+        buffer[place_of<C>(K)] = read_register<AT + K>(store);
+        drain_registers<AT, C, K + 1, N>(store, buffer);
     }
 }
 
+// What a thread holds of a slot S, from AT on in registers or in shared memory.
+template <class S, int AT, bool IN_REGISTERS> struct Held {
+    enum { N = S::R * S::C };
+    VP_DEVICE static float& shared(int k) { return shared_weights()[AT * THREADS + place_of<S::C>(k)]; }
+    VP_DEVICE static void read(const Store& store, float (&v)[N])
+    {
+        if constexpr (IN_REGISTERS) read_registers<AT, 0>(store, v);
+        else {
+            VP_UNROLL for (int k = 0; k < N; k++) v[k] = shared(k);
+        }
+    }
+    VP_DEVICE static void write(Store& store, const float (&v)[N])
+    {
+        if constexpr (IN_REGISTERS) write_registers<AT, 0>(store, v);
+        else {
+            VP_UNROLL for (int k = 0; k < N; k++) shared(k) = v[k];
+        }
+    }
+    // By way of a buffer in shared memory.
+    VP_DEVICE static void fill(Store& store, const float* buffer)
+    {
+        if constexpr (IN_REGISTERS) fill_registers<AT, S::C, 0, N>(store, buffer);
+        else {
+            VP_UNROLL for (int k = 0; k < N; k++) shared(k) = buffer[place_of<S::C>(k)];
+        }
+    }
+    VP_DEVICE static void drain(const Store& store, float* buffer)
+    {
+        if constexpr (IN_REGISTERS) drain_registers<AT, S::C, 0, N>(store, buffer);
+        else {
+            VP_UNROLL for (int k = 0; k < N; k++) buffer[place_of<S::C>(k)] = shared(k);
+        }
+    }
+};
+
 // The weights of a slot, row after row, and their gradients.
 template <class S> struct Values {
+    using Weights = Held<S, S::AT, S::IN_REGISTERS>;
+    using Gradient = Held<S, S::GRADIENT, S::GRADIENT_IN_REGISTERS>;
     float of[S::R * S::C];
 
     VP_DEVICE float& at(int r, int c) { return of[r * S::C + c]; }
@@ -139,27 +147,10 @@ template <class S> struct Values {
     {
         VP_UNROLL for (int k = 0; k < S::R * S::C; k++) of[k] = 0.f;
     }
-    VP_DEVICE void read_weights(const Store& store) { read<S::AT, S::IN_REGISTERS>(store, of); }
-    VP_DEVICE void write_weights(Store& store) { write<S::AT, S::IN_REGISTERS>(store, of); }
-    VP_DEVICE void read_gradient(const Store& store) { read<S::GRADIENT, S::GRADIENT_IN_REGISTERS>(store, of); }
-    VP_DEVICE void write_gradient(Store& store) { write<S::GRADIENT, S::GRADIENT_IN_REGISTERS>(store, of); }
-    // By way of memory of the thread's own in `buffer`.
-    VP_DEVICE static void weights_to(float* buffer, const Store& store)
-    {
-        drain<S::AT, S::IN_REGISTERS, S::R * S::C>(store, buffer + thread());
-    }
-    VP_DEVICE static void gradient_to(float* buffer, const Store& store)
-    {
-        drain<S::GRADIENT, S::GRADIENT_IN_REGISTERS, S::R * S::C>(store, buffer + thread());
-    }
-    VP_DEVICE static void weights_from(const float* buffer, Store& store)
-    {
-        fill<S::AT, S::IN_REGISTERS, S::R * S::C>(store, buffer + thread());
-    }
-    VP_DEVICE static void gradient_from(const float* buffer, Store& store)
-    {
-        fill<S::GRADIENT, S::GRADIENT_IN_REGISTERS, S::R * S::C>(store, buffer + thread());
-    }
+    VP_DEVICE void read_weights(const Store& store) { Weights::read(store, of); }
+    VP_DEVICE void write_weights(Store& store) { Weights::write(store, of); }
+    VP_DEVICE void read_gradient(const Store& store) { Gradient::read(store, of); }
+    VP_DEVICE void write_gradient(Store& store) { Gradient::write(store, of); }
 };
 
 // The rows of a matrix that this virtual processor owns, counted from 0: those of its units, part after part; or, where
@@ -202,7 +193,6 @@ struct Geometry {
 
     VP_DEVICE int all_rows() const { return WARPS / warps * rows; }
     VP_DEVICE int row(int number, int r) const { return number * all_rows() + warp() / warps * rows + r; }
-    VP_DEVICE int column(int c) const { return warp() % warps * columns * WARP + column_in_warp(columns, c); }
 };
 VP_DEVICE Geometry geometry(int s)
 {
@@ -214,16 +204,31 @@ VP_DEVICE Geometry geometry(int s)
     return g;
 }
 
-// Calls f(place, row, column) for what this thread holds of slot `s`, with row -1 beyond the matrix: places in shared
-// memory, by way of which values go to and from registers (Values), so that f is there once and not for each register.
+// Calls f(places, row, column, n, inside) for what this thread holds of a slot: n columns next to each other, of which the
+// matrix has `inside`. They have n places side by side in shared memory, by way of which values go to and from registers
+// (Values), so that f is there once and not for each register.
+template <class F>
+VP_DEVICE void for_places_of_slot(const Owned& owned, const Geometry& g, int number, int from, int to, int columns, F f)
+{
+    float* places = slot_memory() + from * g.columns * THREADS;
+    VP_ROLLED for (int r = from; r < to; r++, places += g.columns * THREADS) {
+        const int row = owned.row(g.row(number, r));
+        int n = 0;
+        VP_ROLLED for (int c = 0; c < g.columns; c += n) {
+            n = neighbours_at(g.columns, c);
+            const int column = (warp() % g.warps * g.columns + c) * WARP + n * lane();
+            f(places + c * THREADS + n * thread(), row, column, n, row < 0 ? 0 : most(0, least(n, columns - column)));
+        }
+    }
+}
+
+// Calls f(place, row, column) for each value, with row -1 beyond the matrix.
 template <class F>
 VP_DEVICE void for_elements(const Owned& owned, const Geometry& g, int number, int from, int to, int columns, F f)
 {
-    float* mine = slot_memory() + from * g.columns * THREADS + thread();
-    VP_ROLLED for (int r = from; r < to; r++) {
-        const int row = owned.row(g.row(number, r));
-        VP_ROLLED for (int c = 0; c < g.columns; c++, mine += THREADS) f(*mine, g.column(c) < columns ? row : -1, g.column(c));
-    }
+    for_places_of_slot(owned, g, number, from, to, columns, [&](float* places, int row, int column, int n, int inside) {
+        VP_ROLLED for (int k = 0; k < n; k++) f(places[k], k < inside ? row : -1, column + k);
+    });
 }
 template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, F f)
 {
@@ -268,7 +273,7 @@ template <int S = 0> VP_DEVICE void take(Vp& vp, const Coming& coming)
     if constexpr (S < VP_SLOTS) {
         if constexpr (Slot<S>::IN_REGISTERS) {
             if (Arrival<S>::WAVE == coming.wave && coming.slots >> S % 32 & 1)
-                Values<Slot<S>>::weights_from(slot_memory() + Arrival<S>::UNIT * THREADS, vp.store);
+                Values<Slot<S>>::Weights::fill(vp.store, slot_memory() + Arrival<S>::UNIT * THREADS);
         }
         take<S + 1>(vp, coming);
     }
@@ -286,16 +291,25 @@ VP_DEVICE bool load(Vp& vp, const Word* ip, bool more, Coming& coming)
         if (wave != coming.wave) {
             copy_async_wait();  // the thread's own
             take(vp, coming);
+            if (more) __syncthreads();  // what is a thread's place in one slot may be another's in the next one
             coming = {wave, 0};
         }
         if (!more) return false;
         const Load i = Load::decode(vp, ip);
         const Owned owned(vp, i.head);
         VP_TIMELINE(if (s == slots.first) count_elements(vp, i, 1);)
-        for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
-            if (row >= 0) copy_async4(&place + floats, vp.pool + i.weights + (size_t)row * i.columns + column);
-            else (&place)[floats] = 0.f;
-        });
+        const bool by_fours = ((i.weights | i.columns) & 3) == 0;
+        const Geometry g = geometry(s);
+        const auto begin = [&](float* places, int row, int column, int n, int inside) {
+            const float* from = vp.pool + (i.weights + (Word)row * i.columns + column);
+            float* to = places + floats;
+            if (by_fours && inside == 4) return copy_async16(to, from);
+            VP_ROLLED for (int k = 0; k < n; k++) {
+                if (k < inside) copy_async4(to + k, from + k);
+                else to[k] = 0.f;
+            }
+        };
+        for_places_of_slot(owned, g, s - slots.first, 0, g.rows, (int)i.columns, begin);
         coming.slots |= 1u << s % 32;
     }
     return true;
@@ -740,7 +754,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
         });
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
-            if constexpr (S::TRAINED) Values<S>::weights_to(slot_memory(), vp.store);
+            if constexpr (S::TRAINED) Values<S>::Weights::drain(vp.store, slot_memory());
         });
         if (accumulate)
             for_elements(owned, slots, s, (int)i.columns, [&](float& sum, int row, int column) {
@@ -767,9 +781,9 @@ template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const
     for_slots<0>({s, s + 1}, [&](auto slot, int) {
         using S = decltype(slot);
         if (VP_OPAQUE(none) || S::GRADIENT < 0) {
-            VP_ROLLED for (int k = 0; k < S::R * S::C; k++) slot_memory()[k * THREADS + thread()] = 0.f;
+            VP_ROLLED for (int k = 0; k < S::R * S::C; k++) slot_memory()[place_of<S::C>(k)] = 0.f;
         } else if constexpr (S::GRADIENT >= 0) {
-            Values<S>::gradient_to(slot_memory(), vp.store);
+            Values<S>::Gradient::drain(vp.store, slot_memory());
         }
     });
 #if VP_PASSES
