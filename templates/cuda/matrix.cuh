@@ -15,7 +15,7 @@ VP_DEVICE void product_of_few_columns(const Vp& vp, const Matvec& i, int r0, int
         VP_ROLLED for (int s = 0; s < i.x.count; s++) {
             int width;
             const float* from = segment(vp, i.x, s, &width).row(r);
-            VP_SOME for (int c = 0; c < width; c++) sum = fma_(*w++, from[c], sum);
+            VP_TWICE for (int c = 0; c < width; c++) sum = fma_(*w++, from[c], sum);
         }
         float* y = i.dst.row(r) + u;
         *y = VP_OPAQUE(accumulate) ? sum + *y : sum;
@@ -38,7 +38,7 @@ VP_DEVICE void product_from_memory(const Vp& vp, const Matvec& i, int r0, int r1
             const Operand x = segment(vp, i.x, s, &width);
             const float* from[MEMORY_VECTORS];
             VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) from[v] = x.row(r + least(v, n - 1));
-            VP_SOME for (int c = lane(); c < width; c += WARP) {
+            VP_TWICE for (int c = lane(); c < width; c += WARP) {
                 const float e = w[c];
                 VP_UNROLL for (int v = 0; v < MEMORY_VECTORS; v++) sum[v] = fma_(e, from[v][c], sum[v]);
             }
@@ -87,7 +87,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_memory(const Vp& vp,
                     first += width;
                     x = segment(vp, i.x, ++s, &width);
                 }
-                VP_SOME for (int v = v0; v < v1; v++) sum = fma_(i.dy.row(v)[row], x.row(v)[column - first], sum);
+                VP_TWICE for (int v = v0; v < v1; v++) sum = fma_(i.dy.row(v)[row], x.row(v)[column - first], sum);
             }
             scratch()[warp() * VP_TILE_COLUMNS + k * WARP + lane()] = sum;
         }
