@@ -391,14 +391,14 @@ template <class F> VP_DEVICE void for_staged(const Vp& vp, const Segments& x, in
         if (!held) mine = pieces.place(VP_OPAQUE(lane()));
         if (BUFFERS > 1 && size) {
             pieces.copy(next, size, mine, found, stage_buffer(k));
-            found = pieces.look_up(mine, next + size);
+            if (next + size < total) found = pieces.look_up(mine, next + size);
         }
         if (n) f(stage_buffer(k + BUFFERS - 1), row, n);
         if (!size) return;
         if (BUFFERS == 1) {
             if (!held) mine = pieces.place(VP_OPAQUE(lane()));
             pieces.copy(next, size, mine, found, stage_buffer(0));
-            found = pieces.look_up(mine, next + size);
+            if (next + size < total) found = pieces.look_up(mine, next + size);
         }
         copy_async_wait();
         __syncthreads();
