@@ -1,6 +1,8 @@
-"""Chains: a tail takes a product's result on the chip; when that is so, that it changes no bit, that a wrong one is found."""
+"""Chains: a tail takes a product's result on the chip, where it can; no bit changes; a wrong pair is found."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,7 +60,7 @@ def plan_of(handle: vpps.Handle) -> Plan:
 def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
     """Products of forward with the tails that are executed with them, of the first virtual processor."""
     found = list(instructions(plan.script, entry_points(plan.script)[0]))
-    return [(a, b) for a, b in zip(found, found[1:], strict=False) if a.flags & Flag.CHAINED]
+    return [(a, b) for a, b in pairwise(found) if a.flags & Flag.CHAINED]
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 150])
@@ -94,7 +96,7 @@ def test_the_result_has_no_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "options"),
+    "kept, options",
     [
         (True, {}),
         (False, {"schedule": "paper"}),
