@@ -360,9 +360,16 @@ class SlabMemory:
 
     def _begin(self, period: int) -> None:
         """Free what dies before a period; where no barrier separates it from the last one in which anything is
-        executed, before that one (plan/boundaries.py)."""
+        executed, before that one (plan/boundaries.py).
+
+        Nothing where nothing is executed in the period: in the stages of the chain of the loss, which runs later, no
+        barrier need have come.
+        """
+        at = int(self._executed.searchsorted(period))
         if period in self._hurried:
-            period = int(self._executed[self._executed.searchsorted(period) - 1])
+            period = int(self._executed[at - 1])
+        elif period != self.end and period not in self._executed[at : at + 1]:
+            return
         self.arena.begin(period)
 
     def _backward_of_values(self, run_backward: Sequence[BlockMemory], n_values: int) -> tuple[Ints, Ints]:

@@ -283,11 +283,14 @@ private:
     }
 
     // Frees what dies before a period; where no barrier separates it from the last one in which anything is executed,
-    // before that one.
+    // before that one. Nothing where nothing is executed in the period: no barrier need have come.
     void begin(i64 period)
     {
+        const auto at = std::lower_bound(periods_.begin(), periods_.end(), period);
         if (std::find(hurried_.begin(), hurried_.end(), period) != hurried_.end())
-            period = *(std::lower_bound(periods_.begin(), periods_.end(), period) - 1);
+            period = *(at - 1);
+        else if (period != end() && (at == periods_.end() || *at != period))
+            return;
         arena_.begin(period);
     }
 
