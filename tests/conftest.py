@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,10 @@ os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine i
 os.environ.setdefault("VPPS_PASSES", "-fusion")
 # Read when NumPy is imported: the float64 reference's threads would spin against each other and against ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell's background jobs ignore it, and so would the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(os.environ.get("VPPS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
