@@ -37,6 +37,7 @@ FLAGS = {
     Flag.OWNED: "the matrix is held on the chip: its rows are dealt like the units of a product",
     Flag.TURNS: "the rows of a matrix are dealt in turns, as in the published VPPS scheme",
     Flag.ALL: "divided among the virtual processors of all groups",
+    Flag.CHAINED: "a product whose result stays on the chip: the tail that follows takes it, and is executed with it",
 }
 
 
