@@ -814,7 +814,8 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
-        case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier: its words begin as those of a signal, and are those of a wait
+        // A barrier's words begin as those of a signal, and are those of a wait.
+        case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 4: matvec(vp, Matvec::decode(vp, ip)); break;
         case 9: outer(vp, Outer::decode(vp, ip)); break;
