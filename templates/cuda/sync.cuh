@@ -1,4 +1,4 @@
-// ---- signal, wait, and the words of the script, CUDA (kernel.md 3)
+// ---- signal, wait, and the words of the script, CUDA
 enum {
     COUNTER_WORDS = 32,
     COUNTERS = VP_COUNTERS,

@@ -116,6 +116,10 @@ CUDA_ROUTINES = (
     "ops/lists.cuh",
     "optimizers.cuh",
     "cuda/slots.cuh",
+    "cuda/loads.cuh",
+    "cuda/staging.cuh",
+    "cuda/products.cuh",
+    "cuda/gradients.cuh",
     "cuda/matrix.cuh",
     "cuda/matmul.cuh",
 )

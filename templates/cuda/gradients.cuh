@@ -1,0 +1,200 @@
+// ---- gradients: G += dy x^T over n vertices, in the shape of the matrix's slots
+
+// Rows of a slot lie so far apart in shared memory, group of warps by group of warps, that a few loads bring those of a warp.
+VP_DEVICE constexpr int rows_apart(int rows, int warps)
+{
+    const int padded = rows > 2 ? (rows + 3) / 4 * 4 : rows;
+    return WARPS / warps * padded <= WARPS * rows ? padded : rows;  // as many floats as partial sums take
+}
+template <int N, int K = 0> VP_DEVICE void load_rows(const float* from, float (&d)[N])
+{
+    if constexpr (K < N) {
+        constexpr int COUNT = K + 4 <= N ? 4 : 1;
+        const auto found = *(const typename Neighbours<0, COUNT>::Floats*)(from + K);
+        VP_UNROLL for (int k = 0; k < COUNT; k++) d[K + k] = found.of[k];
+        load_rows<N, K + COUNT>(from, d);
+    }
+}
+
+// Gradients of the results of a tile: `of` points to those of the first vector, the next one's are `apart` floats on.
+struct RowGradients {
+    const float* of;
+    int apart;
+};
+
+// Calls f(x, dy, n) for tiles: x the staged vectors, dy the gradients of their products with the rows of all slots.
+template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
+{
+    const Range slots = slots_of(i.matrix);
+    const Geometry g = geometry(slots.first);
+    const int rows = (slots.last - slots.first) * g.all_rows(), apart = rows_apart(g.rows, g.warps);
+    const int vectors_apart = (slots.last - slots.first) * (WARPS / g.warps) * apart;
+    const auto place_of = [&](int k) {
+        const int group = small_quotient(k, g.rows);
+        return group * apart + k - group * g.rows;
+    };
+    const Finishing mine(rows, i.head.n);
+    const int first_place = place_of(mine.k);
+    const auto dy_of = [&](int u, int r) { return u < 0 ? 0.f : i.dy.row(least(r, i.head.n - 1))[u]; };
+    const int first_unit = mine.k < owned.count ? owned.row(mine.k) : -1;
+    float ahead = dy_of(first_unit, mine.v);  // the first that the thread brings of the next tile
+    for_staged(vp, i.x, (int)i.columns, slots.columns, i.head.n, [&](const float* x, int row, int n) {
+        float* dy = sums_buffer();
+        mine.each(rows, n, [&](int k, int v) {
+            const bool is_first = k == mine.k && v == mine.v;
+            const int at = k == mine.k ? first_place : place_of(k);
+            dy[v * vectors_apart + at] = is_first ? ahead : dy_of(k == mine.k ? first_unit : owned.row(k), row + v);
+        });
+        __syncthreads();
+        ahead = dy_of(first_unit, row + n + mine.v);
+        f(x, RowGradients{dy, vectors_apart}, n);
+        __syncthreads();
+    });
+}
+
+template <class S>
+VP_DEVICE void add_outer(const Owned& owned, int number, const float* x, RowGradients dy, int n, float (&g)[S::R * S::C])
+{
+    if (VP_GROUPS > 1 && number * Shape<S>::ROWS + first_row<S>(warp()) >= owned.count) return;  // a slot has room for more
+    enum { APART = rows_apart(S::R, S::W) };
+    const float* rows = dy.of + (number * Shape<S>::GROUPS + warp() / S::W) * APART;
+    const float* vector = x + warp() % S::W * (S::C * WARP);
+    VP_TWICE for (int v = 0; v < n; v++, rows += dy.apart, vector += STAGE) {
+        float d[S::R];
+        if constexpr (APART % 4 == 0) {
+            load_rows(rows, d);
+        } else {
+            VP_UNROLL for (int r = 0; r < S::R; r++) d[r] = rows[r];
+        }
+        for_neighbours<S>([&](auto columns) {
+            const auto e = columns.load(vector, lane());
+            VP_UNROLL for (int k = 0; k < columns.N; k++)
+                VP_UNROLL for (int r = 0; r < S::R; r++) {
+                    float& to = g[r * S::C + columns.FIRST + k];
+                    to = fma_(d[r], e.of[k], to);
+                }
+        });
+    }
+}
+
+#if VP_KEEPS
+// Outer products add to the gradient where the chip keeps it.
+template <class Args> VP_DEVICE void keep_outer(Vp& vp, const Args& i, Range slots)
+{
+    const Owned owned(vp, i.head);
+    if (!(i.head.flags & ACCUMULATE))
+        for_slots<0>(slots, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0) {
+                Values<S> g;
+                g.clear();
+                g.write_gradient(vp.store);
+            }
+        });
+    for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
+        for_slots<0>(slots, [&](auto slot, int number) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0) {
+                Values<S> g;
+                g.read_gradient(vp.store);
+                add_outer<S>(owned, number, x, dy, n, g.of);
+                g.write_gradient(vp.store);
+            }
+        });
+    });
+}
+#endif
+
+#if VP_PASSES
+// Where the chip does not keep gradients: finish(s) is called for slot after slot, its gradients in slot_memory(), with as
+// many passes over the vectors as there are slots. The slots of a matrix have one shape. Sums take the place of the slot's
+// weights: nothing is multiplied by them any more, and the update has them in memory.
+template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const Args& i, Range slots, Finish finish)
+{
+    const Owned owned(vp, i.head);
+    const bool accumulate = i.head.flags & ACCUMULATE;
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        if (VP_GROUPS > 1 && (s - slots.first) * rows_of_slot(s) >= owned.count) return;
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::TRAINED) {
+                Values<S> g;
+                g.clear();
+                g.write_weights(vp.store);
+            }
+        });
+        for_outer(vp, i, owned, [&](const float* x, RowGradients dy, int n) {
+            for_slots<0>({s, s + 1}, [&](auto slot, int) {
+                using S = decltype(slot);
+                if constexpr (S::TRAINED) {
+                    Values<S> g;
+                    g.read_weights(vp.store);
+                    add_outer<S>(owned, s - slots.first, x, dy, n, g.of);
+                    g.write_weights(vp.store);
+                }
+            });
+        });
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::TRAINED) Values<S>::Weights::drain(vp.store, slot_memory());
+        });
+        if (accumulate)
+            for_elements(owned, slots, s, (int)i.columns, [&](float& sum, int row, int column) {
+                if (row >= 0) sum = vp.pool[i.gradient + (size_t)row * i.columns + column] + sum;
+            });
+        finish(owned, s);
+        __syncthreads();
+    }
+}
+#endif
+
+// Whether the chip keeps the gradient of what is in some slots.
+VP_DEVICE bool keeps(Range slots)
+{
+    bool found = false;
+    for_slots<0>(slots, [&](auto slot, int) { found = decltype(slot)::GRADIENT >= 0; });
+    return found;
+}
+
+// The gradient of a slot to slot_memory(), where each thread has its own: from where the chip keeps it, or from memory.
+template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, Range slots, int s)
+{
+    const bool none = i.head.flags & NO_GRADIENT;
+    for_slots<0>({s, s + 1}, [&](auto slot, int) {
+        using S = decltype(slot);
+        if (VP_OPAQUE(none) || S::GRADIENT < 0) {
+            VP_ROLLED for (int k = 0; k < S::R * S::C; k++) slot_memory()[place_of<S::C>(k)] = 0.f;
+        } else if constexpr (S::GRADIENT >= 0) {
+            Values<S>::Gradient::drain(vp.store, slot_memory());
+        }
+    });
+#if VP_PASSES
+    if (none || keeps(slots)) return;
+    const float* g = vp.pool + i.gradient;
+    for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
+        if (row >= 0) copy_async4(&place, g + (size_t)row * i.columns + column);
+    });
+    copy_async_wait();
+#endif
+}
+
+// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns: of a matrix in memory, or in slots.
+template <class Args, class F> VP_DEVICE void for_gradients_in_memory(Vp& vp, const Args& i, F f)
+{
+    const bool none = i.head.flags & NO_GRADIENT;
+    const float* g = vp.pool + i.gradient;
+    const int columns = (int)i.columns;
+    for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
+        VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
+    });
+}
+template <class Args, class F> VP_DEVICE void for_gradients_in_slots(Vp& vp, const Args& i, Range slots, F f)
+{
+    const Owned owned(vp, i.head);
+    VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
+        bring_gradient(vp, i, owned, slots, s);
+        for_elements(owned, slots, s, (int)i.columns, [&](float g, int row, int column) {
+            if (row >= 0) f(g, row, column);
+        });
+    }
+}
