@@ -219,16 +219,18 @@ class Machine:
         """Execute to the end.
 
         Yields:
-            Whenever all threads have met at one of `stops`, barriers of the block, and once at the end: that
-            instruction's number (-1 at the end), and what was executed since: (instruction, bits of warps, what memory
-            said).
+            Whenever all threads have met at one of `stops`, if that is a barrier of the block, or some are about to
+            execute it, if it is not; and once at the end: that instruction's number (-1 at the end), and what was
+            executed since: (instruction, bits of warps, what memory said).
         """
         whole = np.ones(THREADS, bool)
         groups: dict[int, Lanes] = {0: whole}  # who is where
         held: dict[Any, dict[int, Lanes]] = {}
         alive = whole.copy()
         trace: list[Any] = []
-        instructions, steps = self.code.instructions, self._steps
+        steps = self._steps
+        jumps = [i.family in _JUMPS for i in self.code.instructions]
+        pauses = [pc in stops and not jump for pc, jump in enumerate(jumps)]
         while groups:
             pc = min(groups)
             mask = groups.pop(pc)
@@ -238,7 +240,7 @@ class Machine:
             lanes: Mask = True if mask.all() else mask
             warps = _bits(mask)
             while True:
-                if instructions[pc].family in _JUMPS:
+                if jumps[pc]:
                     trace.append((pc, warps, None))
                     self.met = False
                     self._jump(pc, mask, groups, held, alive)
@@ -246,6 +248,9 @@ class Machine:
                         yield pc, trace
                         trace = []
                     break
+                if pauses[pc]:
+                    yield pc, trace
+                    trace = []
                 step = steps[pc] or self.step(pc)
                 trace.append((pc, warps, step(lanes)))
                 pc += 1
