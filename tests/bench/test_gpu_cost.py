@@ -22,28 +22,28 @@ Program = tuple[vpps.Model, Example, Any]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """A model, a batch, and its `gpu_cost.Case`."""
-    import gpu_cost
+    """A model, a batch, and its `gpu_cost.cases.Case`."""
+    from gpu_cost.cases import planned
 
     model, example = tree_lstm(HIDDEN, embedding=HIDDEN)
-    return model, example, gpu_cost.planned("small", 3, model, example, tmp_path_factory.mktemp("gpu_cost"), BLOCKS)
+    return model, example, planned("small", 3, model, example, tmp_path_factory.mktemp("gpu_cost"), BLOCKS)
 
 
 @pytest.mark.nvrtc
 @needs_nvrtc
 def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(program: Program) -> None:
     """All blocks, from the loads to the update: no matrix in registers may be overwritten, no instruction misread."""
-    import gpu_cost
-    from gpu_cost_machine import BASE, Machine
+    from gpu_cost.cases import LINE_WORDS, memory_of
+    from gpu_cost.machine import BASE, Machine
 
     model, example, case = program
     plan, parameters = case.plan, case.kernel.parameters
-    memory, parameter = gpu_cost.memory_of(plan)
+    memory, parameter = memory_of(plan)
     addresses = (parameter.view(np.uint64)[:3].astype(np.int64) - BASE) // 4
     pool, counters = memory[addresses[0] :].view(np.float32), memory[addresses[2] :]
     pool[:] = 0
     pool[ONE] = 1
-    counters[: COUNTERS * gpu_cost.LINE_WORDS] = 0  # every signal counts: blocks take turns where they wait
+    counters[: COUNTERS * LINE_WORDS] = 0  # every signal counts: blocks take turns where they wait
     for p in model:
         parameters.store_weights(pool, p, model.numpy()[p.name])
     polls = {
@@ -78,13 +78,14 @@ def test_a_training_step_in_machine_code_gives_the_weights_of_the_cpu(program: P
 @needs_nvrtc
 def test_counts_follow_from_code_and_script(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     """A warp multiplies R x C weights by each vector; barriers are those of the plan; every cycle goes to something."""
-    import gpu_cost
-    from gpu_cost_timing import Constants
+    from gpu_cost.executing import executed, slowest
+    from gpu_cost.reporting import report, sums
+    from gpu_cost.timing import Constants
 
     case, constants = program[-1], Constants()
-    done = gpu_cost.slowest([gpu_cost.executed(case, 0, constants)])
+    done = slowest([executed(case, 0, constants)])
     names = Counter(d.instruction.name for d in instructions(case.plan.script, entry_points(case.plan.script)[0]))
-    barriers = sum(s.barriers for s in gpu_cost.sums(done, constants, lambda e: e.phase).values())
+    barriers = sum(s.barriers for s in sums(done, constants, lambda e: e.phase).values())
     assert barriers == names["wait"] + names["barrier"] > 0
     chip = case.kernel.spec.chip
     products = [e for e in done if e.kind in ("product", "product and tail")]
@@ -107,7 +108,7 @@ def test_counts_follow_from_code_and_script(program: Program, capsys: pytest.Cap
     for e in done:
         assert sum(e.spent.by.values()) == pytest.approx(e.spent.cycles)
 
-    gpu_cost.report(case, done, constants, top=3)
+    report(case, done, constants, top=3)
     printed = capsys.readouterr()
     assert '"case": "small step"' in printed.out
     assert "| forward: product and tail |" in printed.err
@@ -119,8 +120,8 @@ def test_counts_follow_from_code_and_script(program: Program, capsys: pytest.Cap
 )
 def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> None:
     """The program ends where the code has what it does not know; it never goes on with a guess."""
-    from gpu_cost_code import Code, Instruction
-    from gpu_cost_machine import Machine, UnknownInstruction
+    from gpu_cost.machine import Machine, UnknownInstruction
+    from gpu_cost.machine_code import Code, Instruction
 
     one = Instruction(0, "", opcode, operands, 1, 7, 7, 0, ())
     machine = Machine(

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpu_cost_code import Code, Instruction
-from gpu_cost_machine import LANES, WARPS
+from gpu_cost.machine import LANES, WARPS
+from gpu_cost.machine_code import Code, Instruction
 
 GUIDE = "CUDA C++ Programming Guide, arithmetic instructions, compute capability 9.0"
 LUO = "Luo et al. 2024, Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"

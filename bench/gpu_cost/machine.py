@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from gpu_cost_code import Code
 from numpy.typing import NDArray
+
+from gpu_cost.machine_code import Code
 
 THREADS, LANES = 256, 32
 WARPS = THREADS // LANES
@@ -33,11 +34,6 @@ Step = Callable[[Mask], Any]
 _REGISTER = re.compile(r"(?P<sign>[-~|!]*)(?P<file>UR|R|UP|P)(?P<number>\d+|Z|T)(?:\.64|\.U32)?\|?")
 _MEMORY = re.compile(r"(?:desc\[\w+\])?\[(?P<inside>[^\]]*)\]")
 _CONSTANT = re.compile(r"(?P<sign>[-~|]*)c\[0x(?P<bank>\d)\]\[(?P<at>[^\]]*)\]")
-_SPECIAL = {"SR_TID.X": np.arange(THREADS), "SR_LANEID": np.arange(THREADS) % LANES, "SR_CgaCtaId": np.zeros(THREADS)}
-
-_COMPARE = {
-    "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
-}  # fmt: skip
 
 
 class UnknownInstruction(Exception):
@@ -81,7 +77,8 @@ class Machine:
 
     # ---- operands
 
-    def _number(self, text: str, uniform_register: bool = False) -> int:
+    def number(self, text: str) -> int:
+        """Of a register; uniform ones follow the others."""
         found = _REGISTER.fullmatch(text)
         if found is None or found["file"] not in ("R", "UR"):
             raise UnknownInstruction(f"operand {text}")
@@ -96,7 +93,7 @@ class Machine:
             value = self._constant(found["bank"], found["at"])
             return _signed(value, found["sign"])
         if found := _REGISTER.fullmatch(text):
-            row = self.r[self._number(text.lstrip("-~|").rstrip("|").removesuffix(".64").removesuffix(".U32"))]
+            row = self.r[self.number(text.lstrip("-~|").rstrip("|").removesuffix(".64").removesuffix(".U32"))]
             return _signed(lambda: row, found["sign"])
         value = np.uint32(int(text, 16 if "0x" in text else 10) & 0xFFFFFFFF)
         return lambda: value
@@ -127,7 +124,7 @@ class Machine:
             value = words[int(at, 16) // 4]
             return lambda: value
         base, _, offset = at.partition("+")
-        row, more = self.r[self._number(base)], int(offset or "0", 16)
+        row, more = self.r[self.number(base)], int(offset or "0", 16)
         return lambda: words[np.minimum((row + np.uint32(more)) >> 2, len(words) - 1)]
 
     def predicate(self, text: str) -> Callable[[], Lanes]:
@@ -137,7 +134,7 @@ class Machine:
 
     def pair(self, text: str) -> Callable[[], Lanes]:
         """A pair of registers as unsigned 64 bits."""
-        number = self._number(text)
+        number = self.number(text)
         if number % 256 == 255:
             return lambda: np.zeros(THREADS, np.uint64)
         low, high = self.r[number], self.r[number + 1]
@@ -145,7 +142,7 @@ class Machine:
 
     def put(self, text: str, uniform: bool = False) -> Callable[[Any, Mask], None]:
         """Where a result goes. Uniform registers are one for all lanes of a warp."""
-        number = self._number(text)
+        number = self.number(text)
         if number % 256 == 255:
             return lambda value, mask: None
         row = self.r[number]
@@ -155,7 +152,7 @@ class Machine:
 
     def put_pair(self, text: str) -> Callable[[Any, Mask], None]:
         """Likewise, 64 bits."""
-        number = self._number(text)
+        number = self.number(text)
         if number % 256 == 255:
             return lambda value, mask: None
         low, high = self.put(text), self.put(f"{'UR' if number > 255 else 'R'}{number % 256 + 1}")
@@ -203,7 +200,7 @@ class Machine:
         """What an instruction does."""
         known = self._steps[pc]
         if known is None:
-            from gpu_cost_semantics import compiled
+            from gpu_cost.semantics import compiled
 
             i = self.code.instructions[pc]
             try:
@@ -284,10 +281,10 @@ class Machine:
         elif family == "CALL":
             _join(groups, int(operands[-1], 16) // 16, taken)
         elif family == "RET":
-            _spread(groups, self.r[self._number(operands[0].split(" ")[0])] // 16, taken)
+            _spread(groups, self.r[self.number(operands[0].split(" ")[0])] // 16, taken)
         elif family == "BRX":
             register, _, offset = operands[0].partition(" ")
-            target = self.s[self._number(register)] + int(offset, 16) + i.at + 16
+            target = self.s[self.number(register)] + int(offset, 16) + i.at + 16
             _spread(groups, target // 16, taken)
         elif family == "EXIT":
             alive[taken] = False

@@ -1,0 +1,102 @@
+"""What is executed: kernels, compiled, and batches, planned, in a memory that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vpps
+from gpu_cost.machine import BASE
+from gpu_cost.machine_code import Code, code_of
+from vpps.ahead import Example, Specialized
+from vpps.cli.workload import load_workload
+from vpps.data import graphs_of_trees
+from vpps.data.treebank import Tree, parse_tree
+from vpps.plan.build import Plan
+from vpps.plan.planner import Planner
+from vpps.plan.update import Update
+from vpps.script.instructions import COUNTERS
+from vpps.zoo.tree_lstm import TreeLSTMSentiment
+
+ARCH, BLOCKS = "sm_90", 132
+COMB_LEVELS = 7
+REPORT_WORDS, LINE_WORDS = 4096, 32
+MANY_SIGNALS = 1 << 28  # as if all others had always signalled: below the mark of a stopped launch
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and a batch.
+
+    Attributes:
+        name: such as "tree-lstm batch=1".
+        examples: in the batch.
+        blocks: of a launch.
+    """
+
+    name: str
+    examples: int
+    blocks: int
+    kernel: Specialized
+    plan: Plan
+    code: Code
+
+
+def case_of(name: str, batch: int, trees: Path | None, folder: Path) -> Case:
+    """A task of vpps-train with a batch of its data."""
+    data = ["--data", str(trees)] if trees is not None and name == "tree-lstm" else []
+    work = load_workload(name, batch, data)
+    return planned(f"{name} batch={batch}", batch, work.model, work.first(1)[0], folder)
+
+
+def comb_case(batch: int, folder: Path, levels: int = COMB_LEVELS, hidden: int = 256, blocks: int = BLOCKS) -> Case:
+    """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
+    rng = np.random.default_rng(1)
+    trees = [_comb([f"w{k}" for k in rng.integers(0, 2000, levels + 1)]) for _ in range(batch)]
+    graphs = graphs_of_trees(trees, min_count=1)
+    model = vpps.Model(seed=1)
+    network = TreeLSTMSentiment(model, 2000, embedding=hidden, hidden=hidden)
+    graph = vpps.Graph()
+    loss = network.loss(graph, graphs[:]) * (1 / batch)
+    return planned(f"tree-lstm comb={levels} batch={batch}", batch, model, (graph, loss), folder, blocks)
+
+
+def _comb(words: Sequence[str]) -> Tree:
+    text = f"(1 {words[0]})"
+    for word in words[1:]:
+        text = f"(2 {text} (3 {word}))"
+    return parse_tree(text)
+
+
+def planned(name: str, batch: int, model: vpps.Model, example: Example, folder: Path, blocks: int = BLOCKS) -> Case:
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph."""
+    rule, passes = vpps.Adam(lr=1e-3), vpps.Passes()
+    kernel = vpps.specialize(model, example, arch=ARCH, sms=blocks, optimizer=rule, passes=passes)
+    assert kernel.resources is not None
+    code = code_of(kernel.source, ARCH, folder, kernel.resources.registers)
+    planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
+    plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
+    return Case(name, batch, blocks, kernel, plan, code)
+
+
+def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Global memory of a launch, and the kernel's parameter. Weights and all else are numbers between 0.05 and 0.1."""
+    sizes = {
+        "report": REPORT_WORDS, "stopped": 32, "losses": 256,
+        "counters": COUNTERS * LINE_WORDS, "cleared": COUNTERS * LINE_WORDS,
+        "script": -(-len(plan.script) // 32) * 32, "pool": plan.pool_floats + 1024,
+    }  # fmt: skip
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+    memory = np.zeros(sum(sizes.values()), np.uint32)
+    pool = memory[starts["pool"] :].view(np.float32)
+    pool[64:] = np.random.default_rng(1).uniform(0.05, 0.1, len(pool) - 64)
+    memory[starts["counters"] : starts["cleared"]] = MANY_SIGNALS
+    memory[starts["script"] : starts["script"] + len(plan.script)] = plan.script
+    order = ("pool", "script", "counters", "cleared", "report")
+    at = {name: BASE + 4 * start for name, start in starts.items()}
+    parameter = [*(at[name] for name in order), 0, at["stopped"], at["losses"]]  # no patience: nobody is late
+    return memory, np.array(parameter, np.uint64).view(np.uint32)

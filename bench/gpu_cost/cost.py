@@ -1,0 +1,65 @@
+"""What a training step costs on a GPU that is not there: a model, which ranks wastes and shows what a change brings.
+
+    python bench/gpu_cost [--models tree-lstm,bilstm-tagger,lattice-lstm] [--batch-sizes 1,16,64] [--trees DIR]
+    python bench/gpu_cost --combs 1,2,8,64      (trees whose levels all have so many inner nodes: costs of a level)
+
+The kernel is compiled as for an H200, the batch is planned as for training, and some thread blocks of the launch are
+executed instruction by instruction, as the machine code says (machine.py). How often what runs is therefore counted,
+not estimated. When it runs is a model (timing.py), with constants that no GPU here could confirm. Between two barriers
+the slowest of the blocks that were executed counts. Lines go to standard output, tables to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import harness
+
+from gpu_cost.cases import Case, case_of, comb_case
+from gpu_cost.executing import blocks_of, executed, slowest
+from gpu_cost.reporting import report
+from gpu_cost.timing import Constants
+
+MODELS = ("tree-lstm", "bilstm-tagger", "lattice-lstm")
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS), metavar="NAME,...")
+    parser.add_argument("--batch-sizes", type=_ints, default=[1, 16, 64], metavar="N,...")
+    parser.add_argument(
+        "--combs", type=_ints, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
+    )
+    parser.add_argument("--trees", type=Path, metavar="DIR", help="real trees for tree-lstm (default: synthetic ones)")
+    parser.add_argument("--blocks", type=_ints, metavar="N,...", help="thread blocks to execute")
+    parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
+    parser.add_argument("--top", type=int, default=12, help="rows of rankings")
+    return parser.parse_args()
+
+
+def _ints(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """All cases that are asked for."""
+    options = parse_options()
+    constants = Constants() if options.l2 is None else replace(Constants(), l2=options.l2)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for case in _cases(options, folder):
+            runs = [executed(case, block, constants) for block in blocks_of(case, options.blocks)]
+            report(case, slowest(runs), constants, options.top)
+
+
+def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
+    if options.combs:
+        yield from (comb_case(batch, folder) for batch in options.combs)
+        return
+    for model in harness.choose(options.models, MODELS, "models"):
+        yield from (case_of(model, batch, options.trees, folder) for batch in options.batch_sizes)

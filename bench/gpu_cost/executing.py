@@ -1,0 +1,138 @@
+"""Blocks of a launch, executed by instruction of the script."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_cost.cases import Case, memory_of
+from gpu_cost.machine import Machine
+from gpu_cost.machine_code import Code
+from gpu_cost.timing import Clock, Constants, Spent
+from vpps.plan.build import Plan
+from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.instructions import Flag
+from vpps.script.slices import share
+
+UNITS = 256  # of a layer
+INTERPRETER = "fetch"  # of the templates: an instruction of the script begins at its first barrier of the block
+
+
+@dataclass(frozen=True)
+class Executed:
+    """An instruction of the script, by the block that the launch waits for there.
+
+    Attributes:
+        phase: "load", "forward", ...
+        kind: "product", "tail", ...
+        decoded: None before the first instruction.
+        block: who executed it.
+    """
+
+    phase: str
+    kind: str
+    decoded: Decoded | None
+    block: int
+    spent: Spent
+
+
+def blocks_of(case: Case, asked: Sequence[int] | None) -> list[int]:
+    """Blocks to execute: the first, the last (where few rows go), and one that owns most units."""
+    if asked:
+        return list(asked)
+    ends = [share(UNITS, block, case.blocks) for block in range(case.blocks)]
+    units = [last - first for first, last in ends]
+    return sorted({0, units.index(max(units)), case.blocks - 1})
+
+
+def interpreter(code: Code) -> set[int]:
+    """Where an instruction of the script begins, in each loop that executes some.
+
+    Exits where the templates have no such function.
+    """
+    barriers = [pc for pc, i in enumerate(code.instructions) if i.family == "BAR" and INTERPRETER in code.places(pc)]
+    if not barriers:
+        sys.exit(
+            f"the kernel has no barrier of the block in a function {INTERPRETER}: bench/gpu_cost/executing.py has to "
+            "be told in which one an instruction of the script begins"
+        )
+    first = min(code.instructions[pc].lines[0] for pc in barriers)
+    return {pc for pc in barriers if code.instructions[pc].lines[0] == first}
+
+
+def executed(case: Case, block: int, constants: Constants) -> list[Executed]:
+    """What a block executes, in order."""
+    plan = case.plan
+    memory, parameter = memory_of(plan)
+    machine = Machine(case.code, memory, parameter, block, case.kernel.spec.chip.shared_bytes)
+    clock = Clock(case.code, constants, case.blocks)
+    placed: list[tuple[str, Decoded | None]] = [("load", None), *_placed(plan, block)]
+    found = []
+    with np.errstate(all="ignore"):
+        for (phase, d), (_, trace) in zip(placed, machine.run(interpreter(case.code)), strict=True):
+            phase = "load" if d is not None and d.instruction.name == "load" else phase
+            found.append(Executed(phase, kind_of(d), d, block, clock.spend(trace)))
+    if memory[:2].any():
+        sys.exit(f"{case.name}: block {block} stopped the launch at word {memory[0] - 1}")
+    return found
+
+
+def _placed(plan: Plan, block: int) -> Iterator[tuple[str, Decoded]]:
+    """Phases and instructions of a block's stream."""
+    entry = entry_points(plan.script)[block]
+    start, stream = next(s for s in plan.streams if s[0] == entry)
+    number = 0
+    chained = False
+    load: Decoded | None = None
+    for d in instructions(plan.script, entry):
+        if load is not None and d.instruction.name != "load":
+            yield "load", load  # what comes behind the loads waits for their copies
+        load = d if d.instruction.name == "load" else None
+        behind, chained = chained, bool(d.flags & Flag.CHAINED)
+        if behind:
+            continue  # executed with the product before it
+        sections = stream.sections
+        while number + 1 < len(sections) and sections[number + 1].start <= d.position - start:
+            number += 1
+        yield sections[number].during.value, d
+
+
+def kind_of(d: Decoded | None) -> str:
+    """What an instruction is to the tables."""
+    if d is None:
+        return "enter"
+    name = d.instruction.name
+    if d.flags & Flag.CHAINED:
+        return "product and tail"
+    if name == "matvec":
+        return "product" if d.fields["matrix"] else "product in memory"
+    if name in ("signal", "wait", "barrier"):
+        return "signal, wait"
+    return name
+
+
+def ends_with_wait(e: Executed) -> bool:
+    """Whether it waits for others."""
+    return e.decoded is not None and e.decoded.instruction.name in ("wait", "barrier")
+
+
+def slowest(runs: Sequence[Sequence[Executed]]) -> list[Executed]:
+    """Between two waits, what the slowest block did."""
+    parts = [_intervals(run) for run in runs]
+    return [
+        e
+        for interval in zip(*parts, strict=True)
+        for e in max(interval, key=lambda part: sum(each.spent.cycles for each in part))
+    ]
+
+
+def _intervals(run: Sequence[Executed]) -> list[list[Executed]]:
+    parts: list[list[Executed]] = [[]]
+    for e in run:
+        parts[-1].append(e)
+        if ends_with_wait(e):
+            parts.append([])
+    return parts

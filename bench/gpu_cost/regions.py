@@ -1,0 +1,54 @@
+"""Which part of the kernel an instruction of the machine belongs to."""
+
+from __future__ import annotations
+
+from gpu_cost.machine_code import Code
+
+PADDING = "stage", "for_places"  # function, and what its line says that fills vectors with zeros
+# What time is said to go to: the first of these whose function an instruction is in, by way of a line that says so. The
+# rest is called by the routine that the kernel calls; nothing is left out.
+REGIONS = (
+    ("zeros behind staged vectors", *PADDING),
+    ("staging: indices, segments, copies", "stage", ""),
+    ("staging: waiting for a tile", "for_staged", "copy_async_wait"),
+    ("adding up over lanes", "sum_over_lanes", ""),
+    ("weights times vectors", "slot_product", ""),
+    ("owned rows: divisions", "Owned::Owned", ""),
+    ("product: adding up over warps, bias, store", "product_of_slots", "for_places"),
+    ("gradients: product", "add_outer", ""),
+    ("gradients: their vectors", "for_outer", "for_places"),
+    ("update: a weight's step", "step_of_matrix", ""),
+    ("tail: sums of lists", "list_sum", ""),
+    ("tail: where rows lie, loads, stores", "Unit::row", ""),
+    ("tail: its program", "compute", ""),
+    ("signal: fence", "add_release", ""),
+    ("wait: polls", "load_acquire", ""),
+    ("dispatch: fetch", "fetch", ""),
+    ("dispatch: slices", "slices_of", ""),
+)
+
+
+def padding_of(code: Code) -> set[int]:
+    """Instructions that fill staged vectors with zeros."""
+    function, call = PADDING
+    lines = {
+        n
+        for n, text in enumerate(code.source, 1)
+        if code.functions[n] == function and call in text and "template" not in text
+    }
+    return {pc for pc, i in enumerate(code.instructions) if lines & set(i.lines)}
+
+
+def region_of(code: Code, pc: int) -> str:
+    """What time that is spent in an instruction goes to."""
+    if pc < 0:
+        return "end of the launch"
+    lines = code.instructions[pc].lines
+    functions = [code.functions[line] for line in lines]
+    for what, function, says in REGIONS:
+        if any(f == function and says in code.source[line - 1] for line, f in zip(lines, functions, strict=True)):
+            return what
+    outside = [f for f in functions if f != "vpps_kernel"]
+    if not outside or outside[-1].endswith("::decode") or outside[-1].startswith(("Reader", "opcode_of", "size_of")):
+        return "dispatch: decoding, switch"
+    return f"{outside[-1]}: rest"
