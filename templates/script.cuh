@@ -71,7 +71,8 @@ VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
     if (flags & ALONE) return {0, n, 0, width, width, 1};
     if (flags & TURNS) return {0, n, 0, 0, 0, 0};  // its routine knows (cuda/slots.cuh, Owned)
     if (flags & ROWS) return {share(n, vp.id, vp.count), share(n, vp.id + 1, vp.count), 0, width, width, 1};
-    const int part = parts > 1 ? small_quotient(width, parts) : width;  // plan/lower.py sees to it that they are small
+    int part = width;
+    if (parts > 1) part = width >> 21 ? width / parts : small_quotient(width, parts);  // the latter's bound
     const int blocks = (part + VP_PANEL - 1) / VP_PANEL;
     const int from = share(blocks, vp.id, vp.count) * VP_PANEL, to = share(blocks, vp.id + 1, vp.count) * VP_PANEL;
     return {0, n, from, least(to, part), part, parts};
