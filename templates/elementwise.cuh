@@ -111,7 +111,8 @@ VP_ROUTINE void gather_sum(const Vp& vp, const GatherSum& i)
                 return;
             }
             const float factor = scale(n);
-            if (accumulate) sum_strip(n, width, row, [&](int u, float sum) { y[u] += sum * factor; });
+            if (ONE_LOOP) sum_strip(n, width, row, [&](int u, float sum) { y[u] = VP_OPAQUE(accumulate) ? y[u] + sum * factor : sum * factor; });
+            else if (accumulate) sum_strip(n, width, row, [&](int u, float sum) { y[u] += sum * factor; });
             else sum_strip(n, width, row, [&](int u, float sum) { y[u] = sum * factor; });
         });
     });

@@ -1,37 +1,56 @@
 // ---- elementary functions: branch-free polynomials that vectorise and give the same bits in vector and scalar loops.
 // Right for NaN, infinities, zeros and denormals; error bounds are asserted by tests/kernel/test_math.py.
 
-// e^x. Cody-Waite reduction to |r| <= ln(2)/2, degree-7 polynomial, scaling in two steps so that denormals come out right.
+// e^t = mantissa * 2^n: Cody-Waite reduction to |r| <= ln(2)/2, degree-7 polynomial. `shifted` is n in the low bits of its word.
+struct Exponential {
+    float mantissa, shifted;
+    VP_DEVICE explicit Exponential(float t)
+    {
+        shifted = fma_(t, 1.44269504088896341f, 12582912.f);  // 1.5 * 2^23: rounds to the nearest integer
+        const float n = shifted - 12582912.f;
+        float r = fma_(n, -0.693145751953125f, t);
+        r = fma_(n, -1.42860682030941723e-6f, r);
+        float p = 1.984126984e-4f;
+        p = fma_(p, r, 1.388888889e-3f);
+        p = fma_(p, r, 8.333333333e-3f);
+        p = fma_(p, r, 4.166666667e-2f);
+        p = fma_(p, r, 1.666666667e-1f);
+        p = fma_(p, r, 0.5f);
+        p = fma_(p, r, 1.f);
+        mantissa = fma_(p, r, 1.f);
+    }
+};
+
+// e^x, scaled in two steps so that denormals come out right.
 VP_DEVICE float exp_(float x)
 {
     float t = x < -104.f ? -104.f : x;  // below: 0
     t = t > 89.f ? 89.f : t;            // above: infinity
-    const float shifted = fma_(t, 1.44269504088896341f, 12582912.f);  // 1.5 * 2^23: rounds to the nearest integer
-    const float n = shifted - 12582912.f;
-    float r = fma_(n, -0.693145751953125f, t);
-    r = fma_(n, -1.42860682030941723e-6f, r);
-    float p = 1.984126984e-4f;
-    p = fma_(p, r, 1.388888889e-3f);
-    p = fma_(p, r, 8.333333333e-3f);
-    p = fma_(p, r, 4.166666667e-2f);
-    p = fma_(p, r, 1.666666667e-1f);
-    p = fma_(p, r, 0.5f);
-    p = fma_(p, r, 1.f);
-    p = fma_(p, r, 1.f);
-    const int exponent = (int)(as_word(shifted) & 0x7fffffu) - 0x400000;
+    const Exponential e(t);
+    const int exponent = (int)(as_word(e.shifted) & 0x7fffffu) - 0x400000;
     const int half = exponent >> 1;
     const float scale1 = as_float((Word)(half + 127) << 23);
     const float scale2 = as_float((Word)(exponent - half + 127) << 23);
-    return p * scale1 * scale2;
+    return e.mantissa * scale1 * scale2;
 }
 
-VP_DEVICE float sigmoid_(float x) { return 1.f / (1.f + exp_(-x)); }
+// 2^32 / (1 + e^x). Where e^x is large the power of two keeps it finite, so that neither scaling nor quotient has cases;
+// where it is small, 1 + e^x is 1.
+VP_DEVICE float logistic_(float x)
+{
+    float t = x < -40.f ? -40.f : x;
+    t = t > 104.f ? 104.f : t;  // above: so large that 1 / e^x is 0
+    const Exponential e(t);
+    const float scale = as_float((as_word(e.shifted) << 23) + ((127u - 32u) << 23));
+    return reciprocal_(fma_(e.mantissa, scale, 2.3283064365386963e-10f));
+}
+
+VP_DEVICE float sigmoid_(float x) { return logistic_(-x) * 2.3283064365386963e-10f; }
 
 // tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
 VP_DEVICE float tanh_(float x)
 {
-    const float e = exp_(2.f * x);
-    const float far = 1.f - 2.f / (e + 1.f);
+    const float far = fma_(logistic_(2.f * x), -4.6566128730773926e-10f, 1.f);  // 1 - 2 / (1 + e^2x)
     const float z = x * x;
     float p = -5.70498872745e-3f;
     p = fma_(p, z, 2.06390887954e-2f);

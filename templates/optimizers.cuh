@@ -104,6 +104,14 @@ VP_DEVICE void average(const Weights& at, int k, float complement)
 // The step of n weights. Loops of their own: the common ones become vector code.
 template <class Rule, class Args> VP_DEVICE void step_run(const Vp& vp, const Args& i, const Weights& at, int n, const Hyper& h)
 {
+    if (ONE_LOOP) {
+        const bool none = !at.g;
+        for_run(vp, n, [&](int k) {
+            step<Rule>(at, k, VP_OPAQUE(none) ? 0.f : at.g[k] * vp.gradient_scale, h);
+            if (VP_OPAQUE(at.average)) average(at, k, i.complement);
+        });
+        return;
+    }
     if (at.g) for_run(vp, n, [&](int k) { step<Rule>(at, k, at.g[k] * vp.gradient_scale, h); });
     else for_run(vp, n, [&](int k) { step<Rule>(at, k, 0.f, h); });
     if (at.average) for_run(vp, n, [&](int k) { average(at, k, i.complement); });
@@ -132,7 +140,7 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
     };
     for_slices(vp, i.head, [&](int r0, int r1, int u0, int u1) {
         VP_TIMELINE(count_floats(vp, (size_t)(r1 - r0) * (u1 - u0) * updated_floats<Rule>(true));)
-        if (!i.average) {
+        if (!ONE_LOOP && !i.average) {
             for_units(vp, r0, r1, u0, u1, rows, [&](const UsedRow& row, int u) {
                 step<Rule>(row.at, u, row.at.g[u] * vp.gradient_scale, h);
             });
@@ -140,9 +148,10 @@ template <class Rule> VP_ROUTINE void update_rows(const Vp& vp, const UpdateRows
         }
         for_units(vp, r0, r1, u0, u1, rows, [&](const UsedRow& row, int u) {
             const Weights& at = row.at;
-            if (row.idle != 1.f) at.average[u] = fma_(row.idle, at.average[u] - at.w[u], at.w[u]);
+            const bool averages = at.average;
+            if (VP_OPAQUE(averages) && row.idle != 1.f) at.average[u] = fma_(row.idle, at.average[u] - at.w[u], at.w[u]);
             step<Rule>(at, u, at.g[u] * vp.gradient_scale, h);
-            average(at, u, i.complement);
+            if (VP_OPAQUE(averages)) average(at, u, i.complement);
         });
     });
 }

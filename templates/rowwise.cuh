@@ -15,7 +15,12 @@ struct Row {
         if (!mine) return;
         // A loop each, over copies that no store can change: a CPU compiler makes vector code of these only.
         float* const to = y;
-        if (accumulate) for_lanes(width, [=](int u) VP_INLINE { to[u] += f(u); });
+        const bool add = accumulate;
+        if (ONE_LOOP) for_lanes(width, [=](int u) VP_INLINE {
+            const float v = f(u);
+            to[u] = VP_OPAQUE(add) ? to[u] + v : v;
+        });
+        else if (add) for_lanes(width, [=](int u) VP_INLINE { to[u] += f(u); });
         else for_lanes(width, [=](int u) VP_INLINE { to[u] = f(u); });
     }
     VP_DEVICE void give(float v) const

@@ -61,7 +61,7 @@ VP_DEVICE Operand segment(const Vp& vp, const Segments& s, int k, int* width)
 }
 
 // The vp-th of count contiguous, nearly equal shares of range(total).
-VP_DEVICE int share(int total, int vp, int count) { return total / count * vp + total % count * vp / count; }
+VP_DEVICE int share(unsigned total, unsigned vp, unsigned count) { return (int)(total / count * vp + total % count * vp / count); }
 
 // What this virtual processor owns of an instruction's result: rows by units of each part.
 VP_DEVICE Slices slices_of(const Vp& vp, const Word* ip)
@@ -92,9 +92,11 @@ template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns,
 {
     const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
     const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
-    const int to = share(panels * across, vp.id + 1, vp.count);
-    VP_ROLLED for (int t = share(panels * across, vp.id, vp.count); t < to; t++) {
-        const int from = t % across * VP_TILE_COLUMNS;
-        f(t / across, from, least(from + VP_TILE_COLUMNS, columns), t % across);
+    const int first = share(panels * across, vp.id, vp.count), to = share(panels * across, vp.id + 1, vp.count);
+    int panel = first / across, tile = first - panel * across;
+    VP_ROLLED for (int t = first; t < to; t++) {
+        const int from = tile * VP_TILE_COLUMNS;
+        f(panel, from, least(from + VP_TILE_COLUMNS, columns), tile);
+        if (++tile == across) tile = 0, panel++;
     }
 }

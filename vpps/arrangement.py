@@ -134,6 +134,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
         onchip.results_floats,
         onchip.blocks_per_sm,
         onchip.options.groups,
+        turns=any(held.slots and held.ownership == "round-robin" for held in onchip.held),
     )
     assert chip.shared_bytes == onchip.shared_bytes + KERNEL_SHARED
     in_slots: dict[Parameter, InSlots] = {}

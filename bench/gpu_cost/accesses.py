@@ -33,10 +33,9 @@ def _ldc(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     head, _, at = text.rstrip("]").rpartition("[")
     if at.startswith("0x"):
         gets = [m.words(f"{head}[{int(at, 16) + 4 * k:#x}]") for k in range(count)]
-    elif count == 1:
-        gets = [m.words(text)]
     else:
-        raise UnknownInstruction(text)
+        base, _, offset = at.partition("+")
+        gets = [m.words(f"{head}[{base}+{int(offset or '0', 16) + 4 * k:#x}]") for k in range(count)]
 
     def run(mask: Mask) -> None:
         for put, get in zip(puts, gets, strict=True):

@@ -22,7 +22,7 @@ from vpps.plan.update import Update
 from vpps.script.instructions import COUNTERS
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
-ARCH, BLOCKS = "sm_90", 132
+ARCH, SMS = "sm_90", 132
 COMB_LEVELS = 7
 REPORT_WORDS, LINE_WORDS = 4096, 32
 MANY_SIGNALS = 1 << 28  # as if all others had always signalled: below the mark of a stopped launch
@@ -46,14 +46,14 @@ class Case:
     code: Code
 
 
-def case_of(name: str, batch: int, trees: Path | None, folder: Path) -> Case:
+def case_of(name: str, batch: int, trees: Path | None, folder: Path, per_sm: int = 1) -> Case:
     """A task of vpps-train with a batch of its data."""
     data = ["--data", str(trees)] if trees is not None and name == "tree-lstm" else []
     work = load_workload(name, batch, data)
-    return planned(f"{name} batch={batch}", batch, work.model, work.first(1)[0], folder)
+    return planned(f"{name} batch={batch}", batch, work.model, work.first(1)[0], folder, per_sm=per_sm)
 
 
-def comb_case(batch: int, folder: Path, levels: int = COMB_LEVELS, hidden: int = 256, blocks: int = BLOCKS) -> Case:
+def comb_case(batch: int, folder: Path, per_sm: int = 1, levels: int = COMB_LEVELS, hidden: int = 256) -> Case:
     """Trees that are combs: every level has an inner node of each, one child of which is a leaf."""
     rng = np.random.default_rng(1)
     trees = [_comb([f"w{k}" for k in rng.integers(0, 2000, levels + 1)]) for _ in range(batch)]
@@ -62,7 +62,7 @@ def comb_case(batch: int, folder: Path, levels: int = COMB_LEVELS, hidden: int =
     network = TreeLSTMSentiment(model, 2000, embedding=hidden, hidden=hidden)
     graph = vpps.Graph()
     loss = network.loss(graph, graphs[:]) * (1 / batch)
-    return planned(f"tree-lstm comb={levels} batch={batch}", batch, model, (graph, loss), folder, blocks)
+    return planned(f"tree-lstm comb={levels} batch={batch}", batch, model, (graph, loss), folder, per_sm=per_sm)
 
 
 def _comb(words: Sequence[str]) -> Tree:
@@ -72,15 +72,21 @@ def _comb(words: Sequence[str]) -> Tree:
     return parse_tree(text)
 
 
-def planned(name: str, batch: int, model: vpps.Model, example: Example, folder: Path, blocks: int = BLOCKS) -> Case:
-    """A case of any model: its kernel, compiled twice, and a plan to train on a graph."""
+def planned(
+    name: str, batch: int, model: vpps.Model, example: Example, folder: Path, sms: int = SMS, per_sm: int = 1
+) -> Case:
+    """A case of any model: its kernel, compiled twice, and a plan to train on a graph. Of `per_sm` blocks that share a
+    multiprocessor one is executed, as if it were alone there: what it takes is the least that they can."""
     rule, passes = vpps.Adam(lr=1e-3), vpps.Passes()
-    kernel = vpps.specialize(model, example, arch=ARCH, sms=blocks, optimizer=rule, passes=passes)
+    kernel = vpps.specialize(
+        model, example, arch=ARCH, sms=sms, vps=sms * per_sm, blocks_per_sm=per_sm, optimizer=rule, passes=passes
+    )
     assert kernel.resources is not None
     code = code_of(kernel.source, ARCH, folder, kernel.resources.registers)
     planner = Planner(kernel.parameters, "sinks-last", "vector", passes)
     plan = planner.plan_training(*example, Update(rule, 1, 1, None), 0)
-    return Case(name, batch, blocks, kernel, plan, code)
+    beside = f" blocks_per_sm={per_sm}" if per_sm > 1 else ""
+    return Case(name + beside, batch, sms * per_sm, kernel, plan, code)
 
 
 def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

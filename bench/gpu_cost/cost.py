@@ -36,6 +36,7 @@ def parse_options() -> argparse.Namespace:
         "--combs", type=_ints, metavar="N,...", help="combs of 7 levels in batches of N, and nothing else"
     )
     parser.add_argument("--trees", type=Path, metavar="DIR", help="real trees for tree-lstm (default: synthetic ones)")
+    parser.add_argument("--blocks-per-sm", type=int, default=1, choices=(1, 2))
     parser.add_argument("--blocks", type=_ints, metavar="N,...", help="thread blocks to execute")
     parser.add_argument("--l2", type=int, help="latency of L2 in cycles")
     parser.add_argument("--top", type=int, default=12, help="rows of rankings")
@@ -59,7 +60,8 @@ def main() -> None:
 
 def _cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
     if options.combs:
-        yield from (comb_case(batch, folder) for batch in options.combs)
+        yield from (comb_case(batch, folder, options.blocks_per_sm) for batch in options.combs)
         return
     for model in harness.choose(options.models, MODELS, "models"):
-        yield from (case_of(model, batch, options.trees, folder) for batch in options.batch_sizes)
+        per_sm = options.blocks_per_sm
+        yield from (case_of(model, batch, options.trees, folder, per_sm) for batch in options.batch_sizes)

@@ -107,8 +107,8 @@ def kind_of(d: Decoded | None) -> str:
     name = d.instruction.name
     if d.flags & Flag.CHAINED:
         return "product and tail"
-    if name == "matvec":
-        return "product" if d.fields["matrix"] else "product in memory"
+    if d.instruction.form == "Matvec":
+        return "product" if d.instruction.on_chip else "product in memory"
     if name in ("signal", "wait", "barrier"):
         return "signal, wait"
     return name

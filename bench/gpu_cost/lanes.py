@@ -81,4 +81,5 @@ LANES_AND_REGISTERS: dict[str, Meaning] = {
     "CS2R": _cs2r,
     "R2UR": _r2ur,
     "VOTE": _vote,
+    "VOTEU": _vote,
 }

@@ -61,7 +61,7 @@ class Machine:
         self.shared = np.zeros((SHARED_BASE + shared_bytes + 3) // 4, np.uint32)
         bank0 = np.zeros(512, np.uint32)
         bank0[PARAMETERS // 4 : PARAMETERS // 4 + len(parameters)] = parameters
-        self.banks = {0: bank0, 2: code.constants}
+        self.banks = {**code.constants, 0: bank0}
         self.block = block
         count = 2 * 256
         self.r = np.zeros((count, THREADS), np.uint32)  # vector registers, then uniform ones

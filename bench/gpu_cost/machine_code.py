@@ -18,6 +18,7 @@ _INSTRUCTION = re.compile(r"\s+/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>[^;]*);\s+/
 _HIGH = re.compile(r"\s+/\* 0x([0-9a-f]{16}) \*/")
 _FROM = re.compile(r'\s*//## File "[^"]*", line (\d+)')
 _LABEL = re.compile(r"([.$\w]+):$")
+_BANK = re.compile(r"\.nv\.constant(\d)")
 _BYTES = re.compile(r"\s+/\*[0-9a-f]+\*/\s+\.byte\s+(.*)")
 _TEXT = re.compile(r"(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>\S+)\s*(?P<operands>.*)")
 _FUNCTION = re.compile(r"(?:^|\s)(?:VP_DEVICE|VP_ROUTINE|VP_GLOBAL|__device__)\s.*?([A-Za-z_]\w*)\s*\(")
@@ -61,14 +62,14 @@ class Code:
 
     Attributes:
         instructions: in the order of addresses, 16 bytes each.
-        constants: bank 2, bytes.
+        constants: words of each bank but that of parameters.
         functions: of the source, by line, 0 being no line: the name of the function that a line is in.
         source: lines of it.
         registers: per thread.
     """
 
     instructions: list[Instruction]
-    constants: NDArray[np.uint32]
+    constants: dict[int, NDArray[np.uint32]]
     functions: list[str]
     source: list[str]
     registers: int
@@ -105,7 +106,7 @@ def parse(listing: str, source: str, registers: int) -> Code:
     """Reads what nvdisasm prints."""
     raw: list[tuple[int, str, int, tuple[int, ...]]] = []
     labels: dict[str, int] = {}
-    constants = bytearray()
+    banks: dict[int, bytearray] = {}
     lines: list[int] = []
     fresh = True  # the next line number begins another chain
     section, pending = "", None
@@ -123,15 +124,16 @@ def parse(listing: str, source: str, registers: int) -> Code:
                 fresh = False
             elif found := _LABEL.match(line):
                 labels[found[1]] = 16 * len(raw)
-        elif section.startswith(".nv.constant2") and (found := _BYTES.match(line)):
-            constants += bytes(int(byte, 16) for byte in found[1].split(","))
+        elif (bank := _BANK.match(section)) and (found := _BYTES.match(line)):
+            banks.setdefault(int(bank[1]), bytearray()).extend(int(byte, 16) for byte in found[1].split(","))
     if not raw:
         raise CompileError(f"nvdisasm's listing is not of a form that is known here:\n{listing[:500]}")
     instructions = [_instruction(*each, labels) for each in raw]
     if any(i.at != 16 * k for k, i in enumerate(instructions)):
         raise CompileError("nvdisasm shows a kernel whose instructions do not lie one behind the other")
     text = source.splitlines()
-    return Code(instructions, np.frombuffer(bytes(constants), np.uint32), functions_of(text), text, registers)
+    constants = {bank: np.frombuffer(bytes(found), np.uint32) for bank, found in banks.items()}
+    return Code(instructions, constants, functions_of(text), text, registers)
 
 
 def _instruction(at: int, text: str, high: int, lines: tuple[int, ...], labels: dict[str, int]) -> Instruction:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from gpu_cost.machine_code import Code
 
-PADDING = "stage", "for_places"  # function, and what its line says that fills vectors with zeros
+PADDING = "copy", "buffer[v * STAGE"  # function, and what its line says that fills vectors with zeros
 # What time is said to go to: the first of these whose function an instruction is in, by way of a line that says so. The
 # rest is called by the routine that the kernel calls; nothing is left out.
 REGIONS = (
     ("zeros behind staged vectors", *PADDING),
-    ("staging: indices, segments, copies", "stage", ""),
+    ("staging: indices, segments, copies", "copy", ""),
     ("staging: waiting for a tile", "for_staged", "copy_async_wait"),
     ("adding up over lanes", "sum_over_lanes", ""),
     ("weights times vectors", "slot_product", ""),
     ("owned rows: divisions", "Owned::Owned", ""),
-    ("product: adding up over warps, bias, store", "product_of_slots", "for_places"),
+    ("product: adding up over warps, bias, store", "held_matvec", "mine.each"),
     ("gradients: product", "add_outer", ""),
-    ("gradients: their vectors", "for_outer", "for_places"),
-    ("update: a weight's step", "step_of_matrix", ""),
+    ("gradients: their vectors", "for_outer", "mine.each"),
+    ("update: a weight's step", "step", "Rule::step"),
     ("tail: sums of lists", "list_sum", ""),
     ("tail: where rows lie, loads, stores", "Unit::row", ""),
     ("tail: its program", "compute", ""),
     ("signal: fence", "add_release", ""),
-    ("wait: polls", "load_acquire", ""),
+    ("wait: polls", "load_relaxed", ""),
     ("dispatch: fetch", "fetch", ""),
     ("dispatch: slices", "slices_of", ""),
 )

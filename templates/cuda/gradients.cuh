@@ -26,7 +26,7 @@ struct RowGradients {
 template <class Args, class F> VP_DEVICE void for_outer(Vp& vp, const Args& i, const Owned& owned, F f)
 {
     const Range slots = slots_of(i.matrix);
-    const Geometry g = geometry(slots.first);
+    const Geometry g = shape_of(slots.first);
     const int rows = (slots.last - slots.first) * g.all_rows(), apart = rows_apart(g.rows, g.warps);
     const int vectors_apart = (slots.last - slots.first) * (WARPS / g.warps) * apart;
     const auto place_of = [&](int k) {
@@ -114,7 +114,7 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
     const Owned owned(vp, i.head);
     const bool accumulate = i.head.flags & ACCUMULATE;
     VP_ROLLED for (int s = slots.first; s < slots.last; s++) {
-        if (VP_GROUPS > 1 && (s - slots.first) * rows_of_slot(s) >= owned.count) return;
+        if (VP_GROUPS > 1 && (s - slots.first) * shape_of(s).all_rows() >= owned.count) return;
         for_slots<0>({s, s + 1}, [&](auto slot, int) {
             using S = decltype(slot);
             if constexpr (S::TRAINED) {
@@ -148,46 +148,51 @@ template <class Args, class Finish> VP_DEVICE void outer_in_passes(Vp& vp, const
 }
 #endif
 
-// Whether the chip keeps the gradient of what is in some slots.
+// Whether the chip keeps the gradient of what is in some slots: of all that is trained, or it depends.
 VP_DEVICE bool keeps(Range slots)
 {
-    bool found = false;
+    bool found = VP_KEEPS;
+    if (!VP_KEEPS || !VP_PASSES) return found;
     for_slots<0>(slots, [&](auto slot, int) { found = decltype(slot)::GRADIENT >= 0; });
     return found;
+}
+
+VP_ROUTINE void held_outer(Vp& vp, const Outer& i)
+{
+    const Range slots = slots_of(i.matrix);
+    VP_TIMELINE(if (!keeps(slots)) count_elements(vp, i, i.head.flags & ACCUMULATE ? 2 : 1);)
+#if VP_KEEPS
+    if (keeps(slots)) return keep_outer(vp, i, slots);
+#endif
+#if VP_PASSES
+    outer_in_passes(vp, i, slots, [&](const Owned& owned, int s) {
+        for_elements(owned, slots, s, (int)i.columns, [&](float g, int row, int column) {
+            if (row >= 0) vp.pool[i.gradient + (size_t)row * i.columns + column] = g;
+        });
+    });
+#endif
 }
 
 // The gradient of a slot to slot_memory(), where each thread has its own: from where the chip keeps it, or from memory.
 template <class Args> VP_DEVICE void bring_gradient(Vp& vp, const Args& i, const Owned& owned, Range slots, int s)
 {
     const bool none = i.head.flags & NO_GRADIENT;
-    for_slots<0>({s, s + 1}, [&](auto slot, int) {
-        using S = decltype(slot);
-        if (VP_OPAQUE(none) || S::GRADIENT < 0) {
-            VP_ROLLED for (int k = 0; k < S::R * S::C; k++) slot_memory()[place_of<S::C>(k)] = 0.f;
-        } else if constexpr (S::GRADIENT >= 0) {
-            Values<S>::Gradient::drain(vp.store, slot_memory());
-        }
-    });
-#if VP_PASSES
-    if (none || keeps(slots)) return;
+    if (!none && keeps(slots)) {
+        for_slots<0>({s, s + 1}, [&](auto slot, int) {
+            using S = decltype(slot);
+            if constexpr (S::GRADIENT >= 0) Values<S>::Gradient::drain(vp.store, slot_memory());
+        });
+        return;
+    }
     const float* g = vp.pool + i.gradient;
     for_elements(owned, slots, s, (int)i.columns, [&](float& place, int row, int column) {
-        if (row >= 0) copy_async4(&place, g + (size_t)row * i.columns + column);
+        if (VP_PASSES && row >= 0 && !VP_OPAQUE(none)) copy_async4(&place, g + (size_t)row * i.columns + column);
+        else place = 0.f;
     });
     copy_async_wait();
-#endif
 }
 
-// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns: of a matrix in memory, or in slots.
-template <class Args, class F> VP_DEVICE void for_gradients_in_memory(Vp& vp, const Args& i, F f)
-{
-    const bool none = i.head.flags & NO_GRADIENT;
-    const float* g = vp.pool + i.gradient;
-    const int columns = (int)i.columns;
-    for_tiles(vp, i.head.width, columns, [&](int row, int from, int to, int) {
-        VP_ROLLED for (int c = from + thread(); c < to; c += THREADS) f(VP_OPAQUE(none) ? 0.f : g[(size_t)row * columns + c], row, c);
-    });
-}
+// Calls f(g, row, column) for the elements of a gradient that this virtual processor owns.
 template <class Args, class F> VP_DEVICE void for_gradients_in_slots(Vp& vp, const Args& i, Range slots, F f)
 {
     const Owned owned(vp, i.head);

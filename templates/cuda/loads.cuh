@@ -61,7 +61,7 @@ VP_DEVICE bool load(Vp& vp, const Word* ip, bool more, Coming& coming)
         const Owned owned(vp, i.head);
         VP_TIMELINE(if (s == slots.first) count_elements(vp, i, 1);)
         const bool by_fours = ((i.weights | i.columns) & 3) == 0;
-        const Geometry g = geometry(s);
+        const Geometry g = shape_of(s);
         const auto begin = [&](float* places, int row, int column, int n, int inside) {
             const float* from = vp.pool + (i.weights + (Word)row * i.columns + column);
             float* to = places + floats;

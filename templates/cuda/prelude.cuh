@@ -13,11 +13,9 @@
 #ifdef VP_SIMT
 #define VP_UNROLL _Pragma("GCC unroll 64")
 #define VP_ROLLED _Pragma("GCC unroll 1")
-#define VP_SOME _Pragma("GCC unroll 4")
 #define VP_TWICE _Pragma("GCC unroll 2")
 #else
 #define VP_UNROLL _Pragma("unroll")
-#define VP_SOME _Pragma("unroll 4")    // where loads should overlap
 #define VP_TWICE _Pragma("unroll 2")   // likewise, where a turn has many
 #define VP_ROLLED _Pragma("unroll 1")  // where code is to stay small: all instructions share the instruction cache
 #endif
@@ -33,11 +31,18 @@ VP_DEVICE int rank() { return (int)blockIdx.x; }  // of the virtual processor am
 #ifdef VP_SIMT
 VP_DEVICE float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
+VP_DEVICE float reciprocal_(float x) { return 1.f / x; }
 VP_DEVICE float as_float(Word w) { float f; __builtin_memcpy(&f, &w, 4); return f; }
 VP_DEVICE Word as_word(float f) { Word w; __builtin_memcpy(&w, &f, 4); return w; }
 #else
 VP_DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 VP_DEVICE float sqrt_(float x) { return __fsqrt_rn(x); }
+// 1 / x for x between 2^-126 and 2^126, rounded right as a division is: of that this is all but the case distinction.
+VP_DEVICE float reciprocal_(float x)
+{
+    const float about = reciprocal_about(x);
+    return fma_(about, fma_(-x, about, 1.f), about);
+}
 VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
 VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
 #endif
@@ -75,6 +80,7 @@ struct Vp {
     Word position;         // in the script, of the instruction that is executed
     Word fetched;          // the first word in the buffer
     Slices slices;         // of its result: what is this one's
+    unsigned why;          // the launch is to be stopped; 0: it is not
     float gradient_scale;  // from clipping by global norm
     Store store;           // what the thread holds of weights and gradients (cuda/slots.cuh)
 };
@@ -83,7 +89,7 @@ struct Vp {
 enum { SCRIPT_WORDS = VP_SCRIPT_WORDS, SCRATCH = 512 };
 VP_DEVICE Word* script_buffer() { return (Word*)shared_memory(); }
 VP_DEVICE float* scratch() { return shared_memory() + SCRIPT_WORDS; }
-VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: whether to go on
+VP_DEVICE Word* verdict() { return (Word*)scratch() + SCRATCH; }  // of a wait: 0 to go on
 VP_DEVICE Word& last_word() { return verdict()[3]; }          // of the script; a register would be taken all the time
 VP_DEVICE float* slot_memory() { return shared_memory() + SCRIPT_WORDS + SCRATCH + 4; }
 
@@ -94,14 +100,14 @@ enum {
     CHUNK = 16,    // terms of a sum that one thread adds up
 };
 
-// a / b for 0 <= a < 2^21, 0 < b, without the twenty instructions of a division: the float quotient is off by two units in
-// its last place at most (CUDA C++ Programming Guide, intrinsics), so by less than the 0.5 / b that it may.
+// a / b for 0 <= a < 2^21, 0 < b, without the twenty instructions of a division: the reciprocal is off by one unit in its
+// last place at most and the product by half a one, together less than the 0.5 / b that the quotient may be.
 VP_DEVICE int small_quotient(int a, int b)
 {
 #ifdef VP_SIMT
     return a / b;
 #else
-    return (int)__fdividef((float)a + 0.5f, (float)b);
+    return (int)(((float)a + 0.5f) * reciprocal_about((float)b));
 #endif
 }
 
@@ -230,14 +236,25 @@ struct Chunks {
     VP_DEVICE float sum() const { return total + part; }
 };
 
+// Sum of f(begin) ... f(end - 1), four of them on their way at once; where fewer are left the last one comes again.
+template <class F> VP_DEVICE float sum_of_chunk(int begin, int end, F f)
+{
+    enum { AT_ONCE = 4 };
+    float part = 0.f;
+    VP_ROLLED for (int k = begin; k < end; k += AT_ONCE) {
+        float term[AT_ONCE];
+        VP_UNROLL for (int j = 0; j < AT_ONCE; j++) term[j] = f(least(k + j, end - 1));
+        VP_UNROLL for (int j = 0; j < AT_ONCE; j++) part += k + j < end ? term[j] : 0.f;
+    }
+    return part;
+}
+
 // put(0, sum over k < n of *f(k)), by one thread.
 template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
 {
     Chunks chunks;
     VP_ROLLED for (int first = 0; first < n; first += CHUNK) {
-        float part = 0.f;
-        VP_SOME for (int k = first; k < least(first + CHUNK, n); k++) part += *f(k);
-        chunks.add(part);
+        chunks.add(sum_of_chunk(first, least(first + CHUNK, n), [&](int k) { return *f(k); }));
     }
     put(0, chunks.sum());
 }
@@ -247,15 +264,13 @@ template <class F, class Put> VP_DEVICE void sum_strip(int n, int, F f, Put put)
 template <class F, class Put> VP_DEVICE void sum_columns(const Vp&, int n, int u0, int u1, F f, Put put)
 {
     VP_ROLLED for (int from = u0; from < u1; from += THREADS) {
-        const int width = least(THREADS, u1 - from), workers = THREADS / width;
-        const int worker = thread() / width, u = thread() % width;
+        const int width = least(THREADS, u1 - from), workers = small_quotient(THREADS, width);
+        const int worker = small_quotient(thread(), width), u = thread() - worker * width;
         Chunks chunks;
         VP_ROLLED for (int first = 0; first < n; first += workers * CHUNK) {
             float part = 0.f;
             const int begin = first + worker * CHUNK;
-            if (worker < workers) {
-                VP_SOME for (int k = begin; k < least(begin + CHUNK, n); k++) part += f(k)[from + u];
-            }
+            if (worker < workers) part = sum_of_chunk(begin, least(begin + CHUNK, n), [&](int k) { return f(k)[from + u]; });
             scratch()[thread()] = part;
             __syncthreads();
             if (worker == 0) {

@@ -116,8 +116,9 @@ VP_DEVICE void chained_tail(const Vp& vp, const Word* ip, const Owned& owned, in
 
 // dst = W x + bias from the slots of W: tile by tile of vectors. Or, where a tail takes the result, no dst: when the vectors
 // are done, or there is room for no more, the tail is executed for those that are.
-VP_DEVICE void product_of_slots(Vp& vp, const Matvec& i, Range slots)
+VP_ROUTINE void held_matvec(Vp& vp, const Matvec& i)
 {
+    const Range slots = slots_of(i.matrix);
     const Owned owned(vp, i.head);
     const Finishing mine(owned.count, i.head.n);
     const bool accumulate = i.head.flags & ACCUMULATE;

@@ -33,6 +33,13 @@ __device__ __forceinline__ void add_float(float* p, float v)
 {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
 }
+// 1 / x but for its last place, 0 for x beyond 2^126.
+__device__ __forceinline__ float reciprocal_about(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 __device__ __forceinline__ void nap(unsigned nanoseconds) { __nanosleep(nanoseconds); }
 __device__ __forceinline__ unsigned long long nanoseconds()
 {

@@ -31,12 +31,6 @@ template <int S, int END = VP_SLOTS, class F> VP_DEVICE void for_slots(Range ran
 template <class S> struct Shape {
     enum { GROUPS = WARPS / S::W, ROWS = S::R * GROUPS };
 };
-VP_DEVICE int rows_of_slot(int s)
-{
-    int rows = 0;
-    for_slots<0>({s, s + 1}, [&](auto slot, int) { rows = Shape<decltype(slot)>::ROWS; });
-    return rows;
-}
 // With how many columns next to each other the c-th of a lane's comes, where a lane has so many.
 VP_DEVICE constexpr int neighbours_at(int columns, int c) { return c < columns / 4 * 4 ? 4 : c < columns / 2 * 2 ? 2 : 1; }
 template <class S> VP_DEVICE int column_of(int c)
@@ -160,7 +154,7 @@ struct Owned {
 
     VP_DEVICE Owned(const Vp& v, const Head& h) : rows(h.width), vps(v.count)
     {
-        turn = h.flags & TURNS ? h.parts & 0xffff : 0;
+        turn = VP_TURNS && h.flags & TURNS ? h.parts & 0xffff : 0;
         if (turn) {
             vp = v.id - (h.parts >> 16);
             vp += vp < 0 ? vps : 0;
@@ -178,7 +172,7 @@ struct Owned {
     VP_DEVICE int row(int k) const
     {
         if (k >= count) return -1;
-        if (!VP_OPAQUE(turn)) {
+        if (!VP_TURNS || !VP_OPAQUE(turn)) {
             const int p = small_quotient(k, units);
             return p * part + from + k - p * units;
         }
@@ -187,22 +181,11 @@ struct Owned {
     }
 };
 
-// The shape of a slot, where code is not to be there once for each.
-struct Geometry {
-    int rows, columns, warps;
-
+struct Geometry : SlotShape {
     VP_DEVICE int all_rows() const { return WARPS / warps * rows; }
     VP_DEVICE int row(int number, int r) const { return number * all_rows() + warp() / warps * rows + r; }
 };
-VP_DEVICE Geometry geometry(int s)
-{
-    Geometry g = {0, 0, 1};
-    for_slots<0>({s, s + 1}, [&](auto slot, int) {
-        using S = decltype(slot);
-        g = {S::R, S::C, S::W};
-    });
-    return g;
-}
+VP_DEVICE Geometry shape_of(int s) { return {SHAPES[s]}; }
 
 // Calls f(places, row, column, n, inside) for what this thread holds of a slot: n columns next to each other, of which the
 // matrix has `inside`. They have n places side by side in shared memory, by way of which values go to and from registers
@@ -232,6 +215,6 @@ VP_DEVICE void for_elements(const Owned& owned, const Geometry& g, int number, i
 }
 template <class F> VP_DEVICE void for_elements(const Owned& owned, Range slots, int s, int columns, F f)
 {
-    const Geometry g = geometry(s);
+    const Geometry g = shape_of(s);
     for_elements(owned, g, s - slots.first, 0, g.rows, columns, f);
 }

@@ -40,7 +40,9 @@ struct Pieces {
             const int to = p.vector * STAGE + p.offset, floats = p.vector < n ? p.width : 0;
             VP_ROLLED for (int k = 0; k < least(WARP, count - first); k += WARPS) copy_piece(k + warp(), from, to, floats, buffer);
         }
-        if (columns < width) for_places(n, width - columns, [&](int v, int c) { buffer[v * STAGE + columns + c] = 0.f; });
+        if (columns == width) return;
+        VP_ROLLED for (int v = 0; v < n; v++)
+            VP_ROLLED for (int c = columns + thread(); c < width; c += THREADS) buffer[v * STAGE + c] = 0.f;
     }
     // By the whole warp, the piece that lane `k` has looked up.
     VP_DEVICE void copy_piece(int k, Word from, int to, int floats, float* buffer) const

@@ -31,6 +31,7 @@ VP_DEVICE bool enter(Vp& vp, const Launch& launch)
     vp.losses = launch.losses;
     vp.patience = launch.patience;
     vp.gradient_scale = 1.f;
+    vp.why = 0;
     declare_registers(vp.store);
     vp.position = launch.script[VP_HEADER_WORDS + rank()];
     vp.fetched = vp.position + SCRIPT_WORDS;  // nothing yet
@@ -80,7 +81,8 @@ VP_DEVICE const Word* fetch(Vp& vp)
     if (!is_fetched(buffer, offset)) {
         __syncthreads();
         const Word last = last_word();
-        VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {  // all in flight at once
+        // All in flight at once. Unrolled not for that: NVRTC 13.0 takes it that threads part in a loop here (VP_AGREED).
+        VP_UNROLL for (int k = 0; k < SCRIPT_WORDS; k += THREADS) {
             const Word word = vp.position + k + thread();
             copy_async4((float*)buffer + k + thread(), (const float*)vp.script + (word < last ? word : last));
         }
@@ -99,39 +101,42 @@ VP_DEVICE void signal(const Vp& vp, const Signal& i)
     if (thread() == 0) add_release(vp.counters + i.counter * COUNTER_WORDS, 1);
 }
 
-// End the launch for all: every wait is over, and finds out why.
-VP_DEVICE void stop(const Vp& vp, unsigned why)
+// End the launch for all, for what an instruction could not do: every wait is over, and finds out why.
+VP_DEVICE void stop(const Vp& vp, Word position, unsigned why)
 {
     if (thread() != 0) return;
-    store_relaxed(vp.report + 2 + rank(), vp.position);
+    store_relaxed(vp.report + 2 + rank(), position);
     if (compare_and_swap(vp.stopped, 0, 1) != 0) return;  // four marks would add up to none
-    store_relaxed(vp.report, vp.position + 1);
+    store_relaxed(vp.report, position + 1);
     store_relaxed(vp.report + 1, why);
     // Opaque: else the first counter's address is in registers from the beginning of the kernel on.
     VP_ROLLED for (int c = 0; c < COUNTERS; c++) add_release(vp.counters + VP_OPAQUE(c) * COUNTER_WORDS, STOPPED);
 }
 
-// False: the launch was stopped. One thread polls, without order: every acquire throws away what the first-level cache holds.
-// The one acquire when the counter is there, and the block's barrier, order what comes after.
-VP_DEVICE bool wait(const Vp& vp, const Wait& i)
+// False: the launch was stopped, or is to be stopped (vp.why). One thread polls, without order: every acquire throws away
+// what the first-level cache holds. The one acquire when the counter is there, and the block's barrier, order what comes after.
+VP_DEVICE bool wait(Vp& vp, const Wait& i)
 {
     if (thread() == 0) {
         const unsigned* counter = vp.counters + i.counter * COUNTER_WORDS;
         unsigned long long began = 0;
+        bool late = false;
         for (int polls = 1; load_relaxed(counter) < i.target; polls++) {
             if (polls > PATIENT_POLLS) nap(20);  // before, whoever comes is expected at any moment
             if (polls % POLLS == 0 && vp.patience) {
                 const unsigned long long now = nanoseconds();
                 if (!began) began = now;
-                else if (now - began > vp.patience) stop(vp, OUT_OF_PATIENCE), began = now;
+                else if (late = now - began > vp.patience) break;
             }
         }
         const bool stopped = load_acquire(counter) >= STOPPED;
         if (stopped) store_relaxed(vp.report + 2 + rank(), vp.position);
-        *verdict() = !stopped;
+        *verdict() = stopped ? STOPPED : late ? OUT_OF_PATIENCE : 0;
     }
     __syncthreads();
-    return *verdict();
+    const Word found = *verdict();
+    vp.why = found & OUT_OF_PATIENCE;  // no branch: the compiler would take it that threads part there (VP_AGREED)
+    return found == 0;
 }
 
 // VP 0 keeps the loss of this launch where the next launch does not overwrite it, and tells the host.

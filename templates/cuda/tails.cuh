@@ -8,7 +8,8 @@ struct Unit {
     const float* results;  // of a product, for the unit; a part of them is `part` floats behind the one before
     int part;
     float* pool;
-    VP_DEVICE float* row(int k) const { return pool + (views[3 * k] + (Word)r * (views[3 * k + 1] & VP_OFFSET_MASK)); }
+    // Of a view that has a float for each unit and no index list: its mode is its stride (Load in script/tails.py).
+    VP_DEVICE float* row(int k) const { return pool + (views[3 * k] + (Word)r * views[3 * k + 1]); }
     VP_DEVICE float* listed_row(int k) const
     {
         const Word address = views[3 * k], mode = views[3 * k + 1], step = mode & VP_OFFSET_MASK;
@@ -18,7 +19,7 @@ struct Unit {
     }
     VP_DEVICE float sum(int k) const { return sums[k]; }
     VP_DEVICE float load(int k) const { return row(k)[u]; }
-    VP_DEVICE float one(int k) const { return row(k)[0]; }
+    VP_DEVICE float one(int k) const { return pool[views[3 * k] + (Word)r * (views[3 * k + 1] & VP_OFFSET_MASK)]; }
     VP_DEVICE float load_listed(int k) const { return listed_row(k)[u]; }
     VP_DEVICE float one_listed(int k) const { return listed_row(k)[0]; }
     VP_DEVICE float result(int k) const { return results[(int)views[3 * k] * part]; }

@@ -37,6 +37,7 @@ VP_DEVICE float fma_(float a, float b, float c)
 }
 
 VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
+VP_DEVICE float reciprocal_(float x) { return 1.f / x; }
 VP_DEVICE float as_float(Word w) { float f; memcpy(&f, &w, 4); return f; }
 VP_DEVICE Word as_word(float f) { Word w; memcpy(&w, &f, 4); return w; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
@@ -69,6 +70,7 @@ struct Vp {
     float gradient_scale;  // from clipping by global norm
     Word position;         // in the script, of the instruction that is executed
     Slices slices;         // what is this one's of it
+    int why = 0;           // the launch is to be stopped; 0: it is not
     VP_TIMELINE(struct Timeline* timeline = nullptr;)  // its own
 };
 

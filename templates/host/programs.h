@@ -3,5 +3,5 @@ VP_ROUTINE void tail(const Vp& vp, const Tail& i)
 {
     for (const TailEntry* entry = vp.tails; entry->run; entry++)
         if (entry->number == i.number) return entry->run(vp, i);
-    stop(vp, UNKNOWN_INSTRUCTION);
+    stop(vp, vp.position, UNKNOWN_INSTRUCTION);
 }

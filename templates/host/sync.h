@@ -53,9 +53,9 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
 }
 
 enum { UNKNOWN_INSTRUCTION = 1 };
-VP_DEVICE void stop(const Vp& vp, int)
+VP_DEVICE void stop(const Vp& vp, Word position, int)
 {
-    __atomic_store_n(vp.stopped, vp.position + 1u, __ATOMIC_RELAXED);
+    __atomic_store_n(vp.stopped, position + 1u, __ATOMIC_RELAXED);
     for (int c = 0; c < COUNTERS; c++) {
         __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
         wake(vp.counters + c * COUNTER_WORDS, ~0u);

@@ -8,6 +8,7 @@
 #define VP_SIMT
 #define __global__
 #define __device__
+#define __constant__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))

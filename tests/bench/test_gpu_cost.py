@@ -124,8 +124,6 @@ def test_what_is_not_known_is_named(opcode: str, operands: tuple[str, ...]) -> N
     from gpu_cost.machine_code import Code, Instruction
 
     one = Instruction(0, "", opcode, operands, 1, 7, 7, 0, ())
-    machine = Machine(
-        Code([one], np.zeros(1, np.uint32), [""], [], 8), np.zeros(8, np.uint32), np.zeros(2, np.uint32), 0, 64
-    )
+    machine = Machine(Code([one], {}, [""], [], 8), np.zeros(8, np.uint32), np.zeros(2, np.uint32), 0, 64)
     with pytest.raises(UnknownInstruction, match=opcode):
         next(machine.run(set()))

@@ -66,7 +66,7 @@ class TestWorkOnAGpu:
         work = on_gpu(large, "H200")
         kinds = work.by(2)
         assert kinds["load"].weights == work.total.weights == 4 * 2 * ROWS * COLUMNS  # and the transpose
-        assert kinds["matvec"].weights == 0
+        assert kinds["held_matvec"].weights == 0
         assert work.total.gradients == 4 * ROWS  # of the bias; that of the matrix does not go to memory either
         step = 4 * (2 + 1) * ROWS * COLUMNS  # read, written, written into the transpose
         assert work.total.updates == step + 4 * 3 * ROWS

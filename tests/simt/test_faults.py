@@ -107,11 +107,11 @@ MISSED = {
             "fetch 3",
             "wait 1",
             "for_staged 1",
-            "product_of_slots 1",
+            "held_matvec 1",
             "for_outer 1",
-            "squares_matrix 1",
+            "held_squares_matrix 1",
             "store_transposed 1",
-            "update_matrix 1",
+            "held_update_matrix 1",
         ],
         kept_on_the_chip,
     ),
@@ -126,7 +126,7 @@ MISSED = {
         ],
         nothing_kept,
     ),
-    "product_of_slots 2": chained,
+    "held_matvec 2": chained,
     "load 1": loaded_in_waves,
 }
 # And where not: the barrier at the beginning of the next instruction comes before the memory is used again.

@@ -79,6 +79,7 @@ class Chip:
         blocks_per_sm: thread blocks on a multiprocessor.
         groups: of thread blocks; each holds all of it once.
         vps: thread blocks of all groups, where the kernel is made for that number and divides by a constant; else 0.
+        turns: whether rows of some matrix are dealt in turns.
         last: whether there is no smaller arrangement: then it is compiled even if it is expected to spill.
     """
 
@@ -94,6 +95,7 @@ class Chip:
     blocks_per_sm: int = 1
     groups: int = 1
     vps: int = 0
+    turns: bool = False
     last: bool = False
 
     @property

@@ -120,6 +120,7 @@ CUDA_ROUTINES = (
     "cuda/staging.cuh",
     "cuda/products.cuh",
     "cuda/gradients.cuh",
+    "cuda/updates.cuh",
     "cuda/matrix.cuh",
     "cuda/matmul.cuh",
 )
@@ -262,6 +263,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         "VP_SUMS": (chip.sums, "floats of partial sums"),
         "VP_RESULTS": (chip.results, "floats of products that wait for a tail; 0: in scratch memory"),
         "VP_KEEPS": (int(chip.keeps_gradients), "gradients stay on the chip until the update, of some matrices"),
+        "VP_TURNS": (int(chip.turns), "rows of some matrices are dealt in turns, not by parts"),
         "VP_PASSES": (int(chip.makes_passes), "gradients are made slot after slot, of some matrices"),
     }
     if spec.tails:

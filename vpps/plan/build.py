@@ -339,6 +339,8 @@ class Build:
     def _finish(self, began: int, loss_slot: int, end: EndOfLaunch | None) -> Plan:
         script, streams = self.writer.finish()
         addresses = self.addresses[: self.n_values]
+        # Of the chain of the loss there is no backward: its gradients are constants.
+        of_cells = [(b.cell, end is not None and not b.late) for b in self.blocks]
         tables, held = (end.tables, end.held) if end is not None else ({}, self.held)
         touched = {member for p in end.touched for member in members(p)} if end is not None else set()
         return Plan(
@@ -353,8 +355,8 @@ class Build:
             touched,
             tables,
             held,
-            frozenset(self.writer.names).union(*(b.cell.instructions_used(end is not None) for b in self.blocks)),
-            frozenset[Tail]().union(*(b.cell.tails_used(end is not None) for b in self.blocks)),
+            frozenset(self.writer.names).union(*(cell.instructions_used(backward) for cell, backward in of_cells)),
+            frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in of_cells)),
             (began, time.perf_counter_ns()),
             self._layout,
             end.sequel if end is not None else None,

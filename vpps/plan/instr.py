@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vpps.model import Lookup, Parameter
 from vpps.plan.distribution import ZERO
-from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Kind, Role
+from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Instruction, Kind, Role, instruction_of
 from vpps.script.tails import Tail, Use
 
 
@@ -255,6 +255,11 @@ class Instr:
     merged: tuple[tuple[str, int], ...] = ()
     reads_parts: bool = False
     chained: bool = False
+
+    @property
+    def instruction(self) -> Instruction:
+        """Its row of the instruction table."""
+        return instruction_of(self.name, self.values)
 
     @property
     def flags(self) -> Flag:

@@ -157,20 +157,19 @@ class CellTemplates:
         self._numbers: dict[bool, frozenset[int]] = {}
         self._tails: dict[bool, frozenset[Tail]] = {}
 
-    def instructions_used(self, training: bool) -> frozenset[str]:
-        """Names of its instructions."""
-        if training not in self._names:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
-            gradients = [g.instr for g, _ in self.gradients] if training else []
-            self._names[training] = frozenset(i.name for i in [*instrs, *gradients])
-        return self._names[training]
+    def instructions_used(self, backward: bool) -> frozenset[str]:
+        """Names of its instructions; what makes gradients of parameters is chosen launch by launch."""
+        if backward not in self._names:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
+            self._names[backward] = frozenset(i.instruction.name for i in instrs)
+        return self._names[backward]
 
-    def tails_used(self, training: bool) -> frozenset[Tail]:
+    def tails_used(self, backward: bool) -> frozenset[Tail]:
         """Programs of its tails."""
-        if training not in self._tails:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
-            self._tails[training] = frozenset(i.tail for i in instrs if i.tail is not None)
-        return self._tails[training]
+        if backward not in self._tails:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
+            self._tails[backward] = frozenset(i.tail for i in instrs if i.tail is not None)
+        return self._tails[backward]
 
     def numbers_used(self, training: bool) -> frozenset[int]:
         """Numbers of the matrices on the chip that its products multiply by."""

@@ -254,7 +254,7 @@ class EndOfLaunch:
                     fields = step_fields(self.distribution.physical[p], update.averaging)
                     group = b.cell.fused(gradient, update.optimizer.name, fields)
                     self._stepped.add(p)
-                    self.writer.names.add(f"outer_update.{update.optimizer.name}")
+                self.writer.names.update(instr.instruction.name for _, instr in group.starts)
                 words = group.template.fill(b.bases[:1], first, count)[0]
                 if stepped:
                     words[HEAD_WORDS] = self._hyper[p]

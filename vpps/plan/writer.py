@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.distribution import Distribution, aligned
 from vpps.script.encode import encode, plain
-from vpps.script.instructions import COUNTERS, HEADER_WORDS, MAGIC, NO_FLAGS, Flag
+from vpps.script.instructions import COUNTERS, HEADER_WORDS, MAGIC, NO_FLAGS, Flag, instruction_of
 from vpps.script.slices import sliced_by_rows
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class ScriptWriter:
         if self.is_for_all:
             flags |= Flag.ALL
         words = plain(encode(name, n, width, parts, flags, **fields))
-        self.names.add(name)
+        self.names.add(instruction_of(name, fields).name)
         for stream in self.streams[:1] if name in ("input", "loss") else self.streams:
             self._join(stream)
             stream.add(words, (None, None, 0, f"{name} of {of!r}" if of else name, during or self.during))

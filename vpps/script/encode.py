@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, NO_FLAGS, OFFSET_MASK, SCALAR, Flag, Kind
+from vpps.script.instructions import HEAD_WORDS, INDEXED, NO_FLAGS, OFFSET_MASK, SCALAR, Flag, Kind, instruction_of
 from vpps.values import float_word
 
 
@@ -65,7 +65,7 @@ def encode(
         fields: by the names of the instruction table; operands as made by `direct` and `indexed`, segments as a list of
             (operand, width), views as one of (operand, use).
     """
-    instruction = BY_NAME[name]
+    instruction = instruction_of(name, fields)
     body: list[AnyWord] = []
     for field in instruction.fields:
         value = fields.pop(field.name)

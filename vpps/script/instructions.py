@@ -30,9 +30,10 @@ With flag ALL those of all groups do, counted over all groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag
+from typing import Any
 
 from vpps.ops import OPS, Form
 from vpps.optim import OPTIMIZERS
@@ -274,6 +275,10 @@ FORMS: dict[str, tuple[Field, ...]] = {
 }
 
 
+# An instruction on a matrix is another one where the chip holds the matrix: a kernel has code for those that occur.
+HELD = "held_"
+
+
 def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     """(name, form, device, slices, doc) of every instruction, in opcode order."""
     one, units, tiles = Slices.ONE, Slices.UNITS, Slices.TILES
@@ -292,19 +297,15 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     yield "input", "Input", "input", units, "dst = floats carried by the script"
     yield "gather_sum", "GatherSum", "gather_sum", units, "dst[r] = sum of the rows listed for r, in order"
     yield "divide_by_count", "DivideByCount", "divide_by_count", units, "dst[r] = src[r] / number of rows listed for r"
-    yield (
-        "matvec",
-        "Matvec",
-        "matvec",
-        units,
-        "dst = W x + bias for n vectors; W is a packed matrix, or its packed transpose",
-    )
+    for name, of in (("matvec", "a packed matrix, or its packed transpose"), ("held_matvec", "held on the chip")):
+        yield name, "Matvec", name, units, f"dst = W x + bias for n vectors; W is {of}"
     name = "matvec_transposed"
     yield name, "MatvecTransposed", name, units, "dst += W^T x, from the rows of W that the chip holds"
     yield "load", "Load", "load", units, "take the owned rows of a matrix from memory into slots"
     for name, doc in (("store_gradient", "from the chip to memory"), ("load_gradient", "from memory to the chip")):
         yield name, "KeptGradient", name, tiles, f"the gradient of a matrix, {doc}"
-    yield "outer", "Outer", "outer", tiles, "G = sum over rows of dy x^T"
+    for name, of in (("outer", ""), ("held_outer", ", of a matrix that the chip holds")):
+        yield name, "Outer", name, tiles, f"G = sum over rows of dy x^T{of}"
     yield "matmul", "Matmul", "matmul", units, "dst[r] = A B, or a transpose of either, for matrices of every vertex"
     yield (
         "packed_matmul",
@@ -317,7 +318,8 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     yield name, "PackedMatmulGradient", name, tiles, "G = sum over rows of dY M^T"
     yield "transpose", "Transpose", "transpose", units, "dst[r] = transpose of a matrix with `columns` columns"
     yield "column_sum", "ColumnSum", "column_sum", units, "vector = sum over rows of src"
-    yield "squares_matrix", "SquaresMatrix", "squares_matrix", tiles, "partial sums of squares of a matrix gradient"
+    for name, of in (("squares_matrix", "a matrix gradient"), ("held_squares_matrix", "that of a matrix in slots")):
+        yield name, "SquaresMatrix", name, tiles, f"partial sums of squares of {of}"
     yield "squares_rows", "SquaresRows", "squares_rows", units, "sum of squares of each row of a gradient"
     yield "clip", "Clip", "clip", one, "every VP: scale of the gradients from the global norm of n partial sums"
     yield "loss", "Loss", "report_loss", one, "copy the loss into the slot of this launch"
@@ -347,26 +349,40 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
             yield f"{op.name}.grad{k}", form, f"{loop}<&{op.device}::{function}{n}>", units, doc
     yield "tail", "Tail", "tail", units, "a run of elementwise instructions in one loop, by the program of that number"
     for optimizer in OPTIMIZERS:
-        doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of its matrix"
-        yield f"outer_update.{optimizer.name}", "OuterUpdate", f"outer_update<{optimizer.device}>", tiles, doc
-        for what, sliced in (("Matrix", tiles), ("Vector", units), ("Rows", units)):
-            name = f"update_{what.lower()}.{optimizer.name}"
-            doc = f"{optimizer.__name__} step of a {'table' if what == 'Rows' else what.lower()}"
-            yield name, f"Update{what}", f"update_{what.lower()}<{optimizer.device}>", sliced, doc
+        rule, device = optimizer.name, f"<{optimizer.device}>"
+        for what, sliced, of in (
+            ("update_matrix", tiles, "a matrix"),
+            ("held_update_matrix", tiles, "a matrix that the chip holds"),
+            ("update_vector", units, "a vector"),
+            ("update_rows", units, "a table"),
+        ):
+            form = what.removeprefix(HELD).title().replace("_", "")
+            yield f"{what}.{rule}", form, what + device, sliced, f"{optimizer.__name__} step of {of}"
+        for what, of in (("outer_update", "its matrix"), ("held_outer_update", "its matrix, held on the chip")):
+            doc = f"the last outer product of a gradient, and the {optimizer.__name__} step of {of}"
+            yield f"{what}.{rule}", "OuterUpdate", what + device, tiles, doc
 
 
 _ON_CHIP = frozenset({"MatvecTransposed", "Load", "KeptGradient"})
-# Device code of these finds out by itself, on a GPU, what a virtual processor has to do.
-_DIVIDED_BY_THEMSELVES = frozenset({"Matvec", "MatvecTransposed", "Load"})
+
+
+def _is_on_chip(row: tuple[str, str, str, Slices, str]) -> bool:
+    return row[1] in _ON_CHIP or row[0].startswith(HELD)
 
 
 def _is_sliced(row: tuple[str, str, str, Slices, str]) -> bool:
-    return row[3] is Slices.UNITS and row[1] not in _DIVIDED_BY_THEMSELVES
+    """Whether device code wants to know what is a virtual processor's own; what is in slots it finds by itself."""
+    return row[3] is Slices.UNITS and not _is_on_chip(row)
 
 
 TABLE: tuple[Instruction, ...] = tuple(
-    Instruction(name, opcode, form, FORMS[form], device, slices, doc, form in _ON_CHIP)
-    for opcode, (name, form, device, slices, doc) in enumerate(sorted(_rows(), key=_is_sliced))
+    Instruction(row[0], opcode, row[1], FORMS[row[1]], row[2], row[3], row[4], _is_on_chip(row))
+    for opcode, row in enumerate(sorted(_rows(), key=_is_sliced))
 )
 FIRST_SLICED = sum(not _is_sliced(row) for row in _rows())  # opcode, from which on device code wants its slice
 BY_NAME: dict[str, Instruction] = {i.name: i for i in TABLE}
+
+
+def instruction_of(name: str, fields: Mapping[str, Any]) -> Instruction:
+    """The instruction that does what the name says to what the fields say: a held matrix (number not 0) has its own."""
+    return BY_NAME[HELD + name if fields.get("matrix") and HELD + name in BY_NAME else name]

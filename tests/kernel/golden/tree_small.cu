@@ -18,6 +18,7 @@
 #define VP_SUMS 192                 // floats of partial sums
 #define VP_RESULTS 1280             // floats of products that wait for a tail; 0: in scratch memory
 #define VP_KEEPS 1                  // gradients stay on the chip until the update, of some matrices
+#define VP_TURNS 0                  // rows of some matrices are dealt in turns, not by parts
 #define VP_PASSES 0                 // gradients are made slot after slot, of some matrices
 #define VP_MOST_SUMS 2              // of listed rows, that a tail begins with
 #define VP_CHAINS 1                 // tails take the results of products
@@ -40,16 +41,23 @@ template <> struct Slot<0> { enum { R = 3, C = 1, W = 1, AT = 0, IN_REGISTERS = 
 template <> struct Slot<1> { enum { R = 1, C = 2, W = 1, AT = 3, IN_REGISTERS = 1, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 template <> struct Slot<2> { enum { R = 1, C = 1, W = 1, AT = 0, IN_REGISTERS = 0, GRADIENT = -1, GRADIENT_IN_REGISTERS = 0, TRAINED = 0 }; };
 
+// The same for code that is not to be there once for each slot; it ends with one that is none.
+struct SlotShape { int rows, columns, warps; };
+__constant__ const SlotShape SHAPES[] = {
+    {3, 1, 1},
+    {1, 2, 1},
+    {1, 1, 1},
+    {0, 0, 1},
+};
+
 struct Range { int first, last, columns; };  // slots, and columns of a row in them: at least those of the matrix
-__device__ __forceinline__ Range slots_of(unsigned matrix)
-{
-    switch (matrix) {
-    case 1: return {2, 3, 32};  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
-    case 2: return {0, 1, 32};  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
-    case 3: return {1, 2, 64};  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
-    default: return {0, 0, 0};  // in memory
-    }
-}
+__constant__ const Range MATRICES[] = {
+    {0, 0, 0},  // in memory
+    {2, 3, 32},  // tree_lstm/W^T 8x24 as 1 x (1, 1, 1)
+    {0, 1, 32},  // tree_lstm/U 40x16 as 1 x (3, 1, 1)
+    {1, 2, 64},  // tree_lstm/U^T 16x40 as 1 x (1, 2, 1)
+};
+__device__ __forceinline__ Range slots_of(unsigned matrix) { return MATRICES[matrix <= 3 ? matrix : 0]; }
 
 #include "cuda/ptx.cuh"
 #include "cuda/prelude.cuh"
@@ -596,6 +604,7 @@ struct End {
 #include "cuda/staging.cuh"
 #include "cuda/products.cuh"
 #include "cuda/gradients.cuh"
+#include "cuda/updates.cuh"
 #include "cuda/matrix.cuh"
 #include "cuda/matmul.cuh"
 #include "tails.cuh"
@@ -776,7 +785,7 @@ VP_DEVICE void compute_alone(Word number, const Unit& at)
     case 0x365c02d4u: return Tail_365c02d4::unit(at);
     case 0x9d43a51bu: return Tail_9d43a51b::unit(at);
     case 0xd99a5a66u: return Tail_d99a5a66::unit(at);
-    default: return stop(at.vp, UNKNOWN_INSTRUCTION);
+    default: return stop(at.vp, at.vp.position, UNKNOWN_INSTRUCTION);
     }
 }
 VP_DEVICE void compute_chained(Word number, const Unit& at)
@@ -784,7 +793,7 @@ VP_DEVICE void compute_chained(Word number, const Unit& at)
     switch (number) {
     case 0x294fdd40u: return Tail_294fdd40::unit(at);
     case 0x84ad5c9du: return Tail_84ad5c9d::unit(at);
-    default: return stop(at.vp, UNKNOWN_INSTRUCTION);
+    default: return stop(at.vp, at.vp.position, UNKNOWN_INSTRUCTION);
     }
 }
 
@@ -812,30 +821,36 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         vp.position += size_of(ip);
     }
     bool going = true;
+    Word position;
     do {
         const Word* ip = fetch(vp);
-        if (opcode_of(ip) >= 28) vp.slices = slices_of(vp, ip);
+        if (opcode_of(ip) >= 44) vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
         // A barrier's words begin as those of a signal, and are those of a wait.
         case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
-        case 4: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 4: held_matvec(vp, Matvec::decode(vp, ip)); break;
         case 9: outer(vp, Outer::decode(vp, ip)); break;
-        case 13: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 20: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 21: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
-        case 31: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 36: column_sum(vp, ColumnSum::decode(vp, ip)); break;
-        case 112: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 113: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 137: tail(vp, Tail::decode(vp, ip)); break;
-        case 144: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 145: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
-        default: stop(vp, UNKNOWN_INSTRUCTION), going = false;
+        case 10: held_outer(vp, Outer::decode(vp, ip)); break;
+        case 15: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 28: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
+        case 29: held_update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // held_update_matrix.adam
+        case 30: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 47: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 49: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 53: column_sum(vp, ColumnSum::decode(vp, ip)); break;
+        case 129: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 130: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 154: tail(vp, Tail::decode(vp, ip)); break;
+        case 161: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 162: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
+        position = vp.position;
         vp.position += words_of(ip);
     } while (VP_AGREED(going));
+    if (vp.why) stop(vp, position, vp.why);
 }
 

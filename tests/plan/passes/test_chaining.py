@@ -139,7 +139,7 @@ class TestVerifier:
     def test_finds_a_product_that_keeps_nothing(self, plan: Plan) -> None:
         product, _ = chains(plan)[0]
         word = int(plan.script[product.position]) & ~(Flag.CHAINED << 16)
-        with pytest.raises(ScriptError, match=rf"word {product.position}, matvec.*no row of one array"):
+        with pytest.raises(ScriptError, match=rf"word {product.position}, held_matvec.*no row of one array"):
             self.check(plan, {product.position: word})
 
     def test_finds_a_tail_without_a_product(self, plan: Plan) -> None:

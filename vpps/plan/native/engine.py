@@ -405,14 +405,14 @@ class Engine:
 
         Args:
             mask: of those that no cell made.
-            ids: numbers of the encoded cells.
+            ids: numbers of the encoded cells; ~number of one without backward.
         """
         key = mask, ids
         if key not in self._used:
-            cells = [self._encoded[i] for i in ids]
+            cells = [(self._encoded[max(i, ~i)], training and i >= 0) for i in ids]
             self._used[key] = (
-                self._bits.of(mask).union(*(cell.instructions_used(training) for cell in cells)),
-                frozenset[Tail]().union(*(cell.tails_used(training) for cell in cells)),
+                self._bits.of(mask).union(*(cell.instructions_used(backward) for cell, backward in cells)),
+                frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in cells)),
             )
         return self._used[key]
 

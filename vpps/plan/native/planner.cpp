@@ -18,7 +18,7 @@ struct Call {
     i64 training, policy, at_once, by_readers, splits, dead_outputs, chunk_rows, n_blocks, blocks, n_values, wanted, n_wanted, loss_slot, key_on, key_low, key_high;
     i64 updates, keeps, clips, max_norm, averages, n_hyper, hyper, hyper_of;
     i64 held, n_held_rows, held_rows;                 // held_rows: (parameter, number of rows, address) of each table
-    i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each
+    i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each, ~id where late
     i64 words, pool_floats, n_barriers, encoding, names, n_tables, n_all_values, new_block, key, n_key, n_cells;
     i64 after, before, group, backward, unseen;
 };
@@ -186,7 +186,7 @@ public:
         call->unseen = stages_.count_unseen();
         call->n_cells = rows_of_.n_blocks;
         for (i64 k = 0; k < rows_of_.n_blocks; k++)
-            pointer<i64>(call->cells)[k] = rows_of_.blocks[k].cell->id;
+            pointer<i64>(call->cells)[k] = rows_of_.blocks[k].late ? ~rows_of_.blocks[k].cell->id : rows_of_.blocks[k].cell->id;
         return DONE;
     }
 
@@ -911,7 +911,7 @@ private:
                 free = !(*known & 1);
                 i64 bits = *known >> 1;
                 for (const Gradient& g : b.cell->gradients) {
-                    const bool steps = (bits & 2) && last_[g.parameter] == &g && g.stepped.size() > 0;
+                    const bool steps = (bits & 2) && last_[g.parameter] == &g && g.stepped.words.size() > 0;
                     if ((bits & 1) || (steps && model_.parameters[g.parameter].floats > model_.most_apart))
                         free = false;
                     apart_[g.parameter] |= steps;
@@ -955,12 +955,13 @@ private:
             for (i32 d = 0; d < b.domains(); d++)
                 count.push_back(b.needed_rows(d));
             for (const Gradient& g : b.cell->gradients) {
-                const bool stepped = last_[g.parameter] == &g && g.stepped.size() > 0 && !apart_[g.parameter];
-                u32* words = write(b, stepped ? g.stepped : g.plain, 0, first.data(), count.data());
+                const bool stepped = last_[g.parameter] == &g && g.stepped.words.size() > 0 && !apart_[g.parameter];
+                const Instruction& made = stepped ? g.stepped : g.plain;
+                names_ |= i64{1} << made.name;
+                u32* words = write(b, made.words, 0, first.data(), count.data());
                 if (stepped) {
                     words[model_.head_words] = static_cast<u32>(hyper_[g.parameter]);
                     stepped_[g.parameter] = 1;
-                    names_ |= i64{1} << g.stepped_name;
                 }
                 if (written_[g.parameter])
                     words[0] |= model_.accumulate;

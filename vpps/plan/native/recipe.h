@@ -150,15 +150,18 @@ struct TableGradient {
     }
 };
 
+// An instruction that not every launch of a kind has; where no cell makes it, its holes are those of `Frame`.
+struct Instruction {
+    i64 name;  // its bit
+    Template words;
+    explicit Instruction(Numbers& from) : name(from.take()), words(from) {}
+};
+
 // A contribution to a dense gradient; `stepped` also makes the matrix's step, where there is such an instruction.
 struct Gradient {
     i32 parameter;
-    i64 stepped_name;  // its bit
-    Template plain, stepped;
-    explicit Gradient(Numbers& from)
-        : parameter(static_cast<i32>(from.take())), stepped_name(from.take()), plain(from), stepped(from)
-    {
-    }
+    Instruction plain, stepped;
+    explicit Gradient(Numbers& from) : parameter(static_cast<i32>(from.take())), plain(from), stepped(from) {}
 };
 
 using Groups = std::vector<std::vector<Template>>;  // by barrier
@@ -318,13 +321,6 @@ struct WholeCell {
         const auto found = by_key.find(key);
         return found == by_key.end() ? nullptr : &found->second;
     }
-};
-
-// An instruction that no cell makes; its holes are those of `Frame`.
-struct Instruction {
-    i64 name;  // its bit
-    Template words;
-    explicit Instruction(Numbers& from) : name(from.take()), words(from) {}
 };
 
 // What the end of a launch does with a parameter (vpps/plan/update.py).

@@ -38,7 +38,7 @@ from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.update import MOST_APART, Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
-from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag
+from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
 from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
 Numbers = NDArray[np.int64]
@@ -124,6 +124,7 @@ class CellRecipe:
         self._cell = cell
         self._places, self._physical = distribution.places, distribution.physical
         self._sources: dict[ListKey, int] = {}
+        self._names = names
         self._written: list[Sequence[int]] = []
         self._beside = list(beside)
         self._bases = self._numbers_of_bases()
@@ -148,12 +149,11 @@ class CellRecipe:
         for gradient, group in of_parameters:
             p = gradient.parameter
             slots = self._physical[p].slots
-            stepped: list[int] = [0, 0]
+            stepped: list[int] = [0, 0, 0]
             if rule is not None and gradient.instr.name == "outer" and (slots is None or not slots.keeps_gradient):
                 fused = cell.fused(gradient, rule, step_fields(self._physical[p], averaging))
-                stepped = self._template(fused.template)
-            bit = names.bit(f"outer_update.{rule}")
-            gradients.append([parameters[p], bit, *self._template(group.template), *stepped])
+                stepped = self._instruction(fused)
+            gradients.append([parameters[p], *self._instruction(group), *stepped])
         self.numbers: Numbers = np.array(
             [
                 id,
@@ -199,6 +199,11 @@ class CellRecipe:
 
     def _template(self, template: Template) -> list[int]:
         return _template(template, self._bases[template.base])
+
+    def _instruction(self, group: Group) -> list[int]:
+        """A group of one instruction, with the bit of its name."""
+        (_, instr), *_ = group.starts
+        return [self._names.bit(instr.instruction.name), *self._template(group.template)]
 
     def _groups(self, by_barrier: list[list[Group]]) -> list[int]:
         return _counted(_counted(self._template(g.template) for g in groups) for groups in by_barrier)
@@ -360,7 +365,7 @@ class ModelRecipe:
         words = encode(name, n, width, parts, flags, **fields)
         for position, hole in (holes or {}).items():
             words[position] = Word(0, hole)
-        return [self._names.bit(name), *_alone(words)]
+        return [self._names.bit(instruction_of(name, fields).name), *_alone(words)]
 
     def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> list[int]:
         place, width = self._distribution.physical[p], size(p.shape[1:])
