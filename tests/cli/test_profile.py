@@ -180,7 +180,7 @@ class TestOnCpu:
     ) -> None:
         result = profile(
             workload, "--target", "cpu", "--vps", "1", "--batches", "1", "--rounds", "1", "--candidates", "2",
-            "--batch-size", "2", "--store", "--json", "--output", "found.json",
+            "--batch-size", "2", "--axes", "policy", "--store", "--json", "--output", "found.json",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         title, headings, first, second, *rest = result.stdout.splitlines()

@@ -20,9 +20,11 @@ from tests.test_accumulate import new
 from tests.tuning.telling import TellPriority
 from vpps.graph.trace import TracedCell
 from vpps.kernel.render import VARIANTS
+from vpps.tuning.autotune import cpu_axes
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
+from vpps.tuning.profiler import axes_named
 
 VPS = Axis("virtual processors", tuple({"vps": n} for n in range(2, 9)), ordered=True)
 POLICY = Axis("policy", ({"policy": "sinks-last"}, {"policy": "depth"}), ordered=False)
@@ -346,6 +348,13 @@ class TestTraining:
         monkeypatch.setattr("vpps.tuning.autotune.NICENESS", 0)  # else compilers wait until no other test is running
         for isa, tiles in VARIANTS.items():
             monkeypatch.setitem(VARIANTS, isa, tiles[:1])
+
+    @pytest.mark.host
+    def test_tries_on_cpu_only_what_leaves_every_bit_as_it_is(self) -> None:
+        """Not policies: they sum the gradients of a value with several readers in another order."""
+        changed = {name for axis in cpu_axes(2) for change in axis.changes for name in change}
+        assert changed == {"vps", "tile"}
+        assert set(axes_named((), "cpu")) == {"vps", "tile"}
 
     @pytest.mark.cpu
     def test_is_the_same_to_the_bit(self) -> None:

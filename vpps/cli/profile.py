@@ -61,8 +61,8 @@ Axes = Annotated[
     str,
     typer.Option(
         metavar="AXIS,...", show_default=False,
-        help="Axes to search besides the usual ones, or all. cpu: vps, tile, policy; passes when asked. cuda, simt: "
-        "slots (rows per warp, tiles, tiers of matrices); blocks, groups, gradients, transposed, policy, schedule and "
+        help="Axes to search besides the usual ones, or all. cpu: vps, tile; policy (another one changes the last bits "
+        "of gradients) and passes when asked. cuda, simt: slots (rows per warp, tiles, tiers of matrices); blocks, groups, gradients, transposed, policy, schedule and "
         "passes when asked.",
     ),
 ]  # fmt: skip

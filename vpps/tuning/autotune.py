@@ -53,7 +53,8 @@ def tuner_for(
 
 
 def cpu_axes(vps: int) -> list[Axis]:
-    """Fewer virtual processors and more than so many, other tiles of products, other policies."""
+    """Fewer virtual processors and more than so many, other tiles of products: what leaves every bit as it is. A policy
+    is the user's to choose, because it decides in which order gradients are summed."""
     from vpps.kernel.host_compiler import tile_of_machine
     from vpps.kernel.render import tiles_of
     from vpps.runtime.cores import usable_cores
@@ -66,7 +67,6 @@ def cpu_axes(vps: int) -> list[Axis]:
         axis("fewer virtual processors", "vps", range(vps - 1, 0, -1), ordered=True),
         axis("more virtual processors", "vps", range(vps + 1, usable_cores() + 1), ordered=True),
         axis("tile", "tile", tiles[1:]),
-        axis("policy", "policy", WORTH_TRYING),
     ]
 
 

@@ -27,8 +27,9 @@ NO_CHANGE: Change = {}
 
 ON_CPU = ("vps", "tile", "policy", "passes")
 ON_GPU = ("slots", "blocks", "groups", "gradients", "transposed", "policy", "schedule", "passes")
-USUAL = {"cpu": ("vps", "tile", "policy"), "cuda": ("slots",), "simt": ("slots",)}
-"""Axes by target: those that are searched without being asked for."""
+USUAL = {"cpu": ("vps", "tile"), "cuda": ("slots",), "simt": ("slots",)}
+"""Axes by target: those that are searched without being asked for. On cpu they leave every bit as it is, which batching
+policies do not: they sum gradients in another order."""
 
 MOST_COMBINED = 64
 """Candidates of a full grid. With more, axes are searched one after the other."""
