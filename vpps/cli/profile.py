@@ -62,7 +62,8 @@ Axes = Annotated[
     typer.Option(
         metavar="AXIS,...", show_default=False,
         help="Axes to search besides the usual ones, or all. cpu: vps, tile; policy (another one changes the last bits "
-        "of gradients) and passes when asked. cuda, simt: slots (rows per warp, tiles, tiers of matrices); blocks, groups, gradients, transposed, policy, schedule and "
+        "of gradients) and passes when asked. cuda, simt: slots "
+        "(rows per warp, tiles, tiers of matrices); blocks, groups, gradients, transposed, policy, schedule and "
         "passes when asked.",
     ),
 ]  # fmt: skip
