@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
@@ -174,14 +175,14 @@ def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with less and less in registers, for when the compiler spills.
 
     Fewer vertices per tile, then fewer slots in registers (the least useful role, one at a time, to shared
-    memory or L2), then fewer rows per slot. Every plan keeps what the one before
-    it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
+    memory or L2) as long as there are some, then fewer rows per slot, then no slot in registers, and of those fewer
+    rows. Every plan keeps what the one before it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
 
     Raises:
         SpillError: at the first plan, where forced options leave nothing to give up.
     """
     last = onchip
-    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows):
+    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows, partial(_fewer_slots, least=0), _fewer_rows):
         for plan in smaller(last):
             if plan.to_key() != last.to_key():
                 yield plan
@@ -218,12 +219,12 @@ def _without(last: OnChip, held: Held) -> OnChip | None:
         return None
 
 
-def _fewer_slots(last: OnChip) -> Iterator[OnChip]:
+def _fewer_slots(last: OnChip, least: int = 1) -> Iterator[OnChip]:
     uses = {m.name: m.uses for m in last.matrices}
     in_registers = [h for h in last.held if h.tier == "registers" and h.name not in last.options.tiers]
     for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.rows * h.columns, h.role == "W")):
         plan = _without(last, held)
-        if plan is not None and plan.registers < last.registers:
+        if plan is not None and least <= plan.registers < last.registers:
             last = plan
             yield last
 
@@ -233,10 +234,12 @@ def _fewer_rows(last: OnChip) -> Iterator[OnChip]:
     while rows > 1 and last.options.rpw is None:
         rows //= 2
         try:
-            last = _again(last, max_rows=rows, shapes={})
+            plan = _again(last, max_rows=rows, shapes={})
         except CapacityError:
             return  # lower slots pad more, and something that the user forced no longer fits
-        yield last
+        if plan.registers <= last.registers:  # they pad more
+            last = plan
+            yield last
 
 
 def nothing_left(onchip: OnChip) -> str:
