@@ -235,18 +235,24 @@ struct KlDivergence {
     }
 };
 struct LayerNorm {
-    struct Moments { float mean, scale; };
+    // The mean is rounded; what it is off by is subtracted, too: of equal elements nothing is left that 1 / sqrt(eps) magnifies.
+    struct Moments {
+        float mean, rest, scale;
+        VP_DEVICE float centred(float x) const { return (x - mean) - rest; }
+    };
     VP_DEVICE static Moments of(const Row& r)
     {
-        const float* x = r.x[0];
-        const float mean = reduce_sum(r.width, [&](int u) { return x[u]; }) / (float)r.width;
-        const float variance = reduce_sum(r.width, [&](int u) { return (x[u] - mean) * (x[u] - mean); }) / (float)r.width;
-        return {mean, 1.f / sqrt_(variance + r.value)};
+        const float *x = r.x[0], n = (float)r.width;
+        Moments m{reduce_sum(r.width, [&](int u) { return x[u]; }) / n, 0.f, 0.f};
+        m.rest = reduce_sum(r.width, [&](int u) { return x[u] - m.mean; }) / n;
+        const float squares = reduce_sum(r.width, [&](int u) { return m.centred(x[u]) * m.centred(x[u]); });
+        m.scale = 1.f / sqrt_(squares / n + r.value);
+        return m;
     }
     VP_DEVICE static void forward(const Row& r)
     {
         const Moments m = of(r);
-        r.fill([=](int u) VP_INLINE { return (r.x[0][u] - m.mean) * m.scale; });
+        r.fill([=](int u) VP_INLINE { return m.centred(r.x[0][u]) * m.scale; });
     }
     VP_DEVICE static void backward(const Row& r)
     {

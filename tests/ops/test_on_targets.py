@@ -91,6 +91,21 @@ def test_unary(name: str, width: int) -> None:
     assert_agrees_with_reference(model, graph, loss, results)
 
 
+@pytest.mark.parametrize(("width", "value"), [(17, 0.83), (300, 5.3), (1024, 100.7), (1024, 1000.3)])
+def test_layer_norm_of_equal_elements_is_zero(width: int, value: float) -> None:
+    """The rounding of their mean is not magnified by 1 / sqrt(eps), nor that of a mean far from 0."""
+    model = vpps.Model()
+    graph = vpps.Graph()
+    near = value + np.arange(width) % 7 * np.spacing(np.float32(value))
+    results = [vpps.layer_norm(graph.input(x)) for x in (np.full(width, value, np.float32), near)]
+    with vpps.Handle(model, train=False, vps=2) as handle:
+        equal, different = handle.forward(graph, results)
+    assert not equal.any()
+    x = near.astype(np.float32).astype(np.float64)
+    expected = (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+    assert np.linalg.norm(different - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str, width: int) -> None:
