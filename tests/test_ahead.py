@@ -85,7 +85,8 @@ class TestErrors:
             ({"vps": 1000}, "do not run side by side on H200"),
             ({"device": "GTX 1080"}, "device 'GTX 1080' is not known"),
             ({"optimizer": 0.1}, "optimizer=0.1: expected an optimizer"),
-            ({"tiers": {"X": "registers"}}, "there is no such matrix"),
+            ({"tiers": {"X": "registers"}}, "there is no such matrix; there are tree_lstm/"),
+            ({"tiers": {"tree_lstm/u": "L2"}}, "there is no such matrix; is 'tree_lstm/"),
             ({"tile": 3}, "tile=3: expected one of"),
         ],
     )

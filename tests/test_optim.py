@@ -241,6 +241,14 @@ def test_groups_have_hyper_parameters_of_their_own() -> None:
         (lambda: vpps.SGD(lr=0.1, groups={"W": {"momentum": 0.9}}), "group 'W' sets momentum; hyper-parameters are lr"),
         (lambda: vpps.SGD(lr=0.1, groups={"W": {"lr": -1}}), r"SGD\(lr=-1\)"),
         (lambda: vpps.SGD(lr=lambda update: float("nan")), r"SGD\(lr=nan\)"),
+        (
+            lambda: vpps.Adam(groups={"*": {}, "unsued": {}}),
+            "Adam: group 'unsued': no parameter .* fits it; is 'unused'",
+        ),
+        (lambda: vpps.Adam(groups={"other": {}}), "group 'other': no parameter of the model fits it; there are E, "),
+        (lambda: vpps.Adam(groups={"un*": {}, "unused": {}}), "'unused' .*belong to 'un\\*', which comes before it"),
+        (lambda: vpps.SGD(lr=0.1, groups=3), r"SGD\(groups=3\): expected hyper-parameters by pattern"),
+        (lambda: vpps.SGD(lr=0.1, groups={"W": 0.1}), r"SGD\(groups={'W': 0.1}\): expected"),
     ],
 )
 def test_bad_groups_and_schedules_are_refused(optimizer: Callable[[], Optimizer], message: str) -> None:

@@ -422,7 +422,7 @@ class Handle:
                 "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
             )
         check_loss(graph, loss)
-        self.optimizer.check()
+        self._check_rule()
         self._look_up(graph)
         self._tune(graph, loss)
         self._prepare(graph, accumulate)
@@ -760,6 +760,12 @@ class Handle:
             )
         self._engine.check_begun()
 
+    def _check_rule(self) -> None:
+        """Raise ModelError where the optimizer says what cannot be, of the parameters that the model has now."""
+        self._optimizer.check()
+        if self._optimizer.groups:
+            self._optimizer.check_groups([p.name for p in self.model])
+
     def _prepare(self, graph: Graph, accumulate: bool = False) -> Planner:
         """A planner for a graph that `_check` has seen."""
         self._look_up(graph)
@@ -792,6 +798,7 @@ class Handle:
         """Have a kernel for graphs like this one, or close."""
         try:
             self._check(graph, "example", training=self._train)
+            self._check_rule()
             self._look_up(graph)
             self._tune(graph, loss)  # its first configuration may be another one
             self._prepare(graph)

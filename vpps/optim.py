@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ModelError
-from vpps.values import MAX_FLOAT32, as_number
+from vpps.values import MAX_FLOAT32, as_number, said_of
 
 Array = NDArray[Any]
 Schedule = Callable[[int], float]
@@ -29,6 +29,9 @@ HYPER = (
     "step_size",
     "inv_sqrt_correction",
 )
+
+
+_GROUPS = "hyper-parameters by pattern of names, such as groups={'words': {'lr': 0.01}}"
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Optimizer:
     Args:
         lr: learning rate, or a schedule: a function of the number of the update, from 1.
         groups: hyper-parameters of some parameters, by name pattern (`fnmatch`; the first that fits counts):
-            `groups={"words": {"lr": 0.01}, "*/b": {"weight_decay": 0.0}}`.
+            `groups={"words": {"lr": 0.01}, "*/b": {"weight_decay": 0.0}}`. A pattern without parameters is an error.
     """
 
     lr: float | Schedule
@@ -74,15 +77,34 @@ class Optimizer:
             self._require("lr", "a number >= 0", lambda v: v >= 0)
         self._require("weight_decay", "a number >= 0", lambda v: v >= 0)
 
+        if not isinstance(self.groups, Mapping):
+            raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
         known = {f.name for f in fields(self)} - {"groups"}
         for pattern, values in self.groups.items():
+            if not isinstance(pattern, str) or not isinstance(values, Mapping):
+                raise ModelError(f"{type(self).__name__}(groups={{{pattern!r}: {values!r}}}): expected {_GROUPS}")
             unknown = set(values) - known
             if unknown:
                 raise ModelError(
-                    f"{type(self).__name__}: group {pattern!r} sets {', '.join(sorted(unknown))}; "
+                    f"{type(self).__name__}: group {pattern!r} sets {', '.join(sorted(map(str, unknown)))}; "
                     f"hyper-parameters are {', '.join(sorted(known))}"
                 )
             replace(self, groups={}, **values).check()
+
+    def check_groups(self, parameters: Collection[str]) -> None:
+        """Raise ModelError where a group has none of the parameters, whose names are given."""
+        if not self.groups:
+            return
+        idle = self.groups.keys() - {self.group_of(name) for name in parameters}
+        for pattern in (p for p in self.groups if p in idle):
+            found = next((name for name in parameters if fnmatchcase(name, pattern)), None)
+            why = (
+                f"no parameter of the model fits it; {said_of(pattern, parameters)}"
+                if found is None
+                else f"{found!r} and all others that fit it belong to {self.group_of(found)!r}, which comes before it: "
+                "the first that fits counts"
+            )
+            raise ModelError(f"{type(self).__name__}: group {pattern!r}: {why}")
 
     def group_of(self, parameter: str) -> str | None:
         """The pattern of the first group that a parameter's name fits."""

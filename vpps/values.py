@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import struct
+from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -67,6 +69,12 @@ def as_index(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def said_of(name: str, known: Collection[str]) -> str:
+    """What may have been meant by an unknown name: those like it, or all that there are."""
+    near = get_close_matches(name, known, n=3)
+    return f"is {' or '.join(map(repr, near))} meant?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 _SINGLE, _WORD = struct.Struct("<f"), struct.Struct("<I")

@@ -91,7 +91,7 @@ def test_unary(name: str, width: int) -> None:
     assert_agrees_with_reference(model, graph, loss, results)
 
 
-@pytest.mark.parametrize(("width", "value"), [(17, 0.83), (300, 5.3), (1024, 100.7), (1024, 1000.3)])
+@pytest.mark.parametrize("width, value", [(17, 0.83), (300, 5.3), (1024, 100.7), (1024, 1000.3)])
 def test_layer_norm_of_equal_elements_is_zero(width: int, value: float) -> None:
     """The rounding of their mean is not magnified by 1 / sqrt(eps), nor that of a mean far from 0."""
     model = vpps.Model()

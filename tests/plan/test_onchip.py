@@ -343,7 +343,7 @@ def test_forced_gradients_that_do_not_fit_are_an_error_with_numbers_and_advice()
         (Options(groups=0), "groups=0"),
         (Options(rpw=2), "rpw=2: expected a positive int, and ownership='round-robin'"),
         (Options(ownership="round-robin", rpw=16, tile=8), "128 sums in each thread, more than 64; try rpw=8"),
-        (Options(tiers={"X": "shared"}), "there is no such matrix; expected U, U^T, W, W^T, Wo, Wo^T"),
+        (Options(tiers={"X": "shared"}), "there is no such matrix; there are U, U^T, W, W^T, Wo, Wo^T"),
         (Options(tiers={"U": "atomic"}), "expected 'registers', 'shared', 'L2' or, of a transpose, 'atomic'"),
         (Options(groups=2), "2 groups of 132 blocks do not run side by side .* at most 66 per group, or blocks_per_sm"),
     ],

@@ -245,7 +245,7 @@ class Engine:
         if update is not None:
             hyper, sets = self._hyper(update)
             alive.append(hyper)
-            call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper), self._hyper_of_at
+            call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
             if update.clip_norm is not None:
                 call.clips, call.max_norm = 1, float_word(update.clip_norm)
             call.averages = int(update.averaging is not None)

@@ -21,6 +21,7 @@ from vpps.plan.onchip.slots import (
     in_slot_order,
 )
 from vpps.script.slices import unit_blocks
+from vpps.values import said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
@@ -374,7 +375,7 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
             raise HandleError(f"{option}={value!r}: expected one of {', '.join(map(repr, choices))}")
     for name, tier in options.tiers.items():
         if name not in names:
-            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; expected {', '.join(names)}")
+            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
         if tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
             expected = "'registers', 'shared', 'L2' or, of a transpose, 'atomic'"
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected {expected}")
