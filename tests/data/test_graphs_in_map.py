@@ -108,6 +108,38 @@ def test_lattices(model: vpps.Model, tmp_path: Path) -> None:
     assert_equal(model, build)
 
 
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("distinct", [False, True])
+def test_kinds_that_do_not_fit_turned_edges_are_refused(model: vpps.Model, lists: bool, distinct: bool) -> None:
+    """They are still those of the vertices: the first of a chain has a child now."""
+    before = np.array([-1, 0, 1, -1, 0], np.int32)
+    of_lists = np.cumsum([0, *(before >= 0)]), before[before >= 0]
+    chains = GraphSet(
+        [3, 2], of_lists if lists else before[:, None], kind=before >= 0, kinds=("begin", "step"),
+        columns={"word": np.arange(5)},
+    )  # fmt: skip
+    words, u = model.lookup("some words", (5, H)), model.parameter("of the one before", (H, H))
+
+    @vpps.cell
+    def begin() -> None:
+        vpps.scatter(vpps.tanh(vpps.lookup(words, vpps.pull())))
+
+    @vpps.cell
+    def step() -> None:
+        vpps.scatter(vpps.tanh(u @ vpps.gather(0) + vpps.lookup(words, vpps.pull())))
+
+    batch = chains[[1, 0]]
+    for _ in range(2):  # the second time with compiled code, where it is there
+        inputs = {"word": batch["word"]}
+        vpps.Graph().map([begin, step], **batch.structure, inputs=inputs, distinct=distinct)
+        graph = vpps.Graph()
+        with pytest.raises(
+            vpps.GraphError, match="vertex 0 has more children than its cell 'begin' takes, which is none"
+        ):
+            graph.map([begin, step], **batch.reversed.structure, inputs=inputs, distinct=distinct)
+        assert len(graph) == 0
+
+
 def test_chains_of_both_directions(model: vpps.Model, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a b c a\nc\nb a\n")
     forward: GraphSet = read_text(tmp_path / "text", min_count=1)

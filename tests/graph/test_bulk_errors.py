@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ CHILDREN = np.array([[-1, -1], [-1, -1], [0, 1], [2, -1]], np.int32)
 CSR = (np.array([0, 0, 0, 2, 3]), np.array([0, 1, 2]))
 KIND = np.array([0, 0, 1, 1], np.int8)
 WORDS = np.array([3, 1, -1, -1])
+LEVELS = np.array([0, 0, 1, 2], np.int32)
 
 
 class World:
@@ -311,3 +313,21 @@ def test_a_mistake_is_refused_and_leaves_the_graph_as_it_was(name: str) -> None:
     assert len(w.graph) == before
     h = w.map()  # and works
     assert np.isfinite(Reference(w.graph, weights_of(w.model)).value(h)).all()
+
+
+@pytest.mark.parametrize("name", [name for name in MISTAKES if "cycle" not in name and name != "own child"])
+def test_whoever_knows_levels_vouches_for_no_more_than_these(name: str) -> None:
+    w = World()
+    mistake, error, words = MISTAKES[name]
+    w.map(levels=LEVELS)  # traced, so that compiled code takes over where it can
+    before = len(w.graph)
+    setattr(w.graph, "map", partial(w.graph.map, levels=LEVELS))  # noqa: B010, as mypy knows methods
+    with pytest.raises(error, match=words) as caught:
+        mistake(w)
+    assert caught.type is error
+    assert len(w.graph) == before
+
+
+def test_levels_are_ints() -> None:
+    with pytest.raises(D, match="levels are ints, not of dtype float64"):
+        World().map(levels=LEVELS * 0.5)

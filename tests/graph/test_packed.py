@@ -153,6 +153,13 @@ def test_inputs_may_be_ints_of_any_width(dtype: Any, nets: Net) -> None:
     assert all(other == recorded[0] for other in recorded[1:])
 
 
+def with_children_of_leaves(batch: GraphBatch, child: int) -> dict[str, Any]:
+    """In the last column of the last leaf, which nothing reads."""
+    children = np.array(batch.children)
+    children[np.flatnonzero(batch.kind == 0)[-1], 1] = child
+    return {"children": children}
+
+
 WRONG: dict[str, Callable[[GraphBatch], dict[str, Any]]] = {
     "a word beyond the table": lambda b: {"inputs": {"word": b["word"] + WORDS, "label": b["label"]}},
     "a negative label": lambda b: {"inputs": {"word": b["word"], "label": b["label"] - 1}},
@@ -163,24 +170,73 @@ WRONG: dict[str, Callable[[GraphBatch], dict[str, Any]]] = {
     "no label": lambda b: {"inputs": {"word": b["word"]}},
     "no kinds": lambda b: {"kind": None},
     "no children": lambda b: {"children": None},
+    "leaves with children": lambda b: {"kind": np.zeros_like(b.kind)},
+    "a leaf with a child": lambda b: with_children_of_leaves(b, 0),
+    "a leaf with a child that there is not": lambda b: with_children_of_leaves(b, b.n_vertices),
+    "a leaf with a child below -1": lambda b: with_children_of_leaves(b, -7),
 }
 
 
+@pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_refused_as_without_compiled_code(
-    what: str, nets: Net, use_recorder: Callable[[str], None]
+    what: str, distinct: bool, nets: Net, use_recorder: Callable[[str], None]
 ) -> None:
     batch = forest(3)[4:15]
+    wrong = WRONG[what](batch) | {"distinct": distinct}
     messages = []
     for recorder in ("compiled", "python"):
         use_recorder(recorder)
-        map_of(vpps.Graph(), nets.cells, batch)
+        map_of(vpps.Graph(), nets.cells, batch, distinct=distinct)
         graph = vpps.Graph()
         with pytest.raises(VppsError) as refused:
-            map_of(graph, nets.cells, batch, **WRONG[what](batch))
+            map_of(graph, nets.cells, batch, **wrong)
         messages.append((type(refused.value), str(refused.value)))
         assert graph.n_calls == graph.n_values == 0
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+def test_a_child_behind_those_that_a_cell_gathers_is_refused(distinct: bool) -> None:
+    """Compiled code, too, looks at the last column, and at a label that no result follows from."""
+    model = vpps.Model(seed=1)
+    words, labels, u = (
+        model.lookup("words", (WORDS, H)),
+        model.lookup("labels", (CLASSES, H)),
+        model.parameter("U", (H, H)),
+    )
+
+    @vpps.cell
+    def leaf(word: Any, label: Any) -> Any:
+        vpps.lookup(labels, label)
+        return vpps.tanh(u @ vpps.lookup(words, word))
+
+    @vpps.cell
+    def inner(left: Any, right: Any) -> Any:
+        return vpps.tanh(u @ left + right)
+
+    batch = forest(3)[4:15]
+
+    def record(child: int, label: int) -> vpps.Graph:
+        children = np.column_stack([batch.children, np.full(batch.n_vertices, -1, np.int32)])
+        children[np.flatnonzero(batch.kind)[-1], 2] = child
+        graph = vpps.Graph()
+        map_of(
+            graph,
+            [leaf, inner],
+            batch,
+            children=children,
+            inputs={"word": batch["word"], "label": batch["label"] + label},
+            distinct=distinct,
+        )
+        return graph
+
+    for _ in range(2):
+        record(-1, 0)
+    with pytest.raises(vpps.GraphError, match="more children than its cell 'inner' takes, which is 2"):
+        record(0, 0)
+    with pytest.raises(vpps.IndexRangeError, match="rows of 'labels': 5"):
+        record(-1, CLASSES)
 
 
 def test_missing_children_are_left_to_numpy(nets: Net, recorder: str) -> None:

@@ -281,9 +281,10 @@ class GraphSet:
     def reversed(self) -> GraphSet:
         """The same graphs with every edge turned round: what a vertex reads are those that read it.
 
-        For the second direction of a bidirectional chain, or from the root of a tree down. Columns and numbers of
-        vertices stay; children get a fixed arity of 1 where no vertex has two readers, else they are lists in rising
-        order.
+        For the second direction of a bidirectional chain, or from the root of a tree down. Columns, kinds and numbers
+        of vertices stay; children get a fixed arity of 1 where no vertex has two readers, else they are lists in rising
+        order. Kinds that said which vertices have children do not fit any more, and `graph.map` refuses them: give it
+        others, for chains `kind=(batch.reversed.children >= 0)[:, 0].astype("int8")`.
         """
         offsets, parents, children = self.edges()
         order = np.argsort(children, kind="stable")

@@ -56,7 +56,7 @@ def record_map(
     made = cells_of(cells)
     rows, n = read_kinds(kind, len(made))
     trusted = levels is not None
-    structure = read_children(children, trusted)
+    structure = read_children(children)
     inputs = check_inputs(inputs)
     n = count_vertices(n, structure, inputs)
     signature: list[Any] = []
@@ -83,7 +83,7 @@ def record_map(
         if part.n:
             parts.append(part)
             if structure is not None:
-                part.take_children(structure, trusted)
+                part.take_children(structure)
             part.take_data(columns)
             if distinct:
                 part.cut = part.vertex.cut
@@ -137,50 +137,44 @@ class _Part:
         """The number of the first one."""
         return self.number(0)
 
-    def take_children(self, structure: Children, trusted: bool) -> None:
+    def take_children(self, structure: Children) -> None:
         """Find what of the children is theirs. Raises GraphError where they have more than their cell gathers."""
         vertex = self.vertex
-        if structure.ends is not None:
-            if trusted and not vertex.gathers:
-                return
-            own = Lists(structure.ends, structure.table)
-            if self.rows is not None:
-                own = own.of(self.rows)
+        if structure.ends is None:
+            table = self.of(structure.table)
+            self._check_none(table[:, vertex.used :])
             if vertex.gathers:
-                self.ends, self.children = own.ends, own.elements
-                if not trusted and not vertex.gathers_lists:
-                    self._check_lists(own, vertex.used)
-            elif own.elements.size and int(own.elements.max()) >= 0:
-                place = int(np.argmax(own.elements >= 0))
-                self._refuse_child(int(np.searchsorted(own.ends, place, "right")) - 1, "none")
-        else:
-            if not trusted and vertex.used < structure.arity:
-                beyond = self.of(structure.table)[:, vertex.used :]
-                if int(beyond.max()) >= 0:
-                    takes = str(vertex.used) if vertex.used else "none"
-                    self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))), takes)
-            if vertex.gathers:
-                table = self.of(structure.table)
                 self.children = table if vertex.used == structure.arity else table[:, : vertex.used]
-        if self.children is not None and self.children.size:
-            self.reads_zeros = bool(np.minimum.reduce(self.children, axis=None) < 0)
-        if self.ends is not None and vertex.used:  # single children of lists, which may be shorter
-            self.reads_zeros = self.reads_zeros or int(np.diff(self.ends).min()) < vertex.used
+        else:
+            lengths = self.of(structure.lengths)
+            own = Lists(structure.ends, structure.table)
+            if vertex.gathers:
+                own = own if self.rows is None else own.of(self.rows, lengths)
+                self.ends, self.children = own.ends, own.elements
+            if not vertex.gathers_lists and int(np.maximum.reduce(lengths)) > vertex.used:
+                self._check_lists(own if vertex.gathers or self.rows is None else own.of(self.rows, lengths))
+            if vertex.used:  # single children of lists, which may be shorter
+                self.reads_zeros = int(np.minimum.reduce(lengths)) < vertex.used
+        if structure.some_missing and self.children is not None and self.children.size:
+            self.reads_zeros = self.reads_zeros or bool(np.minimum.reduce(self.children, axis=None) < 0)
 
-    def _check_lists(self, own: Lists, used: int) -> None:
+    def _check_none(self, beyond: NDArray[Any]) -> None:
+        """Raises GraphError where a vertex has a child in columns that the cell does not gather."""
+        if beyond.size and int(np.maximum.reduce(beyond, axis=None)) >= 0:
+            self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))))
+
+    def _check_lists(self, own: Lists) -> None:
         """Raises GraphError where a list has a child behind the single ones that the cell gathers."""
-        lengths = np.diff(own.ends)
-        if not len(lengths) or int(lengths.max()) <= used:
-            return
-        beyond = (np.arange(len(own.elements)) - own.ends[:-1].repeat(lengths) >= used) & (own.elements >= 0)
+        place = np.arange(len(own.elements)) - own.ends[:-1].repeat(np.diff(own.ends))
+        beyond = (place >= self.vertex.used) & (own.elements >= 0)
         if beyond.any():
-            place = int(np.argmax(beyond))
-            self._refuse_child(int(np.searchsorted(own.ends, place, "right")) - 1, str(used))
+            self._refuse_child(int(np.searchsorted(own.ends, np.argmax(beyond), "right")) - 1)
 
-    def _refuse_child(self, row: int, takes: str) -> None:
+    def _refuse_child(self, row: int) -> None:
         raise GraphError(
             f"graph.map: vertex {self.number(row)} has more children than its cell {self.vertex.name!r} takes, which "
-            f"is {takes}; make the vertex of another kind, or the child -1"
+            f"is {self.vertex.used or 'none'}; make the vertex of another kind (with edges turned round, those of a "
+            "GraphSet may no longer fit), or the child -1"
         )
 
     def take_data(self, columns: Mapping[str, Column]) -> None:

@@ -20,13 +20,17 @@ class Lists:
     ends: Ints
     elements: Ints
 
-    def of(self, rows: Ints) -> Lists:
-        """The lists of some of the vertices."""
-        starts = self.ends[rows]
-        lengths = self.ends[rows + 1] - starts
+    def of(self, rows: Ints, lengths: Ints | None = None) -> Lists:
+        """The lists of some of the vertices, whose lengths may be known."""
+        starts = self.ends.take(rows)
+        if lengths is None:
+            lengths = self.ends.take(rows + 1) - starts
         ends = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        return Lists(ends, self.elements[np.repeat(starts - ends[:-1], lengths) + np.arange(int(ends[-1]))])
+        lengths.cumsum(out=ends[1:])
+        starts -= ends[:-1]
+        places = starts.repeat(lengths)
+        places += np.arange(len(places))
+        return Lists(ends, self.elements.take(places))
 
 
 @dataclass(slots=True)

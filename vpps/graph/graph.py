@@ -193,7 +193,7 @@ class Graph:
                 does not use an input may have anything there.
             state: shapes (or lengths) of what children give, one per result; needed where nothing in the cells tells.
             levels: (n,) longest distance of each vertex from one without children, such as a `vpps.data.GraphSet`
-                keeps. Whoever gives them vouches for them and for `children`, which are then not checked.
+                keeps. Whoever gives them vouches for them, so that nobody looks for cycles; all else is checked.
             distinct: compute once what vertices with equal ints have in common. The part of a cell that follows from
                 ints alone and has a product in it - `W @ lookup(words, word)` - gets a vertex for each distinct
                 combination of them, and the rest of the cell reads its results; where all of a cell follows from ints

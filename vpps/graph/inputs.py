@@ -89,7 +89,7 @@ def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column
     if is_ragged(value):
         if value[1].owner is not graph:
             raise graph.foreign(where, value[1])
-        ends = checked_offsets(value[0], n, len(value[1]), where)
+        ends, _ = checked_offsets(value[0], n, len(value[1]), where)
         return (list, value[1].shape), Lists(ends, value[1].ids)
     if isinstance(value, list | tuple) and any(isinstance(x, Expression) for x in value):
         return read_input(graph, name, _rows_of(graph, value, where), n)

@@ -136,6 +136,8 @@ def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool)
         for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
             found += (columns.index(name), *int_range(limit))
         cut = vertex.cut if distinct else None
+        if cut is not None and len({*cut.ints, *cut.rest_ints}) < len(vertex.ints):
+            return nothing  # an int that leads to no result is in no part, but it has to be in range
         if cut is None:
             found += (0, 0, 0, len(vertex.ints), *range(len(vertex.ints)))
         else:

@@ -282,7 +282,7 @@ def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shap
         offsets, rows = x
         if rows.owner is not graph:
             raise graph.foreign(where, rows)
-        return Lists(checked_offsets(offsets, n, len(rows), where), rows.ids), rows.shape
+        return Lists(checked_offsets(offsets, n, len(rows), where)[0], rows.ids), rows.shape
     for e in x:
         if type(e) is not Rows and type(e) is not Expression:
             raise DtypeError(f"{where}: a list argument holds {e!r}; it may hold rows and expressions only")
@@ -297,8 +297,8 @@ def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shap
     return Lists(ends, elements.reshape(-1)), x[0].shape if x else None
 
 
-def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> Ints:
-    """Offsets of a CSR structure of n lists with so many elements. Raises DtypeError, ShapeError."""
+def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple[Ints, Ints]:
+    """Offsets of a CSR structure of n lists with so many elements, and their lengths. Raises DtypeError, ShapeError."""
     found = np.asarray(offsets)
     if found.dtype.kind not in "iu":
         raise DtypeError(f"{where}: offsets are ints, not of dtype {found.dtype}")
@@ -307,12 +307,13 @@ def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> Ints:
             f"{where}: {n} vertices have {n + 1} offsets, where each list begins and the end; got shape {found.shape}"
         )
     ends = found.astype(np.int64)
-    if ends[0] != 0 or ends[-1] != total or (ends[1:] < ends[:-1]).any():
+    lengths = ends[1:] - ends[:-1]
+    if ends[0] != 0 or ends[-1] != total or (n and np.minimum.reduce(lengths) < 0):
         raise ShapeError(
             f"{where}: offsets begin with 0, do not fall, and end with the number of elements, {total}; these go from "
             f"{ends[0]} to {ends[-1]}"
         )
-    return ends
+    return ends, lengths
 
 
 def record_inputs(graph: Graph, array: ArrayLike, grad: bool, where: str) -> Rows:

@@ -26,25 +26,29 @@ class Children:
         arity: columns of `table`, or CSR.
         table: (n, arity), -1 for none; CSR: (edges,).
         ends: of CSR, where each vertex's children begin, and the end.
+        lengths: of CSR, how many each vertex has.
+        some_missing: whether there is a -1; `check_range` finds out.
     """
 
     arity: int
     table: NDArray[Any]
     ends: Ints | None = None
+    lengths: Ints | None = None
+    some_missing: bool = True
 
     def edges(self) -> tuple[Ints, Ints]:
         """Parent and child of every edge, by rising parent."""
-        if self.ends is None:
+        if self.lengths is None:
             parents = np.arange(len(self.table)).repeat(self.arity)
         else:
-            parents = np.arange(len(self.ends) - 1).repeat(np.diff(self.ends))
+            parents = np.arange(len(self.lengths)).repeat(self.lengths)
         children = self.table.reshape(-1).astype(np.int64)
         present = children >= 0
         return (parents, children) if present.all() else (parents[present], children[present])
 
 
-def read_children(given: Any, trusted: bool) -> Children | None:
-    """The children as the user gave them; `trusted` ones are what they should be."""
+def read_children(given: Any) -> Children | None:
+    """The children as the user gave them. Raises DtypeError, ShapeError."""
     if given is None:
         return None
     if isinstance(given, tuple):
@@ -53,32 +57,31 @@ def read_children(given: Any, trusted: bool) -> Children | None:
                 f"graph.map: children is a tuple of {len(given)}; expected (offsets, indices), or an array of shape "
                 "(n, arity)"
             )
-        offsets, indices = (np.asarray(x) for x in given)
-        if not trusted:
-            indices = _of_ints(indices, "the indices of children")
-            if indices.ndim != 1 or offsets.ndim != 1 or not len(offsets):
-                raise ShapeError(
-                    f"graph.map: children=(offsets, indices) are of shapes (n + 1,) and (edges,), not {offsets.shape} "
-                    f"and {indices.shape}"
-                )
-            checked_offsets(offsets, len(offsets) - 1, len(indices), "graph.map: children")
-        return Children(CSR, indices, offsets.astype(np.int64))
-    table = np.asarray(given)
-    if not trusted:
-        table = _of_ints(table, "children")
-        if table.ndim not in (1, 2) or (table.ndim == 2 and not table.shape[1]):
+        offsets, indices = (
+            np.asarray(given[0]),
+            _of_ints(np.asarray(given[1]), "the indices of children are ints, -1 for none"),
+        )
+        if indices.ndim != 1 or offsets.ndim != 1 or not len(offsets):
             raise ShapeError(
-                f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) where the "
-                "number of children varies; leave it out where nobody has any"
+                f"graph.map: children=(offsets, indices) are of shapes (n + 1,) and (edges,), not {offsets.shape} "
+                f"and {indices.shape}"
             )
+        ends, lengths = checked_offsets(offsets, len(offsets) - 1, len(indices), "graph.map: children")
+        return Children(CSR, indices, ends, lengths)
+    table = _of_ints(np.asarray(given), "children are ints, -1 for none")
+    if table.ndim not in (1, 2) or (table.ndim == 2 and not table.shape[1]):
+        raise ShapeError(
+            f"graph.map: children of shape {table.shape}; expected (n, arity), or (offsets, indices) where the "
+            "number of children varies; leave it out where nobody has any"
+        )
     if table.ndim == 1:
         table = table[:, None]
     return Children(table.shape[1], table)
 
 
 def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
-    """Levels as given; that nothing outside the map is meant is checked, for the rest the caller vouches."""
-    found: Ints = np.asarray(levels).astype(np.int64)
+    """Levels as given, for which the caller vouches; children are checked as without, but for cycles."""
+    found: Ints = _of_ints(np.asarray(levels), "levels are ints").astype(np.int64)
     if found.shape != (n,):
         raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
     if children is not None:
@@ -90,7 +93,7 @@ def _of_ints(array: NDArray[Any], what: str) -> NDArray[Any]:
     if array.size == 0 and array.dtype.kind == "f":  # an empty list
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise DtypeError(f"graph.map: {what} are ints, -1 for none, not of dtype {array.dtype}; convert them to int32")
+        raise DtypeError(f"graph.map: {what}, not of dtype {array.dtype}; convert them to int32")
     return array
 
 
@@ -100,7 +103,9 @@ def check_range(children: Children, n: int) -> None:
     if count != n:
         raise ShapeError(f"graph.map: children of {count} vertices, but there are {n}")
     flat = children.table.reshape(-1)
-    if flat.size and not (int(flat.min()) >= -1 and int(flat.max()) < n):
+    lowest = np.minimum.reduce(flat, initial=0)
+    children.some_missing = bool(lowest < 0)
+    if lowest < -1 or (n and np.maximum.reduce(flat, initial=0) >= n):
         wrong = int(np.argmax((flat < -1) | (flat >= n)))
         ends = children.ends
         vertex = wrong // children.arity if ends is None else int(np.searchsorted(ends, wrong, "right")) - 1

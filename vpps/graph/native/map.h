@@ -186,6 +186,26 @@ struct WholeMap {
     }
 };
 
+// How many children a kind's vertices have if they have those that it reads, and no others.
+i64 n_children(const PartOfMap& part, i64 arity)
+{
+    i64 columns = 0;
+    for (i64 column = 0; column < arity; column++)
+        for (i64 k = 0; k < part.n_arguments; k++)
+            if (part.arguments[2 * k] == column) {
+                columns++;
+                break;
+            }
+    return part.n * columns;
+}
+
+[[gnu::noinline]] i64 count_children(const int32_t* __restrict children, i64 n)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < n; i++) found += children[i] != -1;
+    return found;
+}
+
 // Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
 bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 {
@@ -384,6 +404,10 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     WholeMap map{n, arity, width, tape->n_calls, first_value, rise_of(order, heights), heights,
                  arity ? children.data<int32_t>() : nullptr, nullptr, columns};
     if (map.rise < 0) Py_RETURN_NONE;
+    // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
+    i64 n_read = 0;
+    for (const PartOfMap& part : parts) n_read += n_children(part, arity);
+    if (arity && count_children(map.children, n * arity) != n_read) Py_RETURN_NONE;
     i64 size = 0, n_own = 0;
     bool looks_up = false;
     for (PartOfMap* part : present) {
