@@ -146,6 +146,36 @@ def test_python_constants_of_a_graph_share_one_program() -> None:
     assert np.signbit(reference.value(z)).tolist() == [True, True]
 
 
+@vpps.cell(elements={"xs": (3,)})
+def declared(a: E, xs: list[E]) -> E:
+    return a + vpps.sum(xs)
+
+
+ONE_VALUE: dict[str, Callable[[vpps.Graph, E], object]] = {
+    "a vector": lambda graph, x: declared(x, x),
+    "an int": lambda graph, x: declared(x, 1),
+    "rows": lambda graph, x: declared(x, graph.rows(np.ones((2, 3)))),
+    "a vector in a cell": lambda graph, x: vpps.cell(lambda a: declared(a, a))(x),
+    "a child": lambda graph, x: graph.map(declared, children=[[-1], [0]], inputs={"a": x}),
+    "rows of a map": lambda graph, x: graph.map(declared, inputs={"a": x, "xs": graph.rows(np.ones((2, 3)))}),
+}
+
+
+@pytest.mark.parametrize("what", ONE_VALUE)
+def test_one_value_in_place_of_a_declared_list_is_refused(what: str) -> None:
+    """A reduction of a vector is one of its numbers."""
+    graph = vpps.Graph()
+    x = graph.input([1.0, 2.0, 3.0])
+    graph.rows(np.ones((2, 3)))
+    with pytest.raises(
+        vpps.TraceError, match="cell 'declared': elements= declares xs a list, but it is given one value"
+    ):
+        ONE_VALUE[what](graph, x)
+    of_lists = declared(x, [x]), declared(x, ()), vpps.cell(lambda a: declared(a, [a, a]))(x)
+    reference = Reference(graph, {})
+    assert [reference.value(y).tolist() for y in of_lists] == [[2, 4, 6], [1, 2, 3], [3, 6, 9]]
+
+
 def test_misspelt_element_declarations_are_refused() -> None:
     with pytest.raises(vpps.TraceError, match="elements= names typo, which is no argument"):
 

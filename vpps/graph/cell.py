@@ -5,16 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar, overload
 
 from vpps.errors import TraceError
-from vpps.graph.operand import Operand, common_owner, in_progress, running
+from vpps.graph.operand import ListExpression, Operand, common_owner, in_progress, running
 from vpps.graph.trace import ArgKind, Int, List, Trace, TracedCell, Vector, trace
 from vpps.ops import Shape
 
 R = TypeVar("R")
+
+LISTS = (list, tuple, ListExpression)
+"""What a list argument may be where cells are called in cells."""
 
 
 class Cell(Generic[R]):
@@ -26,8 +29,8 @@ class Cell(Generic[R]):
     Called inside another cell, it is inlined.
 
     Args:
-        elements: shapes of the elements of list arguments, by argument name. Needed only where a cell's first call has
-            an empty list and no use of the list shows the shape.
+        elements: shapes of the elements of list arguments, by argument name, which then take lists only. Needed only
+            where a cell's first call has an empty list and no use of the list shows the shape.
     """
 
     def __init__(
@@ -92,6 +95,8 @@ class Cell(Generic[R]):
                         return result
         owner = common_owner(args, self.description)
         if isinstance(owner, Trace):
+            if self._elements:
+                self.check_lists(isinstance(x, LISTS) for x in args)
             return self.bound(*args, **statics)
         return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]
 
@@ -99,6 +104,21 @@ class Cell(Generic[R]):
     def signature(self) -> inspect.Signature:
         """Of the function, without `self`."""
         return inspect.signature(self.bound)
+
+    def check_lists(self, are_lists: Iterable[bool]) -> None:
+        """Raise TraceError unless arguments that `elements` declares are lists: to reductions, a vector is its numbers.
+
+        Args:
+            are_lists: whether each positional argument is one.
+        """
+        for p, is_list in zip(self.signature.parameters.values(), are_lists, strict=False):
+            if p.kind is p.VAR_POSITIONAL:
+                break
+            if p.name in self._elements and not is_list:
+                raise TraceError(
+                    f"cell {self.name!r}: elements= declares {p.name} a list, but it is given one value; pass a list, "
+                    f"such as [{p.name}], or leave {p.name} out of elements="
+                )
 
     def traced(self, signature: tuple[Any, ...]) -> TracedCell | None:
         """`program` without static arguments, if it was traced before."""
@@ -132,6 +152,7 @@ class Cell(Generic[R]):
         except TypeError as error:
             raise TraceError(f"cell {self.name!r}: {error}") from None
         names = [name for name in bound.arguments if name not in statics]
+        self.check_lists(s is not int and s[:1] == (list,) for s in signature)
         signature = tuple(
             (list, self._elements.get(name)) if s == (list, None) else s
             for name, s in zip_longest(names[: len(signature)], signature)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from vpps.errors import GraphError, ShapeError, TraceError, VppsError
-from vpps.graph.cell import Cell
+from vpps.graph.cell import LISTS, Cell
 from vpps.graph.distinct import Cut, cut
 from vpps.graph.operand import Expression, running, tracing
 from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector
@@ -461,6 +461,7 @@ def _trace_cell(
         try:
             with tracing(trace):
                 arguments = [trace.input(name) if name in inputs else trace.child(*next(given)) for name in bound]
+                cell.check_lists(isinstance(x, LISTS) for x in arguments)
                 arguments += [trace.child(*c) for c in given]
                 result = cell.bound(*arguments)
                 scattered, pushed = list(trace.scattered), list(trace.pushed)
