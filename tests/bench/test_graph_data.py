@@ -23,6 +23,6 @@ def test_prints_a_line_per_case(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     lines = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [line["case"] for line in lines] == ["convert", "load", "batch-1", "batch-8", "chain", "forest"]
+    assert [line["case"] for line in lines] == ["convert", "load", "verify", "batch-1", "batch-8", "chain", "forest"]
     assert all(line["value"] > 0 for line in lines)
     assert {line["unit"] for line in lines} == {"s", "us"}

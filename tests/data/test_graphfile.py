@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import struct
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
+from tests.data.damage import damaged, example, opened, outcome, sealed
 from tests.data.graphs import assert_holds, examples, plain_graphs, set_of
-from vpps.data import GraphSet, Vocabulary
+from vpps.data import GraphSet, Vocabulary, grapharrays
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
@@ -86,12 +88,12 @@ def resident_megabytes() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc/self/statm of Linux")
-def test_loading_reads_nothing_but_what_is_used(tmp_path: Path) -> None:
+def test_loading_with_trust_reads_nothing_but_what_is_used(tmp_path: Path) -> None:
     n = 500_000
     children = np.full((n, 1), -1, np.int32)
     GraphSet([10] * (n // 10), children, columns={"x": np.ones((n, 20))}).save(tmp_path / "large")  # 40 MB of floats
     before = resident_megabytes()
-    loaded = GraphSet.load(tmp_path / "large")
+    loaded = GraphSet.load(tmp_path / "large", verify=False)
     assert loaded[[7, 40_000]]["x"].sum() == 400
     assert resident_megabytes() - before < 8  # the kernel maps some pages around each
     assert loaded.arrays.columns["x"].sum() == n * 20
@@ -132,6 +134,30 @@ def test_failed_write_leaves_the_old_file(graphs: GraphSet, file: Path, monkeypa
     assert list(file.parent.iterdir()) == [file]
 
 
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may become longer than a block: writing fails as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_full_disk_is_an_error_of_data(graphs: GraphSet, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"out\.graphs: cannot be written .*File too large"):
+        graphs.save(tmp_path / "out.graphs")
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_that_no_file_can_hold_are_named(tmp_path: Path) -> None:
+    graphs = GraphSet([1], [[-1]], columns={"word": [1]}, vocabularies={"word": Vocabulary(["<unk>", "a\ud800"])})
+    with pytest.raises(DataError, match=r"out: the word 'a\\ud800' for 'word' is no text: half a surrogate pair"):
+        graphs.save(tmp_path / "out")
+    with pytest.raises(DataError, match=r"out: cannot be written"):
+        GraphSet([1], [[-1]], columns={"\ud800": [1]}).save(tmp_path / "out")
+
+
 def test_missing_folder_is_named(graphs: GraphSet, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none/x: cannot be written"):
         graphs.save(tmp_path / "none" / "x")
@@ -165,57 +191,113 @@ class TestNoSuchFile:
         with pytest.raises(DataError, match=r"holds no graphs: .* GraphSet\.save did not write"):
             GraphSet.load(file)
 
-    def rewrite(self, file: Path, **changes: object) -> None:
-        """The same file with another description."""
-        content = file.read_bytes()
-        (length,) = struct.unpack("<Q", content[:8])
-        header = json.loads(content[8 : 8 + length])
-        description = {**json.loads(header["__metadata__"]["vpps.graphs"]), **changes}
-        save_file(load_file(file), file, {"vpps.graphs": json.dumps(description)})
-
     def test_other_version_is_named(self, file: Path) -> None:
-        self.rewrite(file, format=2)
-        with pytest.raises(DataError, match=r"another version of vpps \(format 2, not 1\): convert the data again"):
+        description, arrays = opened(file.read_bytes())
+        file.write_bytes(sealed({**description, "format": 3}, arrays))
+        with pytest.raises(DataError, match=r"another version of vpps \(format 3, not 2\): convert the data again"):
             GraphSet.load(file)
 
     @pytest.mark.parametrize(
         "change",
-        [{"columns": ["none"]}, {"vocabularies": ["none"]}, {"classes": 3}, {"kinds": None}, {"crc32": {"none": 1}}],
+        [
+            {"columns": ["none"]},
+            {"vocabularies": ["none"]},
+            {"classes": 3},
+            {"kinds": None},
+            {"kinds": "ab"},
+            {"crc32": 3},
+        ],
         ids=lambda change: next(iter(change)),
     )
-    def test_wrong_description_is_damage(self, file: Path, change: dict[str, object]) -> None:
-        self.rewrite(file, **change)
+    @pytest.mark.parametrize("verify", [True, False])
+    def test_wrong_description_is_damage(self, file: Path, change: dict[str, object], verify: bool) -> None:
+        description, arrays = opened(file.read_bytes())
+        file.write_bytes(sealed({**description, **change}, arrays))
         with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
-            GraphSet.load(file, verify=True)
+            GraphSet.load(file, verify=verify)
 
-    @pytest.mark.parametrize("name", ["levels", "vertex_offsets", "column/word", "vocabulary/word/text"])
-    def test_missing_array_is_damage(self, file: Path, name: str) -> None:
-        content = file.read_bytes()
-        (length,) = struct.unpack("<Q", content[:8])
-        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
-        save_file({k: x for k, x in load_file(file).items() if k != name}, file, metadata)
+    @pytest.mark.parametrize("name", ["levels", "vertex_offsets", "kind", "column/word", "vocabulary/word/text"])
+    @pytest.mark.parametrize("verify", [True, False])
+    def test_missing_array_is_damage(self, file: Path, name: str, verify: bool) -> None:
+        description, arrays = opened(file.read_bytes())
+        del arrays[name]
+        file.write_bytes(save(arrays, {"vpps.graphs": json.dumps(description)}))
         with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
-            GraphSet.load(file)
+            GraphSet.load(file, verify=verify)
 
     @pytest.mark.parametrize(
-        "name, array",
+        "name, array, complaint",
         [
-            ("levels", np.zeros(4, np.int32)),
-            ("children", np.zeros((5, 2), np.int64)),
-            ("order", np.zeros((5, 1), "i4")),
+            ("levels", np.zeros(4, np.int32), "do not fit 2 graphs of 5 vertices"),
+            ("children", np.zeros((5, 2), np.int64), "children is of int64"),
+            ("order", np.zeros((5, 1), "i4"), "do not fit"),
+            ("column/word", np.zeros(5, np.int8), "do not fit"),
+            ("vertex_offsets", np.array([0, 2**63 - 1, -2, 5]), "vertex_offsets do not rise"),
+            ("vocabulary/word/offsets", np.array([0, 22, 0, 22]), "the words of vocabulary 'word' do not follow"),
         ],
     )
-    def test_array_of_another_shape_or_type_is_damage(self, file: Path, name: str, array: np.ndarray) -> None:
-        content = file.read_bytes()
-        (length,) = struct.unpack("<Q", content[:8])
-        metadata = json.loads(content[8 : 8 + length])["__metadata__"]
-        save_file({**load_file(file), name: array}, file, metadata)
-        with pytest.raises(DataError, match=r"trees\.graphs: damaged"):
+    @pytest.mark.parametrize("verify", [True, False])
+    def test_array_of_another_form_is_damage(
+        self, file: Path, name: str, array: np.ndarray, complaint: str, verify: bool
+    ) -> None:
+        description, arrays = opened(file.read_bytes())
+        file.write_bytes(sealed(description, {**arrays, name: array}))
+        with pytest.raises(DataError, match=rf"trees\.graphs: damaged: .*{complaint}.*: copy the file again"):
+            GraphSet.load(file, verify=verify)
+
+    @pytest.mark.parametrize(
+        "name, place, value, complaint",
+        [
+            ("children", 4, 3, "graph 0: vertex 2: there is no child 3"),
+            ("children", 4, 2, "graph 0: vertex 2: its level is said to be 1, where its children make it 2"),
+            ("levels", 3, 0, "graph 1: vertex 0: its level is said to be 0, where its children make it 1"),
+            ("order", 3, 0, "graph 1: vertex 1: order is not that of levels"),
+            ("order", 4, 9, "graph 1: vertex 1: order is not that of levels"),
+            ("kind", 1, 2, "graph 0: vertex 1: there is no kind 2"),
+            ("column/tag", 1, 2, "column 'tag' holds 2, but there are 2 names"),
+        ],
+    )
+    def test_contents_that_are_no_graphs_are_damage_whatever_checksums_say(
+        self, file: Path, name: str, place: int, value: int, complaint: str
+    ) -> None:
+        description, arrays = opened(file.read_bytes())
+        arrays[name].reshape(-1)[place] = value
+        file.write_bytes(sealed(description, arrays))
+        with pytest.raises(DataError, match=rf"trees\.graphs: damaged: {complaint}.*: copy the file again"):
             GraphSet.load(file)
 
-    def test_flipped_bit_is_found_by_verifying(self, file: Path) -> None:
+    def test_children_before_parents_need_an_order(self, graphs: GraphSet, file: Path) -> None:
+        description, arrays = opened(file.read_bytes())
+        del arrays["order"]
+        file.write_bytes(sealed(description, arrays))
+        with pytest.raises(DataError, match="graph 1: vertex 0: a child comes after it, and no order is given"):
+            GraphSet.load(file)
+
+    def test_flipped_bit_is_found(self, file: Path) -> None:
         content = bytearray(file.read_bytes())
         content[-1] ^= 4
         file.write_bytes(content)
         with pytest.raises(DataError, match=r"damaged: the checksum of .* differs"):
-            GraphSet.load(file, verify=True)
+            GraphSet.load(file)
+
+    @pytest.mark.parametrize("lists", [False, True], ids=["table", "lists"])
+    def test_any_damage_is_refused_or_changes_nothing(self, lists: bool, tmp_path: Path) -> None:
+        original, random = example(lists), np.random.default_rng(18)
+        path, seen = tmp_path / "damaged", set()
+        original.save(path)
+        content = path.read_bytes()
+        for _ in range(300):
+            how, wrong = damaged(content, random)
+            path.write_bytes(wrong)
+            seen.add(outcome(path, how, original))
+        assert seen == {"refused", "equal", "another set"}
+
+    def test_large_sets_are_checked_to_their_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(grapharrays, "_CHECKED_AT_ONCE", 4)
+        example().save(tmp_path / "parts")
+        GraphSet.load(tmp_path / "parts")
+        description, arrays = opened((tmp_path / "parts").read_bytes())
+        arrays["levels"][-1] += 1
+        (tmp_path / "parts").write_bytes(sealed(description, arrays))
+        with pytest.raises(DataError, match="graph 2: vertex 2: its level is said to be 3"):
+            GraphSet.load(tmp_path / "parts")

@@ -168,13 +168,13 @@ def convert(
             print(f"{path}: {len(graphs)} graphs, {graphs.n_vertices} vertices, {size}, {seconds:.1f} s")
 
 
-@app.command(
-    epilog="[bold]Examples[/bold]\n\nvpps-data stat train.graphs\n\nvpps-data stat train.graphs --json --verify"
-)
+@app.command(epilog="[bold]Examples[/bold]\n\nvpps-data stat train.graphs\n\nvpps-data stat train.graphs --json")
 def stat(
     file: File,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare the checksums of the file first.")] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Compare the checksums of the file, and check its graphs, first.")
+    ] = True,
 ) -> None:
     """Say what a file of graphs holds: sizes, levels, children, kinds, columns, vocabularies."""
     with exit_codes("vpps-data"):
@@ -222,7 +222,7 @@ def _check_output(path: Path) -> None:
     if not path.exists():
         return
     try:
-        GraphSet.load(path)
+        GraphSet.load(path, verify=False)
     except DataError:
         raise DataError(
             f"{path}: exists and holds no graphs, so it is not replaced: is the last file of the command the output?"

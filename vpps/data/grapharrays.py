@@ -15,6 +15,7 @@ from vpps.errors import DataError, DtypeError
 from vpps.graph.levels import find_cycle, find_levels
 
 MAX_KINDS = 128  # they are int8
+_CHECKED_AT_ONCE = 1 << 16  # vertices, which stay in a cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +107,72 @@ def check_names(
             )
 
 
+def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
+    """Raises DataError where arrays of the right shapes are not what `make_arrays` makes of any graphs.
+
+    That levels are right is seen vertex by vertex from those of its children, and no levels are right on a cycle; so
+    nothing is sorted, and memory is taken for some graphs at a time.
+    """
+    names = _Names(a.vertex_offsets, None)
+    if a.kind is not None:
+        _check_kind(names, a.kind, kinds)
+    if a.child_offsets is not None:
+        assert a.child_indices is not None
+        _check_offsets(a.child_offsets, a.child_indices)
+    first, end = 0, len(a.vertex_offsets) - 1
+    while first < end:
+        reach = int(np.searchsorted(a.vertex_offsets, a.vertex_offsets[first] + _CHECKED_AT_ONCE, side="right")) - 1
+        last = min(max(reach, first + 1), end)
+        _check_graphs(a, names, first, last)
+        first = last
+
+
+def _check_graphs(a: GraphArrays, names: _Names, first: int, last: int) -> None:
+    """`check_contents` of children, levels and order of the graphs `first` to `last - 1`."""
+    offsets = a.vertex_offsets[first : last + 1]
+    begin, end = int(offsets[0]), int(offsets[-1])
+    sizes = np.diff(offsets)
+    size, base = sizes.repeat(sizes), (offsets[:-1] - begin).repeat(sizes)
+    place = np.arange(end - begin)
+    if a.children is not None:
+        counts = np.full(end - begin, a.children.shape[1])
+        given = a.children[begin:end].reshape(-1)
+    else:
+        assert a.child_offsets is not None
+        assert a.child_indices is not None
+        counts = np.diff(a.child_offsets[begin : end + 1])
+        given = a.child_indices[int(a.child_offsets[begin]) : int(a.child_offsets[end])]
+    parents = place.repeat(counts)
+    _check_children(names, parents + begin, given, size[parents])
+    levels = a.levels[begin:end]
+    below = np.where(given < 0, -1, levels[np.where(given < 0, 0, given + base[parents])])
+    expected = np.zeros(end - begin, np.int64)
+    some = counts > 0
+    if some.any():
+        expected[some] = np.maximum.reduceat(below.astype(np.int64), (np.cumsum(counts) - counts)[some]) + 1
+    wrong = levels != expected
+    if wrong.any():
+        vertex = int(wrong.argmax())
+        raise DataError(
+            f"{names.vertex(begin + vertex)}: its level is said to be {int(levels[vertex])}, where its children make "
+            f"it {int(expected[vertex])}"
+        )
+    if a.order is None:
+        wrong = given >= (place - base)[parents]
+        if wrong.any():
+            vertex = begin + int(parents[wrong.argmax()])
+            raise DataError(f"{names.vertex(vertex)}: a child comes after it, and no order is given")
+        return
+    order = a.order[begin:end]
+    outside = (order < 0) | (order >= size)
+    if not outside.any():  # by level and then by number, so each vertex occurs once
+        level = levels[order + base]
+        rises = (level[1:] > level[:-1]) | ((level[1:] == level[:-1]) & (order[1:] > order[:-1]))
+        outside[1:] = ~rises & (base[1:] == base[:-1])
+    if outside.any():
+        raise DataError(f"{names.vertex(begin + int(outside.argmax()))}: order is not that of levels")
+
+
 @dataclass(frozen=True, slots=True)
 class _Names:
     """How messages call graphs and vertices."""
@@ -147,10 +214,7 @@ def _sort(
         assert indices is not None
         everyone, given = np.arange(n).repeat(np.diff(child_offsets)), indices
     graph_of_vertex = np.arange(len(sizes)).repeat(sizes)
-    wrong = (given < -1) | (given >= sizes[graph_of_vertex[everyone]])
-    if wrong.any():
-        place = int(wrong.argmax())
-        raise names.no_child(int(everyone[place]), int(given[place]))
+    _check_children(names, everyone, given, sizes[graph_of_vertex[everyone]])
     there = given >= 0
     parents = everyone[there]
     children = given[there] + names.vertex_offsets[graph_of_vertex[parents]]
@@ -170,6 +234,16 @@ def _sort(
     return levels, frozen(order.astype(np.int32))
 
 
+def _check_children(
+    names: _Names, parents: NDArray[np.int64], given: NDArray[np.int32], sizes: NDArray[np.int64]
+) -> None:
+    """Raises DataError where a child that a parent is given is not in its graph, which has so many vertices."""
+    wrong = (given < -1) | (given >= sizes)
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise names.no_child(int(parents[place]), int(given[place]))
+
+
 def _kind(kind: ArrayLike, kinds: Sequence[str], names: _Names) -> NDArray[np.int8]:
     n = int(names.vertex_offsets[-1])
     found = _integers(kind, "kind", np.int64)
@@ -177,14 +251,19 @@ def _kind(kind: ArrayLike, kinds: Sequence[str], names: _Names) -> NDArray[np.in
         raise DataError(f"kind must have shape ({n},), one number per vertex, not {found.shape}")
     if len(kinds) > MAX_KINDS:
         raise DataError(f"{len(kinds)} kinds of vertices: there may be {MAX_KINDS}")
-    wrong = (found < 0) | (found >= len(kinds))
+    _check_kind(names, found, kinds)
+    return frozen(found.astype(np.int8))
+
+
+def _check_kind(names: _Names, kind: NDArray[np.integer[Any]], kinds: Sequence[str]) -> None:
+    """Raises DataError where a vertex is of no kind."""
+    wrong = (kind < 0) | (kind >= len(kinds))
     if wrong.any():
         vertex = int(wrong.argmax())
         raise DataError(
-            f"{names.vertex(vertex)}: there is no kind {int(found[vertex])}: there are {len(kinds)} "
+            f"{names.vertex(vertex)}: there is no kind {int(kind[vertex])}: there are {len(kinds)} "
             f"({', '.join(kinds)}), numbered from 0"
         )
-    return frozen(found.astype(np.int8))
 
 
 def edges_of(n: int, children: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -208,9 +287,14 @@ def _lists(offsets: ArrayLike, indices: ArrayLike, n: int) -> tuple[NDArray[np.i
             f"children in lists are (offsets, indices) of shapes ({n + 1},) and (edges,), not {begins.shape} and "
             f"{flat.shape}"
         )
-    if begins[0] != 0 or begins[-1] != len(flat) or (np.diff(begins) < 0).any():
-        raise DataError(f"offsets of children must rise from 0 to {len(flat)}, the number of indices")
+    _check_offsets(begins, flat)
     return begins, flat
+
+
+def _check_offsets(begins: NDArray[np.int64], flat: NDArray[np.int32]) -> None:
+    # Compared, not subtracted: a difference may be beyond int64.
+    if begins[0] != 0 or begins[-1] != len(flat) or (begins[1:] < begins[:-1]).any():
+        raise DataError(f"offsets of children must rise from 0 to {len(flat)}, the number of indices")
 
 
 def _integers(array: ArrayLike, what: str, kind: type[Any]) -> NDArray[Any]:

@@ -2,8 +2,9 @@
 
 Arrays by name: `vertex_offsets`; `children`, or `child_offsets` and `child_indices`; `levels`; where needed `kind` and
 `order`; `column/NAME` and `graph_column/NAME`; `vocabulary/NAME/text` and `vocabulary/NAME/offsets`, the words in
-UTF-8 one after the other. `vertex_offsets` begins at 0; `GraphArrays` says what the rest means. The metadata has one
-key, `vpps.graphs`: JSON with the version of this format, the names of kinds and classes, and a CRC-32 per array.
+UTF-8 one after the other. `vertex_offsets` begins at 0; `GraphArrays` says what the rest means. The metadata has two
+keys: `vpps.graphs`, JSON with the version of this format, the names of kinds and classes, and a CRC-32 per array (of
+its type and shape, as `int32(5, 2)`, followed by its bytes), and `vpps.crc32`, the CRC-32 of that JSON in decimal.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.data.grapharrays import GraphArrays
+from vpps.data.grapharrays import GraphArrays, check_contents, check_names
 from vpps.data.graphset import GraphSet
 from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 from vpps.files import replacing
 
-FORMAT = 1
-_KEY = "vpps.graphs"
+FORMAT = 2
+_KEY, _KEY_CRC32 = "vpps.graphs", "vpps.crc32"
 _COLUMN, _GRAPH_COLUMN, _VOCABULARY = "column/", "graph_column/", "vocabulary/"
 _TYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "F32": np.float32}
 _FIELDS = {
     "vertex_offsets": np.int64, "children": np.int32, "child_offsets": np.int64, "child_indices": np.int32,
     "kind": np.int8, "levels": np.int32, "order": np.int32,
 }  # fmt: skip
+_REMEDY = "copy the file again, or convert the data again (vpps-data convert)"
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What JSON of a form that was never written raises where it is used as if it were."""
 
 
 def save(graphs: GraphSet, path: Path) -> None:
     """See `GraphSet.save`."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     whole = graphs if _is_whole(graphs) else graphs.subset(np.arange(len(graphs)))
@@ -47,7 +52,12 @@ def save(graphs: GraphSet, path: Path) -> None:
     arrays |= {_COLUMN + name: x for name, x in a.columns.items()}
     arrays |= {_GRAPH_COLUMN + name: x for name, x in a.graph_columns.items()}
     for name, vocabulary in whole.vocabularies.items():
-        words = [word.encode() for word in vocabulary.words]
+        try:
+            words = [word.encode() for word in vocabulary.words]
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{path}: the word {error.object!r} for {name!r} is no text: half a surrogate pair"
+            ) from None
         arrays[f"{_VOCABULARY}{name}/text"] = np.frombuffer(b"".join(words), np.uint8)
         arrays[f"{_VOCABULARY}{name}/offsets"] = running_sum(np.array([len(word) for word in words], np.int64))
     description = {
@@ -59,10 +69,11 @@ def save(graphs: GraphSet, path: Path) -> None:
         "graph_columns": list(a.graph_columns),
         "crc32": {name: _checksum(x) for name, x in arrays.items()},
     }
+    text = json.dumps(description)
     try:
         with replacing(path) as scratch:
-            save_file(arrays, scratch, {_KEY: json.dumps(description)})
-    except OSError as error:
+            save_file(arrays, scratch, {_KEY: text, _KEY_CRC32: str(zlib.crc32(text.encode()))})
+    except (OSError, SafetensorError, UnicodeEncodeError) as error:  # a full disk is one of safetensors' own
         raise DataError(f"{path}: cannot be written ({error})") from error
 
 
@@ -70,38 +81,57 @@ def load(path: Path, verify: bool) -> GraphSet:
     """See `GraphSet.load`."""
     data, header, begin = _map(path)
     try:
-        description = json.loads(header.pop("__metadata__")[_KEY])
+        metadata = header.pop("__metadata__")
+        description = json.loads(metadata[_KEY])
         version = description["format"]
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write") from None
+    except _MALFORMED:
+        raise DataError(
+            f"{path}: holds no graphs: a safetensors file that GraphSet.save did not write: {_REMEDY}"
+        ) from None
     if version != FORMAT:
         raise DataError(
             f"{path}: written by another version of vpps (format {version}, not {FORMAT}): convert the data again"
         )
     try:
-        arrays = {name: _array(data, begin, entry) for name, entry in header.items()}
-        if verify:
-            for name, crc32 in description["crc32"].items():
-                if _checksum(arrays[name]) != crc32:
-                    raise ValueError(f"the checksum of {name} differs from that of its contents")
-        vocabularies = {name: _vocabulary(arrays, name) for name in description["vocabularies"]}
-        held = GraphArrays(
-            **{name: _of_type(arrays.get(name), name, kind) for name, kind in _FIELDS.items()},
-            columns={name: arrays[_COLUMN + name] for name in description["columns"]},
-            graph_columns={name: arrays[_GRAPH_COLUMN + name] for name in description["graph_columns"]},
-        )
-        _check(held)
-        classes = {name: tuple(names) for name, names in description["classes"].items()}
-        return GraphSet.from_arrays(held, tuple(description["kinds"]), vocabularies, classes, path)
-    except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
-        raise DataError(f"{path}: damaged: {error}") from error
+        if verify and metadata[_KEY_CRC32] != str(zlib.crc32(metadata[_KEY].encode())):
+            raise DataError("the checksum of the description differs from that of its contents")
+        return _graphs(path, {name: _array(data, begin, x) for name, x in header.items()}, description, verify)
+    except DataError as error:
+        why = str(error)
+    except _MALFORMED as error:
+        why = f"its description is malformed ({type(error).__name__}: {error})"
+    raise DataError(f"{path}: damaged: {why}: {_REMEDY}")
+
+
+def _graphs(path: Path, arrays: dict[str, NDArray[Any]], description: dict[str, Any], verify: bool) -> GraphSet:
+    """Raises DataError, or one of `_MALFORMED`."""
+    checksums = description["crc32"]
+    if checksums.keys() != arrays.keys():
+        raise DataError(f"the array {min(checksums.keys() ^ arrays.keys())} is missing, or nothing tells of it")
+    if verify:
+        for name, crc32 in checksums.items():
+            if _checksum(arrays[name]) != crc32:
+                raise DataError(f"the checksum of {name} differs from that of its contents")
+    kinds = _names(description["kinds"])
+    classes = {name: _names(names) for name, names in description["classes"].items()}
+    vocabularies = {name: _vocabulary(arrays, name) for name in description["vocabularies"]}
+    held = GraphArrays(
+        **{name: _of_type(arrays.get(name), name, kind) for name, kind in _FIELDS.items()},
+        columns={name: arrays[_COLUMN + name] for name in description["columns"]},
+        graph_columns={name: arrays[_GRAPH_COLUMN + name] for name in description["graph_columns"]},
+    )
+    _check_shapes(held)
+    if verify:
+        check_contents(held, kinds)
+        check_names(held, vocabularies, classes)
+    return GraphSet.from_arrays(held, kinds, vocabularies, classes, path)
 
 
 def _map(path: Path) -> tuple[NDArray[np.uint8], dict[str, Any], int]:
     """The bytes of a safetensors file, its header, and where the arrays begin."""
 
     def foreign(why: str) -> NoReturn:
-        raise DataError(f"{path}: no file of graphs, or a truncated one: {why}")
+        raise DataError(f"{path}: no file of graphs, or a truncated one: {why}: {_REMEDY}")
 
     try:
         with open(path, "rb") as file:
@@ -117,7 +147,7 @@ def _map(path: Path) -> tuple[NDArray[np.uint8], dict[str, Any], int]:
     try:
         header = json.loads(data[8:begin].tobytes())
         end = max((int(x["data_offsets"][1]) for k, x in header.items() if k != "__metadata__"), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+    except _MALFORMED:
         foreign("it does not begin with the header of a safetensors file")
     if begin + end != len(data):
         foreign(f"it should have {begin + end} bytes and has {len(data)}")
@@ -129,42 +159,59 @@ def _array(data: NDArray[np.uint8], begin: int, entry: dict[str, Any]) -> NDArra
     first, last = entry["data_offsets"]
     kind = np.dtype(_TYPES[entry["dtype"]])
     shape = tuple(entry["shape"])
-    if not 0 <= first <= last or last - first != math.prod(shape) * kind.itemsize or (begin + first) % kind.itemsize:
-        raise ValueError(f"bytes {first} to {last} are no {kind} of shape {shape}")
+    if (
+        not all(type(x) is int and x >= 0 for x in (first, last, *shape))
+        or last - first != math.prod(shape) * kind.itemsize
+        or (begin + first) % kind.itemsize
+        or begin + last > len(data)
+    ):
+        raise DataError(f"bytes {first} to {last} are no {kind} of shape {shape}")
     return data[begin + first : begin + last].view(kind).reshape(shape)
 
 
 def _of_type(array: NDArray[Any] | None, name: str, kind: type[Any]) -> Any:
     if array is not None and array.dtype != kind:
-        raise ValueError(f"{name} is of {array.dtype}")
+        raise DataError(f"{name} is of {array.dtype}")
     return array
 
 
-def _check(a: GraphArrays) -> None:
-    """Raises ValueError where shapes contradict each other. Of what the arrays hold only offsets of graphs are read."""
+def _check_shapes(a: GraphArrays) -> None:
+    """Raises DataError where shapes and types contradict each other. Of contents only offsets of graphs are read."""
     offsets = a.vertex_offsets
-    if offsets is None or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] or (np.diff(offsets) < 1).any():
-        raise ValueError("vertex_offsets do not rise from 0")
+    if offsets is None or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] or (offsets[1:] <= offsets[:-1]).any():
+        raise DataError("vertex_offsets do not rise from 0")
     n = int(offsets[-1])
     lists = (a.child_offsets, a.child_indices)
     right = (
         a.levels is not None
         and (a.children is None) == (lists[0] is not None) == (lists[1] is not None)
-        and (a.children is None or (a.children.ndim == 2 and len(a.children) == n))
+        and (a.children is None or (a.children.ndim == 2 and len(a.children) == n and a.children.shape[1] > 0))
         and (a.child_offsets is None or a.child_offsets.shape == (n + 1,))
         and (a.child_indices is None or a.child_indices.ndim == 1)
         and all(x is None or x.shape == (n,) for x in (a.levels, a.kind, a.order))
-        and all(len(x) == n for x in a.columns.values())
-        and all(len(x) == len(offsets) - 1 for x in a.graph_columns.values())
+        and all(x.ndim in (1, 2) and len(x) == n for x in a.columns.values())
+        and all(x.ndim in (1, 2) and len(x) == len(offsets) - 1 for x in a.graph_columns.values())
+        and all(x.dtype in (np.int32, np.float32) for x in a.all_columns().values())
+        and not a.columns.keys() & a.graph_columns.keys()
     )
     if not right:
-        raise ValueError(f"arrays are missing or do not fit {len(offsets) - 1} graphs of {n} vertices")
+        raise DataError(f"arrays are missing or do not fit {len(offsets) - 1} graphs of {n} vertices")
+
+
+def _names(names: list[str]) -> tuple[str, ...]:
+    """Of kinds or classes: a string would be taken apart."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"expected names, found {str(names)[:40]}")
+    return tuple(names)
 
 
 def _vocabulary(arrays: dict[str, NDArray[Any]], name: str) -> Vocabulary:
     text = arrays[f"{_VOCABULARY}{name}/text"].tobytes()
-    offsets = arrays[f"{_VOCABULARY}{name}/offsets"].tolist()
-    return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets)])
+    offsets = arrays[f"{_VOCABULARY}{name}/offsets"]
+    # Words that overlap could take more memory than the file by its square.
+    if offsets.ndim != 1 or offsets[0] or offsets[-1] != len(text) or (offsets[1:] < offsets[:-1]).any():
+        raise DataError(f"the words of vocabulary {name!r} do not follow one another")
+    return Vocabulary([text[a:b].decode() for a, b in pairwise(offsets.tolist())])
 
 
 def _is_whole(graphs: GraphSet) -> bool:
@@ -174,4 +221,5 @@ def _is_whole(graphs: GraphSet) -> bool:
 
 
 def _checksum(array: NDArray[Any]) -> int:
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+    form = f"{array.dtype}{array.shape}".encode()
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data, zlib.crc32(form))

@@ -22,7 +22,7 @@ from vpps.errors import DataError, DtypeError, IndexRangeError
 class GraphSet:
     """Graphs to train on. Indexing takes some of them, as what `graph.map` takes:
 
-        trees = GraphSet.load("train.graphs")          # maps the file: reads what is used
+        trees = GraphSet.load("train.graphs")          # checks the file and maps it
         for batch in trees.batches(64, seed=1, epoch=0):
             c, h = graph.map([leaf, inner], **batch.structure, inputs={"word": batch["word"]})
 
@@ -100,12 +100,13 @@ class GraphSet:
         return self
 
     @classmethod
-    def load(cls, path: str | Path, *, verify: bool = False) -> GraphSet:
-        """Maps a file that `save` wrote. Nothing of it but its header and vocabularies is read before it is used.
+    def load(cls, path: str | Path, *, verify: bool = True) -> GraphSet:
+        """Maps a file that `save` wrote.
 
         Args:
             path: the file; it must not be changed in place while it is in use (`save` replaces it, which is safe).
-            verify: read all of it now and compare checksums.
+            verify: read all of it once, compare checksums and check that it holds graphs. False trusts it: nothing but
+                its header, vocabularies and sizes of graphs is read before it is used.
 
         Raises:
             DataError: the file is missing, truncated, of another program or version, or damaged.

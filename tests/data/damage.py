@@ -1,0 +1,248 @@
+"""Files of graphs damaged by chance, and what loading one may do: refuse it, or give what it held.
+
+python -m tests.data.damage 20000 1      # so many files, by this seed: counts, and every wrong one
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from vpps.data import GraphSet, Vocabulary
+from vpps.errors import DataError
+
+Arrays = dict[str, np.ndarray]
+_VALUES = [
+    0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**63 - 1, 2**64, 10**400, 0.5, float("inf"), float("nan"), True, None, "",
+    "kind", "I32", "F32", "I64", "U8", "\ud800", [], [1], [[]], ["a"], [0, 8], [3, 2], [-1, -5], {}, {"word": ["a"]},
+]  # fmt: skip
+_INTS = [0, 1, -1, -2, 2, 3, 7, 127, -128, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**62]
+
+
+def example(lists: bool = False) -> GraphSet:
+    """Three small graphs with everything that a set can have; the second is not numbered children first."""
+    table = np.array([[-1, -1], [-1, -1], [0, 1], [1, -1], [-1, -1], [-1, -1], [-1, 0], [1, 0]])
+    return GraphSet(
+        [3, 2, 3],
+        (np.concatenate([[0], (table >= 0).sum(1).cumsum()]), table[table >= 0]) if lists else table,
+        kind=[0, 0, 1, 1, 0, 0, 1, 1],
+        kinds=("leaf", "inner"),
+        columns={
+            "word": [1, 2, -1, -1, 0, 2, -1, -1], "tag": [0, 1, 1, 1, 0, 1, 0, 0], "x": np.arange(16).reshape(8, 2) / 4,
+        },
+        graph_columns={"y": [1.5, -2, 0.25]},
+        vocabularies={"word": Vocabulary(["<unk>", "naïve", "tab\tand\nline"])},
+        classes={"tag": ("B", "O")},
+    )  # fmt: skip
+
+
+def opened(content: bytes) -> tuple[dict[str, Any], Arrays]:
+    """What a file says of itself, and its arrays."""
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["vpps.graphs"]), load(content)
+
+
+def sealed(description: dict[str, Any], arrays: Arrays) -> bytes:
+    """A file of these whose checksums are right, whatever it holds."""
+    if isinstance(description.get("crc32"), dict):
+        sums = {k: zlib.crc32(x.tobytes(), zlib.crc32(f"{x.dtype}{x.shape}".encode())) for k, x in arrays.items()}
+        description = {**description, "crc32": sums}
+    text = json.dumps(description)
+    return save(arrays, {"vpps.graphs": text, "vpps.crc32": str(zlib.crc32(text.encode()))})
+
+
+def damaged(content: bytes, random: np.random.Generator) -> tuple[str, bytes]:
+    """How a file was damaged, and what became of it."""
+    how = _DAMAGES[int(random.integers(len(_DAMAGES)))]
+    return how.__name__, how(content, random)
+
+
+def outcome(path: Path, how: str, original: GraphSet) -> str:
+    """What loading does: "refused", "equal", or "another set", which only sealed damage may make. Raises AssertionError
+    where it is none of these, and whatever loading or looking at the set raises but DataError.
+    """
+    with suppress(DataError):
+        GraphSet.load(path, verify=False)
+    try:
+        found = GraphSet.load(path)
+    except DataError as error:
+        said = str(error)
+    else:
+        said = ""
+    if said:
+        assert said.startswith(f"{path}: ")
+        assert "again" in said
+        return "refused"
+    if _content(found) == _content(original):
+        return "equal"
+    assert how.startswith("sealed"), "other graphs, without a word"
+    a = found.arrays
+    remade = GraphSet(
+        found.sizes, (a.child_offsets, a.child_indices) if a.children is None else a.children, kind=a.kind,
+        kinds=found.kinds, columns=a.columns, graph_columns=a.graph_columns, vocabularies=found.vocabularies,
+        classes=found.classes,
+    )  # fmt: skip
+    assert remade.arrays.levels.tolist() == a.levels.tolist()
+    assert remade[:].order.tolist() == found[:].order.tolist() or a.order is not None
+    found.stat()
+    return "another set"
+
+
+def _content(graphs: GraphSet) -> tuple[object, ...]:
+    a = graphs.arrays
+    parts = {name: getattr(a, name) for name in a.__slots__ if isinstance(getattr(a, name), np.ndarray)}
+    arrays = {
+        **parts,
+        **{f"/{k}": x for k, x in a.columns.items()},
+        **{f"//{k}": x for k, x in a.graph_columns.items()},
+    }
+    words = {name: vocabulary.words for name, vocabulary in graphs.vocabularies.items()}
+    forms = {name: (x.dtype.str, x.shape, x.tobytes()) for name, x in arrays.items()}
+    return forms, list(a.columns), graphs.kinds, dict(graphs.classes), words
+
+
+def bits(content: bytes, random: np.random.Generator) -> bytes:
+    found = bytearray(content)
+    for place in random.integers(len(found), size=random.integers(1, 4)):
+        found[place] ^= 1 << int(random.integers(8))
+    return bytes(found)
+
+
+def header_byte(content: bytes, random: np.random.Generator) -> bytes:
+    found = bytearray(content)
+    found[random.integers(8 + struct.unpack("<Q", content[:8])[0])] = int(random.integers(256))
+    return bytes(found)
+
+
+def cut(content: bytes, random: np.random.Generator) -> bytes:
+    return content[: random.integers(len(content))]
+
+
+def overwritten(content: bytes, random: np.random.Generator) -> bytes:
+    begin, length = int(random.integers(len(content))), int(random.integers(1, 64))
+    fill = (bytes(length), b"\xff" * length, random.bytes(length))[random.integers(3)]
+    return (content[:begin] + fill + content[begin + length :])[: len(content)]
+
+
+def header(content: bytes, random: np.random.Generator) -> bytes:
+    """Exchanges what the header says of two arrays, or changes a value in it."""
+    (length,) = struct.unpack("<Q", content[:8])
+    found = json.loads(content[8 : 8 + length])
+    names = sorted(set(found) - {"__metadata__"})
+    first, second = random.choice(names, 2, replace=False)
+    if random.integers(2):
+        key = ("data_offsets", "shape", "dtype", None)[random.integers(4)]
+        one, other = (found, found) if key is None else (found[first], found[second])
+        a, b = (first, second) if key is None else (key, key)
+        one[a], other[b] = other[b], one[a]
+    else:
+        _change(found, random)
+    text = json.dumps(found).encode()
+    return struct.pack("<Q", len(text)) + text + content[8 + length :]
+
+
+def description(content: bytes, random: np.random.Generator) -> bytes:
+    """Changes the description and leaves its checksum."""
+    (length,) = struct.unpack("<Q", content[:8])
+    found = json.loads(content[8 : 8 + length])
+    told = json.loads(found["__metadata__"]["vpps.graphs"])
+    _change(told, random)
+    found["__metadata__"]["vpps.graphs"] = json.dumps(told)
+    text = json.dumps(found).encode()
+    return struct.pack("<Q", len(text)) + text + content[8 + length :]
+
+
+def sealed_description(content: bytes, random: np.random.Generator) -> bytes:
+    told, arrays = opened(content)
+    _change(told, random)
+    return sealed(told, arrays)
+
+
+def sealed_values(content: bytes, random: np.random.Generator) -> bytes:
+    told, arrays = opened(content)
+    name = random.choice(sorted(arrays))
+    array = arrays[name] = arrays[name].copy()
+    for place in random.integers(array.size, size=random.integers(1, 3)) if array.size else ():
+        value = _INTS[random.integers(len(_INTS))] % 256**array.itemsize
+        array.reshape(-1)[place] = np.frombuffer(value.to_bytes(array.itemsize, "little"), array.dtype)[0]
+    return sealed(told, arrays)
+
+
+def sealed_arrays(content: bytes, random: np.random.Generator) -> bytes:
+    """Exchanges two arrays, leaves one out, or changes its type, shape or length."""
+    told, arrays = opened(content)
+    first, second = random.choice(sorted(arrays), 2, replace=False)
+    array = arrays[first]
+    match random.integers(6):
+        case 0:
+            arrays[first], arrays[second] = arrays[second], array
+        case 1:
+            del arrays[first]
+        case 2:
+            arrays[first] = array.astype(random.choice(["i1", "u1", "i4", "i8", "f4"]))
+        case 3:
+            arrays[first] = array.reshape(-1)[: random.integers(array.size + 1)]
+        case 4:
+            arrays[first] = array[..., None] if random.integers(2) else array.reshape(-1)
+        case 5:
+            arrays[first] = random.permutation(array)
+    return sealed(told, arrays)
+
+
+_DAMAGES = (
+    bits, header_byte, cut, overwritten, header, description, sealed_description, sealed_values, sealed_arrays,
+)  # fmt: skip
+
+
+def _change(tree: Any, random: np.random.Generator) -> None:
+    """Replaces, removes or renames something in a tree of JSON."""
+    while True:
+        keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+        key = keys[random.integers(len(keys))]
+        below = tree[key]
+        if not (isinstance(below, (dict, list)) and below and random.integers(4)):
+            break
+        tree = below
+    match random.integers(4):
+        case 0:
+            del tree[key]
+        case 1 if isinstance(tree, dict):
+            tree[f"{key}x"] = tree.pop(key)
+        case _:
+            tree[key] = _VALUES[random.integers(len(_VALUES))]
+
+
+def main() -> None:
+    """Damages as many files as asked for."""
+    count, seed = int(sys.argv[1]), int(sys.argv[2])
+    random, counts = np.random.default_rng(seed), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "damaged"
+        originals = [example(), example(lists=True)]
+        contents = []
+        for graphs in originals:
+            graphs.save(path)
+            contents.append(path.read_bytes())
+        for number in range(count):
+            how, content = damaged(contents[number % 2], random)
+            path.write_bytes(content)
+            try:
+                counts[outcome(path, how, originals[number % 2])] += 1
+            except Exception as error:
+                counts["WRONG"] += 1
+                print(f"{number} {how}: {type(error).__name__}: {str(error)[:200]}")
+    print(dict(counts))
+
+
+if __name__ == "__main__":
+    main()
