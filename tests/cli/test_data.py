@@ -128,6 +128,18 @@ class TestConvert:
         assert len(result.stderr.splitlines()) == 1
         assert not (tmp_path / "out").exists()
 
+    def test_full_disk_is_one_sentence_and_exit_code_1(self, vpps_data: Run, tmp_path: Path) -> None:
+        limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
+        command = [sys.executable, "-c", limit + MAIN[2], "convert", "trees", "train.txt", "out.graphs"]
+        before = sorted(tmp_path.iterdir())
+        result = subprocess.run(
+            command, capture_output=True, text=True, env=ENVIRONMENT | {"PYTHONDONTWRITEBYTECODE": "1"}, cwd=tmp_path
+        )
+        assert result.returncode == 1
+        assert result.stderr.startswith("vpps-data: out.graphs: cannot be written (")
+        assert len(result.stderr.splitlines()) == 1
+        assert sorted(tmp_path.iterdir()) == before
+
     @pytest.mark.parametrize(
         "arguments, complaint",
         [

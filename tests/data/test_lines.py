@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
+from vpps.data import lines
 from vpps.data.lines import Part, hold_out, read_lines
 from vpps.errors import DataError
 
@@ -29,6 +31,42 @@ def test_a_part_keeps_the_numbers_of_its_lines(text: Path) -> None:
 def test_a_part_of_no_lines_is_refused(text: Path, first: int, end: int | None) -> None:
     with pytest.raises(DataError, match=r"text\.txt: there are no lines"):
         Part(text, first, end)
+
+
+@pytest.mark.parametrize(
+    "content, place",
+    [
+        (b"\xef\xbb\xbfab\xff", r"1:3: expected UTF-8 text, found byte 0xff"),
+        (b"\xef\xbb\xbf\xc3\xa9\xfe", r"1:2: expected UTF-8 text, found byte 0xfe"),
+        (b"\xef\xbb\xbf\x80", r"1:1: expected UTF-8 text, found byte 0x80"),
+        (b"a\n\xef\xbb\xbfb\n\xef\xbb\xff", r"3:1: expected UTF-8 text, found byte 0xef"),
+    ],
+)
+def test_bytes_that_are_no_text_behind_a_mark_of_order_are_located(content: bytes, place: str, text: Path) -> None:
+    text.write_bytes(content)
+    with pytest.raises(DataError, match=rf"text\.txt:{place}"):
+        list(read_lines(text))
+
+
+def test_a_line_far_longer_than_its_compressed_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "SHORT_LINE", 1000)
+    path = tmp_path / "zeros.gz"
+    path.write_bytes(gzip.compress(b"a b\n" + b"0" * 100_000))
+    with pytest.raises(DataError, match=r"zeros\.gz:2: the line is longer than \d+ bytes, .*decompress the file first"):
+        list(read_lines(path))
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"0" * 100_000)
+    assert len(next(read_lines(plain))[1]) == 100_000
+
+
+@pytest.mark.parametrize("cut", [-10, 300])
+def test_damage_of_a_compressed_file_is_located(cut: int, tmp_path: Path) -> None:
+    path, seen = tmp_path / "cut.gz", 0
+    path.write_bytes(gzip.compress(b"".join(b"line %d\n" % k for k in range(4000)))[:cut])
+    with pytest.raises(DataError, match=r"cut\.gz:\d+: cannot be decompressed") as error:  # noqa: PT012
+        for number, _ in read_lines(path):
+            seen = number
+    assert f":{seen + 1}: " in str(error.value)
 
 
 @pytest.mark.parametrize("ending", ["", "\r\n", "\n \n\t\n\n\n\n"], ids=["none", "blank", "blanks"])

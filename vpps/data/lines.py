@@ -5,7 +5,9 @@ Only blanks and tabs separate words: a no-break space belongs to its word.
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -14,6 +16,11 @@ from itertools import islice
 from os import PathLike, fspath
 
 from vpps.errors import DataError
+
+SHORT_LINE = 1 << 27
+"""Bytes that a line may always have: some corpora are one line."""
+EXPANSION = 32
+"""A longer line may have so many times the bytes of its file: text shrinks to a tenth or so, zeros to a thousandth."""
 
 words_in = re.compile(r"[^ \t]+").findall
 """The words of a line."""
@@ -63,21 +70,34 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
         path: a file, or a `Part` of one.
 
     Raises:
-        DataError: the file cannot be read or decompressed, or a line is not UTF-8.
+        DataError: the file cannot be read or decompressed, a line is not UTF-8, or far longer than its file.
     """
     if isinstance(path, Part):
         yield from islice(read_lines(path.path), path.first, path.end)
         return
+    number = 1
     try:
         with gzip.open(path, "rb") if fspath(path).endswith(".gz") else open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode("utf-8-sig")
-                except UnicodeDecodeError as error:
-                    column, byte = len(line[: error.start].decode()) + 1, line[error.start]
-                    raise DataError(f"{path}:{number}:{column}: expected UTF-8 text, found byte {byte:#x}") from None
-                yield number, text.rstrip("\r\n")
+            size = os.fstat(file.fileno()).st_size
+            longest = max(SHORT_LINE, EXPANSION * size)
+            while line := file.readline(longest + 1):
+                if len(line) > longest:
+                    raise DataError(
+                        f"{path}:{number}: the line is longer than {longest} bytes, where the file has {size}: "
+                        "expected text in lines; if it is one line of text indeed, decompress the file first"
+                    )
+                yield number, _decoded(line, f"{path}:{number}").rstrip("\r\n")
+                number += 1
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: cannot be decompressed: {error}") from error
+        raise DataError(f"{path}:{number}: cannot be decompressed: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _decoded(line: bytes, source: str) -> str:
+    line = line.removeprefix(codecs.BOM_UTF8)  # first, so that columns are those that an editor shows
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        column, byte = len(line[: error.start].decode()) + 1, line[error.start]
+        raise DataError(f"{source}:{column}: expected UTF-8 text, found byte {byte:#x}") from None

@@ -93,6 +93,25 @@ def test_edges_alone_need_the_number_of_vertices(tmp_path: Path) -> None:
         read(tmp_path, {"edges": [[2, 0]]})
 
 
+@pytest.mark.parametrize("n", [101, 2**31 - 1])
+def test_a_number_of_vertices_alone_is_limited_by_its_line(n: int, tmp_path: Path) -> None:
+    """It took memory for two thousand million lists, out of 38 bytes."""
+    path = tmp_path / "graphs.jsonl"
+    path.write_text(f'{{"vertices": 100, "edges": []}}\n{{"vertices": {n}, "edges": []}}\n')
+    with pytest.raises(DataError, match=rf"graphs\.jsonl:2: {n} vertices, of which .*: give every vertex a value"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize("where", ['"kind": ["%s"]', '"columns": {"word": ["a%s"]}', '"columns": {"%s": [1]}'])
+@pytest.mark.parametrize("half", [r"\ud800", r"\uDFFF", r"\udc00\ud800"])
+def test_half_a_surrogate_pair_is_no_text(where: str, half: str, tmp_path: Path) -> None:
+    path = tmp_path / "graphs.jsonl"
+    whole = r"\ud83d\ude00"
+    path.write_text("".join(f'{{"children": [[]], {where % text}}}\n' for text in (whole, half)))
+    with pytest.raises(DataError, match=r"graphs\.jsonl:2: expected text, found half a surrogate pair, '.ud"):
+        read_jsonl(path)
+
+
 def test_whole_numbers_beside_others_are_numbers(tmp_path: Path) -> None:
     graphs = read(tmp_path, {"children": [[]], "columns": {"x": [1]}}, {"children": [[]], "columns": {"x": [1.5]}})
     assert graphs[:]["x"].dtype == np.float32

@@ -113,13 +113,26 @@ def test_folders_are_read_in_order(tmp_path: Path) -> None:
     [
         ("def f(:\n", "program.py:1: expected a Python program: invalid syntax"),
         ("x = 1\n", "program.py: expected Python functions, found none"),
-        ("def f():\n    return '\0'\n", "program.py"),
+        (
+            "def f():\n    return '\0'\n",
+            "program.py:2: expected a Python program: source code string cannot contain null",
+        ),
+        (
+            "x = 1\nz = " + "-" * 20_000 + "1\nz = (\n1)\n",
+            "program.py:2: expected a Python",
+        ),
+        ("x = 1\ny = [\n1]\nz = " + "1 +" * 50_000 + "1\nif x:\n  y = 2\nelse:\n  y = 3\n", "program.py:4: expected"),
     ],
 )
 def test_what_is_no_program_is_an_error(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read(text, tmp_path)
     assert message in str(error.value)
+
+
+def test_integers_too_long_for_decimal_are_constants(tmp_path: Path) -> None:
+    graphs = read("def f():\n    return 0x" + "f" * 10_000 + ", 0x" + "f" * 9_999 + "\n", tmp_path)
+    assert graphs.n_vertices == 6  # two constants, the tuple, return, arguments, the function
 
 
 def test_unreadable_programs_may_be_left_out(tmp_path: Path) -> None:

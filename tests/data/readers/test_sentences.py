@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vpps.data import GraphBatch, GraphSet, Vocabulary, read_parallel, read_tagged, read_text
+from vpps.data.lines import Part
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
@@ -118,6 +119,13 @@ class TestParallel:
         files = write(tmp_path / "en", "a\nb\n"), write(tmp_path / "vi", "x\n")
         with pytest.raises(DataError, match=r"en has 2 lines and .*vi 1: parallel text has as many"):
             read_parallel(*files)
+
+    def test_the_first_line_that_has_none_beside_it_is_named(self, tmp_path: Path) -> None:
+        first, second = write(tmp_path / "en", "a\nb\n"), write(tmp_path / "vi", "x\ny\n\nz\n")
+        with pytest.raises(DataError, match=r"vi:3: the other text has no such line"):
+            read_parallel(first, second)
+        with pytest.raises(DataError, match=r"vi:4: the other text has no such line"):
+            read_parallel(first, Part(second, 1))
 
     def test_texts_without_a_pair_are_an_error(self, tmp_path: Path) -> None:
         files = write(tmp_path / "en", "a\n\n"), write(tmp_path / "vi", "\nx\n")

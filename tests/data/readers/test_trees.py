@@ -100,8 +100,28 @@ def test_damaged_gzip_file_is_a_data_error(tmp_path: Path) -> None:
     whole = gzip.compress(LINES.encode() * 100)
     for name, content in (("cut.gz", whole[:-20]), ("text.gz", LINES.encode()), ("bits.gz", whole[:30] + b"~" * 30)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"{name}: cannot be decompressed"):
+        with pytest.raises(DataError, match=rf"{name}:\d+: cannot be decompressed"):
             read_treebank(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "text, place",
+    [
+        ("(1 " + "(1 a)" * 30_000 + ")\n", "trees.txt:1: a vertex has 30000 children, .* 30001 vertices takes 3.6 GB"),
+        ("(1 (1 a) (1 b))\n" * 9 + "(1 " + "(1 a)" * 9000 + ")\n", "trees.txt:10: a vertex has 9000 children"),
+    ],
+    ids=["one tree", "among small trees"],
+)
+def test_a_table_that_one_wide_node_would_blow_up_is_refused(text: str, place: str, file: Path) -> None:
+    file.write_text(text)
+    with pytest.raises(DataError, match=rf"{place}.*lists of children have room for any number \(lists=True"):
+        read_treebank(file)
+    assert read_treebank(file, lists=True).stat().fan_in.max >= 9000
+
+
+def test_a_wide_table_that_is_full_or_small_is_made(file: Path) -> None:
+    file.write_text("(1 " + "(1 a)" * 1000 + ")\n")
+    assert read_treebank(file).arity == 1000
 
 
 def test_no_file_is_a_data_error() -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -38,6 +39,8 @@ from vpps.errors import DataError
 
 _FIELDS = ("children", "edges", "vertices", "kind", "columns", "graph")
 NOTHING = "nothing but null"
+_FEW_VERTICES = 100
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as JSON writes halves of pairs; mostly both of them follow each other
 _INT32 = np.iinfo(np.int32)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -162,6 +165,10 @@ class _Line:
         """Raises DataError."""
         try:
             line = json.loads(text)
+            if _SURROGATE.search(text):
+                json.dumps(line, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            self.fail(f"expected text, found half a surrogate pair, {error.object[error.start]!a}")
         except (ValueError, RecursionError) as error:
             self.fail(f"expected a graph as a JSON object on one line: {error}")
         if not isinstance(line, dict):
@@ -172,7 +179,7 @@ class _Line:
         columns, graph = line.get("columns", {}), line.get("graph", {})
         if not isinstance(columns, dict) or not isinstance(graph, dict):
             self.fail('expected columns by name in "columns" and "graph"')
-        n = self.size(line, columns)
+        n = self.size(line, columns, len(text))
         children = self.children(line, n)
         g = self.graphs
         kind = line.get("kind", [])
@@ -188,8 +195,8 @@ class _Line:
         g.counts += map(len, children)
         g.children += [child for some in children for child in some]
 
-    def size(self, line: Mapping[str, Any], columns: Mapping[str, Any]) -> int:
-        """The number of vertices, which all that tell it must agree on."""
+    def size(self, line: Mapping[str, Any], columns: Mapping[str, Any], characters: int) -> int:
+        """The number of vertices, which all that tell it must agree on; alone it is limited by the line's length."""
         told: dict[str, int] = {}
         for name, values in (*((f, line[f]) for f in ("children", "kind") if f in line), *columns.items()):
             if not isinstance(values, list):
@@ -206,6 +213,11 @@ class _Line:
                 self.fail(f"{name!r} has {n} vertices and {other!r} {m}")
         if not _is_int(n) or not 1 <= n <= _INT32.max:
             self.fail(f"a graph has between 1 and {_INT32.max} vertices, not {n!r}")
+        if name == "vertices" and n > max(_FEW_VERTICES, characters):
+            self.fail(
+                f"{n} vertices, of which a line of {characters} characters says next to nothing: give every vertex a "
+                "value of a column, or its children"
+            )
         return n
 
     def children(self, line: Mapping[str, Any], n: int) -> list[list[int]]:

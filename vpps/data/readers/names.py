@@ -12,6 +12,11 @@ from vpps.data.graphset import GraphSet
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 
+SMALL_TABLE = 1 << 24
+"""Entries that a table of children may always have."""
+SPARSE = 64
+"""A larger one may have so many times the vertices and edges, which is what lists take."""
+
 Source = str | PathLike[str]
 
 
@@ -62,13 +67,20 @@ def table_of(
     """Lists of children as a table of `arity` columns, filled up with -1.
 
     Raises:
-        DataError: a vertex has more children than that.
+        DataError: a vertex has more children than that, or the table would be next to empty and large.
     """
-    if counts.max() > arity:
-        graph = int(np.searchsorted(sizes.cumsum(), int((counts > arity).argmax()), side="right"))
+    most = int(counts.max())
+    source = sources[int(np.searchsorted(sizes.cumsum(), int(counts.argmax()), side="right"))]
+    lists = "lists of children have room for any number (lists=True, vpps-data convert --lists)"
+    if most > arity:
         raise DataError(
-            f"{sources[graph]}: a vertex has {int(counts.max())} children, where there is room for {arity}, the most "
-            "of the training data; lists of children have room for any number (lists=True, vpps-data convert --lists)"
+            f"{source}: a vertex has {most} children, where there is room for {arity}, the most of the training data; "
+            f"{lists}"
+        )
+    if len(counts) * arity > max(SMALL_TABLE, SPARSE * (len(counts) + len(children))):
+        raise DataError(
+            f"{source}: a vertex has {most} children, the most of all: a table with room for {arity} at each of "
+            f"{len(counts)} vertices takes {len(counts) * arity * 4 / 1e9:.3g} GB, almost all of it for none; {lists}"
         )
     table = np.full((len(counts), arity), -1, np.int32)
     table[np.arange(arity) < counts[:, None]] = children

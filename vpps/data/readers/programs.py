@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,6 +34,7 @@ OTHER = "<other>"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _FIRST_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[^A-Za-z_]+")
+_TOP_LEVEL = re.compile(rb"(?!(elif|else|except|finally)\b)[\w@(\[{\"'+~-]")
 _LONGEST_CONSTANT = 20  # characters; of longer ones only the type is kept
 
 
@@ -135,10 +137,14 @@ class _Functions:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SyntaxWarning)  # of the program, not of ours
                 module = ast.parse(text, str(path))
-        except SyntaxError as error:
-            raise DataError(f"{path}:{error.lineno or 1}: expected a Python program: {error.msg}") from error
-        except (ValueError, RecursionError, MemoryError) as error:  # null bytes; expressions nested too deeply
-            raise DataError(f"{path}: expected a Python program: {error or type(error).__name__}") from error
+        except (SyntaxError, ValueError) as error:  # null bytes raise one or the other, without a line
+            line = getattr(error, "lineno", None) or (1 + text.partition(b"\0")[0].count(b"\n") if b"\0" in text else 1)
+            raise DataError(f"{path}:{line}: expected a Python program: {getattr(error, 'msg', error)}") from error
+        except (RecursionError, MemoryError) as error:
+            raise DataError(
+                f"{path}:{_too_deep(text)}: expected a Python program, found a statement nested too deeply for Python: "
+                f"leave the file out ({error or type(error).__name__})"
+            ) from error
         for node in ast.walk(module):
             if isinstance(node, Function):
                 self._add(node, f"{path}:{node.lineno}")
@@ -167,6 +173,25 @@ class _Functions:
         self.sources.append(source)
 
 
+def _too_deep(text: bytes) -> int:
+    """The line where the statement begins that Python cannot parse for its depth; it tells none itself."""
+    lines = text.splitlines(keepends=True)
+    begins = [k for k, line in enumerate(lines) if _TOP_LEVEL.match(line)]
+    ends = [*begins[1:], len(lines)]
+
+    def fails(statements: int) -> bool:
+        try:
+            ast.parse(b"".join(lines[: ends[statements]]))
+        except (RecursionError, MemoryError):
+            return True
+        except SyntaxError:  # a string of several lines was cut
+            pass
+        return False
+
+    first = bisect_left(range(len(begins)), True, key=fails)
+    return begins[first] + 1 if first < len(begins) else 1
+
+
 def _parts(node: ast.AST, top: bool) -> list[ast.AST]:
     """What a vertex reads: its parts but for those that its type tells (operators, whether a name is stored)."""
     if isinstance(node, ast.arg) and node.annotation is None:
@@ -192,8 +217,13 @@ def _shared(node: ast.AST) -> object:
     if isinstance(node, ast.arg) and node.annotation is None:
         return "variable", node.arg
     if isinstance(node, ast.Constant):
-        return "constant", type(node.value), repr(node.value)
+        return "constant", type(node.value), _text_of(node.value)
     return node
+
+
+def _text_of(constant: object) -> str:
+    """As it is written; Python refuses to write integers of thousands of digits in decimal."""
+    return hex(constant) if isinstance(constant, int) and constant.bit_length() > 1000 else repr(constant)
 
 
 def _type_of(node: ast.AST) -> str:
@@ -209,7 +239,7 @@ def _type_of(node: ast.AST) -> str:
 def _name_of(node: ast.AST) -> str:
     """What a vertex is called, "" where it is not."""
     if isinstance(node, ast.Constant):
-        text = repr(node.value)
+        text = _text_of(node.value)
         return text if len(text) <= _LONGEST_CONSTANT else ""
     for field in ("id", "arg", "attr", "name", "module"):
         name = getattr(node, field, None)
