@@ -17,12 +17,13 @@ TIMEOUT = 120  # seconds; reached only by what hangs
 HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
-def start(code: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """A process that runs the code in the root of the checkout; its output is piped."""
+def start(code: str, environment: Mapping[str, str] | None = None, stdin: bool = False) -> subprocess.Popen[str]:
+    """A process that runs the code in the root of the checkout; its output is piped, and its input if asked for."""
     return subprocess.Popen(
         [sys.executable, "-c", HEED_CTRL_C + textwrap.dedent(code)],
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
+        stdin=subprocess.PIPE if stdin else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import vpps
 from tests.classifier import Classifier, new, same_bits
+from tests.interruptions import interrupted
 
 Rule = Callable[[], vpps.Optimizer]
 RULES: dict[str, Rule] = {
@@ -207,6 +208,20 @@ class TestWriting:
         monkeypatch.undo()
         model.save(path)
         assert vpps.Model.load(path)["scale"].numpy() == 9
+
+    def test_ctrl_c_comes_through_at_any_point(self, path: Path) -> None:
+        """Also when the file is in its place already."""
+        model = small()
+        model.save(path)
+        old = path.read_bytes()
+        model["scale"].assign(9.0)
+        found = set()
+        for came in interrupted(lambda: model.save(path), every=7):
+            assert came
+            assert list(path.parent.iterdir()) == [path]
+            found.add(float(vpps.Model.load(path)["scale"].numpy()))
+            path.write_bytes(old)
+        assert found == {0.5, 9.0}
 
     def test_a_full_disk_leaves_the_old_file_and_no_other(self, path: Path) -> None:
         """As the system reports it: the write itself fails, and so does closing the file."""

@@ -337,10 +337,14 @@ class Model:
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
         """Write weights, training state (moments, accumulated gradients, averages), step count and seed, atomically.
 
-        The file is one of the safetensors format.
+        The file is one of the safetensors format. It takes the place of one that is there, with its mode and owner; a
+        link is written through.
 
         Args:
             metadata: strings of yours, read back as `model.metadata` (kept from the last load when None).
+
+        Raises:
+            CheckpointError: it cannot be written, or a parameter holds NaN or infinity; what was there is as it was.
         """
         from vpps.checkpoint import save
 

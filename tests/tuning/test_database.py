@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -168,9 +170,14 @@ class TestDamage:
         assert database.lookup(KEY, 100) is None
         assert "other users" in caplog.text
 
-    def test_where_no_lock_can_be_made_storing_says_so(self, database: TuningDatabase) -> None:
-        path = database.store(KEY, TUNED)
-        path.with_suffix(".lock").mkdir()  # as on a file system that is read-only: opening the lock fails
+    def test_where_nothing_can_be_written_storing_says_so(
+        self, database: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        database.store(KEY, TUNED)
+        monkeypatch.setattr("os.replace", refuse)
         with pytest.raises(vpps.CompileError, match=r"cannot be written .*; set VPPS_CACHE_DIR to a directory"):
             database.store(KEY, TUNED)
         assert database.lookup(KEY, 100) == TUNED

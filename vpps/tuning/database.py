@@ -218,7 +218,7 @@ class TuningDatabase:
         sweep(self.folder)
         try:
             # Without the lock nothing is damaged, but a record may be lost.
-            with held(path.with_suffix(LOCK), _PATIENCE):
+            with held([path.with_suffix(LOCK)], _PATIENCE):
                 kept = [
                     (cells, record)
                     for cells, record in self._records(key)

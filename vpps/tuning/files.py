@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vpps.config import cache_dir
 from vpps.errors import CompileError
-from vpps.kernel.cache.locks import scratch
+from vpps.files import replacing
 from vpps.kernel.cache.places import ADVICE, why_refused
 
 
@@ -31,13 +31,8 @@ def make_private(folder: Path) -> None:
 
 def replace_file(path: Path, text: str) -> None:
     """Write a file at once or not at all. Raises OSError."""
-    with scratch(path.parent) as folder:
-        new = folder / path.name
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
 
 
 def is_private(path: Path) -> bool:

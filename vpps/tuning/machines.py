@@ -111,7 +111,7 @@ class MachineFiles:
             "learned": facts, "machine": learned.machine.as_json(),
         }  # fmt: skip
         try:
-            with held(path.with_suffix(LOCK), _PATIENCE):
+            with held([path.with_suffix(LOCK)], _PATIENCE):
                 replace_file(path, json.dumps(record) + "\n")
         except OSError as error:
             raise CompileError(f"the tuning database {self.folder} cannot be written ({error}); {ADVICE}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interruptions import interrupted
 from tests.kernel.cache.builders import copy, names
 from tests.processes import finish, run, start
 from vpps.kernel.cache import cached, locks, read_binary
@@ -92,7 +94,7 @@ class TestAtOnce:
     def no_locks(descriptor):
         return None
 
-    locks._try = no_locks
+    locks.try_lock = no_locks
 
     def build(text, binary):
         time.sleep(0.05)
@@ -266,3 +268,54 @@ class TestStopped:
             copy(text, binary)
 
         assert read_binary(cached("key", ".so", "source", build)) == b"binary of source"
+
+
+class TestInterrupted:
+    """By Ctrl-C, at any point."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        place = tmp_path / "place"
+        place.mkdir()
+        return place
+
+    def test_a_lock_is_given_up(self, place: Path) -> None:
+        def work() -> None:
+            with locks.held([place / "key.lock"]) as held:
+                assert held
+
+        work()
+        for came in interrupted(work):
+            assert came
+            with locks.held([place / "key.lock"], patience=0.0) as held:
+                assert held
+            assert names(place) == []
+
+    def test_a_folder_to_work_in_goes(self, place: Path) -> None:
+        def work() -> None:
+            with locks.scratch(place) as folder:
+                (folder / "file").write_text("text")
+
+        work()
+        for came in interrupted(work):
+            assert came
+            assert list(place.iterdir()) == []
+
+    def test_an_entry_is_there_or_not_and_nothing_else(self, folder: Path, temporary: Path) -> None:
+        kernels = folder / "kernels"
+
+        def work() -> None:
+            cached("key", ".so", "source", copy)
+
+        for _ in range(2):
+            work()
+            shutil.rmtree(kernels / "key")
+        seen = set()
+        for came in interrupted(work, every=23):
+            assert came
+            left = names(folder) + names(temporary)
+            assert left in ([], ["key.cpp", "key.json", "key.so"])
+            assert list(folder.rglob("build-*")) + list(temporary.rglob("build-*")) == []
+            seen.add(bool(left))
+            shutil.rmtree(kernels / "key", ignore_errors=True)
+        assert seen == {True, False}

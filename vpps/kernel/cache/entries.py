@@ -17,9 +17,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -229,18 +227,10 @@ def set_facts(entry: Entry, facts: Mapping[str, Any]) -> None:
 
 def discard(folder: Path) -> bool:
     """Remove an entry, as a whole: whoever looks for it finds all of it or nothing. Whether this process did it."""
-    try:
-        # Within the place, as renaming needs one file system; a scratch folder, in case that this process is killed.
-        grave = Path(tempfile.mkdtemp(dir=folder.parent, prefix=locks.SCRATCH))
-    except OSError:
-        return False
-    try:
+    with contextlib.suppress(OSError), locks.scratch(folder.parent) as grave:  # within the place: renaming needs that
         folder.rename(grave / "entry")
-    except OSError:
-        return False
-    finally:
-        shutil.rmtree(grave, ignore_errors=True)
-    return True
+        return True
+    return False
 
 
 def folders(place: Path) -> Iterator[Path]:

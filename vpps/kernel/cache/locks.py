@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 try:
     import fcntl
@@ -32,35 +33,61 @@ OLD = 86400.0  # seconds after which what has a lock, or cannot have one, is a l
 
 
 @contextmanager
-def held(path: Path, patience: float | None = None) -> Iterator[bool]:
+def held(paths: Iterable[Path], patience: float | None = None) -> Iterator[bool]:
     """Hold the lock that a file stands for, as long as the block runs; the file is made, and removed afterwards.
 
+    Args:
+        paths: of the file; the first one that can be made.
+        patience: seconds; default `PATIENCE`.
+
     Yields:
-        Whether it is held. It is not where the file system knows no locks, and where another process kept it for
-        longer than the patience (seconds; default `PATIENCE`): whoever waits must be able to do without.
-
-    Raises:
-        OSError: the file cannot be made.
+        Whether it is held. It is not where no file can be made, where the file system knows no locks, and where another
+        process kept it for longer than the patience: whoever waits must be able to do without.
     """
-    descriptor = _acquire(path, time.monotonic() + (PATIENCE if patience is None else patience))
+    file = _first(paths, time.monotonic() + (PATIENCE if patience is None else patience))
     try:
-        yield descriptor is not None
+        yield file is not None
     finally:
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                path.unlink()  # before the lock is given up: whoever gets it sees that it is of a file that is gone
-            os.close(descriptor)
+        if file is not None:
+            try:
+                _unlink(
+                    file.name
+                )  # before the lock is given up: whoever gets it sees that it is of a file that is gone
+            except BaseException:
+                _unlink(file.name)
+                raise
+            finally:
+                file.close()
 
 
-def _acquire(path: Path, deadline: float) -> int | None:
-    """A descriptor that has the lock; None where there is none to be had."""
+def _first(paths: Iterable[Path], deadline: float) -> BinaryIO | None:
+    """A file that has the lock, of the first path at which one can be made."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            return _acquire(path, deadline)
+    return None
+
+
+def _acquire(path: Path, deadline: float) -> BinaryIO | None:
+    """A file that has the lock; None where there is none to be had. Raises OSError: it cannot be made.
+
+    A file, not a descriptor: Ctrl-C may come before anybody has the result, and a lost descriptor would keep its lock
+    from this process, too.
+    """
     waited = False
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        got = _try(descriptor)
-        if got and _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)
+        file = None
+        try:
+            file = open(path, "ab", opener=private)  # noqa: SIM115 - whoever asks for the lock closes it
+            got = try_lock(file.fileno())
+            if got and _is_at(file.fileno(), path):
+                return file
+        except BaseException:
+            if file is not None:
+                file.close()
+            _remove_lock(path)
+            raise
+        file.close()
         if got is None:
             path.unlink(missing_ok=True)
             return None
@@ -74,7 +101,12 @@ def _acquire(path: Path, deadline: float) -> int | None:
             time.sleep(PAUSE)
 
 
-def _try(descriptor: int) -> bool | None:
+def private(path: str, flags: int) -> int:
+    """Opens a file, for `open`, that is the user's alone if it is new."""
+    return os.open(path, flags, 0o600)
+
+
+def try_lock(descriptor: int) -> bool | None:
     """Take the lock of an open file if it is free. None: there are no locks here."""
     if fcntl is None:
         return None
@@ -98,16 +130,18 @@ def _is_at(descriptor: int, path: Path) -> bool:
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
     """A new folder within another one, to work in; it is gone afterwards. Raises OSError: it cannot be made."""
-    made = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
-    descriptor = None
+    made = folder / (SCRATCH + secrets.token_hex(8))  # a name first: Ctrl-C may come once it is there
     try:
-        descriptor = os.open(made / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        _try(descriptor)
-        yield made
+        made.mkdir(mode=0o700)
+        with open(made / LOCK, "ab", opener=private) as lock:
+            try_lock(lock.fileno())
+            yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-        if descriptor is not None:
-            os.close(descriptor)
+        try:
+            _remove_folder(made)
+        except BaseException:
+            _remove_folder(made)
+            raise
 
 
 def sweep(folder: Path) -> None:
@@ -118,13 +152,13 @@ def sweep(folder: Path) -> None:
         return
     for name in names:
         path = folder / name
-        if name.startswith(SCRATCH) and _is_left(path, path / LOCK):
-            shutil.rmtree(path, ignore_errors=True)
+        if name.startswith(SCRATCH) and is_left(path, path / LOCK):
+            _remove_folder(path)
         elif name.endswith(LOCK) and name != LOCK:
             _remove_lock(path)
 
 
-def _is_left(path: Path, lock: Path) -> bool:
+def is_left(path: Path, lock: Path) -> bool:
     """Whether no process works with it any more."""
     try:
         age = time.time() - path.lstat().st_mtime
@@ -138,7 +172,7 @@ def _is_left(path: Path, lock: Path) -> bool:
     except OSError:
         return False
     try:
-        return _try(descriptor) is True
+        return try_lock(descriptor) is True
     finally:
         os.close(descriptor)
 
@@ -146,11 +180,22 @@ def _is_left(path: Path, lock: Path) -> bool:
 def _remove_lock(path: Path) -> None:
     """Remove a lock's file, if nobody holds it."""
     with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime < YOUNG:
-            return
         descriptor = os.open(path, os.O_RDWR)
         try:
-            if _try(descriptor) and _is_at(descriptor, path):
+            if try_lock(descriptor) and _is_at(descriptor, path):
                 path.unlink()
         finally:
             os.close(descriptor)
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder as far as it can be. Raises KeyboardInterrupt: it is removed in part."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:  # they are ignored; but where Ctrl-C comes at a certain point it closes a descriptor twice
+        raise KeyboardInterrupt from None
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -6,8 +6,7 @@ import ctypes
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,7 +80,8 @@ def obtain(request: Request) -> Entry:
     eviction.limit()
     entry = _find(request.key)
     if entry is None:
-        with _alone(request.key):
+        # Others wait as far as they can; without a lock they make it twice.
+        with locks.held(place / (request.key + locks.LOCK) for place in places.usable()):
             entry = _find(request.key, tell=True) or _make(request)
     _requests[entry.binary] = request
     return entry
@@ -183,19 +183,6 @@ def _moved(entry: Entry) -> Entry:
         except OSError as error:
             _log.info("%s stays where it is: %s", entry.folder, error)
     return entry
-
-
-@contextmanager
-def _alone(key: str) -> Iterator[None]:
-    """Other processes that want the same entry wait, as far as they can: without a lock they make it twice."""
-    with ExitStack() as stack:
-        for place in places.usable():
-            try:
-                stack.enter_context(locks.held(place / (key + locks.LOCK)))
-            except OSError:
-                continue
-            break
-        yield
 
 
 def _make(request: Request) -> Entry:

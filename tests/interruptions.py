@@ -1,0 +1,46 @@
+"""Ctrl-C at every point at which Python looks for it, one after the other: at each call, and when one has returned."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
+    """Does the work again and again, interrupting it later each time; ends when it comes to its end.
+
+    It has to take the same way each time: what is done once per process has been done before.
+
+    Args:
+        work: what is done.
+        every: how many points to go on.
+
+    Yields:
+        After each time, whether the interrupt came through (work that swallows it gives False).
+    """
+    step = 0
+    while True:
+        left = step
+        step += every
+
+        def interrupt(frame: FrameType, event: str, argument: Any) -> None:
+            nonlocal left
+            if event in ("call", "c_return") and argument is not sys.setprofile:
+                left -= 1
+                if left < 0:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            work()
+            came = False
+        except KeyboardInterrupt:
+            came = True
+        finally:
+            sys.setprofile(None)
+        if left >= 0:
+            return
+        yield came

@@ -1,0 +1,171 @@
+"""Files are replaced whole or not at all, whatever interrupts that; what was there gives mode, owner and place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.interruptions import interrupted
+from tests.processes import finish, start
+from vpps import files
+from vpps.files import replacing
+
+pytestmark = pytest.mark.host
+
+
+def replace(path: Path, text: str = "new") -> None:
+    with replacing(path) as new:
+        new.write_text(text)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_ctrl_c_comes_through_at_any_point_and_leaves_nothing(tmp_path: Path, old: str | None) -> None:
+    path = tmp_path / "file"
+    replace(path)
+    path.unlink()
+    seen = set()
+    if old:
+        path.write_text(old)
+    for came in interrupted(lambda: replace(path)):
+        assert came
+        now = path.read_text() if path.exists() else None
+        assert now in (old, "new")
+        assert names(tmp_path) == ["file"] * (now is not None)
+        seen.add(now)
+        path.unlink(missing_ok=True)
+        if old:
+            path.write_text(old)
+    assert seen == {old, "new"}
+    assert path.read_text() == "new"
+
+
+class TestLeftovers:
+    """What a process that is killed while it writes leaves behind."""
+
+    KILLED = """
+        import os, pathlib, signal
+        from vpps.files import replacing
+        with replacing(pathlib.Path({path!r})) as new:
+            new.write_text("half")
+            {then}
+        """
+
+    def leave(self, path: Path) -> Path:
+        code = self.KILLED.format(path=str(path), then="os.kill(os.getpid(), signal.SIGKILL)")
+        assert finish(start(code))[0] == -signal.SIGKILL
+        (left,) = set(path.parent.iterdir()) - {path}
+        return left
+
+    @pytest.mark.parametrize("name", ["file", "ü" * 125])
+    def test_goes_with_the_next_save(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        left = self.leave(path)
+        os.utime(left, (time.time() - 100,) * 2)
+        replace(path)
+        assert names(tmp_path) == [name]
+
+    def test_of_another_file_stays(self, tmp_path: Path) -> None:
+        left = self.leave(tmp_path / "file.best")
+        os.utime(left, (time.time() - 100,) * 2)
+        replace(tmp_path / "file")
+        assert names(tmp_path) == sorted(["file", left.name])
+
+    def test_stays_while_it_is_written(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        process = start(self.KILLED.format(path=str(path), then="print(flush=True); input()"), stdin=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        (theirs,) = tmp_path.iterdir()
+        os.utime(theirs, (time.time() - 100,) * 2)
+        replace(path)
+        assert theirs.exists()
+        process.communicate("\n")
+        assert path.read_text() == "half"
+        assert names(tmp_path) == ["file"]
+
+
+class TestReplaced:
+    @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o444])
+    def test_gives_its_mode(self, tmp_path: Path, mode: int) -> None:
+        path = tmp_path / "file"
+        path.write_text("old")
+        path.chmod(mode)
+        replace(path)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert path.read_text() == "new"
+
+    def test_was_never_readable_to_more(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        path.write_text("old")
+        path.chmod(0o640)
+        with replacing(path) as new:
+            assert stat.S_IMODE(new.stat().st_mode) == 0o600
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="to give files away takes root's rights")
+    def test_gives_its_owner(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        path.write_text("old")
+        os.chown(path, 1234, 4321)
+        replace(path)
+        assert (path.stat().st_uid, path.stat().st_gid) == (1234, 4321)
+
+    def test_s_group_that_may_not_be_given_passes_its_rights_to_nobody(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise PermissionError
+
+        path = tmp_path / "file"
+        path.write_text("old")
+        path.chmod(0o664)
+        old = path.stat()
+        monkeypatch.setattr(os, "chown", refuse)
+        monkeypatch.setattr(files, "_status", lambda path: os.stat_result((*old[:5], old.st_gid + 1, *old[6:])))
+        replace(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_may_be_where_a_link_leads(self, tmp_path: Path, there: bool) -> None:
+        (tmp_path / "disk").mkdir()
+        target, link = tmp_path / "disk" / "target", tmp_path / "link"
+        if there:
+            target.write_text("old")
+        link.symlink_to(Path("disk", "target"))
+        replace(link)
+        assert link.is_symlink()
+        assert target.read_text() == "new"
+        assert names(tmp_path / "disk") == ["target"]
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)])
+    def test_is_a_file(self, tmp_path: Path, make: object) -> None:
+        make(tmp_path / "odd")  # type: ignore[operator]
+        with pytest.raises(OSError, match=r"odd"):
+            replace(tmp_path / "odd")
+        assert names(tmp_path) == ["odd"]
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "ü" * 125, "x" * 255])
+def test_names_may_be_as_long_as_the_file_system_takes(tmp_path: Path, name: str) -> None:
+    replace(tmp_path / name)
+    assert names(tmp_path) == [name]
+
+
+def test_the_folder_is_synced_after_the_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power failure may take back what was said to be written."""
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), names(tmp_path) == ["file"]))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    replace(tmp_path / "file")
+    assert synced == [(False, False), (True, True)]
