@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,10 +14,28 @@ import pytest
 from safetensors import safe_open
 
 from tests.processes import HEED_CTRL_C
+from vpps.cli.saved_run import best_of
 from vpps.data import synthetic_treebank
 from vpps.optim import OPTIMIZERS
 
 MAIN = [sys.executable, "-c", HEED_CTRL_C + "from vpps.cli.train import main; main()"]
+KILLED_BEFORE_RENAMING = """
+import os, signal
+from vpps.cli.train import main
+
+replace, left = os.replace, {}  # renamings until it is killed
+
+def counted(old, new):
+    global left
+    if "parts" in str(new):
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    replace(old, new)
+
+os.replace = counted
+main()
+"""
 SMALL = ["--hidden", "16", "--embedding", "16", "--limit", "64", "--lr", "0.01"]
 ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
 EPOCH = re.compile(
@@ -157,6 +176,32 @@ class TestCheckpoint:
         resumed = epochs("--epochs", "2", "--checkpoint", parts, "--resume")  # SMALL comes from the checkpoint
         assert resumed == uninterrupted[1:]
         assert contents(whole) == contents(parts)
+
+    def test_best_model_of_a_run_killed_between_two_files_is_that_of_an_uninterrupted_one(self, tmp_path: Path) -> None:
+        """With the files of its second epoch half in place."""
+        whole, parts = tmp_path / "whole", tmp_path / "parts"
+        improving = [*SMALL, "--lr", "0.1", "--epochs", "2"]
+        epochs("--checkpoint", whole, *improving)
+        with safe_open(best_of(whole), framework="numpy") as file:
+            assert json.loads(file.metadata()["user.vpps-train"])["epoch"] == 2  # else there are no two files
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED_BEFORE_RENAMING.format(4), "tree-lstm", "--checkpoint", parts, *improving],
+            capture_output=True, env=ENVIRONMENT, timeout=300, check=False,
+        )  # fmt: skip
+        assert killed.returncode == -signal.SIGKILL
+        vpps_train("tree-lstm", "--checkpoint", parts, "--resume")
+        assert contents(whole) == contents(parts)
+        assert contents(best_of(whole)) == contents(best_of(parts))
+
+    def test_best_model_without_a_checkpoint_is_named(self, tmp_path: Path) -> None:
+        """Of a run that was killed in its first epoch."""
+        best = best_of(tmp_path / "run")
+        best.write_text("precious")
+        for more in ([], ["--resume"]):
+            result = vpps_train("tree-lstm", "--checkpoint", tmp_path / "run", *more, *SMALL)
+            assert result.returncode == 2
+            assert "in its first epoch" in result.stderr
+        assert best.read_text() == "precious"
 
     def test_finished_run_says_so(self, tmp_path: Path) -> None:
         epochs("--epochs", "1", "--checkpoint", tmp_path / "run", *SMALL)

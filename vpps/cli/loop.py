@@ -48,9 +48,9 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 if options.checkpoint is not None:
                     kept = vars(options) | vars(settings)
                     saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best))
-                    saved.save(task.model, options.checkpoint)
-                    if improved:
+                    if improved:  # before the other one: a run killed in between repeats the epoch, and finds it again
                         saved.save(task.model, best_of(options.checkpoint))
+                    saved.save(task.model, options.checkpoint)
                 finished = epoch + 1
                 done = f"epoch {finished}/{options.epochs}  loss {loss:.4f} per {task.unit}"
                 console.print(f"{done}{scores}  {speed:.0f} examples/s", soft_wrap=True)
@@ -65,7 +65,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 found_before = "as the tuning database has it"
                 console.print(found_before if handle.tuning is None else handle.tuning.describe(), soft_wrap=True)
     except KeyboardInterrupt:
-        kept_run = options.checkpoint is not None and finished
+        kept_run = options.checkpoint is not None and options.checkpoint.exists()
         advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept_run else "; nothing was saved"
         raise KeyboardInterrupt(f"after {finished} of {options.epochs} epochs{advice}") from None
 

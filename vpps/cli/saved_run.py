@@ -121,11 +121,13 @@ def _saved(ctx: typer.Context, task: str, path: Path | None) -> SavedRun | None:
         if ctx.params["resume"]:
             raise typer.BadParameter("needs --checkpoint FILE to continue from", param_hint="--resume")
         return None
+    if best_of(path).exists() and not path.exists():  # written first
+        ended = "of a run that was ended in its first epoch, exists without a checkpoint to continue"
+        raise typer.BadParameter(f"{best_of(path)}, {ended}: move it away", param_hint="--checkpoint")
     if ctx.params["resume"]:
         return SavedRun.load(path, task)
-    for file in (path, best_of(path)):
-        if file.exists():
-            raise typer.BadParameter(f"{file} exists: add --resume to continue it", param_hint="--checkpoint")
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists: add --resume to continue it", param_hint="--checkpoint")
     if not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--checkpoint")
     if not os.access(path.parent, os.W_OK):
