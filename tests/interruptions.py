@@ -27,7 +27,7 @@ def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
 
         def interrupt(frame: FrameType, event: str, argument: Any) -> None:
             nonlocal left
-            if event in ("call", "c_return") and argument is not sys.setprofile:
+            if event in ("call", "c_return") and argument is not sys.setprofile and not _in_finaliser(frame):
                 left -= 1
                 if left < 0:
                     sys.setprofile(None)
@@ -44,3 +44,10 @@ def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
         if left >= 0:
             return
         yield came
+
+
+def _in_finaliser(frame: FrameType | None) -> bool:
+    """Python swallows what comes in there."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shlex
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import vpps
+from tests.interruptions import interrupted
 from tests.processes import TIMEOUT, finish, start
 from vpps.graph import vertices
 from vpps.graph.native import library as recorder
@@ -44,13 +47,17 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 ENDLESS = 'sleep 1000 &\necho "$$ $!" >> "$log"\nwait'  # a driver, and the compiler that it has started
 
 
+def said(log: Path) -> list[str]:
+    """The processes of all compilers that came to run."""
+    return log.read_text().split() if log.exists() else []
+
+
 def started(log: Path, count: int) -> list[str]:
     """The processes of so many compilers, when they run."""
     until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
-        found = log.read_text().splitlines() if log.exists() else []
-        if len(found) >= count:
-            return [pid for line in found for pid in line.split()]
+        if len(said(log)) >= 2 * count:
+            return said(log)
         time.sleep(0.02)
     raise AssertionError(f"no {count} compilers run")
 
@@ -86,6 +93,65 @@ def test_ctrl_c_ends_all_compilers_and_the_process(compiler: Callable[[str], Pat
     assert "planned with NumPy" not in err
     assert_ended(pids)
     assert leftovers(log) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_compilers_of_a_process_that_is_killed_end_too(compiler: Callable[[str], Path], number: signal.Signals) -> None:
+    log = compiler(ENDLESS)
+    process = start("import vpps\nfrom tests.classifier import new\nvpps.Handle(new().model, target='cpu')")
+    pids = started(log, 2)
+    process.send_signal(number)
+    assert finish(process)[0] == -number
+    assert_ended(pids)
+
+
+def test_a_compiling_process_of_tuning_ends_with_the_one_that_tunes(compiler: Callable[[str], Path]) -> None:
+    log = compiler(ENDLESS)
+    code = """
+        from vpps.tuning.compiling import Compilers
+        from vpps.tuning.jobs import CpuJob
+        with Compilers() as compilers:
+            compilers.run(CpuJob(None))
+        """
+    process = start(code)
+    pids = started(log, 1)
+    process.kill()
+    finish(process)
+    assert_ended(pids)
+
+
+def test_a_compiler_ends_where_its_time_is_over(
+    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = compiler(ENDLESS)
+    monkeypatch.setattr(processes, "LIMIT", 0.5)
+    with pytest.raises(vpps.CompileError, match="compiler was ended: it had not finished"):
+        planner.build()
+    assert_ended(said(log))
+
+
+def test_a_compiler_keeps_its_temporary_files_where_the_result_is_made(compiler: Callable[[str], Path]) -> None:
+    """A folder that goes, also after the compiler and this process were killed."""
+    log = compiler('for result; do :; done\necho "$TMPDIR $(dirname "$result")" >> "$log"\nexit 1')
+    with pytest.raises(vpps.CompileError, match="rejected"):
+        planner.build()
+    temporary, folder = log.read_text().split()
+    assert temporary == folder
+
+
+def test_ctrl_c_at_any_point_of_running_a_compiler_ends_it(
+    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = compiler(ENDLESS)
+    monkeypatch.setattr(processes, "LIMIT", 0.1)
+
+    def work() -> None:
+        with contextlib.suppress(vpps.CompileError):  # not interrupted, it ends by the limit
+            processes.run([str(tmp_path / "compiler")], dict(os.environ))
+
+    for came in interrupted(work, every=11):
+        assert came
+    assert_ended(said(log))
 
 
 def test_the_end_of_the_process_does_not_wait_for_the_planner(compiler: Callable[[str], Path]) -> None:

@@ -160,7 +160,12 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
         CompileError: it rejects that (the message shows its first complaints), or writes nothing.
     """
     result = Path(step[-1])
-    environment = {**os.environ, **(ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {})}
+    # Its temporary files go with the folder of the result, also when it and this process were killed.
+    environment = {
+        **os.environ,
+        "TMPDIR": str(result.parent),
+        **(ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}),
+    }
     code, log = processes.run(step, environment)
     if code:
         complaints = of_log(log, text.read_text(encoding="utf-8"), text)

@@ -1,8 +1,16 @@
-"""Compilers as processes: each is ended, with what it has started, when nobody waits for it any more."""
+"""Compilers as processes: each is ended, with what it has started, when nobody waits for it any more.
+
+A compiler is a driver that starts others, so a group of processes is what has to end, also where this process is killed
+and can do nothing more. A guard leads the group: a shell that reads from a pipe whose other end this process has open.
+The end of the pipe is the end of this process, and the guard's answer is to kill its group. (A signal at a parent's
+death, as Linux has it, would reach the driver alone.)
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,14 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vpps.errors import CompileError
 
-own_groups = True
-"""Whether a compiler gets a process group of its own. Not in a process that is itself ended as a group."""
-
+LIMIT = 900.0  # seconds; the longest compilations take a twelfth of that, on a busy machine
+_GUARD = ("/bin/sh", "-c", "read _; kill -9 0")
+_KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _JOIN = 5.0  # seconds in which a thread whose compiler was killed removes what it left
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 # No locks: a fork may happen at any time, and each step here is atomic.
-_running: set[subprocess.Popen[str]] = set()
+_running: set[subprocess.Popen[bytes]] = set()  # guards
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _ending = False
 
@@ -36,25 +44,35 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
 
     Raises:
         EndedError: it was interrupted, or this process ends.
-        CompileError: a signal of another kind ended it.
+        CompileError: a signal of another kind ended it, or it took longer than `LIMIT`.
     """
     if _refused():
         raise EndedError("this process ends")
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, errors="replace", env=environment, process_group=0 if own_groups else None,
-    )  # fmt: skip
-    _running.add(process)
+    guard = process = None
     try:
+        guard = subprocess.Popen(_GUARD, stdin=subprocess.PIPE, process_group=0)
+        _running.add(guard)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, errors="replace", env=environment, process_group=guard.pid,
+        )  # fmt: skip
         if _refused():  # in the meantime
-            _kill(process)
-        _, complaints = process.communicate()
-    except BaseException:  # Ctrl-C, above all: a driver that is killed alone leaves the compiler that it has started
-        _kill(process)
-        process.wait()
+            _kill(guard)
+        _, complaints = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        slow = f"{command[0]} was ended: it had not finished after {LIMIT:g} s; set CXX to another compiler"
+        raise CompileError(slow) from None
+    except OSError:
+        if _refused():  # the group was gone before the compiler could join it
+            raise EndedError("this process ends") from None
         raise
-    finally:
-        _running.discard(process)
+    finally:  # after Ctrl-C, above all: a driver that is killed alone leaves the compiler that it has started
+        if guard is not None:
+            _kill(guard)
+            guard.communicate()
+            _running.discard(guard)
+        if process is not None:
+            process.wait()
     if process.returncode < 0:
         number = -process.returncode
         if number in _INTERRUPTS or _ending:
@@ -71,6 +89,12 @@ def in_background(work: Callable[[], None], name: str) -> threading.Thread:
     _threads.add(thread)
     thread.start()
     return thread
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the one that started it ends, where the operating system can do that."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
 
 
 def _refused() -> bool:
@@ -94,16 +118,11 @@ def _forget() -> None:
     _threads.clear()
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    if process.returncode is not None:
-        return
-    try:
-        if own_groups:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except (ProcessLookupError, PermissionError):
-        process.kill()
+def _kill(guard: subprocess.Popen[bytes]) -> None:
+    """With its group."""
+    if guard.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(guard.pid, signal.SIGKILL)
 
 
 atexit.register(_end)

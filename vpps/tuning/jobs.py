@@ -91,5 +91,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    processes.own_groups = False  # whoever ends this process ends its group
+    processes.end_with_parent()
     main()
