@@ -15,7 +15,7 @@ from vpps.errors import DataError, DtypeError
 from vpps.graph.levels import find_cycle, find_levels
 
 MAX_KINDS = 128  # they are int8
-_CHECKED_AT_ONCE = 1 << 16  # vertices, which stay in a cache
+_CHECKED_AT_ONCE = 1 << 17  # vertices or places of children, which stay in a cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,13 +116,17 @@ def check_contents(a: GraphArrays, kinds: Sequence[str]) -> None:
     names = _Names(a.vertex_offsets, None)
     if a.kind is not None:
         _check_kind(names, a.kind, kinds)
-    if a.child_offsets is not None:
+    if a.children is not None:
+        work = a.vertex_offsets * a.children.shape[1]
+    else:
+        assert a.child_offsets is not None
         assert a.child_indices is not None
         _check_offsets(a.child_offsets, a.child_indices)
+        work = a.vertex_offsets + a.child_offsets[a.vertex_offsets]
     first, end = 0, len(a.vertex_offsets) - 1
     while first < end:
-        reach = int(np.searchsorted(a.vertex_offsets, a.vertex_offsets[first] + _CHECKED_AT_ONCE, side="right")) - 1
-        last = min(max(reach, first + 1), end)
+        reach = int(np.searchsorted(work, work[first] + _CHECKED_AT_ONCE, side="right")) - 1
+        last = max(reach, first + 1)
         _check_graphs(a, names, first, last)
         first = last
 
