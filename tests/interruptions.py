@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -27,7 +28,9 @@ def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
 
         def interrupt(frame: FrameType, event: str, argument: Any) -> None:
             nonlocal left
-            if event in ("call", "c_return") and argument is not sys.setprofile and not _in_finaliser(frame):
+            # A generator that goes on may do so to be closed, and Python does not look then.
+            looks = event == "c_return" or (event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR)
+            if looks and argument is not sys.setprofile and not _in_finaliser(frame):
                 left -= 1
                 if left < 0:
                     sys.setprofile(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shlex
@@ -53,6 +54,7 @@ ISA_NEEDS = {
     "avx2": {"avx2", "fma"},
     "portable": set[str](),
 }
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # what compilers say that is none of the source's fault
 
 
 @lru_cache(maxsize=1)
@@ -157,17 +159,19 @@ def run_compiler(compiler: Sequence[str], step: Sequence[str], what: str, text: 
 
     Raises:
         EndedError: it was interrupted.
+        OSError: the disk is full, or fails: it may work in another folder.
         CompileError: it rejects that (the message shows its first complaints), or writes nothing.
     """
     result = Path(step[-1])
-    # Its temporary files go with the folder of the result, also when it and this process were killed.
-    environment = {
-        **os.environ,
-        "TMPDIR": str(result.parent),
-        **(ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}),
-    }
+    own = ziglang.environment(result.parent) if ziglang.is_zig(compiler) else {}
+    # Temporary files go with the folder of the result, also when the compiler and this process were killed. Messages
+    # are not translated: some are looked for.
+    environment = {**os.environ, "TMPDIR": str(result.parent), "LC_ALL": "C", **own}
     code, log = processes.run(step, environment)
     if code:
+        for number in _OF_DISK:
+            if os.strerror(number) in log:
+                raise OSError(number, f"{shlex.join(compiler)}: {os.strerror(number)}", str(result.parent))
         complaints = of_log(log, text.read_text(encoding="utf-8"), text)
         raise CompileError(f"{shlex.join(compiler)} rejected {what}:\n{complaints}")
     if not result.is_file():

@@ -8,13 +8,15 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.kernel.cache.builders import copy, names, refuse
 from vpps.errors import CompileError
-from vpps.kernel.cache import Request, cached, keep_facts, obtain, read_binary
+from vpps.kernel.cache import Label, Request, cached, keep_facts, loaded, obtain, read_binary
+from vpps.kernel.host_compiler import build_library, compiler_version
 
 pytestmark = pytest.mark.host
 
@@ -133,3 +135,80 @@ class TestWriting:
     ) -> None:
         monkeypatch.setattr("os.mkdir", raising(errno.ENOSPC, temporary, os.mkdir))
         assert cached("key", ".so", "source", copy).is_relative_to(folder)
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
+    def test_of_a_compiler_that_fails_in_one_directory_is_done_in_another(
+        self, folder: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture, code: int,
+    ) -> None:  # fmt: skip
+        compiler(tmp_path, monkeypatch, temporary, f"ld: final link failed: {os.strerror(code)}")
+        assert read_binary(build_library("source", "a library", (), label=Label())) == b"library"
+        assert os.strerror(code) in caplog.text
+        assert f"compiled in {temporary}" in caplog.text
+
+    def test_of_a_compiler_that_fails_everywhere_is_one_error_that_names_the_disk(
+        self, folder: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compiler(tmp_path, monkeypatch, tmp_path, f"fatal error: error writing to file: {os.strerror(errno.ENOSPC)}")
+        with pytest.raises(CompileError, match=r"nothing can be compiled.*No space left on device.*VPPS_CACHE_DIR"):
+            build_library("source", "a library", (), label=Label())
+        assert names(temporary) == names(folder) == []
+
+
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: Path, complaint: str) -> None:
+    """Make a shell script the compiler, which fails below a folder."""
+    path = tmp_path / "compiler"
+    path.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo 1.0; exit 0; fi\n'
+        "for result; do :; done\n"
+        f"case $result in {failing}/*) echo '{complaint}' >&2; exit 1;; esac\n"
+        "printf library > $result\n"
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    compiler_version.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "ST_NOEXEC"), reason="the system does not say how a file system is mounted")
+class TestNoexec:
+    """A file system from which libraries cannot be loaded, as hardened machines have for /home or /tmp."""
+
+    @pytest.fixture
+    def noexec(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+        def declare(*folders: Path) -> None:
+            real = os.statvfs
+
+            def statvfs(path: Any) -> Any:
+                if any(Path(path).is_relative_to(folder) for folder in folders):
+                    return SimpleNamespace(f_flag=os.ST_NOEXEC)
+                return real(path)
+
+            monkeypatch.setattr("os.statvfs", statvfs)
+
+        return declare
+
+    def test_gives_way_to_another_one(
+        self, folder: Path, temporary: Path, noexec: Callable[..., None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        noexec(folder)
+        binary = cached("key", ".so", "source", copy)
+        assert binary.is_relative_to(temporary)
+        assert "noexec" in caplog.text
+        assert cached("key", ".so", "source", refuse) == binary
+
+    def test_is_used_where_there_is_no_other_and_named_when_nothing_loads(
+        self, folder: Path, tmp_path: Path, noexec: Callable[..., None]
+    ) -> None:
+        noexec(tmp_path)
+        binary = cached("key", ".so", "source", copy)
+        assert binary.is_relative_to(folder)
+        assert read_binary(binary) == b"binary of source"  # as a cubin
+
+        def load(path: Path) -> None:
+            raise OSError("failed to map segment from shared object")
+
+        with pytest.raises(
+            CompileError, match=r"mounted noexec: set VPPS_CACHE_DIR to a directory of your own on anoth"
+        ):
+            loaded(binary, load)

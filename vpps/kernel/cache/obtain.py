@@ -103,7 +103,7 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
             return load(binary)
         except (OSError, ImportError) as error:
             binary.unlink(missing_ok=True)
-            raise _unloadable(error) from error
+            raise _unloadable(binary, error) from error
     made_anew = False
     failure: Exception = CompileError("it goes as soon as it is there")
     for _ in range(_ATTEMPTS):
@@ -116,11 +116,11 @@ def loaded(binary: Path, load: Callable[[Path], T]) -> T:
         if sound and _is_sound(binary, request.key):
             entries.discard(binary.parent)
             if made_anew:
-                raise _unloadable(failure) from failure
+                raise _unloadable(binary, failure) from failure
             made_anew = True
         _log.info("%s is made anew: it cannot be loaded (%s)", binary, failure)
         binary = obtain(request).binary
-    raise _unloadable(failure) from failure
+    raise _unloadable(binary, failure) from failure
 
 
 def _is_sound(binary: Path, key: str) -> bool:
@@ -151,11 +151,12 @@ def keep_facts(binary: Path, facts: Mapping[str, Any]) -> None:
         _log.info("%s: what was found out about it is not kept (%s)", binary, error)
 
 
-def _unloadable(error: Exception) -> CompileError:
-    return CompileError(
-        f"the compiled kernel cannot be loaded and was removed from the cache ({error}); try again, and if that "
-        "does not help set CXX to another compiler"
-    )
+def _unloadable(binary: Path, error: Exception) -> CompileError:
+    if places.allows_execution(binary.parent.parent):
+        remedy = "try again, and if that does not help set CXX to another compiler"
+    else:
+        remedy = f"its file system is mounted noexec: {places.ADVICE} on another one"
+    return CompileError(f"the compiled kernel cannot be loaded and was removed from the cache ({error}); {remedy}")
 
 
 def _find(key: str, tell: bool = False) -> Entry | None:
@@ -224,6 +225,7 @@ def _built(request: Request) -> tuple[dict[str, bytes], Record]:
                 files = {path.name: path.read_bytes() for path in (binary, text)}
         except OSError as error:
             failure = error
+            _log.warning("nothing can be compiled in %s: %s; another directory is tried", place, error)
             continue
         contents = {name: Contents.of(data) for name, data in files.items()}
         record = Record(

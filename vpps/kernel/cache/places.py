@@ -37,9 +37,22 @@ def configured() -> Path:
 def usable(create: bool = True) -> Iterator[Path]:
     """Folders for entries that can be trusted, best first. The first refusal of each is logged as a warning.
 
+    Those come last from which no library can be loaded: a cubin can be read there all the same.
+
     Args:
         create: what is missing; else they need not be there.
     """
+    last = []
+    for folder in _trusted(create):
+        if allows_execution(folder):
+            yield folder
+        else:
+            tell(folder.parent, "its file system is mounted noexec, so that no library can be loaded from it")
+            last.append(folder)
+    yield from last
+
+
+def _trusted(create: bool) -> Iterator[Path]:
     root = configured()
     yield from _checked(root, root / ENTRIES, create, told=True)
     shared = temporary()
@@ -50,6 +63,14 @@ def usable(create: bool = True) -> Iterator[Path]:
     own = _of_process() if create or _of_process.cache_info().currsize else None
     if own is not None:
         yield own
+
+
+def allows_execution(folder: Path) -> bool:
+    """Whether libraries can be loaded from a folder, as far as its file system says."""
+    try:
+        return not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0)
+    except (OSError, AttributeError):
+        return True  # it is not there, or nothing is known
 
 
 def for_building() -> Iterator[Path]:
