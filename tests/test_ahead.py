@@ -80,8 +80,8 @@ class TestErrors:
         [
             ({"target": "gpu"}, "target='gpu': expected 'cuda', 'simt' or 'cpu'"),
             ({"rows_per_warp": 3}, "rows_per_warp=...): there is no such option; there are ownership, rpw"),
-            ({"sms": 0}, "sms=0: expected a positive"),
-            ({"groups": 0}, "groups=0: expected a positive"),
+            ({"sms": 0}, "sms=0: expected an int, at least 1"),
+            ({"groups": 0}, "groups=0: expected an int, at least 1"),
             ({"vps": 1000}, "do not run side by side on H200"),
             ({"device": "GTX 1080"}, "device 'GTX 1080' is not known"),
             ({"optimizer": 0.1}, "optimizer=0.1: expected an optimizer"),

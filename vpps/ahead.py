@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from copy import copy
@@ -28,8 +29,10 @@ from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
 from vpps.plan.passes import Passes
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
+from vpps.plan.schedules import SCHEDULES
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
+from vpps.values import as_count, as_flag, as_number
 
 Example = tuple[Graph, Expression]
 
@@ -121,16 +124,22 @@ def specialize(
         raise HandleError(f"specialize({model!r}): expected a vpps.Model")
     if not len(list(model)):
         raise HandleError("specialize: the model has no parameters yet; declare them first")
-    if target not in ("cuda", "simt", "cpu"):
+    if not isinstance(target, str) or target not in ("cuda", "simt", "cpu"):
         raise HandleError(f"target={target!r}: expected 'cuda', 'simt' or 'cpu'")
     graph, loss = check_example(example) if example is not None else _products_of(model)
     rule = SGD(lr=0.1) if optimizer is None else optimizer
     if not isinstance(rule, Optimizer):
         raise HandleError(f"optimizer={optimizer!r}: expected an optimizer such as vpps.Adam()")
-    update = Update(rule, 1, 1, clip_norm) if train else None
+    train = as_flag(train, "train", HandleError)
+    update = Update(rule, 1, 1, checked_bound(clip_norm)) if train else None
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
+    if passes is not None and not isinstance(passes, Passes):
+        raise HandleError(f"passes={passes!r}: expected vpps.Passes(...)")
+    if vps is not None:
+        vps = as_count(vps, "vps", HandleError)
+    groups = as_count(groups, "groups", HandleError)
     chip_options = _options(groups, options)
-    if groups < 1:
-        raise HandleError(f"groups={groups}: expected a positive number")
     moments = len(rule.moments) if train else 0
     if target == "cpu":
         return _for_cpu(model, graph, loss, update, vps, moments, schedule, passes)
@@ -184,6 +193,14 @@ def check_example(example: object) -> Example:
     return graph, loss
 
 
+def checked_bound(bound: float | None) -> float | None:
+    """A bound of the norm of all gradients, or None. Raises HandleError."""
+    number = as_number(bound)
+    if bound is not None and (number is None or not 0 < number < math.inf):
+        raise HandleError(f"clip_norm={bound!r}: expected a positive number or None")
+    return number
+
+
 def check_loss(graph: Graph, loss: Expression) -> None:
     """Raise GraphError unless the loss is a scalar of the graph."""
     graph.check_owns(loss, "loss")
@@ -230,11 +247,11 @@ def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
 
 def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
     """The GPU to plan for, and the architecture to compile for."""
-    if sms is not None and sms < 1:
-        raise HandleError(f"sms={sms}: expected a positive number of multiprocessors")
+    if sms is not None:
+        sms = as_count(sms, "sms", HandleError)
     number = None
     if arch is not None:
-        found = _ARCH.fullmatch(arch)
+        found = _ARCH.fullmatch(arch) if isinstance(arch, str) else None
         if found is None:
             raise HandleError(f"arch={arch!r}: expected sm_ and digits, such as 'sm_90'")
         number = int(found[1])
@@ -244,6 +261,8 @@ def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int
         return emulated_gpu(DEFAULT_VPS if sms is None else sms), arch or "sm_90"
     gpu = _of_generation(90 if number is None else number) if device is None else device
     gpu = known_device(gpu) if isinstance(gpu, str) else gpu
+    if not isinstance(gpu, Device):
+        raise HandleError(f"device={device!r}: expected the name of a GPU or a description")
     if number is not None and (number // 10 != gpu.sm // 10 or number > gpu.sm):
         raise HandleError(f"arch={arch!r}: the {gpu.name} runs code for sm_{gpu.sm}; leave arch out, or name it")
     return gpu if sms is None else replace(gpu, sms=sms), arch or f"sm_{gpu.sm}"
@@ -326,8 +345,10 @@ def _for_cpu(
 ) -> Specialized:
     from vpps.kernel.host_compiler import build_cpu, build_tails
     from vpps.runtime.cores import default_vps, usable_cores
+    from vpps.runtime.cpu import MAX_VPS
 
     count = default_vps(usable_cores(), update is not None) if vps is None else vps
+    as_count(count, "vps", HandleError, most=MAX_VPS)
     binary, source, tile = build_cpu()
     passes = Passes.from_environment() if passes is None else passes
     stacks = stacks_of(model, graph, update, passes, tile.panel)

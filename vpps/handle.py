@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.ahead import Example, check_example, check_loss
+from vpps.ahead import Example, check_example, check_loss, checked_bound
 from vpps.config import PASSES, TARGET, VERIFY
 from vpps.engine import Engine
 from vpps.errors import CapacityError, CompileError, GraphError, HandleError, NonFiniteError, VppsError
@@ -52,7 +52,7 @@ from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Tuned, keep, tuned_for
 from vpps.tuning.machines import MachineFiles
 from vpps.tuning.online import OnlineTuner, Progress
-from vpps.values import as_index, as_number
+from vpps.values import as_flag, as_index, as_items, as_number
 
 if TYPE_CHECKING:
     from vpps.inspection.inspection import Inspection
@@ -161,9 +161,22 @@ class Handle:
     ) -> None:
         if not isinstance(model, Model):
             raise HandleError(f"Handle({model!r}): expected a vpps.Model")
+        named = {
+            "target": target,
+            "policy": policy,
+            "schedule": schedule,
+            "layout": layout,
+            "on_nonfinite": on_nonfinite,
+        }
+        for name, value in named.items():
+            if not isinstance(value, str | None):
+                raise HandleError(f"{name}={value!r}: expected a string")
         by_environment = target == "auto" and TARGET.get() != "auto"
         if by_environment:
             target = TARGET.get()
+        for name, flag in {"train": train, "timeline": timeline, "autotune": autotune, "verify": verify}.items():
+            if flag is not None or name != "verify":
+                as_flag(flag, name, HandleError)
         if target not in ("auto", "cpu", "simt", "cuda"):
             given = f"{TARGET.name}={target}" if by_environment else f"target={target!r}"
             raise HandleError(f"{given}: expected 'auto', 'cpu', 'cuda' or 'simt'")
@@ -197,8 +210,6 @@ class Handle:
         if ema is not None and (decay is None or not 0 <= decay < 1 or not train):
             expected = "a number in [0, 1), such as 0.999, or None" if train else "None, as the handle is forward-only"
             raise HandleError(f"ema={ema!r}: expected {expected}")
-        if not isinstance(autotune, bool):
-            raise HandleError(f"autotune={autotune!r}: expected True or False")
         if autotune and not train:
             raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")
         if autotune and timeline:
@@ -364,10 +375,7 @@ class Handle:
 
     @clip_norm.setter
     def clip_norm(self, bound: float | None) -> None:
-        number = as_number(bound)
-        if bound is not None and (number is None or not 0 < number < math.inf):
-            raise HandleError(f"clip_norm={bound!r}: expected a positive number or None")
-        self._clip_norm = number
+        self._clip_norm = checked_bound(bound)
 
     @property
     def ema(self) -> float | None:
@@ -417,6 +425,7 @@ class Handle:
                 batch.
         """
         self._check(graph, "fb", training=True)
+        accumulate = as_flag(accumulate, "accumulate", HandleError)
         if self.model.is_averaged:
             raise HandleError(
                 "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
@@ -482,6 +491,7 @@ class Handle:
         """
         self._check(graph, "gradients", training=True)
         check_loss(graph, loss)
+        train = as_flag(train, "train", HandleError)
         self._prepare_aside(graph)
         key = self._engine.residency.next_key() if train else None
         plan = self._kernel_for(graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key))
@@ -510,7 +520,7 @@ class Handle:
         self._check(graph, "forward", training=False)
         if isinstance(wanted, Expression | Rows):
             raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
-        wanted = [graph.check_owns(e, "forward") for e in wanted]
+        wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
         if not any(isinstance(e, Expression) or len(e) for e in wanted):
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
         self._prepare_aside(graph)

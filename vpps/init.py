@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.errors import ModelError
+from vpps.values import MAX_FLOAT32, as_number
+
 Initialiser = Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]]
 
 
@@ -16,14 +19,23 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return (shape[-1], shape[0]) if len(shape) > 1 else (shape[0], shape[0]) if shape else (1, 1)
 
 
+def _number(name: str, value: Any) -> float:
+    number = as_number(value)
+    if number is None or not 0 <= number <= MAX_FLOAT32:
+        raise ModelError(f"init.{name}({value!r}): expected a finite number >= 0")
+    return number
+
+
 def uniform(scale: float) -> Initialiser:
     """Uniform in [-scale, scale)."""
-    return lambda rng, shape: rng.uniform(-scale, scale, shape)
+    width = _number("uniform", scale)
+    return lambda rng, shape: rng.uniform(-width, width, shape)
 
 
 def normal(std: float) -> Initialiser:
     """Normal with mean 0 and standard deviation `std`."""
-    return lambda rng, shape: rng.normal(0.0, std, shape)
+    deviation = _number("normal", std)
+    return lambda rng, shape: rng.normal(0.0, deviation, shape)
 
 
 def constant(value: float) -> Initialiser:

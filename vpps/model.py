@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpps.errors import ModelError, ShapeError
+from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.graph.operand import Operand
 from vpps.init import INITIALISERS, Initialiser
 from vpps.ops import Shape, size
-from vpps.values import Float32, as_float32, as_index, as_number
+from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path
 
 if TYPE_CHECKING:
     from vpps.optim import OptimizerState
@@ -74,9 +74,10 @@ class Parameter(Operand):
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
-        if self._trainable != bool(value):
+        value = as_flag(value, f"{self!r}.trainable", ModelError)
+        if self._trainable != value:
             self._pull()
-            self._trainable = bool(value)
+            self._trainable = value
             self.model.layout_version += 1
             if self.model.averages is not None:
                 self.model.averages.forget(self)
@@ -197,6 +198,7 @@ class Model:
     def _declare(
         self, kind: type[Parameter], name: str, shape: Shape, init: Init | None, trainable: bool, ranks: tuple[int, ...]
     ) -> Parameter:
+        trainable = as_flag(trainable, f"{name!r}: trainable", ModelError)
         full = "/".join([*self._scope, _checked_name(name)])
         if full in self._parameters:
             raise ModelError(
@@ -206,7 +208,7 @@ class Model:
             )
         shape = _checked_shape(full, shape, ranks)
         value = self._initial(full, shape, init)
-        self._parameters[full] = parameter = kind(self, full, value, bool(trainable))
+        self._parameters[full] = parameter = kind(self, full, value, trainable)
         self.layout_version += 1
         return parameter
 
@@ -242,12 +244,12 @@ class Model:
     def __getitem__(self, name: str) -> Parameter:
         try:
             return self._parameters[name]
-        except KeyError:
+        except (KeyError, TypeError):
             known = ", ".join(self._parameters) or "none"
             raise ModelError(f"no parameter {name!r} in this model; its parameters: {known}") from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parameters
+        return isinstance(name, str) and name in self._parameters
 
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self._parameters.values())
@@ -349,10 +351,12 @@ class Model:
         from vpps.checkpoint import save
 
         if metadata is not None:
-            if not all(isinstance(x, str) for item in metadata.items() for x in item):
+            if not isinstance(metadata, Mapping) or not all(
+                isinstance(x, str) for item in metadata.items() for x in item
+            ):
                 raise ModelError(f"save: metadata maps strings to strings; got {metadata!r}")
             self.metadata = dict(metadata)
-        save(self, Path(path))
+        save(self, as_path(path, "save", CheckpointError))
 
     def restore(self, path: str | Path, strict: bool = True) -> None:
         """Read what `save` wrote, in place.
@@ -366,7 +370,7 @@ class Model:
         from vpps.checkpoint import restore
 
         self.refuse_if_averaged("restore")
-        restore(self, Path(path), strict)
+        restore(self, as_path(path, "restore", CheckpointError), as_flag(strict, "restore: strict", CheckpointError))
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
@@ -379,7 +383,7 @@ class Model:
         """
         from vpps.checkpoint import load
 
-        return load(cls, Path(path))
+        return load(cls, as_path(path, "load", CheckpointError))
 
 
 def _checked_name(name: str) -> str:

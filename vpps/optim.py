@@ -121,7 +121,7 @@ class Optimizer:
         rule = replace(self, groups={}, **(self.groups[group] if group is not None else {}))
         if callable(rule.lr):
             rule = replace(rule, lr=rule.lr(update))
-            rule.check()
+            rule._require("lr", "a number >= 0", lambda v: v >= 0)
         return rule
 
     @property

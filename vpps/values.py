@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpps.errors import DtypeError
+from vpps.errors import DtypeError, VppsError
 from vpps.runtime.interop import host_array
 
 Float32 = NDArray[np.float32]
@@ -69,6 +70,53 @@ def as_index(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def as_flag(value: Any, what: str, error: type[VppsError] = DtypeError) -> bool:
+    """True or False, Python's or NumPy's; raises `error` for anything else, so that "no" is not taken for True."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise error(f"{what}={value!r}: expected True or False")
+
+
+def as_count(value: Any, what: str, error: type[VppsError], least: int = 1, most: int | None = None) -> int:
+    """`value` as an int from `least` to `most`; raises `error` for anything else."""
+    number = as_index(value)
+    if number is None or number < least or (most is not None and number > most):
+        raise error(
+            f"{what}={value!r}: expected an int, {f'at least {least}' if most is None else f'{least} to {most}'}"
+        )
+    return number
+
+
+def as_items(value: Any, what: str) -> list[Any]:
+    """The items of a sequence. Raises DtypeError where it is none."""
+    try:
+        items = iter(value)
+    except TypeError:
+        raise DtypeError(f"{what}: expected expressions in a list, got {value!r}") from None
+    return list(items)
+
+
+def as_path(value: Any, what: str, error: type[VppsError]) -> Path:
+    """The path that a str or an `os.PathLike` names; raises `error` for anything else."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise error(f"{what}: expected the path of a file, got {value!r}") from None
+
+
+def as_mapping(value: Any, what: str, error: type[VppsError]) -> dict[str, Any]:
+    """A dict by name; raises `error` for anything else."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise error(f"{what}={value!r}: expected a dict by name")
+    return dict(value)
+
+
+def check_callable(f: Any, what: str) -> None:
+    """Raise DtypeError unless `f` is a function or a cell."""
+    if not callable(f):
+        raise DtypeError(f"{what}({f!r}): expected a function first")
 
 
 def said_of(name: str, known: Collection[str]) -> str:

@@ -257,7 +257,7 @@ class TestWrongGraphs:
             (lambda: GraphSet([1], [[-1]], classes={"x": ("a", "b")}), "names for 'x', but no integer column"),
             (
                 lambda: GraphSet(
-                    [1], [[-1]], columns={"x": [0]}, classes={"x": "a"}, vocabularies={"x": Vocabulary(["<unk>"])}
+                    [1], [[-1]], columns={"x": [0]}, classes={"x": ("a",)}, vocabularies={"x": Vocabulary(["<unk>"])}
                 ),
                 "'x' has a vocabulary and classes",
             ),

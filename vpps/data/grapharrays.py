@@ -67,6 +67,8 @@ def make_arrays(
     n = int(names.vertex_offsets[-1])
     table = child_offsets = indices = None
     if isinstance(children, tuple):
+        if len(children) != 2:
+            raise DataError(f"children={children!r}: expected an array, or (offsets, indices)")
         child_offsets, indices = _lists(children[0], children[1], n)
     else:
         table = _integers(children, "children", np.int32)

@@ -168,9 +168,11 @@ class GraphBatch:
         Raises:
             DataError: there is no such column; the message lists those that there are.
         """
-        found = self._columns.get(column)
+        found = self._columns.get(column) if isinstance(column, str) else None
         if found is None:
             arrays = self._graphs.arrays
+            if not isinstance(column, str):
+                raise DataError(f"[{column!r}]: expected the name of a column; {self._graphs.column_names()}")
             if column in arrays.columns:
                 found = self._take(arrays.columns[column])
             elif column in arrays.graph_columns:

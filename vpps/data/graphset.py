@@ -17,6 +17,14 @@ from vpps.data.statistics import GraphStatistics
 from vpps.data.topology import ragged, running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError, IndexRangeError
+from vpps.values import as_count, as_flag, as_mapping, as_number, as_path
+
+
+def _names(names: Any, what: str) -> tuple[str, ...]:
+    """A sequence of strings; a string is none."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{what}={names!r}: expected strings in a list or tuple")
+    return tuple(names)
 
 
 class GraphSet:
@@ -75,11 +83,18 @@ class GraphSet:
                 names graph and vertex.
             DtypeError: an array is not of numbers, or its values do not fit int32 or float32.
         """
-        self.kinds = tuple(kinds)
-        self.vocabularies = dict(vocabularies or {})
-        self.classes = {name: tuple(names) for name, names in (classes or {}).items()}
+        self.kinds = _names(kinds, "kinds")
+        self.vocabularies = as_mapping({} if vocabularies is None else vocabularies, "vocabularies", DataError)
+        for name, words in self.vocabularies.items():
+            if not isinstance(words, Vocabulary):
+                raise DataError(f"vocabularies={{{name!r}: {words!r}}}: expected a Vocabulary")
+        labels = as_mapping({} if classes is None else classes, "classes", DataError)
+        self.classes = {name: _names(words, f"classes of {name!r}") for name, words in labels.items()}
         self.path = None
-        self.arrays = make_arrays(sizes, children, kind, self.kinds, columns or {}, graph_columns or {}, sources)
+        of_vertices = as_mapping({} if columns is None else columns, "columns", DataError)
+        of_graphs = as_mapping({} if graph_columns is None else graph_columns, "graph_columns", DataError)
+        origins = None if sources is None else _names(sources, "sources")
+        self.arrays = make_arrays(sizes, children, kind, self.kinds, of_vertices, of_graphs, origins)
         check_names(self.arrays, self.vocabularies, self.classes)
         self._index()
 
@@ -113,7 +128,7 @@ class GraphSet:
         """
         from vpps.data import graphfile
 
-        return graphfile.load(Path(path), verify)
+        return graphfile.load(as_path(path, "load", DataError), as_flag(verify, "load: verify", DataError))
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file for `load`; a crash at any point leaves the old file or the new one.
@@ -123,7 +138,7 @@ class GraphSet:
         """
         from vpps.data import graphfile
 
-        graphfile.save(self, Path(path))
+        graphfile.save(self, as_path(path, "save", DataError))
 
     def __len__(self) -> int:
         """The number of graphs."""
@@ -166,6 +181,8 @@ class GraphSet:
             indices = np.arange(begin, end, step)
             contiguous = step == 1
         elif isinstance(graphs, int | np.integer):
+            if not -len(self) <= graphs < len(self):  # which need not fit into 64 bits
+                raise self._no_graph(graphs)
             indices = np.array([graphs], np.int64)
             contiguous = True
         else:
@@ -176,9 +193,10 @@ class GraphSet:
             return GraphBatch(self, indices, starts, self._ends.take(indices) - starts, contiguous)
         except IndexError:
             wrong = indices[(indices < -len(self)) | (indices >= len(self))]
-            raise IndexRangeError(
-                f"there is no graph {int(wrong[0])} in a set of {len(self)} (0 to {len(self) - 1})"
-            ) from None
+            raise self._no_graph(wrong[0]) from None
+
+    def _no_graph(self, number: int | np.integer[Any]) -> IndexRangeError:
+        return IndexRangeError(f"there is no graph {int(number)} in a set of {len(self)} (0 to {len(self) - 1})")
 
     def batches(
         self,
@@ -201,10 +219,14 @@ class GraphSet:
             drop_last: leave out a last batch with fewer graphs.
 
         Raises:
-            DataError: size or bucket is below 1.
+            DataError: size or bucket is no int or below 1, seed or epoch no int or below 0.
         """
-        if size < 1 or (bucket is not None and bucket < 1):
-            raise DataError(f"batches of {size} graphs, sorted {bucket} at a time: both need at least 1")
+        size = as_count(size, "batches: size", DataError)
+        bucket = None if bucket is None else as_count(bucket, "batches: bucket", DataError)
+        seed = as_count(seed, "batches: seed", DataError, 0)
+        epoch = as_count(epoch, "batches: epoch", DataError, 0)
+        shuffle = as_flag(shuffle, "batches: shuffle", DataError)
+        drop_last = as_flag(drop_last, "batches: drop_last", DataError)
         random = np.random.default_rng((seed, epoch))
         order = random.permutation(len(self)) if shuffle else np.arange(len(self))
         if bucket is not None:
@@ -228,12 +250,13 @@ class GraphSet:
         Raises:
             DataError: a set would be empty.
         """
-        first = round(fraction * len(self)) if 0 < fraction < 1 else 0
+        share = as_number(fraction)
+        first = round(share * len(self)) if share is not None and 0 < share < 1 else 0
         if not 0 < first < len(self):
             raise DataError(f"{fraction} of {len(self)} graphs and the rest: a set needs at least one graph")
         if seed is None:
             return self.subset(slice(first)), self.subset(slice(first, None))
-        order = np.random.default_rng(seed).permutation(len(self))
+        order = np.random.default_rng(as_count(seed, "split: seed", DataError, 0)).permutation(len(self))
         return self.subset(np.sort(order[:first])), self.subset(np.sort(order[first:]))
 
     def subset(self, graphs: slice | ArrayLike) -> GraphSet:

@@ -13,6 +13,7 @@ from vpps.errors import TraceError
 from vpps.graph.operand import ListExpression, Operand, common_owner, in_progress, running
 from vpps.graph.trace import ArgKind, Int, List, Trace, TracedCell, Vector, trace
 from vpps.ops import Shape
+from vpps.values import as_index, as_mapping
 
 R = TypeVar("R")
 
@@ -36,8 +37,11 @@ class Cell(Generic[R]):
     def __init__(
         self, function: Callable[..., R], instance: Any = None, elements: Mapping[str, Shape] | None = None
     ) -> None:
+        if not callable(function):
+            raise TraceError(f"vpps.cell({function!r}): expected a function")
         self._function = function
-        self._elements = dict(elements or {})
+        declared = as_mapping({} if elements is None else elements, "elements", TraceError)
+        self._elements = {name: _element(name, shape) for name, shape in declared.items()}
         self.bound = function if instance is None else functools.partial(function, instance)
         self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
@@ -171,6 +175,14 @@ class Cell(Generic[R]):
         program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
         self._programs[key] = program
         return program
+
+
+def _element(name: str, shape: Any) -> Shape:
+    """A declared shape of a list's elements, checked."""
+    lengths = tuple(map(as_index, shape)) if isinstance(shape, tuple | list) else (None,)
+    if len(lengths) > 2 or any(n is None or n < 1 for n in lengths):
+        raise TraceError(f"elements={{{name!r}: {shape!r}}}: expected a shape, such as (64,)")
+    return tuple(n for n in lengths if n is not None)
 
 
 def _reference_to(instance: Any) -> Callable[[], Any]:

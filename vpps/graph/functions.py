@@ -12,7 +12,7 @@ from vpps.graph.rows import Rows
 from vpps.graph.rowwise import reduce_rows
 from vpps.graph.trace import Trace
 from vpps.model import Lookup, Parameter
-from vpps.values import as_index, as_number
+from vpps.values import as_index, as_items, as_number, check_callable
 
 Value = Expression | Parameter | Rows
 """What functions take; of rows, they give rows."""
@@ -175,7 +175,7 @@ def _extremum(
         return reduce_rows(LIST_CELLS[name], x)
     if isinstance(x, Operand):
         return record("max", [x]) if name == "max" else -record("max", [-x])
-    items = list(x)
+    items = as_items(x, name)
     if not items:
         raise ShapeError(f"{name}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
     result = record("copy", items) if len(items) == 1 else pair(items[0], items[1])
@@ -221,7 +221,7 @@ def softmax(x: Any) -> Any:
         return record("softmax", [x])
     if isinstance(x, ListExpression):
         return _list_of(record("list_softmax", [x]))
-    items = list(x)
+    items = as_items(x, "softmax")
     if not items:
         return []
     terms = [exp(c) for c in _centred(items, "softmax")]
@@ -241,7 +241,7 @@ def log_softmax(x: Any) -> Any:
         return record("log_softmax", [x])
     if isinstance(x, ListExpression):
         return _list_of(record("list_log_softmax", [x]))
-    items = list(x)
+    items = as_items(x, "log_softmax")
     if not items:
         return []
     centred = _centred(items, "log_softmax")
@@ -302,7 +302,7 @@ def lookup(table: Lookup, row: int | Index) -> Expression:
 
 def concat(parts: Sequence[Value]) -> Expression:
     """Vectors and scalars joined end to end; matrices of equal numbers of columns joined row after row."""
-    return record("concat", list(parts))
+    return record("concat", as_items(parts, "concat"))
 
 
 def split(x: Value, n: int) -> tuple[Expression, ...]:
@@ -341,7 +341,7 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
         return reduce_rows(LIST_CELLS[op], x)
     if isinstance(x, Operand):
         return record(op, [x])
-    items = list(x)
+    items = as_items(x, op)
     if not items:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
     if type(items[0]) is Expression and not in_progress:
@@ -356,7 +356,7 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
         return cast(Expression, LIST_CELLS[op](terms))
     if len(items) == 1:
         return record("copy", items)
-    total = items[0] + items[1]
+    total: Expression = items[0] + items[1]
     for item in items[2:]:
         total = total + item
     return total if op == "sum" else total * (1.0 / len(items))
@@ -391,10 +391,11 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
     Raises:
         TraceError: f's result does not depend on the elements, f returns no expression, or f maps the same list again.
     """
+    check_callable(f, "each")
     if not lists:
         raise TraceError("each(f): expected one or more lists")
     if not any(isinstance(xs, ListExpression) for xs in lists):
-        columns = [list(xs) for xs in lists]
+        columns = [as_items(xs, "each") for xs in lists]
         if any(len(column) != len(columns[0]) for column in columns):
             raise ShapeError(f"each: the lists have different lengths: {', '.join(str(len(c)) for c in columns)}")
         return [f(*items) for items in zip(*columns, strict=True)]

@@ -14,7 +14,7 @@ from vpps.graph import vertices
 from vpps.graph.bulk import record_map
 from vpps.graph.cell import Cell
 from vpps.graph.chunks import Chunk
-from vpps.graph.operand import Expression, interned, result_shape, shown, tracing
+from vpps.graph.operand import LARGEST, Expression, interned, result_shape, shown, tracing
 from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_rows, record_inputs
@@ -22,7 +22,7 @@ from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table
 from vpps.graph.vertices import Block, extend
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
-from vpps.values import as_float32, as_index, float_word
+from vpps.values import as_flag, as_float32, as_index, check_callable, float_word
 
 if TYPE_CHECKING:
     from vpps.inspection.drawing import Drawing
@@ -120,10 +120,12 @@ class Graph:
             raise ShapeError(
                 f"{self._where('input')}: expected a scalar, vector or matrix with elements, got shape {data.shape}"
             )
-        kind = (data.shape, bool(grad))
+        if grad is not False:
+            grad = as_flag(grad, "input(grad)")
+        kind = (data.shape, grad)
         block = self._inputs.get(kind)
         if block is None:
-            result = self.apply("input", [], {"shape": data.shape, "grad": bool(grad)})
+            result = self.apply("input", [], {"shape": data.shape, "grad": grad})
             block = self._inputs[kind] = self.last_block
         else:
             self.last_block = block
@@ -134,8 +136,8 @@ class Graph:
     def zeros(self, n: int) -> Expression:
         """A vector of n zeros, the same one for every call with that n; it has no gradient."""
         width = n if type(n) is int else as_index(n)
-        if width is None or width < 1:
-            raise ShapeError(f"{self._where('zeros')}: expected a positive int, got {n!r}")
+        if width is None or not 1 <= width <= LARGEST:
+            raise ShapeError(f"{self._where('zeros')}: expected a positive int, at most {LARGEST}, got {n!r}")
         return self.zeros_of((width,))
 
     def zeros_of(self, shape: Shape) -> Expression:
@@ -155,7 +157,7 @@ class Graph:
         Raises:
             DtypeError, ShapeError: as `input`.
         """
-        return record_inputs(self, array, bool(grad), self._where("rows"))
+        return record_inputs(self, array, as_flag(grad, "rows(grad)"), self._where("rows"))
 
     def map(
         self,
@@ -210,7 +212,7 @@ class Graph:
             DtypeError, ShapeError: arrays of the wrong type or shape; cells whose results differ in shape.
             TraceError: as for cells.
         """
-        return record_map(self, cells, kind, children, inputs, state, levels, distinct)
+        return record_map(self, cells, kind, children, inputs, state, levels, as_flag(distinct, "map(distinct)"))
 
     def call(self, f: Cell[Any] | Callable[..., Any], *args: Any, **statics: Any) -> Any:
         """Call a cell or function of vpps that has no expression among its arguments from which to take the graph."""
@@ -220,6 +222,7 @@ class Graph:
                 result = record(self, args)
                 if result is not None:
                     return result
+        check_callable(f, "call")
         with tracing(self):
             return f(*args, **statics)
 
@@ -262,7 +265,9 @@ class Graph:
             elif type(x) is Rows:
                 return apply_to_rows(self, op, operands, attrs)  # type: ignore[no-any-return]
             else:
-                if i or op not in ("affine", "lookup"):  # these begin with a matrix or a table
+                if op == "lookup":
+                    check_table(x, self._where(op))
+                elif i or op != "affine":  # which begins with a matrix
                     check_operand(x, op, self._where(op))
                 key.append(x)
                 model = x.model

@@ -45,7 +45,7 @@ def _as_cell(function: Any) -> Cell[Any]:
         return _as_cell(plain).__get__(instance)
     # The function keeps its cell: whoever else did would keep the function alive.
     own: dict[str, Any] | None = getattr(function, "__dict__", None)
-    if own is None:
+    if not isinstance(own, dict):  # of a class it is a view
         raise TraceError(f"graph.map: {function!r} is no Python function; wrap it in a cell")
     if "_vpps_cell" not in own:
         own["_vpps_cell"] = Cell(function)
@@ -69,10 +69,18 @@ def count_vertices(n: int, structure: Children | None, inputs: Mapping[str, Any]
         return len(structure.table) if structure.ends is None else len(structure.ends) - 1
     for value in inputs.values():
         if is_ragged(value):
-            return len(value[0]) - 1
-        if isinstance(value, Rows | list) or (np.ndim(value) if not isinstance(value, Expression) else 0):
+            return np.size(value[0]) - 1
+        if isinstance(value, Rows | list) or (not isinstance(value, Expression) and _has_rows(value)):
             return len(value)
     raise GraphError("graph.map: how many vertices? Give kind=, children=, or an input that has a row for each of them")
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether something is more than one number; what is no array at all is refused later, by name."""
+    try:
+        return np.ndim(value) > 0
+    except ValueError:
+        return False
 
 
 def read_input(graph: Graph, name: str, value: Any, n: int) -> tuple[Any, Column]:

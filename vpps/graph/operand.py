@@ -326,6 +326,15 @@ def result_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any], where:
     return shape
 
 
+def checked_slice(x: Any, key: slice) -> slice:
+    """The slice, if its bounds are ints, or left out, and its step is not 0. Raises ShapeError."""
+    try:
+        key.indices(1)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{x!r}[{key.start!r}:{key.stop!r}:{key.step!r}]: {error}") from None
+    return key
+
+
 def take(x: Any, key: Any) -> Expression:
     """`x[i]`, a scalar, or `x[a:b]`, a vector; of a matrix, row i as a vector, or rows a to b as a matrix.
 
@@ -336,7 +345,7 @@ def take(x: Any, key: Any) -> Expression:
     n, what = x.shape[0], "vector" if len(x.shape) == 1 else "matrix"
     parts = "elements" if what == "vector" else "rows"
     if isinstance(key, slice):
-        start, stop, step = key.indices(n)
+        start, stop, step = checked_slice(x, key).indices(n)
         if step != 1:
             raise ShapeError(f"{x!r}[{key.start}:{key.stop}:{key.step}]: slices with a step are not supported")
         if stop <= start:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpps.errors import DtypeError, IndexRangeError, ShapeError
 from vpps.graph.chunks import Ints
-from vpps.graph.operand import RECORDED, Expression, Operand, record, take
+from vpps.graph.operand import RECORDED, Expression, Operand, checked_slice, record, take
 from vpps.values import as_index
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Rows(Operand):
             chosen = self[key[0]]
             return take(chosen, key[1])
         if isinstance(key, slice):
-            return Rows(self.owner, self.ids[key], self.shape)
+            return Rows(self.owner, self.ids[checked_slice(self, key)], self.shape)
         i = as_index(key)
         if i is not None:
             if not -len(self) <= i < len(self):

@@ -451,6 +451,14 @@ def check_table(table: Any, where: str) -> None:
         raise DtypeError(f"{where}: lookup expects a table made by model.lookup(...), got {table!r}")
 
 
+def endless(recorder: Trace) -> str:
+    """What to say of a function that calls itself without end."""
+    return (
+        f"{recorder.describe()} calls itself without end: a cell is traced once, on symbols, so that nothing ends it; "
+        "give it the state of its children as an argument, and call it for every vertex, or use graph.map"
+    )
+
+
 def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], statics: dict[str, Any]) -> TracedCell:
     """Run `function` once on symbolic arguments and return its program. Raises TraceError, ShapeError, DtypeError.
 
@@ -462,5 +470,7 @@ def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], s
             with tracing(recorder):
                 arguments = [recorder.argument(i, k) for i, k in enumerate(kinds)]
                 return recorder.finish(function(*arguments, **statics))
+        except RecursionError:
+            raise TraceError(endless(recorder)) from None
         except ElementShapeFound as found:
             kinds = (*kinds[: found.position], List(found.shape), *kinds[found.position + 1 :])

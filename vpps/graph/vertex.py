@@ -17,7 +17,7 @@ from vpps.errors import GraphError, ShapeError, TraceError, VppsError
 from vpps.graph.cell import LISTS, Cell
 from vpps.graph.distinct import Cut, cut
 from vpps.graph.operand import Expression, running, tracing
-from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector
+from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector, endless
 from vpps.model import Parameter
 from vpps.ops import Shape
 from vpps.values import as_index
@@ -206,10 +206,11 @@ class VertexTrace(Trace):
     def gather(self, k: int | None, start: int) -> Any:
         """See `vpps.gather`."""
         self.uses_calls = True
-        asked = f"gather({k!r})" if k is not None else f"gather(start={start!r})" if start else "gather()"
+        begins = as_index(start) == 0
+        asked = f"gather({k!r})" if k is not None else "gather()" if begins else f"gather(start={start!r})"
         if not self._arity:
             raise GraphError(f"{self.describe()}: {asked}: the map has no children; give graph.map children=")
-        if k is not None and start:
+        if k is not None and not begins:
             raise GraphError(f"{self.describe()}: gather({k!r}, start={start!r}): one child or a list, not both")
         csr = self._arity == CSR
         number = as_index(start if k is None else k)
@@ -236,7 +237,7 @@ class VertexTrace(Trace):
         self.uses_calls = True
         if name is None and len(self._inputs) == 1:
             (name,) = self._inputs
-        if name is None or name not in self._inputs:
+        if not isinstance(name, str) or name not in self._inputs:
             known = ", ".join(map(repr, self._inputs)) or "none"
             asked = "pull()" if name is None else f"pull({name!r})"
             raise GraphError(f"{self.describe()}: {asked}: the inputs of the map are {known}")
@@ -466,6 +467,8 @@ def _trace_cell(
                 result = cell.bound(*arguments)
                 scattered, pushed = list(trace.scattered), list(trace.pushed)
                 program = trace.finish(result)
+        except RecursionError:
+            raise TraceError(endless(trace)) from None
         except ElementShapeFound as found:
             source = trace.sources[found.position]
             assert isinstance(source, Child)

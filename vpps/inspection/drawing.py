@@ -17,6 +17,7 @@ from vpps.errors import GraphError
 from vpps.graph.graph import Graph
 from vpps.inspection.report import Report, counted
 from vpps.plan.topology import Topology
+from vpps.values import as_count
 
 Layout = Literal["auto", "graphviz", "levels"]
 MOST_FOR_GRAPHVIZ = 1000
@@ -260,8 +261,8 @@ def draw(graph: Graph, calls: int | None = None) -> Drawing:
     """
     if not len(graph):
         raise GraphError("draw: the graph is empty: nothing was recorded on it")
-    if calls is not None and calls < 1:
-        raise GraphError(f"draw(calls={calls}): expected a positive number of vertices")
+    if calls is not None:
+        calls = as_count(calls, "draw: calls", GraphError)
     topology = Topology(graph, calls)
     vertices: list[DrawnVertex] = []
     edges: Counter[tuple[int, int]] = Counter()

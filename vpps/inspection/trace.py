@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vpps.errors import HandleError
 from vpps.inspection.timeline import Timeline
+from vpps.values import as_path
 
 if TYPE_CHECKING:
     from vpps.inspection.summary import Summary
@@ -96,7 +97,7 @@ class Trace:
 
 def checked(path: str | os.PathLike[str]) -> Path:
     """A path that a file may be written to, as far as one can tell before. Raises HandleError."""
-    where = Path(path)
+    where = as_path(path, "trace", HandleError)
     if where.is_dir():
         raise HandleError(f"trace: {where} is a folder; name a file in it")
     if not where.parent.is_dir():

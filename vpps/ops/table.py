@@ -8,12 +8,12 @@ Adding an elementwise op takes one row here (see `elementwise.py`) and one devic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
@@ -107,7 +107,7 @@ def register(op: Op) -> Op:
 
 def size(shape: Shape) -> int:
     """Number of elements of a shape; 1 for a scalar."""
-    return int(np.prod(shape, dtype=np.int64)) if shape else 1
+    return math.prod(shape)
 
 
 def batch_dims(x: Array, like: Array) -> Array:

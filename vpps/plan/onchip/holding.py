@@ -21,7 +21,7 @@ from vpps.plan.onchip.slots import (
     in_slot_order,
 )
 from vpps.script.slices import unit_blocks
-from vpps.values import said_of
+from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
 Tier = Literal["registers", "shared", "atomic", "L2"]
@@ -79,6 +79,11 @@ class ChipOptions:
     groups: int = 1
     tile: int | None = None
     tiers: Mapping[str, Tier] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        as_mapping(self.tiers, "ChipOptions(tiers)", HandleError)
+        if self.rpw is not None:
+            as_count(self.rpw, "rpw", HandleError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +376,12 @@ def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: Chi
         ("blocks_per_sm", options.blocks_per_sm, (None, 1, 2)),
         ("tile", options.tile, (None, *TILES)),
     ):
-        if value not in choices:
+        if type(value) not in (str, int, type(None)) or value not in choices:
             raise HandleError(f"{option}={value!r}: expected one of {', '.join(map(repr, choices))}")
     for name, tier in options.tiers.items():
         if name not in names:
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
-        if tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
+        if not isinstance(tier, str) or tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
             expected = "'registers', 'shared', 'L2' or, of a transpose, 'atomic'"
             raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected {expected}")
     _check_rpw(options)
@@ -397,8 +402,8 @@ def _check_rpw(options: ChipOptions) -> None:
 
 
 def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
-    if vps < 1 or options.groups < 1:
-        raise HandleError(f"vps={vps}, groups={options.groups}: expected positive numbers")
+    as_count(vps, "vps", HandleError)
+    as_count(options.groups, "groups", HandleError)
     blocks, room = vps * options.groups, device.sms * (options.blocks_per_sm or 1)
     if blocks > room:
         remedy = f"at most {room // options.groups} per group" if options.groups <= room else "fewer groups"

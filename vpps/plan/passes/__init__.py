@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 from vpps.config import PASSES
 from vpps.errors import HandleError
+from vpps.values import as_flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class Passes:
     streaming: bool = True
     cell_layout: bool = True
     recompute: bool = False
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            as_flag(getattr(self, f.name), f"Passes({f.name})", HandleError)
 
     @classmethod
     def from_environment(cls) -> Passes:
