@@ -161,6 +161,16 @@ class TestChoice:
         for word in (f"CXX={cxx}", "no such program", "apt-get install g++"):
             assert word in str(caught.value)
 
+    def test_of_a_cxx_with_an_open_quotation_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CXX", "g++ 'x")
+        with pytest.raises(vpps.CompileError, match="CXX=g\\+\\+ 'x: No closing quotation"):
+            vpps.Handle(new().model)
+
+    def test_of_a_compiler_may_be_in_any_encoding(self, script: Callable[[str], Path]) -> None:
+        script(r"""printf '\377 version\n'; printf '\344 error\n' >&2; [ "$1" = --version ]""")
+        with pytest.raises(vpps.CompileError, match="\N{REPLACEMENT CHARACTER} error"):
+            vpps.Handle(new().model)
+
 
 def failure() -> str:
     """The message with which no handle can be made."""

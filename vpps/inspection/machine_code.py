@@ -46,7 +46,7 @@ def ptx(source: str, arch: str) -> Listing:
 
 def _output(command: Sequence[str], file: Path) -> str:
     try:
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"{command[0]} failed: {error}") from error
     if run.returncode:

@@ -123,7 +123,10 @@ def compiler() -> list[str]:
         CompileError: there is none (the message says how to get one).
     """
     if CXX.get():
-        command = shlex.split(CXX.get())
+        try:
+            command = shlex.split(CXX.get())
+        except ValueError as error:
+            raise CompileError(f"CXX={CXX.get()}: {error}; write it as in a shell") from None
         if not command or shutil.which(command[0]) is None:
             raise CompileError(f"CXX={CXX.get()}: no such program; {HOW_TO_GET_ONE}")
         return command
@@ -142,7 +145,7 @@ def compiler_version(command: tuple[str, ...]) -> str:
     is_zig = ziglang.is_zig(command)
     query = [*command[:-1], "version"] if is_zig else [*command, "--version"]
     try:
-        run = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60)
+        run = subprocess.run(query, capture_output=True, text=True, errors="replace", check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise CompileError(f"{shlex.join(query)} failed ({error}); {HOW_TO_GET_ONE}") from error
     return f"clang of zig {run.stdout}" if is_zig else run.stdout

@@ -144,7 +144,7 @@ def code_of(cubin: Cubin) -> Code:
         raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
     command = [str(tool), "--print-code", "--print-life-ranges", "--life-range-mode", "narrow", str(cubin.path)]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"{tool} failed: {error}") from error
     if run.returncode:
