@@ -245,6 +245,7 @@ MISTAKES: dict[str, tuple[Callable[[World], Any], type[BaseException], str]] = {
     "declared otherwise": (
         lambda w: w.single(lambda a, b: w.b * 1.0, state=3), S, r"gives its parents \(4,\), state= \(3,\)"
     ),
+    "a state of nothing": (lambda w: w.single(lambda a, b: a, state=()), S, r"one scalar is state=\[\(\)\]"),
     "a state of words": (lambda w: w.single(lambda a, b: a, state="four"), S, "state='four': expected a length"),
     # Cavs's calls
     "gather outside": (lambda w: vpps.gather(0), T, "gather outside of a cell"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,69 @@ def test_what_children_give_shows_in_the_cell(model: vpps.Model) -> None:
 
     assert shapes(by_calls, children=chain) == [(H,), (H,)]
     assert shapes(vpps.cell(elements={"hs": (H,)})(lambda hs, x: vpps.max(hs) * 1.0), children=CSR, state=H) == (H,)
+
+
+def cells_that_tell_shapes(U: Any, b: Any) -> dict[str, tuple[Any, bool, list[tuple[int, ...]]]]:
+    """Cells, whether children are lists, and the shapes of what they return."""
+
+    def gathers_two() -> None:
+        h, s = vpps.gather(0)
+        vpps.scatter(vpps.tanh(h * b * s), vpps.sum(h))
+
+    def multiplies(h: Any, s: Any) -> Any:
+        return vpps.tanh(b * s), vpps.sum(h)
+
+    def adds(h: Any, s: Any) -> Any:
+        return vpps.tanh(h + b), vpps.tanh(s)
+
+    declared = vpps.cell(elements={"hs": (H,)})
+    both: list[tuple[int, ...]] = [(H,), ()]
+    return {
+        "slices": (lambda h: vpps.tanh(U @ vpps.concat([h[0:H], h[1:3], h[0], h[-1]])), False, [(H,)]),
+        "an element": (lambda h: vpps.concat([h[2], h[0 : H - 1]]), False, [(H,)]),
+        "a mean": (lambda h: b * vpps.mean(h), False, [(H,)]),
+        "a scalar that looks like a vector": (lambda h, s: (vpps.tanh(s * b), vpps.tanh(vpps.sum(h))), False, both),
+        "a scalar by gather": (gathers_two, False, both),
+        "a scalar, several kinds": ([multiplies, adds], False, both),
+        "a scalar, the kind that tells comes last": ([adds, multiplies], False, both),
+        "declared elements": (declared(lambda hs: vpps.sigmoid(vpps.sum(hs))), True, [(H,)]),
+        "slices of sums": (lambda hs: b + vpps.concat([vpps.sum(hs)[0:2], vpps.sum(hs)[2:H]]), True, [(H,)]),
+        "scalars of a list": (lambda hs: b * vpps.sum(vpps.each(vpps.sum, hs)), True, [(H,)]),
+    }
+
+
+NAMES = list(cells_that_tell_shapes(None, None))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_that_follow_from_results_need_no_state(name: str, model: vpps.Model) -> None:
+    cell, lists, expected = cells_that_tell_shapes(model["U"], model["b"])[name]
+    children = (np.array([0, 0, 1, 2]), np.array([0, 1])) if lists else np.array([-1, 0, 1])
+    kind = [0, 1, 0] if isinstance(cell, list) else None
+    made = [vpps.cell(f) for f in cell] if isinstance(cell, list) else cell
+    graph = vpps.Graph()
+    found = [graph.map(made, kind, children, state=state) for state in (None, expected)]
+    inferred, declared = (x if isinstance(x, tuple) else (x,) for x in found)
+    assert [x.shape for x in inferred] == expected
+    for x, y in zip(values(model, graph, *inferred), values(model, graph, *declared), strict=True):
+        assert same(x, y)
+
+
+UNTOLD: dict[str, tuple[Callable[..., Any], str]] = {
+    "all of it": (lambda h: vpps.tanh(h), "nothing in the cell tells the shape of what children give .*state=64"),
+    "a slice to the end": (lambda h: vpps.tanh(h[1:]), "returns is as long as what children give, .*state=64"),
+    "two of them": (lambda h, s: (h[1:], s), r"the shape of what children give .*state=\[\(64,\), \(64,\)\]"),
+    "by gather": (lambda: vpps.scatter(vpps.tanh(vpps.gather(0))), r"what children give.*state=\(64, 64\)"),
+}
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_shapes_that_nothing_tells_are_asked_for(name: str) -> None:
+    cell, message = UNTOLD[name]
+    with pytest.raises(vpps.TraceError, match=message) as refused:
+        vpps.Graph().map(cell, children=np.array([-1, 0, 1]))
+    assert "elements" not in str(refused.value)
+    assert not re.search(r"\d{4}|-1", str(refused.value))
 
 
 def test_gather_pull_scatter_push(model: vpps.Model) -> None:

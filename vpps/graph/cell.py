@@ -41,7 +41,7 @@ class Cell(Generic[R]):
             raise TraceError(f"vpps.cell({function!r}): expected a function")
         self._function = function
         declared = as_mapping({} if elements is None else elements, "elements", TraceError)
-        self._elements = {name: _element(name, shape) for name, shape in declared.items()}
+        self.elements = {name: _element(name, shape) for name, shape in declared.items()}
         self.bound = function if instance is None else functools.partial(function, instance)
         self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others (bulk.py)
         self._instance = (lambda: None) if instance is None else _reference_to(instance)
@@ -56,7 +56,7 @@ class Cell(Generic[R]):
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")
-        unknown = set(self._elements) - set(inspect.signature(function).parameters)
+        unknown = set(self.elements) - set(inspect.signature(function).parameters)
         if unknown:
             raise TraceError(
                 f"cell {self.name!r}: elements= names {', '.join(sorted(unknown))}, which is no argument of it"
@@ -81,7 +81,7 @@ class Cell(Generic[R]):
         key = self._key
         bound = own.get(key)
         if bound is None or bound._instance() is not instance:
-            new = Cell(self._function, instance, self._elements)
+            new = Cell(self._function, instance, self.elements)
             own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
         return bound
 
@@ -99,7 +99,7 @@ class Cell(Generic[R]):
                         return result
         owner = common_owner(args, self.description)
         if isinstance(owner, Trace):
-            if self._elements:
+            if self.elements:
                 self.check_lists(isinstance(x, LISTS) for x in args)
             return self.bound(*args, **statics)
         return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]
@@ -118,7 +118,7 @@ class Cell(Generic[R]):
         for p, is_list in zip(self.signature.parameters.values(), are_lists, strict=False):
             if p.kind is p.VAR_POSITIONAL:
                 break
-            if p.name in self._elements and not is_list:
+            if p.name in self.elements and not is_list:
                 raise TraceError(
                     f"cell {self.name!r}: elements= declares {p.name} a list, but it is given one value; pass a list, "
                     f"such as [{p.name}], or leave {p.name} out of elements="
@@ -158,7 +158,7 @@ class Cell(Generic[R]):
         names = [name for name in bound.arguments if name not in statics]
         self.check_lists(s is not int and s[:1] == (list,) for s in signature)
         signature = tuple(
-            (list, self._elements.get(name)) if s == (list, None) else s
+            (list, self.elements.get(name)) if s == (list, None) else s
             for name, s in zip_longest(names[: len(signature)], signature)
         )
         try:

@@ -146,6 +146,8 @@ def _rows_of(graph: Graph, items: Sequence[Any], where: str) -> Rows:
 def declared_state(state: Any) -> tuple[Shape, ...]:
     """Shapes that the user wrote: lengths of vectors, or shapes."""
     given = state if isinstance(state, list | tuple) else [state]
+    if not given:
+        raise ShapeError(f"graph.map: state={state!r} declares no result of a child; one scalar is state=[()]")
     found = []
     for x in given:
         shape = tuple(x) if isinstance(x, list | tuple) else (x,)

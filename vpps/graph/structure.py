@@ -81,7 +81,7 @@ def read_children(given: Any) -> Children | None:
 
 def trusted_levels(levels: Any, children: Children | None, n: int) -> Ints:
     """Levels as given, for which the caller vouches; children are checked as without, but for cycles."""
-    found: Ints = _of_ints(np.asarray(levels), "levels").astype(np.int64)
+    found: Ints = _of_ints(np.asarray(levels), "levels are ints").astype(np.int64)
     if found.shape != (n,):
         raise ShapeError(f"graph.map: levels of shape {found.shape}; expected ({n},), the level of each vertex")
     if children is not None:

@@ -130,7 +130,10 @@ class ElementShapeFound(Exception):
         self.shape = shape
 
 
-UNKNOWN: Shape = (-1,)  # shape of the elements of an empty list until a use shows it
+LONG = 1 << 26
+"""Vectors of half that length or more stand for some that are of unknown length, or are made of such."""
+
+UNKNOWN: Shape = (LONG,)  # shape of the elements of an empty list until a use shows it
 PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # of two operands of one shape
 
 
@@ -293,10 +296,7 @@ class Trace:
             self._incomplete[result.ref] = (position, others, sum(n in self._unknown for n in nodes))
             return result
         if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
-            raise TraceError(
-                f"{self.describe()}: list argument {position + 1} is empty in its first call and {op} does not tell "
-                "the shape of its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
-            )
+            return self._untold(position, op, nodes, attrs)
         if known:
             if first in self._incomplete:
                 raise ElementShapeFound(position, (self._missing(first, size(known[0])),))
@@ -307,6 +307,17 @@ class Trace:
         else:
             self._unknown[result.ref] = position
         return result
+
+    def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
+        """An op on elements of unknown shape that does not tell it."""
+        raise self._untellable(position, f"{shown(op)} does not tell")
+
+    def _untellable(self, position: int, what: str) -> TraceError:
+        """The error for elements of unknown shape of an argument, which `what` does not tell."""
+        return TraceError(
+            f"{self.describe()}: list argument {position + 1} is empty in its first call and {what} the shape of its "
+            "elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
+        )
 
     def _missing(self, concatenation: int, floats: int) -> int:
         """Floats of each unknown part of a concatenation that must have so many."""
@@ -375,10 +386,7 @@ class Trace:
                     f"{self.describe()} returns one value per list element; reduce it with vpps.sum or its like"
                 )
             elif v.ref in self._unknown:
-                raise TraceError(
-                    f"{self.describe()}: a list is empty in its first call and nothing in the cell tells the shape of "
-                    "its elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
-                )
+                raise self._untellable(self._unknown[v.ref], "nothing in the cell tells")
             else:
                 nodes.append(v.ref)
         cell = self.cell

@@ -6,6 +6,7 @@ it scatters and pushes, so nothing below the graph knows of maps.
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,10 @@ from typing import Any
 from vpps.errors import GraphError, ShapeError, TraceError, VppsError
 from vpps.graph.cell import LISTS, Cell
 from vpps.graph.distinct import Cut, cut
-from vpps.graph.operand import Expression, running, tracing
-from vpps.graph.trace import UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector, endless
+from vpps.graph.operand import Expression, result_shape, running, tracing
+from vpps.graph.trace import LONG, UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector, endless
 from vpps.model import Parameter
-from vpps.ops import Shape
+from vpps.ops import OPS, Shape
 from vpps.values import as_index
 
 CSR = -1
@@ -201,6 +202,16 @@ class VertexTrace(Trace):
             return self._symbol(Child(CSR, output, start), List(shape))
         return self._symbol(Child(number, output), Vector(UNKNOWN if shape is None else shape))
 
+    def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
+        """Goes on with a long vector: where the cell's results have a shape all the same, it is traced with that."""
+        if OPS[op].indices:
+            return super()._untold(position, op, nodes, attrs)
+        shape = result_shape(op, [self.cell.nodes[n].shape for n in nodes], attrs, self.describe())
+        return self._result(op, nodes, shape, None, attrs)
+
+    def _untellable(self, position: int, what: str) -> TraceError:
+        return TraceError(f"{self.describe()}: {what} the shape of what children give")
+
     # ---- Cavs's calls
 
     def gather(self, k: int | None, start: int) -> Any:
@@ -367,11 +378,26 @@ def trace_cells(
             except StateNeeded:
                 continue
             state = state if state is not None else found[i].state  # type: ignore[union-attr]
+    failed: dict[int, VppsError] = {}
+    if state is None:  # the first cell that tells it by itself
+        for i, cell in enumerate(cells):
+            try:
+                found[i] = vertex = _infer_state(cell, inputs, arity)
+            except VppsError as error:
+                failed[i] = error
+            else:
+                state = vertex.state
+                break
+        else:
+            raise failed[0]
     for i, cell in enumerate(cells):
-        vertex = found[i]
-        if vertex is None:
-            vertex = _infer_state(cell, inputs, arity) if state is None else _trace_cell(cell, inputs, arity, state)
-            found[i], state = vertex, vertex.state if state is None else state
+        if found[i] is None:
+            try:
+                found[i] = _trace_cell(cell, inputs, arity, state)
+            except VppsError:
+                if i in failed:
+                    raise failed[i] from None
+                raise
     vertices = tuple(v for v in found if v is not None)
     _check_agreement(vertices, declared)
     _check_use(vertices, inputs, arity)
@@ -402,12 +428,25 @@ def _infer_state(cell: Cell[Any], inputs: Mapping[str, ArgKind], arity: int) -> 
         raise first
     if first is not None and len(tries) == 1:
         taken = ", ".join(_parameters(cell, inputs)[1])
-        raise type(first)(f"{first} ({taken}: no inputs of the map, so taken for what children give)") from first
+        raise type(first)(
+            f"{_readable(first)} ({taken}: no inputs of the map, so taken for what children give; if the cell does not "
+            f"tell their shapes, declare them: graph.map(..., state={_example(tries[0])}))"
+        ) from first
     raise TraceError(
         f"cell {cell.name!r}: what children give does not follow from the cell"
-        + (f" ({first})" if first is not None else "")
+        + (f" ({_readable(first)})" if first is not None else "")
         + "; declare it: graph.map(..., state=(64, 64)) for two vectors of 64 each"
     )
+
+
+def _readable(error: VppsError) -> str:
+    """A message in which unknown lengths are marked as such."""
+    return re.sub(r"-?\d+", lambda number: "?" if abs(int(number[0])) >= LONG // 2 else number[0], str(error))
+
+
+def _example(results: int) -> str:
+    """What a user could give as `state`."""
+    return "64" if results == 1 else f"[{', '.join(['(64,)'] * results)}]"
 
 
 def _parameters(cell: Cell[Any], inputs: Mapping[str, ArgKind]) -> tuple[list[str], list[str], bool]:
@@ -456,6 +495,12 @@ def _trace_cell(
         raise StateNeeded
     children = _children_of(cell, free, takes_all, arity, state)
     shapes = None if state is None else list(state)
+    guessed = [] if shapes is None else [o for o, shape in enumerate(shapes) if shape is None]
+    for name, (number, output) in zip(free, children, strict=False):
+        if number == CSR and output in guessed:
+            assert shapes is not None
+            shapes[output] = cell.elements.get(name)
+    former: Vertex | None = None  # which returned what its guesses had not been
     while True:
         trace = VertexTrace(cell.name, inputs, arity, shapes)
         given = iter(children)
@@ -475,12 +520,28 @@ def _trace_cell(
             assert shapes is not None
             shapes[source.output] = found.shape
             continue
-        vertex = _vertex(cell, trace, program, scattered, pushed)
-        if shapes is not None and None in shapes and len(vertex.state) == len(shapes):
+        except VppsError:
+            if former is not None:
+                return former
+            raise
+        known = shapes is None or None not in shapes
+        vertex = _vertex(cell, trace, program, scattered, pushed, known)
+        if shapes is None or len(vertex.state) != len(shapes):
+            return vertex
+        if not known:
             # What nothing showed the shape of is what the cell returns in its place.
-            shapes = [known or own for known, own in zip(shapes, vertex.state, strict=True)]
+            shapes = [own if known is None else known for known, own in zip(shapes, vertex.state, strict=True)]
+            if any(k >= LONG // 2 for shape in shapes for k in shape or ()):
+                raise TraceError(
+                    f"cell {cell.name!r}: what it returns is as long as what children give, which nothing tells"
+                )
             continue
-        return vertex
+        if former is not None or all(vertex.state[o] == shapes[o] for o in guessed):
+            return vertex if former is None or vertex.state == tuple(shapes) else former
+        # What a use shows need not be so: a scalar times a vector looks like a vector times a vector.
+        former = vertex
+        for o in guessed:
+            shapes[o] = vertex.state[o]
 
 
 def _children_of(
@@ -508,8 +569,14 @@ def _children_of(
 
 
 def _vertex(
-    cell: Cell[Any], trace: VertexTrace, program: TracedCell, scattered: list[Expression], pushed: list[Expression]
+    cell: Cell[Any],
+    trace: VertexTrace,
+    program: TracedCell,
+    scattered: list[Expression],
+    pushed: list[Expression],
+    known: bool,
 ) -> Vertex:
+    """The vertex of a trace; where shapes of arguments are not `known`, one that only tells what children give."""
     outputs = {o: k for k, o in reversed(list(enumerate(program.outputs)))}
     if scattered or pushed:
         n_state = len(scattered)
@@ -518,7 +585,7 @@ def _vertex(
     else:
         n_state, single = len(program.outputs), program.single
         out = list(range(n_state))
-        if not trace.uses_calls:  # the program of its ordinary calls
+        if known and not trace.uses_calls:  # the program of its ordinary calls
             program = cell.program(tuple(map(_signature_of, trace.kinds)), {})
     state = tuple(program.nodes[o].shape for o in program.outputs[:n_state])
     return Vertex(cell.name, program, tuple(trace.sources), state, tuple(out), single)
