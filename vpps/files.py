@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vpps.kernel.cache import locks
+from vpps import locks
 
 _NAMED = 55  # characters of a file's name in that of its replacement: a name of 250 leaves no room for more
 

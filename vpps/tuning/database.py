@@ -21,8 +21,8 @@ from vpps.graph.digest import digest_of
 from vpps.graph.graph import Graph
 from vpps.graph.trace import TracedCell
 from vpps.kernel.cache import key_of
-from vpps.kernel.cache.locks import LOCK, held, sweep
 from vpps.kernel.cache.places import ADVICE
+from vpps.locks import LOCK, held, sweep
 from vpps.model import Model
 from vpps.plan.onchip import Device
 from vpps.plan.policies import POLICIES

@@ -14,8 +14,8 @@ from typing import Any
 
 from vpps.errors import CompileError
 from vpps.kernel.cache import key_of
-from vpps.kernel.cache.locks import LOCK, held, sweep
 from vpps.kernel.cache.places import ADVICE
+from vpps.locks import LOCK, held, sweep
 from vpps.plan.policies.knowledge import Digests
 from vpps.plan.policies.learning import Learned, Settings
 from vpps.plan.policies.machine import Machine

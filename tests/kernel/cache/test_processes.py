@@ -14,7 +14,8 @@ import pytest
 from tests.interruptions import interrupted
 from tests.kernel.cache.builders import copy, names
 from tests.processes import finish, run, start
-from vpps.kernel.cache import cached, locks, read_binary
+from vpps import locks
+from vpps.kernel.cache import cached, read_binary
 
 pytestmark = pytest.mark.host
 
@@ -23,7 +24,8 @@ FORKS = """
     import os, signal, sys, time, traceback
     from pathlib import Path
     from tests.kernel.cache.builders import copy, refuse
-    from vpps.kernel.cache import cached, locks, read_binary
+    from vpps import locks
+    from vpps.kernel.cache import cached, read_binary
 
     def in_child(work):
         child = os.fork()

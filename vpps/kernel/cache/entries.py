@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vpps.kernel.cache import locks
+from vpps import locks
 
 FORMAT = 1  # of records; those of another one are not read
 RECORD = ".json"

@@ -8,9 +8,10 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+from vpps import locks
 from vpps.config import CACHE_SIZE
 from vpps.errors import CompileError
-from vpps.kernel.cache import entries, locks, places
+from vpps.kernel.cache import entries, places
 
 _log = logging.getLogger(__name__)
 

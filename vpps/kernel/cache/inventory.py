@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from vpps import locks
 from vpps.errors import CompileError
-from vpps.kernel.cache import entries, eviction, locks, places
+from vpps.kernel.cache import entries, eviction, places
 from vpps.kernel.cache.entries import DamagedError, Record
 
 TUNING = "tuning"  # folder of choices that were measured, beside the entries

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vpps import locks
 from vpps.errors import CompileError
-from vpps.kernel.cache import entries, eviction, locks, places
+from vpps.kernel.cache import entries, eviction, places
 from vpps.kernel.cache.entries import Contents, DamagedError, Entry, Label, Record
 
 _log = logging.getLogger(__name__)

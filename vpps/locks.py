@@ -50,9 +50,7 @@ def held(paths: Iterable[Path], patience: float | None = None) -> Iterator[bool]
     finally:
         if file is not None:
             try:
-                _unlink(
-                    file.name
-                )  # before the lock is given up: whoever gets it sees that it is of a file that is gone
+                _unlink(file.name)  # before the lock is given up: whoever gets it sees that its file is gone
             except BaseException:
                 _unlink(file.name)
                 raise
