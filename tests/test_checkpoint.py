@@ -393,6 +393,47 @@ def json_equal(a: bytes, b: bytes) -> bool:
         return False
 
 
+FORGED = (
+    [(name, value) for name in ("step", "since") for value in (None, True, "1", -1, 1.5, 2**70, [1])]
+    + [("seed", value) for value in (None, True, "1", 1.5, [1])]
+    + [("optimizer", value) for value in (True, 1, [], {})]
+    + [("moments", value) for value in (None, {}, {"v": ["words"]}, {"m": 3}, [])]
+)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name, value", FORGED)
+def test_a_forged_state_is_refused(path: Path, name: str, value: Any) -> None:
+    """Its checksum is right: someone meant it, or a program of theirs is wrong."""
+    model = small()
+    model.step = 1
+    zeros = {p.name: np.zeros(p.shape, np.float32) for p in model}
+    model.optimizer_state = vpps.optim.OptimizerState("momentum", {"m": zeros})
+    model.save(path)
+    vpps.Model.load(path)
+    rewrite(path, lambda tensors, description: description.update({name: value}))
+    for take in (vpps.Model.load, small().restore):
+        with pytest.raises(vpps.CheckpointError, match="damaged"):
+            take(path)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("dtype, width", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1), ("C64", 8)])
+def test_tensors_of_types_that_numpy_has_not_are_refused(path: Path, dtype: str, width: int) -> None:
+    entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * width]}
+    header = json.dumps({"__metadata__": {"vpps": "{}"}, "weight/W": entry}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2 * width))
+    with pytest.raises(vpps.CheckpointError, match="damaged"):
+        vpps.Model.load(path)
+
+
+@pytest.mark.host
+def test_a_description_that_is_too_deep_is_refused(path: Path) -> None:
+    save_file({}, path, {"vpps": "[" * 100_000})
+    with pytest.raises(vpps.CheckpointError, match="damaged"):
+        vpps.Model.load(path)
+
+
 @pytest.mark.host
 class TestOtherModels:
     def test_strict_names_what_is_missing_where(self, path: Path) -> None:

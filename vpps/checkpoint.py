@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vpps.errors import CheckpointError
 from vpps.files import replacing
 from vpps.model import Model
-from vpps.optim import OptimizerState
+from vpps.optim import OPTIMIZERS, OptimizerState
 from vpps.state import AccumulatedGradients, Averages
 
 FORMAT = 1
@@ -110,7 +110,7 @@ def _read(path: Path) -> _Contents:
             tensors: dict[str, Any] = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 - safe_open is no dict
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: types that NumPy has not
         raise CheckpointError(f"{path}: damaged or no safetensors file ({error})") from error
     if _DESCRIPTION not in raw:
         raise CheckpointError(f"{path}: no vpps checkpoint, but another safetensors file")
@@ -124,14 +124,20 @@ def _read(path: Path) -> _Contents:
             raise CheckpointError(f"{path}: damaged: the checksum differs from that of its contents")
         names = [p["name"] for p in description["parameters"]]
         weights = {name: tensors[_WEIGHT + name] for name in names}
-        int(description["seed"]), int(description["step"])
+        _int(description, "seed", None), _int(description, "step", 0)
         state = None
         if description["optimizer"] is not None:
             moments = {m: {n: tensors[f"{_MOMENT}{m}/{n}"] for n in ns} for m, ns in description["moments"].items()}
-            state = OptimizerState(description["optimizer"], moments, int(description["since"]))
+            name = description["optimizer"]
+            known = {rule.name: set(rule.moments) for rule in OPTIMIZERS}
+            if not isinstance(name, str) or set(moments) != known.get(name, set(moments)):
+                raise ValueError("optimizer")
+            state = OptimizerState(name, moments, _int(description, "since", 0))
+            if state.since > description["step"]:
+                raise ValueError("since")
         accumulated = _accumulated(description.get("accumulated"), tensors, weights)
         averages = _averages(description.get("averages"), tensors, weights)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:  # the last one: deep JSON
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     for arrays in (weights, *(state.moments.values() if state is not None else ())):
         for name, x in arrays.items():
@@ -139,6 +145,14 @@ def _read(path: Path) -> _Contents:
                 raise CheckpointError(f"{path}: damaged: {name!r} is not of finite float32, or not of one shape")
     user = {k[len(_USER) :]: v for k, v in raw.items() if k.startswith(_USER)}
     return _Contents(description, user, weights, state, accumulated, averages)
+
+
+def _int(description: Mapping[str, Any], name: str, least: int | None) -> int:
+    """An int of the description, from `least` on of 64 bits. Raises KeyError, ValueError."""
+    value = description[name]
+    if type(value) is not int or (least is not None and not least <= value < 2**63):
+        raise ValueError(name)
+    return value
 
 
 def _averages(
