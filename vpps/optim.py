@@ -77,7 +77,7 @@ class Optimizer:
             self._require("lr", "a number >= 0", lambda v: v >= 0)
         self._require("weight_decay", "a number >= 0", lambda v: v >= 0)
 
-        if not isinstance(self.groups, Mapping):
+        if type(self.groups) is not dict and not isinstance(self.groups, Mapping):  # in this order: every step asks
             raise ModelError(f"{type(self).__name__}(groups={self.groups!r}): expected {_GROUPS}")
         known = {f.name for f in fields(self)} - {"groups"}
         for pattern, values in self.groups.items():

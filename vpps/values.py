@@ -74,7 +74,9 @@ def as_index(value: Any) -> int | None:
 
 def as_flag(value: Any, what: str, error: type[VppsError] = DtypeError) -> bool:
     """True or False, Python's or NumPy's; raises `error` for anything else, so that "no" is not taken for True."""
-    if isinstance(value, bool | np.bool_):
+    if value is True or value is False:
+        return value
+    if isinstance(value, np.bool_):
         return bool(value)
     raise error(f"{what}={value!r}: expected True or False")
 
