@@ -106,6 +106,49 @@ class TestRefusal:
         (folder / which).chmod(0o777)
         assert elsewhere(temporary, caplog, "plant") != planted
 
+    def test_of_one_in_a_place_that_others_can_write(
+        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They could rename it, and put one of their own there."""
+        shared = folder.with_name("shared")
+        shared.mkdir()
+        shared.chmod(0o777)
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(shared / "below/cache"))
+        elsewhere(temporary, caplog, f"{shared} is writable by other users (mode 777)", f"chmod go-w {shared}")
+        shared.chmod(0o1777)  # there everybody can rename only their own, as in /tmp
+        assert cached("another key", ".so", "source", copy).is_relative_to(shared / "below")
+        assert stat.S_IMODE((shared / "below").stat().st_mode) == 0o700
+
+    @AS_ROOT
+    def test_of_one_in_a_place_of_another_user(
+        self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        theirs = folder.with_name("theirs")
+        (theirs / "mine").mkdir(parents=True, mode=0o700)
+        os.chown(theirs, 12345, 12345)
+        monkeypatch.setenv("VPPS_CACHE_DIR", str(theirs / "mine"))
+        elsewhere(temporary, caplog, f"{theirs} belongs to another user (number 12345)")
+
+    @pytest.mark.parametrize("which", ["key.so", "key.json", "."])
+    def test_of_an_entry_that_others_can_write(
+        self, folder: Path, caplog: pytest.LogCaptureFixture, which: str
+    ) -> None:
+        """Whoever can change it can change what its record says of it."""
+        planted = cached("key", ".so", "source", copy)
+        (record,) = planted.parent.glob("*.json")
+        path = {"key.so": planted, "key.json": record, ".": planted.parent}[which]
+        path.chmod(0o777)
+        made = []
+
+        def make(text: Path, binary: Path) -> None:
+            made.append(binary)
+            copy(text, binary)
+
+        assert cached("key", ".so", "source", make) == planted
+        assert len(made) == 1
+        assert "is writable by other users" in caplog.text
+        assert stat.S_IMODE(path.stat().st_mode) & 0o022 == 0
+
     def test_of_one_of_another_user(
         self, folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from vpps import locks
+from vpps.kernel.cache import places
 
 FORMAT = 1  # of records; those of another one are not read
 RECORD = ".json"
@@ -137,6 +138,8 @@ def look_up(place: Path, key: str) -> Entry | None:
     if entry is None:
         return None
     try:
+        for path in (folder, _record_of(folder)):
+            _check_owner(path.name, path.stat())
         check(entry)
     except FileNotFoundError:
         if not folder.exists():  # another process makes room
@@ -163,6 +166,13 @@ def read(folder: Path) -> Entry | None:
     return Entry(folder / record.binary, record)
 
 
+def _check_owner(name: str, status: os.stat_result) -> None:
+    """Raises DamagedError: somebody else may have written it."""
+    reason = places.why_planted(status)
+    if reason is not None:
+        raise DamagedError(f"{name} {reason}")
+
+
 def check(entry: Entry) -> None:
     """Compare the files of an entry with their digests, unless this process did and they were not touched since.
 
@@ -175,6 +185,7 @@ def check(entry: Entry) -> None:
         try:
             with path.open("rb") as file:
                 state = os.fstat(file.fileno())
+                _check_owner(name, state)
                 looks = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
                 if _sound.get(path) == looks:
                     continue

@@ -1,7 +1,8 @@
 """Where the cache is: in the directory that was configured, or, where that cannot be trusted or written, elsewhere.
 
-Binaries are code that this process will run. A directory is trusted if nobody else can write to it. The alternatives,
-in this order: a folder of the user's in the system's temporary directory, and one that only this process has.
+Binaries are code that this process will run. A directory is trusted if nobody else can write to it, nor to one above it
+and put another in its place. The alternatives, in this order: a folder of the user's in the system's temporary
+directory, and one that only this process has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from vpps.config import CACHE_DIR, cache_dir
+
+try:
+    import grp
+    import pwd
+except ImportError:  # Windows has no such groups
+    grp = pwd = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +136,8 @@ def _checked(root: Path, folder: Path, create: bool, told: bool) -> Iterator[Pat
 def _make(directory: Path) -> str | None:
     """Create a directory for the user alone; why it cannot be."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (*reversed(_missing(directory)), directory):
+            path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         return f"it cannot be created ({error})"
     return why_refused(directory)  # somebody else may have been faster
@@ -153,12 +161,56 @@ def why_refused(directory: Path) -> str | None:
             f"it is writable by other users (mode {stat.S_IMODE(status.st_mode):o}), who could plant a binary there; "
             f"run chmod -R go-w {directory}"
         )
+    return _why_replaceable(directory)
+
+
+def _why_replaceable(directory: Path) -> str | None:
+    """Who else could put another directory in the place of one, by way of those above it; None if nobody."""
+    for above in dict.fromkeys((*directory.absolute().parents, *directory.resolve().parents)):
+        try:
+            status = above.stat()
+        except OSError as error:
+            return f"{above} cannot be read ({error})"
+        if status.st_uid not in (0, _user()):
+            return f"{above} belongs to another user (number {status.st_uid}), who could put another directory there"
+        shared = stat.S_IWOTH if _is_of_nobody_else(status.st_gid) else _OTHERS_WRITE
+        if status.st_mode & shared and not status.st_mode & stat.S_ISVTX:  # there everybody can rename only their own
+            return (
+                f"{above} is writable by other users (mode {stat.S_IMODE(status.st_mode):o}), who could put another "
+                f"directory in its place; run chmod go-w {above}"
+            )
     return None
+
+
+@lru_cache
+def _is_of_nobody_else(group: int) -> bool:
+    """Whether a group is the user's own, as most systems give every user one: then folders may be writable by it."""
+    if grp is None or pwd is None:
+        return False
+    try:
+        user, found = pwd.getpwuid(_user()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and found.gr_name == user.pw_name and {*found.gr_mem} <= {user.pw_name}
+
+
+def why_planted(status: os.stat_result) -> str | None:
+    """Why a file in a trusted directory may be somebody else's work; None if it cannot."""
+    if status.st_uid not in (0, _user()):
+        return f"belongs to another user (number {status.st_uid})"
+    if status.st_mode & _OTHERS_WRITE:
+        return f"is writable by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    return None
+
+
+def _missing(directory: Path) -> list[Path]:
+    """The directories above one that are not there, the nearest first."""
+    return [path for path in directory.parents if not path.exists()]
 
 
 def why_impossible(directory: Path) -> str | None:
     """Why a directory that is not there cannot be made; None if it can, or is there. A trial tells: rights do not."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    missing = [] if directory.exists() else [directory, *_missing(directory)]
     if not missing:
         return None
     try:
