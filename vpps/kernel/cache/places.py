@@ -165,13 +165,14 @@ def why_refused(directory: Path) -> str | None:
 
 
 def _why_replaceable(directory: Path) -> str | None:
-    """Who else could put another directory in the place of one, by way of those above it; None if nobody."""
+    """Who else could put another directory in the place of one, by way of those above it; None if nobody but who
+    administers the machine: in a container that maps no root the first directory of all belongs to somebody else."""
     for above in dict.fromkeys((*directory.absolute().parents, *directory.resolve().parents)):
         try:
             status = above.stat()
         except OSError as error:
             return f"{above} cannot be read ({error})"
-        if status.st_uid not in (0, _user()):
+        if status.st_uid not in (0, _user(), Path(above.anchor).stat().st_uid):
             return f"{above} belongs to another user (number {status.st_uid}), who could put another directory there"
         shared = stat.S_IWOTH if _is_of_nobody_else(status.st_gid) else _OTHERS_WRITE
         if status.st_mode & shared and not status.st_mode & stat.S_ISVTX:  # there everybody can rename only their own
