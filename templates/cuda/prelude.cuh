@@ -37,7 +37,8 @@ VP_DEVICE Word as_word(float f) { Word w; __builtin_memcpy(&w, &f, 4); return w;
 #else
 VP_DEVICE float fma_(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 VP_DEVICE float sqrt_(float x) { return __fsqrt_rn(x); }
-// 1 / x for x between 2^-126 and 2^126, rounded right as a division is: of that this is all but the case distinction.
+// 1 / x for x between 2^-126 and 2^126, as rounded as a division is: what the compiler makes of that, but for the case
+// distinction (MUFU.RCP and one step of Newton's; that it is right depends on what MUFU.RCP gives, not on its bound alone).
 VP_DEVICE float reciprocal_(float x)
 {
     const float about = reciprocal_about(x);

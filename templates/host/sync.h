@@ -55,7 +55,9 @@ VP_DEVICE bool wait(const Vp& vp, const Wait& i)
 enum { UNKNOWN_INSTRUCTION = 1 };
 VP_DEVICE void stop(const Vp& vp, Word position, int)
 {
-    __atomic_store_n(vp.stopped, position + 1u, __ATOMIC_RELAXED);
+    unsigned none = 0;
+    if (!__atomic_compare_exchange_n(vp.stopped, &none, position + 1u, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;  // four marks would add up to none
     for (int c = 0; c < COUNTERS; c++) {
         __atomic_fetch_add(vp.counters + c * COUNTER_WORDS, (unsigned)STOPPED, __ATOMIC_SEQ_CST);
         wake(vp.counters + c * COUNTER_WORDS, ~0u);

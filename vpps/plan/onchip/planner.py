@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from vpps.errors import CapacityError, SpillError
@@ -175,14 +175,15 @@ def step_down(onchip: OnChip) -> Iterator[OnChip]:
     """Plans with less and less in registers, for when the compiler spills.
 
     Fewer vertices per tile, then fewer slots in registers (the least useful role, one at a time, to shared
-    memory or L2) as long as there are some, then fewer rows per slot, then no slot in registers, and of those fewer
-    rows. Every plan keeps what the one before it gave up. What the user forced (tile, gradients, tiers, rpw) stays.
+    memory or L2) as long as there are some, then fewer rows per slot, then no slot in registers: those elsewhere have
+    all their rows again, then fewer. Otherwise every plan keeps what the one before it gave up. What the user forced
+    (tile, gradients, tiers, rpw) stays.
 
     Raises:
         SpillError: at the first plan, where forced options leave nothing to give up.
     """
     last = onchip
-    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows, partial(_fewer_slots, least=0), _fewer_rows):
+    for smaller in (_fewer_vertices, _fewer_slots, _fewer_rows, _no_slots, _fewer_rows):
         for plan in smaller(last):
             if plan.to_key() != last.to_key():
                 yield plan
@@ -219,14 +220,22 @@ def _without(last: OnChip, held: Held) -> OnChip | None:
         return None
 
 
-def _fewer_slots(last: OnChip, least: int = 1) -> Iterator[OnChip]:
+def _fewer_slots(last: OnChip) -> Iterator[OnChip]:
     uses = {m.name: m.uses for m in last.matrices}
     in_registers = [h for h in last.held if h.tier == "registers" and h.name not in last.options.tiers]
     for held in sorted(in_registers, key=lambda h: (uses[h.matrix], h.rows * h.columns, h.role == "W")):
         plan = _without(last, held)
-        if plan is not None and least <= plan.registers < last.registers:
+        if plan is not None and 0 < plan.registers < last.registers:
             last = plan
             yield last
+
+
+def _no_slots(last: OnChip) -> Iterator[OnChip]:
+    evicted = last.limits.evicted | {h.name for h in last.held if h.name not in last.options.tiers}
+    with suppress(CapacityError):  # something that the user forced would not fit
+        plan = _again(last, evicted=evicted, max_rows=None, shapes={})
+        if plan.registers < last.registers:
+            yield plan
 
 
 def _fewer_rows(last: OnChip) -> Iterator[OnChip]:
