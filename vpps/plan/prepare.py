@@ -19,8 +19,8 @@ def offset_of(nodes: Sequence[Node], i: int) -> int:
 
 
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
-    """Nodes with biases and transposes fused into products, and outputs that have memory of their own."""
-    nodes = _fuse_biases(_fuse_transposes(list(cell.nodes)), cell.outputs)
+    """Nodes with biases fused into products, and outputs that have memory of their own."""
+    nodes = _fuse_biases(list(cell.nodes), cell.outputs)
     outputs = []
     for o in cell.outputs:
         root = o
@@ -32,29 +32,6 @@ def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
             o = len(nodes) - 1
         outputs.append(o)
     return nodes, tuple(outputs)
-
-
-def _fuse_transposes(nodes: list[Node]) -> list[Node]:
-    """Let products read transposed matrices where they are; undo double transposes. Node numbers stay as they are."""
-    for i, n in enumerate(nodes):
-        if n.op.form is Form.TRANSPOSE:
-            source = nodes[n.inputs[0]]
-            if source.op.form is Form.TRANSPOSE:
-                nodes[i] = _reshaped(n, source.inputs[0])
-            elif 1 in n.shape:  # a row and a column hold the same floats
-                nodes[i] = _reshaped(n, n.inputs[0])
-        elif n.op.name == "matmul":
-            inputs, attrs = list(n.inputs), dict(n.attrs)
-            for k, transposed in enumerate(("transposed_a", "transposed_b")):
-                if nodes[inputs[k]].op.form is Form.TRANSPOSE:
-                    inputs[k] = nodes[inputs[k]].inputs[0]
-                    attrs[transposed] = not attrs[transposed]
-            nodes[i] = Node(n.op, tuple(inputs), attrs, n.shape, n.domain)
-    return nodes
-
-
-def _reshaped(node: Node, source: int) -> Node:
-    return Node(OPS["reshape"], (source,), {"shape": node.shape}, node.shape, node.domain)
 
 
 def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:

@@ -12,6 +12,7 @@ from vpps.nn import LSTM, ChildSumTreeLSTM
 from vpps.plan.build import Plan
 from vpps.plan.passes import Passes
 from vpps.plan.passes.lazy_batching import Batching, Part, split
+from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points, instructions
 
 pytestmark = pytest.mark.cpu
@@ -106,6 +107,51 @@ def test_values_of_list_elements_do_not_cross() -> None:
     memory = [graph.input(np.full(8, x, np.float32)) for x in (0.1, 0.2)]
     attend(attend(graph.zeros(8), memory), memory)
     assert split(traced(graph, "attend"), frozenset({0}), frozenset({0})) == ()
+
+
+def flipped(x: vpps.Expression) -> vpps.Expression:
+    """A vector, as the row that a column's transpose is."""
+    (n,) = x.shape
+    return vpps.reshape(vpps.reshape(x, (n, 1)).T, n)
+
+
+@pytest.mark.parametrize("passes", [Passes(), Passes(constants=False), WHOLE], ids=["all", "no constants", "whole"])
+@pytest.mark.parametrize("crosses", ["sum of a list", "slices of a product", "product", "a table's row", "twice"])
+def test_transposes_that_are_views_do_not_cross(crosses: str, passes: Passes) -> None:
+    """The gradient of one that did was lost: that of the list's elements, of the matrix, of what the slices are of."""
+    model = vpps.Model(seed=4)
+    table = model.lookup("table", (7, 6), init="normal")
+    W, V = model.parameter("W", (6, 6)), model.parameter("V", (12, 6))
+
+    @vpps.cell(elements={"ys": (6,)})
+    def step(h: vpps.Expression, x: vpps.Expression, ys: list[vpps.Expression], row: int) -> vpps.Expression:
+        match crosses:
+            case "sum of a list":
+                return vpps.tanh(flipped(vpps.sum(ys)) + h)
+            case "slices of a product":
+                a, b = vpps.split(V @ x, 2)
+                return vpps.tanh(flipped(a) + h) * flipped(b)
+            case "product":
+                return vpps.tanh(flipped(W @ x) + h)
+            case "a table's row":
+                return vpps.tanh(flipped(vpps.lookup(table, row)) * x + h)
+        m = vpps.reshape(vpps.tanh(x), (3, 2)).T
+        return vpps.tanh(vpps.reshape(m.T @ m, 9)[:6] + h)
+
+    graph = vpps.Graph()
+    h, rows = graph.zeros(6), [graph.lookup(table, k) for k in range(5)]
+    for k in range(4):
+        h = step(h, rows[k], rows[: k + 1], k)
+    if crosses != "slices of a product":
+        h = W @ h  # every matrix has a gradient
+    loss = vpps.dot(h, graph.input(np.arange(6.0)))
+    reference = Reference(graph, weights_of(model))
+    expected = reference.backward(loss)
+    with vpps.Handle(model, passes=passes) as handle:
+        got, gradients = handle.gradients(graph, loss)
+    assert abs(got - reference.value(loss)) < 1e-5
+    for name, gradient in gradients.items():
+        assert relative_error(gradient, expected[name]) < 1e-4, name
 
 
 def steps(plan: Plan, name: str) -> list[int]:

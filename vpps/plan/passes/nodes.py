@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vpps.graph.trace import TracedCell
+from vpps.graph.trace import Node, TracedCell
+from vpps.ops import OPS, Form
 from vpps.plan.passes import Passes
 from vpps.plan.passes.common_subexpressions import common_subexpressions
 from vpps.plan.passes.constants import fold_constants
@@ -37,4 +38,25 @@ def compiled(cell: TracedCell, passes: Passes, stacks: Stacks) -> tuple[TracedCe
     if passes.horizontal:
         cell, said = horizontal(cell, stacks, passes.cell_layout)
         notes.append(("horizontal", said))
-    return cell, notes
+    return _without_needless_transposes(cell), notes
+
+
+def _without_needless_transposes(cell: TracedCell) -> TracedCell:
+    """Products read transposed matrices where they are; a row or column transposed, and what is transposed twice, is
+    a view. Before a cell is divided: what one part of it reads of another must be computed, and a view is not."""
+    nodes = list(cell.nodes)
+    for i, n in enumerate(nodes):
+        if n.op.form is Form.TRANSPOSE:
+            source = nodes[n.inputs[0]]
+            twice = source.op.form is Form.TRANSPOSE
+            if twice or 1 in n.shape:  # a row and a column hold the same floats
+                viewed = source.inputs if twice else n.inputs
+                nodes[i] = Node(OPS["reshape"], viewed, {"shape": n.shape}, n.shape, n.domain)
+        elif n.op.name == "matmul":
+            inputs, attrs = list(n.inputs), dict(n.attrs)
+            for k, transposed in enumerate(("transposed_a", "transposed_b")):
+                if nodes[inputs[k]].op.form is Form.TRANSPOSE:
+                    inputs[k] = nodes[inputs[k]].inputs[0]
+                    attrs[transposed] = not attrs[transposed]
+            nodes[i] = Node(n.op, tuple(inputs), attrs, n.shape, n.domain)
+    return cell if nodes == cell.nodes else cell.with_nodes(nodes, cell.outputs)
