@@ -362,11 +362,10 @@ class TestBetween:
             handle.fb(*batch(-1.0), accumulate=True)
             with pytest.raises(vpps.NonFiniteError, match="step 1"):
                 handle.fb(*batch(1.0))
-            with pytest.raises(vpps.CheckpointError, match="gradient/b holds NaN"):
-                model.save(tmp_path / "model")
-            handle.discard_accumulated()
+            model.save(tmp_path / "model")
+            assert handle.accumulated == 1
             handle.fb(*batch(1.0))
-            assert b.numpy() == -0.5
+            assert b.numpy() == -1
 
     def test_a_kernel_that_stopped_takes_the_sum_with_it(self) -> None:
         net = new()

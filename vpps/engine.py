@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,10 @@ from vpps.kernel.spec import KernelSpec
 from vpps.losses import Losses
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model
+from vpps.nonfinite import where_it_began
 from vpps.optim import Optimizer
 from vpps.plan.build import Plan
+from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
 from vpps.plan.native.planner import planner_for
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
@@ -45,12 +48,14 @@ class _Flight(NamedTuple):
         plan: what it executes.
         number: of the launch, as the machine counts.
         step: number of the update that it makes or contributes to, or 0 where it is no step of training.
+        loss: of that step.
         undo: takes back what was noted of it; for the case that it never ran.
     """
 
     plan: Plan
     number: int
     step: int
+    loss: Expression | None
     undo: Callable[[], None]
 
 
@@ -228,15 +233,18 @@ class Engine:
         return len(self._flights)
 
     def may_queue(self, plan: Plan) -> bool:
-        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do."""
-        return self.machine.queues and plan.pool_floats <= len(self.machine.pool) and self.residency.is_uploaded
+        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do, and
+        does not depend on whether that one is left out."""
+        fits = plan.pool_floats <= len(self.machine.pool) and self.residency.is_uploaded
+        return self.machine.queues and fits and self.residency.is_simple and plan.held == NOTHING_HELD
 
-    def launch(self, plan: Plan, step: int = 0, updates: bool = False) -> None:
+    def launch(self, plan: Plan, step: int = 0, updates: bool = False, loss: Expression | None = None) -> None:
         """Begin to execute a plan.
 
         Args:
             step: number of the update that it makes or contributes to; 0 where it is no step of training.
             updates: whether it makes it.
+            loss: of that step.
         """
         waited = time.perf_counter_ns()
         self._reserve(plan.pool_floats, keep=self.residency.distribution.end)
@@ -261,7 +269,7 @@ class Engine:
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-        self._flights.append(_Flight(plan, number, step, self.residency.restorer(plan)))
+        self._flights.append(_Flight(plan, number, step, loss, self.residency.restorer(plan)))
         try:
             if step:
                 self.residency.begin(plan, updates)
@@ -305,12 +313,31 @@ class Engine:
                     lost = "; the accumulated gradients are discarded"
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
             loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
+            left_out = flight.step > 0 and self.machine.loss(plan.loss_slot + LEFT_OUT) != 0
             self._flights.pop(0)
+            if left_out and not self._flights:  # else what was noted is the number of the step alone (`may_queue`)
+                self._take_back(flight)
             if flight.number in self.timelines:
                 for listen in self._listeners:
                     listen(self.timelines[flight.number])
             if flight.step:
-                self._losses.note(flight.step, loss)
+                self._losses.note(flight.step, loss, left_out, partial(self._where_it_began, flight))
+
+    def _take_back(self, flight: _Flight) -> None:
+        """A step was left out: nothing has changed, but that its number is used up where training goes on."""
+        step = self.model.step
+        flight.undo()
+        if self._losses.on_nonfinite != "raise":
+            self.model.step = step
+        if flight.plan.sequel is not None and self.residency.accumulated:  # products were added all the same
+            self.residency.drop_gradients()
+
+    def _where_it_began(self, flight: _Flight) -> str:
+        """Where values or gradients of a step that was left out stopped being finite."""
+        if self._flights or flight.loss is None:  # the weights may be others already
+            return ""
+        self.pull()
+        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy())
 
     def latest_timeline(self) -> Timeline | None:
         """Of the launch that nobody needs to wait for any more, if one was recorded."""

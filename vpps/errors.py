@@ -63,7 +63,7 @@ class ScriptError(VppsError):
 
 
 class NonFiniteError(VppsError, ArithmeticError):
-    """The loss became NaN or infinite and the handle was asked to raise."""
+    """The loss or gradients of a step were not finite and the handle was asked to raise; the step was left out."""
 
 
 class CheckpointError(VppsError):

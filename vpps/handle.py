@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from vpps.inspection.explanation import KernelFacts, explain
 from vpps.inspection.timeline import Timeline
 from vpps.inspection.trace import Trace, checked
 from vpps.kernel.spec import KernelSpec
-from vpps.losses import Losses
+from vpps.losses import ON_NONFINITE, Losses, OnNonfinite
 from vpps.memory import MemoryUse
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
@@ -108,9 +108,11 @@ class Handle:
         ema: decay, such as 0.999, of exponential moving averages of the weights, made by every update; None makes none
             and ends those that the model has. They begin with the weights before the first update and belong to the
             model: evaluate with them by `model.averaged`.
-        on_nonfinite: "warn" (once) or "raise" when the loss becomes NaN or infinite. By then the update has been made
-            and the weights may be damaged: go back to a checkpoint. With "raise" a step is not launched before the loss
-            of the one before is known, so that a GPU idles for a moment between steps.
+        on_nonfinite: what to say of a step whose loss or gradients are NaN or infinite, or so large that their squares
+            may be. It is always left out: weights, moments, averages and what was accumulated stay as they were.
+            "warn" (once), "skip" (`skipped` counts them), or "raise" by the next call, with the cell and the call
+            where it began; then a step is not launched before the one before has ended, so that a GPU idles for a
+            moment between steps. `model.step` counts steps that are left out, unless they raise.
         pool_limit: bytes that the pool may grow to; default half of the machine's memory.
         verify: check every script before it runs (slow); default: environment variable VPPS_VERIFY.
         timeline: record what every virtual processor does when, for `timeline()`. That takes a kernel of its own, which
@@ -150,7 +152,7 @@ class Handle:
         train: bool = True,
         clip_norm: float | None = None,
         ema: float | None = None,
-        on_nonfinite: Literal["warn", "raise"] = "warn",
+        on_nonfinite: OnNonfinite = "warn",
         pool_limit: int | None = None,
         verify: bool | None = None,
         timeline: bool = False,
@@ -195,8 +197,8 @@ class Handle:
             raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
         if layout is not None and layout not in LAYOUTS:
             raise HandleError(f"layout={layout!r}: expected one of {', '.join(LAYOUTS)}")
-        if on_nonfinite not in ("warn", "raise"):
-            raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn' or 'raise'")
+        if on_nonfinite not in ON_NONFINITE:
+            raise HandleError(f"on_nonfinite={on_nonfinite!r}: expected 'warn', 'skip' or 'raise'")
         if pool_limit is not None and (as_index(pool_limit) or 0) < 1:
             raise HandleError(f"pool_limit={pool_limit!r}: expected a positive int, bytes")
         if train and model.trainer is not None and model.trainer.pid == os.getpid():
@@ -420,9 +422,8 @@ class Handle:
             CapacityError: the graph needs a larger pool than allowed.
             KernelError: the previous launch was stopped; this one has not happened.
             HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
-            NonFiniteError: the previous loss was not finite and `on_nonfinite="raise"`; this step has not happened. If
-                that was an accumulated one, the weights are as they were: `discard_accumulated` goes on without its
-                batch.
+            NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; neither
+                that step nor this one has happened, and training can go on.
         """
         self._check(graph, "fb", training=True)
         accumulate = as_flag(accumulate, "accumulate", HandleError)
@@ -435,13 +436,16 @@ class Handle:
         self._look_up(graph)
         self._tune(graph, loss)
         self._prepare(graph, accumulate)
-        # While the last launch runs.
-        plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
-        self._engine.wait(running=1)  # there are two after Ctrl-C
-        self._engine.machine.stage(plan.script)
-        if self._losses.on_nonfinite == "raise" or not self._engine.may_queue(plan):
-            self._engine.wait()
-        self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate)
+        skipped = -1
+        while skipped != self._losses.skipped:  # a plan may depend on whether the step before was left out
+            skipped = self._losses.skipped
+            # While the last launch runs.
+            plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
+            self._engine.wait(running=1)  # there are two after Ctrl-C
+            self._engine.machine.stage(plan.script)
+            if self._losses.on_nonfinite == "raise" or not self._engine.may_queue(plan):
+                self._engine.wait()
+        self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
         self._engine.wait(running=1)
         self._note_batch(graph)
         return self._losses.latest
@@ -458,6 +462,14 @@ class Handle:
         self._check_usable()
         self._engine.check_begun()
         return self._engine.residency.accumulated
+
+    @property
+    @_serialised
+    def skipped(self) -> int:
+        """Steps left out so far, as their loss or gradients were not finite; waits for the launch in flight."""
+        self._check_usable()
+        self._engine.wait()
+        return self._losses.skipped
 
     @_serialised
     def discard_accumulated(self) -> None:

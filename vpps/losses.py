@@ -1,39 +1,57 @@
-"""The loss of the latest step of training, and what is said of one that is not finite."""
+"""The loss of the latest step of training, and what is done about steps whose loss or gradients are not finite."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Literal
 
 from vpps.errors import NonFiniteError
 
-OnNonfinite = Literal["warn", "raise"]
+OnNonfinite = Literal["warn", "raise", "skip"]
+ON_NONFINITE: tuple[OnNonfinite, ...] = ("warn", "raise", "skip")
 
 
 class Losses:
     """Of one handle.
 
     Args:
-        on_nonfinite: whether a loss that is not finite is warned of, once, or raises.
+        on_nonfinite: whether a step that is left out is warned of, once, or raises, or is only counted.
 
     Attributes:
         latest: of the step that ended last, NaN before the first.
+        skipped: steps that were left out: they have changed nothing.
     """
 
     def __init__(self, on_nonfinite: OnNonfinite) -> None:
         self.on_nonfinite = on_nonfinite
         self.latest = math.nan
+        self.skipped = 0
         self._warned = False
 
-    def note(self, step: int, loss: float) -> None:
-        """A step has ended. Raises NonFiniteError if that is wanted."""
+    def note(self, step: int, loss: float, left_out: bool, where: Callable[[], str]) -> None:
+        """A step has ended. Raises NonFiniteError if that is wanted.
+
+        Args:
+            left_out: whether it changed nothing, as its loss or gradients are not finite.
+            where: finds out where that began, in the user's words; "" if nobody knows.
+        """
         self.latest = loss
-        if math.isfinite(loss):
+        if not left_out:
             return
-        message = f"the loss of step {step} is {loss}; lower the learning rate, clip gradients, or check the data"
+        self.skipped += 1
+        if self.on_nonfinite == "skip" or (self.on_nonfinite == "warn" and self._warned):
+            return
+        what = f"the loss of step {step} is {loss:.6g}"
+        if math.isfinite(loss):
+            what += ", but its gradients are not finite, or too large to be squared"
+        found = where()
+        message = (
+            f"{what}: the step is left out, and weights, moments and averages are as they were. "
+            f"{found + ' ' if found else ''}Lower the learning rate, clip gradients, or check the data"
+        )
         if self.on_nonfinite == "raise":
             raise NonFiniteError(message)
-        if not self._warned:
-            self._warned = True
-            warnings.warn(message, RuntimeWarning, stacklevel=5)
+        self._warned = True
+        warnings.warn(f"{message} (handle.skipped counts such steps)", RuntimeWarning, stacklevel=5)

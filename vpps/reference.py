@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Some vertices of one block, all of one level, and what the cell's nodes computed for them."""
 
     block: BlockArrays
@@ -53,6 +53,7 @@ class Reference:
 
     Attributes:
         gradients: after `backward`, dense arrays by parameter name (trainable or not).
+        batches: vertices in the order in which they were computed.
     """
 
     def __init__(self, graph: Graph, weights: Mapping[str, Array], key: LaunchKey | None = None) -> None:
@@ -71,12 +72,12 @@ class Reference:
                 counts[shape] = start + len(block.calls)
         self._values = {s: np.zeros((n, *s)) for s, n in counts.items()}
         self._d_values = {s: np.zeros((n, *s)) for s, n in counts.items()}
-        self._batches = self._schedule()
-        for batch in self._batches:
+        self.batches = self._schedule()
+        for batch in self.batches:
             self._forward(batch)
 
-    def _schedule(self) -> list[_Batch]:
-        batches: list[tuple[int, int, _Batch]] = []
+    def _schedule(self) -> list[Batch]:
+        batches: list[tuple[int, int, Batch]] = []
         for b, block in enumerate(self._blocks):
             for level in np.unique(block.levels):
                 rows = np.flatnonzero(block.levels == level)
@@ -85,11 +86,11 @@ class Reference:
                     lengths = np.diff(xs.ends)[rows]
                     take = [xs.elements[xs.ends[r] : xs.ends[r + 1]] for r in rows]
                     lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(take)))
-                batch = _Batch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
+                batch = Batch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
                 batches.append((int(level), b, batch))
         return [batch for _, _, batch in sorted(batches, key=lambda t: t[:2])]
 
-    def _forward(self, batch: _Batch) -> None:
+    def _forward(self, batch: Batch) -> None:
         cell = batch.block.cell
         vectors, ints, lists = iter(batch.args), iter(batch.ints), iter(batch.lists)
         given: dict[int, Array] = {}
@@ -122,7 +123,7 @@ class Reference:
             ids = batch.block.values[k][batch.rows]
             self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
 
-    def _operands(self, batch: _Batch, i: int) -> list[Array]:
+    def _operands(self, batch: Batch, i: int) -> list[Array]:
         """Operands of node i as its reference functions take them."""
         nodes = batch.block.cell.nodes
         node = nodes[i]
@@ -151,12 +152,27 @@ class Reference:
         """After `backward`: the loss's gradient with respect to the expression; (n, ...) of rows."""
         return self._d_values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
+    def gradients_of(self, batch: Batch) -> tuple[Array, list[Array]]:
+        """After `backward`, of vertices: with respect to what they give, flat; and to each of their arguments."""
+        cell = batch.block.cell
+        given = [
+            self._d_values[cell.nodes[o].shape][self._slot[ids[batch.rows]]].reshape(len(batch.rows), -1)
+            for o, ids in zip(cell.outputs, batch.block.values, strict=True)
+        ]
+        vectors, lists, taken = iter(batch.args), iter(batch.lists), []
+        for kind in cell.kinds:
+            if not isinstance(kind, Int):
+                assert kind.shape is not None
+                ids = next(vectors) if isinstance(kind, Vector) else next(lists)[1]
+                taken.append(self._d_values[kind.shape][self._slot[ids]] if len(ids) else np.zeros((0,)))
+        return np.concatenate(given, axis=1), taken
+
     def backward(self, loss: Expression) -> dict[str, Array]:
         """Fill `gradients` with those of a scalar loss and return them."""
         self._d_values[()][self._slot[loss.ref]] = 1.0
         self._useful = self._reaches(loss)
         self._touched: dict[Parameter, list[int]] = {}
-        for batch in reversed(self._batches):
+        for batch in reversed(self.batches):
             self._backward(batch)
         return self.gradients
 
@@ -164,7 +180,7 @@ class Reference:
         """Which values the loss depends on: nothing flows into others, not even zero times infinity."""
         useful = np.zeros(len(self._slot), bool)
         useful[loss.ref] = True
-        for batch in reversed(self._batches):
+        for batch in reversed(self.batches):
             values = [ids[batch.rows] for ids in batch.block.values]
             used = np.zeros(len(batch.rows), bool)
             for ids in values:
@@ -177,7 +193,7 @@ class Reference:
                 useful[ids[used]] = True
         return useful
 
-    def _backward(self, batch: _Batch) -> None:
+    def _backward(self, batch: Batch) -> None:
         cell = batch.block.cell
         used = self._useful[batch.block.values[0][batch.rows]]
         if not used.all():
@@ -224,13 +240,13 @@ class Reference:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
         return np.unique(np.array(self._touched.get(table, []), np.int64))
 
-    def _subset(self, batch: _Batch, used: Array) -> _Batch:
+    def _subset(self, batch: Batch, used: Array) -> Batch:
         """The batch without the vertices that the loss does not depend on."""
         lists = []
         for offsets, ids in batch.lists:
             lengths = np.diff(offsets)
             lists.append((np.concatenate([[0], np.cumsum(lengths[used])]), ids[np.repeat(used, lengths)]))
-        smaller = _Batch(
+        smaller = Batch(
             batch.block, batch.rows[used], [a[used] for a in batch.args], [a[used] for a in batch.ints], lists
         )
         domains = {d: batch.offsets(d) for d in batch.block.cell.lists}

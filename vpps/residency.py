@@ -220,6 +220,11 @@ class Residency:
 
     # ---- steps of training
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether a step changes weights and moments alone: it makes no averages, and nothing has accumulated."""
+        return self.ema is None and not self._calls
+
     def next_key(self) -> StepKey:
         """Of the random numbers of the next step."""
         return StepKey(self.model.seed, self.model.step + 1, self._calls)

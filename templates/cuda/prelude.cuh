@@ -192,6 +192,21 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
     return top;
 }
 
+// The largest of f(0) ... f(n - 1), or 0.
+template <class F> VP_DEVICE Word reduce_largest(int n, F f)
+{
+    Word top = 0;
+    VP_ROLLED for (int u = lane(); u < n; u += WARP) {
+        const Word v = f(u);
+        top = v > top ? v : top;
+    }
+    VP_UNROLL for (int o = WARP / 2; o; o /= 2) {
+        const Word other = __shfl_xor_sync(~0u, top, o);
+        top = other > top ? other : top;
+    }
+    return top;
+}
+
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
 template <class F> VP_DEVICE int arg_max(int n, F f)
 {

@@ -139,12 +139,16 @@ VP_DEVICE bool wait(Vp& vp, const Wait& i)
     return found == 0;
 }
 
-// VP 0 keeps the loss of this launch where the next launch does not overwrite it, and tells the host.
+VP_DEVICE void mark(unsigned* word) { store_relaxed(word, 1); }
+VP_DEVICE bool marked(const unsigned* word) { return load_relaxed(word); }
+
+// For the first floats of the pool, where the next launch does not overwrite it, and for the host.
+VP_DEVICE void tell(const Vp& vp, Word slot, float what)
+{
+    if (thread() == 0) vp.pool[slot] = vp.losses[slot] = what;
+}
+
 VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
 {
-    if (vp.id == 0 && thread() == 0) {
-        const float loss = vp.pool[i.source];
-        vp.pool[i.slot] = loss;
-        vp.losses[i.slot] = loss;
-    }
+    if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
 }

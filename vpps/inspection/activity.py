@@ -134,6 +134,7 @@ def _without_cell(section: Section, form: str, names: _Names) -> str:
         "SquaresMatrix": f"norm of {of}'s gradient",
         "SquaresRows": f"norm of {of}'s gradient",
         "Clip": "clip the gradients",
+        "Guard": "whether the step is made",
         "KeptGradient": f"{what.replace('_', ' ')} of {of}",
     }
     if form.startswith("Update"):
@@ -150,6 +151,8 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
         of = names.parameter(section.phase.removeprefix("gradient of ").strip("'"))
         step = " and step" if form == "OuterUpdate" else ""
         return f"{cell}: gradient{step} of {of}"
+    if form == "Watch":
+        return f"{cell}: whether gradients are finite"
     node = program.nodes[instr.node] if instr.node < len(program.nodes) else None
     backward = section.phase == "backward"
     if instr.tail is not None:

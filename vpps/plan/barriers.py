@@ -221,21 +221,6 @@ def turns_freely(
     return not same or not any(_parts(before, [instr], vps) for instr in after)
 
 
-def reads_of_others(before: Sequence[Instr], gradient: Instr, same: bool, vps: tuple[int, int]) -> bool:
-    """Whether the gradient of a parameter reads what others may have written in the last instructions of a step.
-
-    Args:
-        before: of backward.
-        gradient: works on all rows of a cell.
-        same: they are of the same cell.
-        vps: panel, and number of virtual processors.
-    """
-    if not same:  # what another part of the cell hands back, it may have handed back just now
-        rows = (view.rows.of if isinstance(view.rows, Expand) else view.rows for _, view in gradient.views())
-        return any(isinstance(key, BesideGradient) for key in rows)
-    return _parts(before, [gradient], vps)
-
-
 def _parts(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
     """Whether any element that both touch, and one writes, may be touched by different virtual processors."""
     earlier = [a for instr in before for a in _accesses(instr, *vps)]

@@ -18,7 +18,7 @@ from vpps.graph.operand import Expression, shown
 from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.plan.distribution import LOSS_SLOTS, NOTHING_HELD, ONE, Held
+from vpps.plan.distribution import LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Offsets, RandomKey, Uses
@@ -307,9 +307,14 @@ class Build:
         self.schedule.steps(self.blocks, backward=True, period=self.memory.backward, training=True)
         self.writer.during = Phase.GRADIENTS
         self.writer.begin_period(self.memory.end)
-        self.schedule.end_backward(end.may_begin)
+        self.schedule.end_backward()
+        end.expect(source, slot + LEFT_OUT)
+        end.watch()
+        if end.is_guarded_first:
+            self.schedule.meet("before the gradients")
+            end.guard()
         end.gradients()
-        self.schedule.end_gradients()
+        self.schedule.meet("before the update")
         self.writer.during = Phase.UPDATE
         end.update()
         return self._finish(began, slot, end)

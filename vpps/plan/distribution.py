@@ -25,6 +25,7 @@ ALIGN = 16  # floats: one cache line
 ZERO = 0
 ONE = 1
 LOSS_SLOTS = 2  # and 3: by parity of the launch
+LEFT_OUT = 2  # floats behind the loss: whether the launch has left its step out
 FIRST_FREE = ALIGN
 
 

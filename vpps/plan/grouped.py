@@ -9,7 +9,7 @@ from typing import ClassVar
 from vpps.plan.boundaries import Since, boundaries
 from vpps.plan.grouping import Grouping
 from vpps.plan.rows import BlockPlan
-from vpps.plan.schedules import Executed, VectorSchedule, stages_in_order
+from vpps.plan.schedules import VectorSchedule, stages_in_order
 from vpps.plan.writer import ScriptWriter
 
 
@@ -50,12 +50,12 @@ class GroupedSchedule(VectorSchedule):
         """See Schedule: all groups have met since the loss was computed."""
         write()
 
-    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+    def end_backward(self) -> None:
         """See Schedule: all groups have met."""
 
-    def end_gradients(self) -> None:
+    def meet(self, why: str) -> None:
         """See Schedule."""
-        self.writer.barrier("before the update")
+        self.writer.barrier(why)
 
     def _part(self, stage: int) -> int:
         return (stage >= self._grouping.first_own) + (stage >= self._grouping.first_joining)

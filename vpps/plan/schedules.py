@@ -24,7 +24,6 @@ from vpps.plan.templates import Group
 from vpps.plan.writer import Phase, ScriptWriter, Stream, Words
 
 Ints = NDArray[np.int64]
-Executed = tuple[BlockPlan, int]  # a group, of the latest step of a block
 
 
 class Schedule(Protocol):
@@ -53,13 +52,12 @@ class Schedule(Protocol):
         """Have the loss reported, by what `write` writes, when it is there."""
         ...
 
-    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
-        """Write a barrier behind backward, unless what follows may go on while some is executed that no barrier has
-        followed yet."""
+    def end_backward(self) -> None:
+        """Write a barrier behind backward, if there is none yet."""
         ...
 
-    def end_gradients(self) -> None:
-        """Write a barrier between gradients and what uses them, and what has not been written yet of the chain."""
+    def meet(self, why: str) -> None:
+        """Write a barrier, and what has not been written yet of the chain of the loss."""
         ...
 
 
@@ -74,7 +72,6 @@ class VectorSchedule:
         self._late: deque[Callable[[], None]] = deque()  # what is written behind the next barriers, one after the other
         self._free: dict[bool, list[bool]] = {}  # by direction, see `boundaries`
         self._turns = False
-        self._open: list[Executed] | None = None  # at the end of backward, if it is of one stage
         self._why = ""  # a barrier would come next
 
     def decide(self, blocks: Sequence[BlockPlan]) -> tuple[list[int], list[int]]:
@@ -87,7 +84,6 @@ class VectorSchedule:
         some = inside or not all(self._free[False])
         self._turns = some and turns(blocks, since, backward[0][1] if backward else ())
         self._free[True], since = boundaries(blocks, backward, True, since if self._turns else Since(), n_vps)
-        self._open = [(blocks[number], group) for number, group in since.groups] if since.of_one_stage else None
         first = [stage for stage, _ in backward[:1]] if self._turns else []
         hurried = [
             [stage for (stage, _), free in zip(stages[1:], self._free[direction], strict=True) if free]
@@ -121,14 +117,13 @@ class VectorSchedule:
         """See Schedule: behind the chain of the loss."""
         self._late.append(write)
 
-    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+    def end_backward(self) -> None:
         """See Schedule."""
-        if self._open is None or not may_go_on(self._open):
-            self.barrier(self._why, self.writer.streams[0])
+        self.barrier(self._why, self.writer.streams[0])
 
-    def end_gradients(self) -> None:
+    def meet(self, why: str) -> None:
         """See Schedule."""
-        self.barrier("before the update", self.writer.streams[0])
+        self.barrier(why, self.writer.streams[0])
         while self._late:
             self.barrier("for the loss", self.writer.streams[0])
 
@@ -236,12 +231,12 @@ class PaperSchedule:
         """See Schedule: a barrier lies between the chain of the loss and this."""
         write()
 
-    def end_backward(self, may_go_on: Callable[[Sequence[Executed]], bool]) -> None:
+    def end_backward(self) -> None:
         """See Schedule: a barrier follows each stage."""
 
-    def end_gradients(self) -> None:
+    def meet(self, why: str) -> None:
         """See Schedule."""
-        self.writer.barrier("before the update")
+        self.writer.barrier(why)
 
     def _vertices(self, block: BlockPlan, step: int, group: Group, phase: str) -> None:
         """One instruction for each row of a step."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from vpps.graph.trace import Int, List, TracedCell, Vector
-from vpps.model import Parameter
 from vpps.ops import size
-from vpps.plan.barriers import Reads, follows_freely, in_groups, reads_of_others, turns_freely
+from vpps.plan.barriers import Reads, follows_freely, in_groups, turns_freely
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import (
-    NO_BIAS,
     Args,
     Beside,
     BesideGradient,
@@ -27,7 +24,6 @@ from vpps.plan.instr import (
     RandomKey,
     RowOperand,
     Rows,
-    TableGradient,
     Uses,
     View,
 )
@@ -36,7 +32,6 @@ from vpps.plan.memory import REUSED, SlabGroups
 from vpps.plan.passes import Passes
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
-from vpps.script.slices import sliced_by_rows
 from vpps.script.tails import Tail, Use
 from vpps.values import float_word
 
@@ -44,9 +39,6 @@ from vpps.values import float_word
 # gradients in backward.
 _VALUES = (Args, Elements, Beside)
 _GRADIENTS = (Uses, BesideGradient)
-
-MOST_GRADIENTS = 30  # of a cell, of which it is known what may begin before the last step of backward has ended
-ALL_WAIT = -1
 
 
 class Gathered(NamedTuple):
@@ -105,6 +97,7 @@ class CellTemplates:
             are their words.
         n_bases: how many there are, slabs included.
         n_forward_keys, n_forward_operands: the first of them are those that forward needs.
+        watches: instructions that tell whether any gradient of parameters may not be finite.
         gradients: contributions to dense gradients, each with its instruction; but for those that
         gathered: a product of matrices makes after the launch, each with the copies of its vectors.
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
@@ -136,6 +129,7 @@ class CellTemplates:
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward, exclusive)
+        self.watches = [Group(self, [watch], whole=True) for watch in watches(self.lowered, distribution.groups > 1)]
         self.gradients: list[tuple[ParameterGradient, Group]] = []
         self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
         for g in self.lowered.parameter_gradients:
@@ -151,7 +145,6 @@ class CellTemplates:
         self._groups_of_vps = distribution.groups
         self._places = distribution.physical
         self._may_follow: dict[tuple[CellTemplates, int, bool], bool] = {}
-        self._gradients_after: dict[tuple[CellTemplates, int], int] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
         self._names: dict[bool, frozenset[str]] = {}
         self._numbers: dict[bool, frozenset[int]] = {}
@@ -218,41 +211,6 @@ class CellTemplates:
         assert isinstance(kind, Vector | List)
         assert kind.shape is not None
         return size(kind.shape)
-
-    def gradients_after(self, other: CellTemplates, group: int) -> int:
-        """What of the gradients of parameters must not begin while virtual processors still execute a group of the last
-        backward step of another cell, or of this one.
-
-        Returns:
-            Bits: 0 for the tables; then, for each of `gradients`, one for itself and one for the step of its matrix.
-        """
-        if not self.passes.alignment or len(self.gradients) > MOST_GRADIENTS:
-            return ALL_WAIT
-        key = other, group
-        if key not in self._gradients_after:
-            theirs = [i for i in other.lowered.backward if i.group == group]
-            conflicts = partial(reads_of_others, theirs, same=other is self, vps=self._vps)
-            found = int(any(conflicts(self._sum_of(g)) for g in self.lowered.table_gradients))
-            for k, (gradient, _) in enumerate(self.gradients):
-                found |= conflicts(gradient.instr) << 2 * k + 1
-                found |= any(self._reads_weights(i, gradient.parameter) for i in theirs) << 2 * k + 2
-            self._gradients_after[key] = found
-        return self._gradients_after[key]
-
-    def _sum_of(self, gradient: TableGradient) -> Instr:
-        """An instruction that reads a table's gradient as the sum over the uses of its rows does."""
-        width = gradient.view.width
-        rows = sliced_by_rows(width, 1, *self._vps)
-        return Instr("copy", 0, 0, width, 1, {"dst": NO_BIAS, "a": gradient.view}, rows=rows, gathers=(gradient.view,))
-
-    def _reads_weights(self, instr: Instr, matrix: Parameter) -> bool:
-        """Whether an instruction reads a matrix or its transpose in memory."""
-        place = self._places[matrix]
-        if instr.values.get("weights", 0) in (place.weights, place.transposed):
-            return True
-        return any(
-            view.shared and place.weights <= view.address < place.weights + place.floats for _, view in instr.views()
-        )
 
     def slab_groups(self, training: bool) -> SlabGroups:
         """Its slabs by how long they live."""
@@ -407,6 +365,21 @@ class CellTemplates:
             else:
                 fields[field.name] = instr.values[field.name]
         return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)
+
+
+def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
+    """Instructions that read all that gradients of parameters are made of: dy, and x where they are sums of dy x^T."""
+    read: list[tuple[int, int, View, list[View]]] = [(0, t.view.domain, t.view, []) for t in lowered.table_gradients]
+    for instr in (g.instr for g in lowered.parameter_gradients):
+        name = "dy" if "dy" in instr.operands else "src"
+        read.append((instr.node, instr.domain, instr.operands[name], instr.operands.get("x", [])))
+    found: dict[View, list[Instr]] = {}
+    for node, domain, dy, x in read:
+        operands = {"dy": dy, "x": x}
+        watch = Instr("watch", node, domain, dy.width, 1, operands, {}, rows=True, for_all=for_all)
+        found.setdefault(dy, []).append(watch)
+    # One with an x says all that one without says.
+    return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]
 
 
 def _places(cell: TracedCell, kind: type) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +23,6 @@ from vpps.script.encode import direct, indexed
 from vpps.script.instructions import HEAD_WORDS, NO_FLAGS, Flag
 from vpps.script.products import Sequel
 from vpps.script.slices import TILE_COLUMNS
-
-# Floats of a matrix whose gradient may go through memory, where that saves a barrier: it stays in a core's cache.
-MOST_APART = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,8 @@ class EndOfLaunch:
         self.tables: dict[Parameter, UsedRows] = {}
         self._hyper: dict[Parameter, int] = {}  # script position of each parameter's hyper-parameters
         self._stepped: set[Parameter] = set()  # whose step went with its gradient
-        self._apart: set[Parameter] = set()  # whose step must not go with its gradient
+        self._clips = update is not None and update.clip_norm is not None
+        self._loss = self._left_out = 0  # addresses: of the loss, and of what tells whether the step was left out
 
     @property
     def depends_on_parameters(self) -> bool:
@@ -192,31 +190,42 @@ class EndOfLaunch:
         idle = self.writer.place_list(averaging.idle(table, rows).view(np.uint32)) if averaging is not None else 0
         return UsedRows(rows, gradient, self.writer.place_list(entries + offsets), numbers, idle)
 
-    def may_begin(self, before: Sequence[tuple[BlockPlan, int]]) -> bool:
-        """Whether gradients may begin while virtual processors still execute some groups of backward. Where these read
-        a small matrix, its step no longer goes with its gradient then.
+    def expect(self, loss: int, slot: int) -> None:
+        """Tell the address of the loss, and of the float that is to tell whether the step was left out."""
+        self._loss, self._left_out = loss, slot
 
-        Args:
-            before: (block, group).
-        """
-        if self._products.parameters:
+    @property
+    def is_guarded(self) -> bool:
+        """Whether this launch changes what must stay as it is where loss or gradients are not finite."""
+        return self._update is not None or self._keep
+
+    @property
+    def is_guarded_first(self) -> bool:
+        """Whether that begins with the gradients: they make steps, or add to what is held."""
+        if not self.is_guarded or self._waits_for_products:
             return False
         last = self._last()
-        apart: set[Parameter] = set()
+        steps = any(self._is_stepped(g, last) for b in self.blocks for g, _ in b.cell.gradients)
+        return self._keep or steps or bool(self._products.parameters)
+
+    def watch(self) -> None:
+        """Look whether gradients may not be finite, at what they are made of; if they are clipped their norm says it.
+
+        A full barrier must precede it: others wrote what it reads.
+        """
+        if not self.is_guarded or self._clips:
+            return
         for b in self.blocks:
-            for other, group in before:
-                found = b.cell.gradients_after(other.cell, group)
-                if found & 1:
-                    return False
-                for k, (gradient, _) in enumerate(b.cell.gradients):
-                    p = gradient.parameter
-                    steps = found >> 2 * k + 2 & 1 and self._is_stepped(gradient, last)
-                    if found >> 2 * k + 1 & 1 or (steps and self.distribution.physical[p].floats > MOST_APART):
-                        return False
-                    if steps:
-                        apart.add(p)
-        self._apart = apart
-        return True
+            first, count = b.needed
+            for group in b.cell.watches:
+                self.writer.names.add("watch")
+                words = group.template.fill(b.bases[:1], first, count)[0]
+                self.writer.section(words, b, group, 0, "gradients")
+
+    def guard(self) -> None:
+        """Leave the launch if loss or gradients are not finite. A full barrier must lie behind the watches."""
+        if self.is_guarded:
+            self.writer.instruction("guard", 1, 1, loss=self._loss, left_out=self._left_out)
 
     def _last(self) -> dict[Parameter, ParameterGradient]:
         """The last contribution to each parameter's gradient, where it may make the step as well."""
@@ -227,7 +236,7 @@ class EndOfLaunch:
 
     def _is_stepped(self, gradient: ParameterGradient, last: Mapping[Parameter, ParameterGradient]) -> bool:
         p = gradient.parameter
-        fusible = gradient.instr.name == "outer" and p not in self._kept() and p not in self._apart
+        fusible = gradient.instr.name == "outer" and p not in self._kept()
         return last.get(p) is gradient and fusible
 
     def gradients(self) -> None:
@@ -288,6 +297,8 @@ class EndOfLaunch:
             for p in self._kept():
                 if p in self.touched or p in self._held.dense:
                     self._on_matrix("load_gradient", p, gradient=places[p].gradient)
+        if not self.is_guarded_first:
+            self.guard()
         if update.clip_norm is not None:
             self._clip(update.clip_norm)
         if self._waits_for_products or not later:
@@ -295,6 +306,9 @@ class EndOfLaunch:
             return
         self._steps(update, [p for p in places if p not in later])
         self.writer.next_launch()
+        self.watch()  # again: products are made also where the first launch has left the step out
+        self.writer.barrier("before the update")
+        self.guard()
         self._steps(update, [p for p in places if p in later])
 
     def _steps(self, update: Update, parameters: Iterable[Parameter]) -> None:
@@ -363,7 +377,8 @@ class EndOfLaunch:
             )
             cursor += n
         self.writer.barrier("before clipping")
-        self.writer.instruction("clip", sum(counts), 1, partials=partials, max_norm=clip_norm)
+        fields: dict[str, Any] = {"max_norm": clip_norm, "left_out": self._left_out}
+        self.writer.instruction("clip", sum(counts), 1, partials=partials, **fields)
 
 
 def step_fields(place: Place, averaging: Averaging | None) -> dict[str, Any]:

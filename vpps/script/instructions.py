@@ -257,7 +257,9 @@ FORMS: dict[str, tuple[Field, ...]] = {
         Field("partials", Kind.WORD),
     ),
     "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
-    "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT)),
+    "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT), Field("left_out", Kind.WORD)),
+    "Watch": (_operand("dy", Role.READ), Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
+    "Guard": (Field("loss", Kind.WORD), Field("left_out", Kind.WORD)),
     "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
     "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
     "UpdateRows": (
@@ -321,7 +323,12 @@ def _rows() -> Iterator[tuple[str, str, str, Slices, str]]:
     for name, of in (("squares_matrix", "a matrix gradient"), ("held_squares_matrix", "that of a matrix in slots")):
         yield name, "SquaresMatrix", name, tiles, f"partial sums of squares of {of}"
     yield "squares_rows", "SquaresRows", "squares_rows", units, "sum of squares of each row of a gradient"
-    yield "clip", "Clip", "clip", one, "every VP: scale of the gradients from the global norm of n partial sums"
+    doc = "every VP: scale of the gradients from the global norm of n partial sums; or, if that is not finite, as guard"
+    yield "clip", "Clip", "clip", one, doc
+    doc = "tell whether the sum over rows of dy x^T, or of dy, may not be finite, or its squares"
+    yield "watch", "Watch", "watch", units, doc
+    doc = "every VP: if the loss is not finite, or a watch has said so, leave the launch before it changes any weight"
+    yield "guard", "Guard", "guard", one, doc
     yield "loss", "Loss", "report_loss", one, "copy the loss into the slot of this launch"
     for op in OPS.values():
         if op.form is Form.MAP:

@@ -34,6 +34,10 @@ from vpps.script.products import Product, Sequel, entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
 from vpps.script.tails import Use
 
+# What watches tell the guard: it lies with the counters, and stands here as one of the first floats of the pool, which
+# no operand names.
+_MARK = 6
+
 Ints = NDArray[np.int64]
 
 
@@ -349,9 +353,13 @@ class Verifier:
             yield from self.tiled(p, d)
         elif d.instruction.name == "clip":
             yield self.word(d, "partials") + np.arange(d.n), READ
+        elif d.instruction.name == "guard":
+            yield np.array([self.word(d, "loss"), _MARK]), READ
         elif d.instruction.name == "loss" and p == 0:
             yield np.array([self.word(d, "source")]), READ
             yield np.array([self.word(d, "slot")]), WRITE
+        if d.instruction.name in ("clip", "guard") and p == 0:
+            yield np.array([self.word(d, "left_out")]), WRITE
 
     def among(self, p: int, d: Decoded) -> tuple[int, int]:
         """(index, number) of VP p among those that divide an instruction: its group, or all."""
@@ -444,6 +452,8 @@ class Verifier:
             self.list(d, self.word(d, "key"), np.arange(3))
         elif name == "Input":
             self.list(d, self.word(d, "data"), rows[-1] * d.width + units)
+        elif name == "Watch":
+            yield np.array([_MARK]), ADD
         elif name == "DivideByCount":
             self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
         if name == "GatherSum":

@@ -488,10 +488,33 @@ struct Clip {
     Head head;
     Word partials;
     float max_norm;
+    Word left_out;
     VP_DEVICE static Clip decode(const Vp& vp, const Word* ip)
     {
         Reader in(vp, ip);
-        return {in.head(), in.word(), in.floating()};
+        return {in.head(), in.word(), in.floating(), in.word()};
+    }
+};
+
+struct Watch {
+    Head head;
+    Operand dy;
+    Segments x;
+    VP_DEVICE static Watch decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.operand(), in.segments()};
+    }
+};
+
+struct Guard {
+    Head head;
+    Word loss;
+    Word left_out;
+    VP_DEVICE static Guard decode(const Vp& vp, const Word* ip)
+    {
+        Reader in(vp, ip);
+        return {in.head(), in.word(), in.word()};
     }
 };
 
@@ -598,6 +621,7 @@ struct End {
 #include "ops/elementwise.cuh"
 #include "ops/rowwise.cuh"
 #include "ops/lists.cuh"
+#include "guard.cuh"
 #include "optimizers.cuh"
 #include "cuda/slots.cuh"
 #include "cuda/loads.cuh"
@@ -824,7 +848,7 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
     Word position;
     do {
         const Word* ip = fetch(vp);
-        if (opcode_of(ip) >= 44) vp.slices = slices_of(vp, ip);
+        if (opcode_of(ip) >= 45) vp.slices = slices_of(vp, ip);
         switch (opcode_of(ip)) {
         case 0: going = false; break;
         case 1: signal(vp, Signal::decode(vp, ip)); break;
@@ -832,20 +856,20 @@ VP_GLOBAL void __launch_bounds__(256, 1) vpps_kernel(const Launch launch)
         case 2: signal(vp, Signal::decode(vp, ip)); [[fallthrough]];  // barrier
         case 3: going = wait(vp, Wait::decode(vp, ip)); break;
         case 4: held_matvec(vp, Matvec::decode(vp, ip)); break;
-        case 9: outer(vp, Outer::decode(vp, ip)); break;
         case 10: held_outer(vp, Outer::decode(vp, ip)); break;
-        case 15: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
-        case 28: update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // update_matrix.adam
-        case 29: held_update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // held_update_matrix.adam
-        case 30: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
-        case 47: gather_sum(vp, GatherSum::decode(vp, ip)); break;
-        case 49: matvec(vp, Matvec::decode(vp, ip)); break;
-        case 53: column_sum(vp, ColumnSum::decode(vp, ip)); break;
-        case 129: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
-        case 130: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
-        case 154: tail(vp, Tail::decode(vp, ip)); break;
-        case 161: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
-        case 162: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
+        case 15: going = guard(vp, Guard::decode(vp, ip)); break;
+        case 16: report_loss(vp, Loss::decode(vp, ip)); break;  // loss
+        case 30: held_update_matrix<Adam>(vp, UpdateMatrix::decode(vp, ip)); break;  // held_update_matrix.adam
+        case 31: outer_update<Adam>(vp, OuterUpdate::decode(vp, ip)); break;  // outer_update.adam
+        case 48: gather_sum(vp, GatherSum::decode(vp, ip)); break;
+        case 50: matvec(vp, Matvec::decode(vp, ip)); break;
+        case 54: column_sum(vp, ColumnSum::decode(vp, ip)); break;
+        case 56: watch(vp, Watch::decode(vp, ip)); break;
+        case 131: rowwise<&CrossEntropy::forward>(vp, Row1::decode(vp, ip)); break;  // cross_entropy
+        case 132: rowwise<&CrossEntropy::backward>(vp, Row3::decode(vp, ip)); break;  // cross_entropy.grad0
+        case 156: tail(vp, Tail::decode(vp, ip)); break;
+        case 163: update_vector<Adam>(vp, UpdateVector::decode(vp, ip)); break;  // update_vector.adam
+        case 164: update_rows<Adam>(vp, UpdateRows::decode(vp, ip)); break;  // update_rows.adam
         default: vp.why = UNKNOWN_INSTRUCTION, going = false;
         }
         position = vp.position;

@@ -51,7 +51,7 @@ MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE = 0, 1, 4, 5, 6  # as in planner.cpp, enum Status
-BACKWARD, TURN, GRADIENTS = 1, 2, 3  # likewise, enum Following
+BACKWARD, TURN = 1, 2  # likewise, enum Following
 OF_TABLE = 6  # as in planner.cpp, enum OfTable
 
 
@@ -366,9 +366,7 @@ class Engine:
         """
         number, before, group, following = pair
         after, other = self._encoded[number], self._encoded[before]
-        if following == GRADIENTS:
-            answer = after.gradients_after(other, group)
-        elif following == TURN:
+        if following == TURN:
             answer = int(after.may_turn(other, group))
         else:
             answer = int(after.may_follow(other, group, backward=following == BACKWARD))

@@ -32,7 +32,7 @@ enum OfTable : i64 { PARAMETER, ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, TABLE };
 // the cell `after` may begin while others still execute `group` of the cell `before`: `backward` says after what. NEW_RECURRENCE: nor how that of
 // `new_block` is to run.
 // Of a pair: a step of the same direction, the first of backward, the gradients of the parameters.
-enum Following : i64 { FORWARD, BACKWARD, TURN, GRADIENTS };
+enum Following : i64 { FORWARD, BACKWARD, TURN };
 enum Status : i64 { DONE, MORE_MEMORY, NO_GRADIENT, NOT_MINE, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE };
 
 // Holes of the instructions that no cell makes: what their words say of a table or of the launch.
@@ -161,12 +161,19 @@ public:
             if (!turns_)
                 barrier();
             steps(true);
-            if (!may_end_)
-                barrier();
-            gradients();
             barrier();
-            while (next_late_ < late_.size())
-                barrier();
+            find_last();
+            const bool guarded = call->updates || call->keeps, first = guarded && changes_with_gradients();
+            if (guarded && !call->clips)
+                watch();
+            if (first) {
+                meet();
+                write(model_.guard);
+            }
+            gradients();
+            meet();
+            if (guarded && !first)
+                write(model_.guard);
             if (call->updates)
                 update();
         } else {
@@ -210,7 +217,7 @@ private:
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
     std::vector<u32> ordinal_, targets_, starts_, rows_, sorted_, other_, found_;
-    std::vector<i64> kept_, block_ordinal_;
+    std::vector<i64> kept_, block_ordinal_, first_, count_;
     struct InStage {
         i64 stage, block, step;
     };
@@ -227,11 +234,9 @@ private:
         bool pauses = false;                      // they have signalled for the next barrier already
     } since_;
     std::vector<i64> free_[2];  // by direction: stages that follow the one before with no barrier, in order
-    bool turns_ = false;        // backward begins with none behind forward,
-    bool may_end_ = false;      // the gradients of the parameters with none behind backward
+    bool turns_ = false;        // backward begins with none behind forward
     using Pair = std::array<i64, 4>;           // cell after, cell before, group, what follows
     std::map<Pair, i64> answers_;
-    std::vector<u8> apart_;                    // by parameter: its step must not go with its gradient
 
     static void columns(std::vector<Column>& into, const i64* given, i64 n)
     {
@@ -690,6 +695,14 @@ private:
         }
     }
 
+    // A barrier, and all that has waited for one.
+    void meet()
+    {
+        barrier();
+        while (next_late_ < late_.size())
+            barrier();
+    }
+
     void find_members(bool backward, bool late)
     {
         members_.clear();
@@ -732,7 +745,7 @@ private:
             since_.others = true;
         else
             since_ = {};
-        return boundaries(true, inside) && gradients_may_begin(may_end_);
+        return boundaries(true, inside);
     }
 
     // Of one direction; `inside`: whether there are barriers inside stages.
@@ -893,37 +906,6 @@ private:
         return nullptr;
     }
 
-    // Whether the gradients of the parameters may begin with no barrier (vpps/plan/update.py); says of which the step
-    // must not go with the gradient then. False where it is not known.
-    bool gradients_may_begin(bool& free)
-    {
-        apart_.assign(model_.parameters.size(), 0);
-        find_last();
-        free = since_.of_one_stage;
-        for (i64 k = 0; k < rows_of_.n_blocks && free; k++) {
-            const Block& b = rows_of_.blocks[k];
-            for (const auto& before : since_.groups) {
-                if (!b.n_needed || !free)
-                    break;
-                const i64* known = answer(b, before, GRADIENTS);
-                if (!known)
-                    return false;
-                free = !(*known & 1);
-                i64 bits = *known >> 1;
-                for (const Gradient& g : b.cell->gradients) {
-                    const bool steps = (bits & 2) && last_[g.parameter] == &g && g.stepped.words.size() > 0;
-                    if ((bits & 1) || (steps && model_.parameters[g.parameter].floats > model_.most_apart))
-                        free = false;
-                    apart_[g.parameter] |= steps;
-                    bits >>= 2;
-                }
-            }
-        }
-        if (!free)
-            apart_.assign(model_.parameters.size(), 0);
-        return true;
-    }
-
     // The last contribution to each gradient, where it may make the step as well.
     void find_last()
     {
@@ -932,6 +914,41 @@ private:
             if (rows_of_.blocks[k].n_needed)
                 for (const Gradient& g : rows_of_.blocks[k].cell->gradients)
                     last_[g.parameter] = &g;
+    }
+
+    bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && g.stepped.words.size() > 0; }
+
+    // Whether the gradients make steps, or add to what is held.
+    bool changes_with_gradients() const
+    {
+        bool found = call_->keeps;
+        for (i64 k = 0; k < rows_of_.n_blocks; k++)
+            for (const Gradient& g : rows_of_.blocks[k].cell->gradients)
+                found |= makes_step(g);
+        return found;
+    }
+
+    // What of a block takes part in gradients: rows of each domain, from the first on.
+    void find_needed(const Block& b)
+    {
+        first_.assign(b.domains(), 0);
+        count_.clear();
+        for (i32 d = 0; d < b.domains(); d++)
+            count_.push_back(b.needed_rows(d));
+    }
+
+    void watch()
+    {
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (!b.n_needed)
+                continue;
+            find_needed(b);
+            for (const Instruction& watch : b.cell->watches) {
+                write(b, watch.words, 0, first_.data(), count_.data());
+                names_ |= i64{1} << watch.name;
+            }
+        }
     }
 
     static const Groups& groups(const Block& b, bool backward) { return backward ? b.cell->backward : b.cell->forward; }
@@ -945,20 +962,16 @@ private:
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
                 write(parameters[p].load_gradient);
-        std::vector<i64> first, count;
         for (i64 k = 0; k < rows_of_.n_blocks; k++) {
             const Block& b = rows_of_.blocks[k];
             if (!b.n_needed)
                 continue;
-            first.assign(b.domains(), 0);
-            count.clear();
-            for (i32 d = 0; d < b.domains(); d++)
-                count.push_back(b.needed_rows(d));
+            find_needed(b);
             for (const Gradient& g : b.cell->gradients) {
-                const bool stepped = last_[g.parameter] == &g && g.stepped.words.size() > 0 && !apart_[g.parameter];
+                const bool stepped = makes_step(g);
                 const Instruction& made = stepped ? g.stepped : g.plain;
                 names_ |= i64{1} << made.name;
-                u32* words = write(b, made.words, 0, first.data(), count.data());
+                u32* words = write(b, made.words, 0, first_.data(), count_.data());
                 if (stepped) {
                     words[model_.head_words] = static_cast<u32>(hyper_[g.parameter]);
                     stepped_[g.parameter] = 1;
@@ -1089,8 +1102,7 @@ EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key,
     return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(key, key + n_key), from);
 }
 
-// Tells what may follow a step freely, given the numbers that `plan` has asked about: whether it may, or, of gradients,
-// the bits of CellTemplates.gradients_after.
+// Tells what may follow a step freely, given the numbers that `plan` has asked about: whether it may.
 EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 answer)
 {
     static_cast<Planner*>(planner)->add_pair(pair, answer);

@@ -206,6 +206,7 @@ struct Cell {
     std::vector<TableGradient> tables;
     SlabGroups memory;
     Groups forward, backward;
+    std::vector<Instruction> watches;
     std::vector<Gradient> gradients;
     std::vector<i32> numbers[2];  // of matrices on the chip that are needed without and with backward
 
@@ -228,6 +229,7 @@ struct Cell {
           memory(from),
           forward(taken_groups(from)),
           backward(taken_groups(from)),
+          watches(made<Instruction>(from)),
           gradients(made<Gradient>(from)),
           numbers{taken<i32>(from), taken<i32>(from)}
     {
@@ -358,11 +360,10 @@ struct Model {
     i64 n_vps, end, load_name;
     u32 accumulate, no_gradient;  // flags, shifted to their place
     i64 head_words;
-    i64 most_apart;  // floats of a matrix whose step may be made apart from its gradient, where that saves a barrier
     i64 indexed, offset_mask;     // of an operand's second word
     std::vector<u32> header;  // of a script; entry points follow, all of them
     std::vector<u32> barrier, signal, wait, stop; // the last word of a barrier and of a wait is the number of signals
-    Instruction loss, constants, clip;
+    Instruction loss, constants, clip, guard;
     std::vector<Load> loads;
     std::vector<Parameter> parameters;
 
@@ -373,7 +374,6 @@ struct Model {
           accumulate(static_cast<u32>(from.take())),
           no_gradient(static_cast<u32>(from.take())),
           head_words(from.take()),
-          most_apart(from.take()),
           indexed(from.take()),
           offset_mask(from.take()),
           header(words(from)),
@@ -384,6 +384,7 @@ struct Model {
           loss(from),
           constants(from),
           clip(from),
+          guard(from),
           loads(Cell::made<Load>(from)),
           parameters(Cell::made<Parameter>(from))
     {

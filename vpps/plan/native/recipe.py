@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
-from vpps.plan.distribution import Distribution
+from vpps.plan.distribution import LEFT_OUT, Distribution
 from vpps.plan.instr import (
     Args,
     Beside,
@@ -35,7 +35,7 @@ from vpps.plan.instr import (
 from vpps.plan.memory import Life, SlabGroups
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.templates import CellTemplates, Group
-from vpps.plan.update import MOST_APART, Averaging, matrix_division, step_fields
+from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
@@ -174,6 +174,7 @@ class CellRecipe:
                 *_slab_groups(memory),
                 *self._groups(cell.forward),
                 *self._groups(cell.backward if training else []),
+                *_counted(self._instruction(group) for group in (cell.watches if training else [])),
                 *_counted(gradients),
                 *_plain(sorted(cell.numbers_used(training=False))),
                 *_plain(sorted(cell.numbers_used(training)) if training else []),
@@ -306,9 +307,16 @@ class ModelRecipe:
     def __init__(self, distribution: Distribution, names: Names, rule: str | None, averaging: Averaging | None) -> None:
         self._distribution = distribution
         self._names = names
+        left_out = Word(LEFT_OUT, SLOT)
         position = HEAD_WORDS + [f.name for f in BY_NAME["clip"].fields].index("max_norm")
         clip = self._instruction(
-            "clip", Word(0, ROWS), 1, holes={position: NORM}, partials=Word(0, PARTIALS), max_norm=0.0
+            "clip",
+            Word(0, ROWS),
+            1,
+            holes={position: NORM},
+            partials=Word(0, PARTIALS),
+            max_norm=0.0,
+            left_out=left_out,
         )
         loads = []
         for p, place in distribution.physical.items():
@@ -332,7 +340,6 @@ class ModelRecipe:
                 int(Flag.ACCUMULATE) << 16,
                 int(Flag.NO_GRADIENT) << 16,
                 HEAD_WORDS,
-                MOST_APART,
                 INDEXED,
                 OFFSET_MASK,
                 *_plain(header),
@@ -343,6 +350,7 @@ class ModelRecipe:
                 *self._instruction("loss", 1, 1, source=Word(0, SOURCE), slot=Word(0, SLOT)),
                 *self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: ROWS}, **constants),
                 *clip,
+                *self._instruction("guard", 1, 1, loss=Word(0, SOURCE), left_out=left_out),
                 *_counted(loads),
                 *_counted(self._parameter(p, rule, averaging) for p in distribution.physical),
             ],

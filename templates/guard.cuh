@@ -1,0 +1,40 @@
+// ---- no weight is changed by a step whose loss or gradients are not finite
+enum { NOT_FINITE = 2 };  // a word of the first counter's line, which the launch before has cleared: not 0 after a watch has said so
+
+// Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
+VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
+
+// No element of sum over rows of dy x^T is larger than the rows times the largest of a row's |dy| |x|. Where that, or its
+// square, may not be a float the launch is not to change anything. Without x it is the sum of dy.
+VP_ROUTINE void watch(const Vp& vp, const Watch& i)
+{
+    for_slices(vp, i.head, [&](int r0, int r1, int, int) {
+        for_rows(vp, r0, r1, [&](int r, bool mine) {
+            const float* dy = i.dy.row(r);
+            const Word largest_dy = reduce_largest(i.head.width, [&](int u) { return magnitude(dy[u]); });
+            Word largest_x = as_word(1.f);
+            VP_ROLLED for (int s = 0; s < i.x.count; s++) {
+                int width;
+                const float* x = segment(vp, i.x, s, &width).row(r);
+                const Word found = reduce_largest(width, [&](int u) { return magnitude(x[u]); });
+                largest_x = found > largest_x ? found : largest_x;
+            }
+            const float bound = as_float(largest_dy) * as_float(largest_x) * (float)i.head.n;
+            if (mine && first_lane() && !(bound < 0x1p60f)) mark(vp.counters + NOT_FINITE);
+        });
+    });
+}
+
+// Whether the launch goes on; says so to the host.
+VP_DEVICE bool goes_on(const Vp& vp, Word left_out, bool fine)
+{
+    if (vp.id == 0) tell(vp, left_out, fine ? 0.f : 1.f);
+    return fine;
+}
+
+// Behind a barrier behind the watches: all virtual processors find the same.
+VP_ROUTINE bool guard(const Vp& vp, const Guard& i)
+{
+    const bool fine = !marked(vp.counters + NOT_FINITE) && magnitude(vp.pool[i.loss]) < 0x7f800000u;
+    return goes_on(vp, i.left_out, fine);
+}
