@@ -398,6 +398,7 @@ FORGED = (
     + [("seed", value) for value in (None, True, "1", 1.5, [1])]
     + [("optimizer", value) for value in (True, 1, [], {})]
     + [("moments", value) for value in (None, {}, {"v": ["words"]}, {"m": 3}, [])]
+    + [("history", value) for value in (True, 1, {}, [], {"cells": 1, "orders": []}, {"cells": [[]], "orders": []})]
 )
 
 

@@ -16,6 +16,8 @@ from vpps.errors import CheckpointError
 from vpps.files import replacing
 from vpps.model import Model
 from vpps.optim import OPTIMIZERS, OptimizerState
+from vpps.plan.passes.cell_history import CellHistory
+from vpps.plan.passes.stacking import tried
 from vpps.state import AccumulatedGradients, Averages
 
 FORMAT = 1
@@ -40,6 +42,7 @@ def save(model: Model, path: Path) -> None:
     state = model.optimizer_state if not model.is_averaged else None
     accumulated = model.accumulated if not model.is_averaged else None
     averages = model.averages if not model.is_averaged else None
+    history = model.cell_history if not model.is_averaged else None
     if state is not None:
         for name, arrays in state.moments.items():
             tensors |= {f"{_MOMENT}{name}/{k}": v for k, v in arrays.items()}
@@ -68,15 +71,23 @@ def save(model: Model, path: Path) -> None:
         }
         if averages
         else None,
+        "history": history.as_json() if history is not None else None,
         "parameters": [{"name": p.name, "kind": type(p).__name__.lower(), "trainable": p.trainable} for p in model],
     }
-    metadata = {_DESCRIPTION: json.dumps(description)} | {_USER + k: v for k, v in model.metadata.items()}
+    metadata = {_DESCRIPTION: json.dumps(description, default=_plain)} | {
+        _USER + k: v for k, v in model.metadata.items()
+    }
     data = serialise(tensors, sealed(tensors, metadata))
     try:
         with replacing(path) as scratch:
             scratch.write_bytes(data)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
+
+
+def _plain(number: np.generic) -> Any:
+    """A number of NumPy's, as one of Python's."""
+    return number.item()
 
 
 def sealed(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, str]:
@@ -219,11 +230,12 @@ def restore(model: Model, path: Path, strict: bool) -> None:
             raise CheckpointError(
                 f"{path}: {p.name!r} has shape {contents.weights[p.name].shape} in the file and {p.shape} in the model"
             )
+    history = _history(contents, model, path)
     model.pull_weights()
     for p in shared:
         p.host = contents.weights[p.name].copy()
         p.version += 1
-    _adopt(model, contents)
+    _adopt(model, contents, history)
 
 
 def load(kind: type[Model], path: Path) -> Model:
@@ -234,16 +246,29 @@ def load(kind: type[Model], path: Path) -> Model:
         value = contents.weights[p["name"]]
         declare = model.lookup if p["kind"] == "lookup" else model.parameter
         declare(p["name"], value.shape, init=value, trainable=p["trainable"])
-    _adopt(model, contents)
+    _adopt(model, contents, _history(contents, model, path))
     return model
 
 
-def _adopt(model: Model, contents: _Contents) -> None:
+def _history(contents: _Contents, model: Model, path: Path) -> CellHistory | None:
+    """The cells that the model of a file was trained with; without those of parameters that this one lacks."""
+    raw = contents.description.get("history")
+    if raw is None:
+        return None
+    parameters = dict.fromkeys(contents.weights) | {p.name: p for p in model if p.name in contents.weights}
+    try:
+        return tried(CellHistory.from_json(raw, parameters), list(model))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged: the cells that it was trained with are wrong ({error!r})") from error
+
+
+def _adopt(model: Model, contents: _Contents, history: CellHistory | None) -> None:
     model.seed = contents.description["seed"]
     model.step = contents.description["step"]
     model.metadata = contents.metadata
     model.optimizer_state = contents.state
     model.accumulated = contents.accumulated
+    model.cell_history = history
     if contents.averages is not None:
         model.averages = contents.averages
     elif model.averages is not None:  # they begin anew, with the weights of the file

@@ -27,6 +27,7 @@ from vpps.optim import Optimizer
 from vpps.plan.build import Plan
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
 from vpps.plan.native.planner import planner_for
+from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Knowledge, policy_named
@@ -81,7 +82,7 @@ class Engine:
         plan: of the latest launch, None before the first.
         batching: the policy, which outlives planners.
         planner: once the parameters have their places.
-        cells: of the graphs so far, in order of appearance.
+        cells: of the graphs so far.
         arrangement: what the chip holds, for these cells.
         peak: floats of the pool that a launch has used at most.
         stepped_down: arrangements that spilled before this one.
@@ -123,7 +124,7 @@ class Engine:
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
         self.cells: dict[TracedCell, None] = {}
-        self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers)
+        self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(optimizer) if optimizer is not None else None
         self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
         self._pool_limit = self.machine.default_pool_limit if pool_limit is None else pool_limit
@@ -178,13 +179,17 @@ class Engine:
     def _arrange(self, graph: Graph, optimizer: Optimizer) -> bool:
         """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not
         been done. Whether anything has changed."""
+        if self._trains and self._stacking.history is not self.model.cell_history:  # since a restore
+            self._stacking.adopt(self._history())
+            self.cells.clear()
         new = [cell for cell in graph.blocks if cell not in self.cells]
         self.cells.update(dict.fromkeys(new))
         restacked = self._stacking.see(new, optimizer)
         device = self.machine.device
         if device is None or not (new or restacked):
             return restacked
-        matrices = matrices_of(self.cells, self.configuration.passes, self._stacking.stacks)
+        seen = self._stacking.history.cells
+        matrices = matrices_of(seen, self.configuration.passes, self._stacking.stacks)
         known = self.arrangement.onchip
         if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
             return False
@@ -193,6 +198,15 @@ class Engine:
         self.arrangement = next(self._arrangements)
         self.stepped_down = 0
         return True
+
+    def _history(self) -> CellHistory:
+        """What decides which parameters are stacked: for training, all that the model has seen. What only evaluates
+        leaves that alone: stacked or not, forward gives the same bits."""
+        if not self._trains:
+            return CellHistory()
+        if self.model.cell_history is None:
+            self.model.cell_history = CellHistory()
+        return self.model.cell_history
 
     def kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
         """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""

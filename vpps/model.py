@@ -20,6 +20,7 @@ from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_pa
 
 if TYPE_CHECKING:
     from vpps.optim import OptimizerState
+    from vpps.plan.passes.cell_history import CellHistory
     from vpps.state import AccumulatedGradients, Averages
 
 Init = str | float | ArrayLike | Initialiser
@@ -150,6 +151,7 @@ class Model:
         self.optimizer_state: OptimizerState | None = None
         self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
         self.averages: Averages | None = None  # of the weights, where a handle makes them
+        self.cell_history: CellHistory | None = None  # of training; says which parameters lie together
         self.is_averaged = False  # inside `averaged`: its parameters show their averages
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes of what parameters there are and which are trained
@@ -337,7 +339,8 @@ class Model:
     # ---- checkpoints
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write weights, training state (moments, accumulated gradients, averages), step count and seed, atomically.
+        """Write weights, training state (moments, accumulated gradients, averages, which cells there were), step count
+        and seed, atomically.
 
         The file is one of the safetensors format. It takes the place of one that is there, with its mode and owner; a
         link is written through.

@@ -36,9 +36,11 @@ class Stacks:
 
     Attributes:
         of: the stack of each of their members.
+        orders: of matrices that cells let be stacked, also where something else did not.
     """
 
     of: dict[Parameter, Stack]
+    orders: tuple[tuple[Parameter, ...], ...] = ()
 
     @classmethod
     def made_of(cls, members: Iterable[Sequence[Parameter]]) -> Stacks:

@@ -137,9 +137,9 @@ def test_what_is_placed_stays_where_no_other_order_is_better():
     mixed = traced(lambda x: (vpps.sigmoid(W["i"] @ x), vpps.tanh(W["f"] @ x), vpps.sigmoid(W["o"] @ x)), (IN,))
     before = find_stacks([sigmoids], list(model), 32)
     assert [stack.name for stack in before.all] == ["Wi+Wf+Wo"]
-    found = find_stacks([mixed], list(model), 32, before=before)
+    found = find_stacks([mixed], list(model), 32, before=before.orders)
     assert [set(stack.name.split("+")[:2]) for stack in found.all] != [{"Wi", "Wf"}]
-    assert find_stacks([sigmoids], list(model), 32, before=found).same_as(found)
+    assert find_stacks([sigmoids], list(model), 32, before=found.orders).same_as(found)
 
 
 def test_part_of_a_stacked_bias_is_read_where_it_is():

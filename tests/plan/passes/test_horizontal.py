@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 import vpps
 from tests.comparison import assert_agrees_with_reference, relative_error
@@ -24,7 +26,9 @@ from tests.plan.passes.cells import (
     traced,
 )
 from tests.plan.test_random_graphs import examples
+from tests.test_checkpoint import rewrite
 from vpps.nn import LSTM
+from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.horizontal import find_stacks, horizontal
 from vpps.plan.stacks import Stacks
 
@@ -306,7 +310,7 @@ def test_members_are_trained_as_by_themselves(optimizer: vpps.Optimizer, tmp_pat
         results.append(
             [bits(gradients), bits(model.numpy()), bits({p.name: p.average() for p in model})]
             + [bits(m) for m in model.optimizer_state.moments.values()]
-            + re.findall(rb'"vpps.crc32":"(\w+)"', (tmp_path / "model.safetensors").read_bytes())
+            + [bits(load_file(tmp_path / "model.safetensors"))]
         )
     assert results[0] == results[1]
 
@@ -332,6 +336,155 @@ def test_a_checkpoint_of_a_stacked_model_goes_on_bit_for_bit(tmp_path: Path):
     assert model.accumulated is not None
     assert model.accumulated.gradients.keys() == set(model.numpy())  # by the user's names
     assert trained(vpps.Model(seed=0), range(2, 6)) == at_once
+
+
+class Run:
+    """Training with cells that agree on what is stacked, or do not."""
+
+    def __init__(self, model: vpps.Model) -> None:
+        self.model = model
+        self.net = Gates(model)
+
+    def train(self, handle: vpps.Handle, kinds: tuple[int, ...]) -> dict[str, bytes]:
+        for kind in kinds:
+            graph, loss, states = self.net.batch(kind)
+            if kind == 0:  # a matrix by itself
+                loss = loss + vpps.sum(vpps.tanh(self.net.U["f"] @ states[0]))
+            elif kind == 2:  # two gates, in another order
+                U = self.net.U
+                two = vpps.cell(lambda h, U=U: vpps.tanh(U["u"] @ h) * vpps.sigmoid(U["i"] @ h))
+                loss = loss + vpps.sum(two(states[0]))
+            handle.fb(graph, loss)
+        return bits(self.model.numpy())
+
+    def handle(self) -> vpps.Handle:
+        return vpps.Handle(self.model, vpps.Adam(lr=0.01), target="cpu", vps=2, passes=LAID_OUT)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("again", ["handle", "model", "restore", "trace"])
+@pytest.mark.parametrize("order", [(0, 1, 1, 2), (2, 1, 0, 1)])
+def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: tuple[int, ...], tmp_path: Path):
+    """What was seen before decides what is stacked, and so in which order gradients are summed."""
+    path = tmp_path / "model.safetensors"
+    run = Run(vpps.Model(seed=6))
+    with run.handle() as handle:
+        at_once = run.train(handle, order)
+    for stop in (1, 2):
+        run = Run(vpps.Model(seed=6))
+        with run.handle() as handle:
+            run.train(handle, order[:stop])
+            run.model.save(path)
+            if again == "trace":  # another engine for a while
+                with handle.trace():
+                    run.train(handle, order[stop:3])
+                assert run.train(handle, order[3:]) == at_once
+            elif again == "restore":  # the same one, which has seen more meanwhile
+                run.train(handle, order[stop:])
+                run.model.restore(path)
+                assert run.train(handle, order[stop:]) == at_once
+        if again == "model":
+            run = Run(vpps.Model(seed=0))
+            run.model.restore(path)
+        if again in ("handle", "model"):
+            with run.handle() as handle:
+                assert run.train(handle, order[stop:]) == at_once
+
+
+def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Everything in some JSON: what it is in, and under which key."""
+    for key in x if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ():
+        found.append((x, key))
+        places(x[key], found)
+    return found
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("seed", range(2))
+def test_a_forged_history_is_refused_or_harmless(seed: int, tmp_path: Path):
+    """It has a say in what is stacked, no more: what is accepted trains as without it."""
+    path = tmp_path / "model.safetensors"
+    run = Run(vpps.Model(seed=6))
+    with run.handle() as handle:
+        run.train(handle, (0, 2))
+    run.model.save(path)
+    intact = path.read_bytes()
+    graph, loss, _ = run.net.batch(1)
+    with run.handle() as handle:
+        expected = handle.gradients(graph, loss)[1]
+    values = [None, True, -1, 0, 1, 3, 7, 2**70, 0.5, "Uf", "tanh", "slice", "affine", [], [1], {}, [[3]]]
+    rng = np.random.default_rng(seed)
+    refused = 0
+    for _ in range(100):
+        path.write_bytes(intact)
+
+        def forge(tensors: Any, description: Any) -> None:
+            found = places(description["history"], [])
+            where, key = found[rng.integers(len(found))]
+            if rng.integers(4):
+                where[key] = values[rng.integers(len(values))]
+            else:
+                del where[key]
+
+        rewrite(path, forge)
+        try:
+            run.model.restore(path)
+        except vpps.CheckpointError:
+            refused += 1
+            continue
+        with run.handle() as handle:
+            found = handle.gradients(graph, loss)[1]
+        assert max(relative_error(found[name], g) for name, g in expected.items()) < 1e-5
+    assert refused > 50
+
+
+@pytest.mark.host
+def test_a_history_is_read_as_it_was_written():
+    model = vpps.Model(seed=1)
+    A, B = (model.parameter(name, (H, 8)) for name in "AB")
+    b, E = model.parameter("b", (H,)), model.lookup("E", (5, 8))
+
+    def varied(x: Any, k: Any, xs: Any) -> Any:
+        rows = vpps.reshape(vpps.concat([x, vpps.lookup(E, k)]), (2, 8))
+        m = vpps.transpose(rows) @ rows
+        parts = [A @ x * 0.5 + b, vpps.dropout(B @ x, 0.25)[2 : H - 2], vpps.reshape(m, (64,))]
+        attended = vpps.each(lambda y: vpps.tanh(A @ y), xs)
+        return vpps.concat(parts), vpps.softmax(vpps.sum(attended)), vpps.lookup(E, 3), vpps.pick(x, 2)
+
+    program = vpps.cell(varied)
+    graph = vpps.Graph()
+    x = graph.input(np.zeros(8))
+    program(x, 1, [x, x])
+    cells = [cell for cell in graph.blocks if cell.parameters]
+    history = CellHistory(cells, ((B, A),))
+    raw = json.loads(json.dumps(history.as_json()))
+    again = CellHistory.from_json(raw, {p.name: p for p in model})
+    assert again.orders == history.orders
+    assert [(c.nodes, c.outputs) for c in again.cells] == [(c.nodes, c.outputs) for c in cells]
+    without = CellHistory.from_json(raw, {"A": A, "B": None, "b": b, "E": E})
+    assert without == CellHistory([], ((A,),))
+
+
+@pytest.mark.cpu
+def test_cells_that_differ_in_a_number_alone():
+    """What is done to the parts of a product, with numbers of their own, decides whether biases are stacked."""
+    model = vpps.Model(seed=1)
+    A, B = (model.parameter(name, (H, 8)) for name in "AB")
+    a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
+
+    def build(s: float, t: float) -> tuple[vpps.Graph, vpps.Expression]:
+        graph = vpps.Graph()
+        y, z = vpps.cell(lambda x: ((A @ x) * s + a, (B @ x) * t + b))(graph.input(np.arange(8.0)))
+        return graph, vpps.sum(y * z)
+
+    with (
+        vpps.Handle(model, target="cpu", passes=LAID_OUT) as handle,
+        vpps.Handle(model, train=False, passes=OFF) as plain,
+    ):
+        for s, t, names in ((2.0, 2.0, ["A+B", "a+b"]), (2.0, 3.0, ["A+B"]), (5.0, 5.0, ["A+B"])):
+            graph, loss = build(s, t)
+            assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]
+            assert stacked(handle._engine.residency.distribution.stacks) == names
 
 
 @pytest.mark.cpu

@@ -36,7 +36,7 @@ from vpps.ops import OPS, Form
 from vpps.plan.passes.cell_layout import orders_of
 from vpps.plan.passes.common_subexpressions import COMMUTATIVE, by_bits
 from vpps.plan.prepare import live_nodes
-from vpps.plan.stacks import NO_STACKS, Stack, Stacks
+from vpps.plan.stacks import Stack, Stacks
 
 Group = dict[Parameter, int]  # product nodes of one vector, by matrix
 Order = dict[Parameter, None]  # a set in order of appearance
@@ -48,7 +48,7 @@ def find_stacks(
     panel: int,
     rule_of: Callable[[Parameter], object] = lambda p: None,
     layout: bool = True,
-    before: Stacks = NO_STACKS,
+    before: Iterable[tuple[Parameter, ...]] = (),
 ) -> Stacks:
     """The parameters that all the cells let be stacked.
 
@@ -59,7 +59,7 @@ def find_stacks(
         rule_of: equal for parameters that are updated alike.
         layout: find an order of the members that lets more operations be one (passes/cell_layout.py); else they keep
             the order in which cells use them.
-        before: as the parameters lie now. They stay in that order unless another one is better.
+        before: orders of matrices, as they lie now. They stay in that order unless another one is better.
     """
     allowed = set(parameters)
 
@@ -72,7 +72,7 @@ def find_stacks(
     as_used = [tuple(c) for c in classes if len(c) > 1]
     if not layout or not as_used:
         return _agreed(cells, as_used, fits, kind, layout)
-    placed = {frozenset(stack.members): stack.members for stack in before.all}
+    placed = {frozenset(members): members for members in before}
     as_placed = [placed.get(frozenset(members), members) for members in as_used]
     orders = dict.fromkeys(map(tuple, (as_placed, as_used, *orders_of(cells, as_used))))
     return min((_agreed(cells, order, fits, kind, layout) for order in orders), key=partial(_n_operations, cells))
@@ -96,14 +96,14 @@ def _agreed(
         if taken.isdisjoint(biases):
             found.append(biases)
             taken.update(biases)
-    while found:  # a stack that falls may take others with it, that were found on its results
+    while True:  # a stack that falls may take others with it, that were found on its results
         stacks = Stacks.made_of(found)
         alone = {p for cell in cells for p in _read(horizontal(cell, stacks, ranges)[0])}
         kept = [stack for stack in found if alone.isdisjoint(stack)]
         if len(kept) == len(found):
-            return stacks
+            break
         found = kept
-    return NO_STACKS
+    return replace(Stacks.made_of(found), orders=tuple(matrices))
 
 
 def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
