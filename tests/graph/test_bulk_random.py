@@ -62,7 +62,9 @@ class Cells:
 CELLS = Cells()
 
 
-def record(fixed: bool, seed: int, n: int, deep: bool) -> tuple[tuple[vpps.Graph, Any], tuple[vpps.Graph, Any]]:
+def record(
+    fixed: bool, seed: int, n: int, deep: bool, missing: bool
+) -> tuple[tuple[vpps.Graph, Any], tuple[vpps.Graph, Any]]:
     """A random graph in bulk and call by call; each with its loss."""
     rng = np.random.default_rng(seed)
     data = rng.normal(size=(n, H)).astype(np.float32)
@@ -95,11 +97,13 @@ def record(fixed: bool, seed: int, n: int, deep: bool) -> tuple[tuple[vpps.Graph
         lengths = rng.integers(0, 4, n)
         lengths[:1] = 0
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        indices = np.concatenate([rng.integers(0, max(v, 1), lengths[v]) for v in range(n)]).astype(np.int64)
+        least = -1 if missing else 0
+        indices = np.concatenate([rng.integers(least, max(v, 1), lengths[v]) for v in range(n)]).astype(np.int64)
+        zeros = [single.zeros(H)] * 2 if (indices < 0).any() else []
         kind = rng.integers(0, 2, n)
         c, h = bulk.map(CELLS.of_lists, kind=kind, children=(offsets, indices), inputs={"k": words, "x": x})
         for v in range(n):
-            lower = [states[k] for k in indices[offsets[v] : offsets[v + 1]]]
+            lower = [zeros if k < 0 else states[k] for k in indices[offsets[v] : offsets[v + 1]]]
             own = int(words[v]) if kind[v] else leaves[v]
             states.append(single.call(CELLS.of_lists[kind[v]], [s[0] for s in lower], [s[1] for s in lower], own))
     wanted = np.unique(rng.integers(0, n, 4))
@@ -109,7 +113,12 @@ def record(fixed: bool, seed: int, n: int, deep: bool) -> tuple[tuple[vpps.Graph
 
 
 structures = given(
-    fixed=st.booleans(), seed=st.integers(0, 10**6), n=st.integers(1, MOST), deep=st.booleans(), late=st.booleans()
+    fixed=st.booleans(),
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, MOST),
+    deep=st.booleans(),
+    missing=st.booleans(),
+    policy=st.sampled_from(["sinks-last", "depth", "agenda", "critical"]),
 )
 
 
@@ -117,11 +126,10 @@ structures = given(
 @examples(150)
 @structures
 def test_a_random_map_gives_the_bits_of_calls_one_by_one(
-    fixed: bool, seed: int, n: int, deep: bool, late: bool
+    fixed: bool, seed: int, n: int, deep: bool, missing: bool, policy: str
 ) -> None:
-    (bulk, loss), (single, expected_loss) = record(fixed, seed, n, deep)
+    (bulk, loss), (single, expected_loss) = record(fixed, seed, n, deep, missing)
     assert len(bulk) == len(single)
-    policy = "depth" if late else "sinks-last"
     if CELLS.handle is None or CELLS.handle.policy != policy:
         if CELLS.handle is not None:
             CELLS.handle.close()

@@ -390,6 +390,8 @@ def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | i
     """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
     # Zeros are of level 0. Whoever has other children is higher anyway.
     lowest: Ints | int = 1 if part.reads_zeros or (part.cut is not None and part.program is not None) else 0
+    if part.reads_zeros and part.ends is not None and not part.vertex.used and part.cut is None:
+        lowest = np.minimum(np.diff(part.ends), 1)  # whose list is empty reads none
     if not part.vertex.reads_outside:
         return lowest
     found: list[Ints | int] = []

@@ -173,6 +173,8 @@ class Graph:
         """Record n vertices at once, whose structure is data: Cavs's input graphs (Xu et al. 2018, section 3.1).
 
         What is computed, and to the bit how, is what calls of the cells one by one would compute, in the rows' order.
+        Where a row comes before its children no such calls can be made: values are those of calls in any other order,
+        to the bit, but gradients are summed in the rows' order, and those calls' in theirs.
 
             c, h = graph.map([leaf, inner], kind=kind, children=children, inputs={"word": words})
             loss = vpps.sum(vpps.cross_entropy(Wo @ h + bo, labels))
