@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import vpps
 from tests.classifier import new
 from tests.graph import bulk_models
+from tests.plan import test_used_rows
 from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
 from tests.plan.test_random_graphs import Drawn, cells, examples, random_graph
@@ -124,6 +125,17 @@ def check_inference(pair: tuple[Planner, CompiledPlanner], graph: vpps.Graph, wa
     for some in (wanted, wanted[:1], wanted[1::2] or wanted):
         in_numpy, compiled = (p.plan_forward(graph, some) for p in pair)
         assert_same(compiled, in_numpy)
+
+
+@pytest.mark.parametrize("passes", test_used_rows.PASSES)
+@pytest.mark.parametrize("averages", [False, True])
+def test_rows_without_a_gradient(passes: Passes, averages: bool) -> None:
+    """Lookups of every fate, in cells as a whole and in parts."""
+    net = test_used_rows.Net(vpps.Model(seed=1))
+    averaging = Averaging(0.9, lambda p, rows: np.ones(len(rows), np.float32)) if averages else None
+    pair = planners(net.model, 2, RULES[1], averages=averages, passes=passes)
+    for read in (False, True):
+        check_training(pair, *net.batch(read), RULES[1], averaging)
 
 
 @examples(120)

@@ -305,6 +305,26 @@ class ParameterGradient:
     instr: Instr
 
 
+class RowNumber(NamedTuple):
+    """Where a lookup has the number of its row from.
+
+    Attributes:
+        column: which of the int arguments; -1 where it is a constant.
+        constant: the number.
+    """
+
+    column: int
+    constant: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsedLookup:
+    """A lookup whose rows count as used (plan/used_rows.py)."""
+
+    table: Lookup
+    row: RowNumber
+
+
 @dataclass(frozen=True, slots=True)
 class TableGradient:
     """Gradient rows of looked-up table rows; `ids` is the key of the list of row numbers."""

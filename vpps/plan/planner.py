@@ -31,6 +31,7 @@ from vpps.plan.schedules import SCHEDULES
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Update
+from vpps.plan.used_rows import note_lookups_without_gradient, with_row_numbers
 
 
 class Planner:
@@ -69,6 +70,7 @@ class Planner:
         self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
         self._cells: dict[tuple[TracedCell, Unread, bool], CellTemplates] = {}
         self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
+        self._whole: dict[tuple[Part, ...], TracedCell] = {}  # of which they are the parts
         self._of_parts: dict[tuple[tuple[Part, ...], Unread, bool], list[PartTemplates]] = {}
 
     def compiled(self, cell: TracedCell) -> TracedCell:
@@ -103,6 +105,7 @@ class Planner:
         known = self._cells.get(key)
         if known is None:
             known = self._cells[key] = self._encode(self.compiled(cell), training=training, unread=unread)
+            note_lookups_without_gradient(cell, [known], [range(len(known.int_index))])
         return known
 
     def note_unread(self, cell: TracedCell, unread: Unread) -> None:
@@ -132,7 +135,8 @@ class Planner:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""
         key = cell, gathered, scattered
         if key not in self._parts:
-            self._parts[key] = lazy_batching.split(self.compiled(cell), gathered, scattered)
+            parts = with_row_numbers(cell, lazy_batching.split(self.compiled(cell), gathered, scattered))
+            self._parts[key], self._whole[parts] = parts, cell
         return self._parts[key]
 
     def load_of(self, topology: Topology, number: int) -> Load:
@@ -157,6 +161,8 @@ class Planner:
         known = self._of_parts.get(key)
         if known is None:
             known = self._of_parts[key] = encode_parts(parts, self._encode, unread, training)
+            encoded = [of_part.cell for of_part in known]
+            note_lookups_without_gradient(self._whole[parts], encoded, [part.ints for part in parts])
         return known
 
     def streams(self, parts: tuple[Part, ...], training: bool) -> bool:

@@ -21,6 +21,7 @@ from vpps.plan.instr import (
     Ints,
     ListKey,
     Positions,
+    RowNumber,
     RowOperand,
     Rows,
     TableRows,
@@ -186,6 +187,13 @@ class BlockPlan:
                 found = self._places[table].weights + rows * size(table.shape[1:])
             case _:
                 raise AssertionError(f"{key} is no list of the block alone")
+        return found
+
+    def row_numbers(self, of: RowNumber) -> IntArray:
+        """Of a lookup, in each row."""
+        if of.column < 0:
+            return np.full(len(self.order), of.constant, np.int64)
+        found: IntArray = self.arrays.ints[self.order, of.column]
         return found
 
     def bases_beside(self, key: Beside | BesideGradient) -> IntArray:

@@ -24,6 +24,7 @@ from vpps.plan.instr import (
     RandomKey,
     RowOperand,
     Rows,
+    UsedLookup,
     Uses,
     View,
 )
@@ -100,6 +101,7 @@ class CellTemplates:
         watches: instructions that tell whether any gradient of parameters may not be finite.
         gradients: contributions to dense gradients, each with its instruction; but for those that
         gathered: a product of matrices makes after the launch, each with the copies of its vectors.
+        without_gradient: lookups whose rows count as used all the same (plan/used_rows.py).
         vector_index, list_index, int_index: place of a positional argument among those of its kind.
     """
 
@@ -122,6 +124,7 @@ class CellTemplates:
         )
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
+        self.without_gradient: list[UsedLookup] = []
         self._exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}

@@ -94,7 +94,7 @@ class EndOfLaunch:
 
     Attributes:
         touched: dense parameters with a gradient from this batch.
-        tables: used rows of each lookup table with a gradient.
+        tables: used rows of each lookup table (plan/used_rows.py).
     """
 
     def __init__(
@@ -165,21 +165,33 @@ class EndOfLaunch:
                 self._hyper[p] = placed[group]
         ids: dict[Lookup, list[NDArray[np.int64]]] = {}
         addresses: dict[Lookup, list[NDArray[np.int64]]] = {}
+        without: dict[Lookup, list[NDArray[np.int64]]] = {}
         for b in self.blocks:
             for g in b.cell.lowered.table_gradients:
                 ids.setdefault(g.table, []).append(b.list_values(g.ids)[: b.n_needed])
                 addresses.setdefault(g.table, []).append(b.row_addresses(g.view)[: b.n_needed])
+            for used in b.cell.without_gradient:
+                without.setdefault(used.table, []).append(b.row_numbers(used.row)[: b.n_needed])
         for p in self.distribution.physical:  # their order counts for clipping
-            if isinstance(p, Lookup) and (p in ids or (update is not None and p in self._held.rows)):
-                self.tables[p] = self._used_rows(p, ids.get(p, []), addresses.get(p, []))
+            if isinstance(p, Lookup) and (p in ids or p in without or (update is not None and p in self._held.rows)):
+                self.tables[p] = self._used_rows(p, ids.get(p, []), addresses.get(p, []), without.get(p, []))
 
-    def _used_rows(self, table: Lookup, ids: list[NDArray[np.int64]], addresses: list[NDArray[np.int64]]) -> UsedRows:
-        """Place the lists of a table's rows and of the gradient rows to sum for each: the held one first."""
+    def _used_rows(
+        self,
+        table: Lookup,
+        ids: list[NDArray[np.int64]],
+        addresses: list[NDArray[np.int64]],
+        without: list[NDArray[np.int64]],
+    ) -> UsedRows:
+        """Place the lists of a table's rows and of the gradient rows to sum for each: the held one first. Rows that
+        are used without a gradient get the sum of none."""
         place, width = self.distribution.physical[table], size(table.shape[1:])
         held = self._held.rows.get(table, np.zeros(0, np.int64))
         if self._keep:
-            held = held[np.isin(held, np.concatenate(ids))]  # the others stay as they are
-        rows, inverse = np.unique(np.concatenate([held, *ids]), return_inverse=True)
+            held = held[np.isin(held, np.concatenate([*ids, *without]))]  # the others stay as they are
+        rows, inverse = np.unique(np.concatenate([held, *ids, *without]), return_inverse=True)
+        if without:
+            inverse = inverse[: len(held) + sum(map(len, ids))]
         order = np.argsort(inverse, kind="stable")
         entries = self.writer.place_list(np.concatenate([place.gradient + held * width, *addresses])[order])
         offsets = np.zeros(len(rows) + 1, np.int64)

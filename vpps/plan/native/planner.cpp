@@ -41,7 +41,7 @@ enum Frame : i64 { F_ROWS, F_GRADIENT, F_OFFSETS, F_NUMBERS, F_IDLE, F_PARTIALS,
 struct Used {
     i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
     bool present = false;
-    std::vector<u32> ids, addresses;  // of gradient rows, in fixed order
+    std::vector<u32> ids, addresses;  // of gradient rows, in fixed order; last, ids of rows that have none
 };
 
 class Planner {
@@ -510,6 +510,8 @@ private:
                 has_gradient_ = (touched_[g.parameter] = 1);
             for (const TableGradient& g : b.cell->tables)
                 has_gradient_ = used_[g.table].present = true;
+            for (const UsedLookup& u : b.cell->without_gradient)
+                used_[u.table].present = true;
         }
         std::copy(touched_.begin(), touched_.end(), pointer<u8>(call_->touched));
     }
@@ -539,6 +541,16 @@ private:
                 used.addresses.resize(before + b.n_needed);
                 lists_.values(b, g.ids, used.ids.data() + before, b.n_needed);
                 lists_.addresses_of(b, g.gradient, used.addresses.data() + before, b.n_needed);
+            }
+        }
+        for (i64 k = 0; k < rows_of_.n_blocks; k++) {
+            const Block& b = rows_of_.blocks[k];
+            if (!b.n_needed)
+                continue;
+            for (const UsedLookup& u : b.cell->without_gradient) {
+                std::vector<u32>& ids = used_[u.table].ids;
+                ids.resize(ids.size() + b.n_needed);
+                lists_.values(b, u.ids, ids.data() + ids.size() - b.n_needed, b.n_needed);
             }
         }
         for (i64 p = 0; p < n; p++)
@@ -571,19 +583,20 @@ private:
         if (call_->keeps)
             leave_alone(used);
         sort(used.ids);
-        const auto n = static_cast<i64>(used.ids.size());
+        const size_t n = used.addresses.size();
         u32 *entries, *words;
-        const i64 at = place(n, entries);
-        for (i64 i = 0; i < n; i++)
-            entries[i] = used.addresses[sorted_[i]];
+        const i64 at = place(static_cast<i64>(n), entries);
         starts_.clear();
         rows_.clear();
-        for (i64 i = 0; i < n; i++) {
-            const u32 id = used.ids[sorted_[i]];
+        u32 summed = 0;
+        for (const u32 i : sorted_) {
+            const u32 id = used.ids[i];
             if (rows_.empty() || rows_.back() != id) {
                 rows_.push_back(id);
-                starts_.push_back(static_cast<u32>(i));
+                starts_.push_back(summed);
             }
+            if (i < n)
+                entries[summed++] = used.addresses[i];
         }
         starts_.push_back(static_cast<u32>(n));
         used.n = static_cast<i64>(rows_.size());
@@ -608,14 +621,16 @@ private:
     {
         rows_.assign(used.ids.begin() + used.n, used.ids.end());
         sort_numbers(rows_);
-        size_t kept = 0;
+        const size_t n = used.addresses.size();
+        size_t kept = 0, summed = 0;
         for (size_t i = 0; i < used.ids.size(); i++)
             if (static_cast<i64>(i) >= used.n || std::binary_search(rows_.begin(), rows_.end(), used.ids[i])) {
-                used.ids[kept] = used.ids[i];
-                used.addresses[kept++] = used.addresses[i];
+                used.ids[kept++] = used.ids[i];
+                if (i < n)
+                    used.addresses[summed++] = used.addresses[i];
             }
         used.ids.resize(kept);
-        used.addresses.resize(kept);
+        used.addresses.resize(summed);
     }
 
     // `sorted_`: the order of the keys; equal ones stay in theirs.

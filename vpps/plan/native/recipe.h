@@ -150,6 +150,12 @@ struct TableGradient {
     }
 };
 
+// A lookup whose rows count as used though no gradient comes back to it (vpps/plan/used_rows.py).
+struct UsedLookup {
+    i32 table, ids;
+    explicit UsedLookup(Numbers& from) : table(static_cast<i32>(from.take())), ids(static_cast<i32>(from.take())) {}
+};
+
 // An instruction that not every launch of a kind has; where no cell makes it, its holes are those of `Frame`.
 struct Instruction {
     i64 name;  // its bit
@@ -204,6 +210,7 @@ struct Cell {
     std::vector<i32> passed_on;  // by output: its group of slabs
     std::vector<Argument> arguments;
     std::vector<TableGradient> tables;
+    std::vector<UsedLookup> without_gradient;
     SlabGroups memory;
     Groups forward, backward;
     std::vector<Instruction> watches;
@@ -226,6 +233,7 @@ struct Cell {
           passed_on(taken<i32>(from)),
           arguments(made<Argument>(from)),
           tables(made<TableGradient>(from)),
+          without_gradient(made<UsedLookup>(from)),
           memory(from),
           forward(taken_groups(from)),
           backward(taken_groups(from)),

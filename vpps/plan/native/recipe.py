@@ -27,6 +27,7 @@ from vpps.plan.instr import (
     Offsets,
     Positions,
     RandomKey,
+    RowNumber,
     Rows,
     TableRows,
     Uses,
@@ -145,6 +146,7 @@ class CellRecipe:
                 [parameters[g.table], self._source(g.ids), *self._rows(g.view, g.view.domain)]
                 for g in lowered.table_gradients
             ]
+        without = [[parameters[u.table], self._row_numbers(u.row)] for u in cell.without_gradient if training]
         gradients = []
         for gradient, group in of_parameters:
             p = gradient.parameter
@@ -171,6 +173,7 @@ class CellRecipe:
                 *_plain(memory.places[v.slab][0] for v in lowered.outputs),
                 *_counted(arguments),
                 *_counted(tables),
+                *_counted(without),
                 *_slab_groups(memory),
                 *self._groups(cell.forward),
                 *self._groups(cell.backward if training else []),
@@ -253,6 +256,12 @@ class CellRecipe:
         self._sources[key] = len(self._written)
         self._written.append((kind, a, b, of, domain))
         return self._sources[key]
+
+    def _row_numbers(self, of: RowNumber) -> int:
+        """Number of the source of the row numbers of a lookup."""
+        kind, a = (_CONSTANT, of.constant) if of.column < 0 else (_FROM.index(Ints), of.column)
+        self._written.append((kind, a, 0, -1, 0))
+        return len(self._written) - 1
 
     def _rows(self, view: View, domain: int) -> list[int]:
         """Where the rows of a view lie, for every row of a domain."""

@@ -1,8 +1,8 @@
 """Dead outputs: results of a cell that no vertex of a graph reads, and nobody asked for.
 
 In training nothing flows back from them: no sum over readers that do not exist, no zeros through what leads to them
-alone. Their values are there all the same, as `handle.value` may ask for them afterwards. In inference what leads to
-them alone is not computed.
+alone. Their values are there all the same, as `handle.value` may ask for them afterwards, and rows of tables that lead
+to them count as used (plan/used_rows.py). In inference what leads to them alone is not computed.
 
 Which outputs are read is a fact of the graph, not of the cell: a cell is compiled once for each set of them that
 occurs.
