@@ -128,7 +128,8 @@ class Lookup(Parameter):
     """A table of rows (word embeddings), created by `Model.lookup`. Updates touch only the rows that a batch used.
 
     Used is a row that a vertex looks up on which the loss depends, if it leads to any result of the vertex other than
-    through `stop_gradient`. Whether that result is read does not matter, nor whether a gradient reaches the row.
+    through `stop_gradient`. A vertex depends on all of its arguments; whether that result is read does not matter, nor
+    whether a gradient reaches the row.
     """
 
 

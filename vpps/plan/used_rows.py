@@ -1,4 +1,5 @@
-"""Which rows of a table a batch uses: those that vertices look up on which the loss depends.
+"""Which rows of a table a batch uses: those that vertices look up on which the loss depends. A vertex depends on all of
+its arguments.
 
 An update touches only these: weight decay, momentum and averages leave others alone. So what counts is what the user
 wrote, not what becomes of it: a row whose gradient is known to be zero is used, too - nothing reads the result that it
