@@ -68,7 +68,7 @@ def _cell(outputs: Any, listed: Any, parameters: Mapping[str, Parameter | None])
     for op, inputs, attrs, shape, domain, name in listed:
         parameter = None if name is None else parameters[name]
         complete = complete and (name is None or parameter is not None)
-        node = Node(OPS[op], _ints(inputs), _attributes(attrs), _ints(shape), domain, parameter)
+        node = Node(OPS[op], _ints(inputs), _attributes(attrs), _ints(shape, least=1), domain, parameter)
         if (
             any(j >= len(cell.nodes) for j in node.inputs)
             or type(domain) is not int
@@ -101,8 +101,8 @@ def _attributes(raw: Any) -> dict[str, Any]:
     return {name: _ints(value) if isinstance(value, list) else value for name, value in raw.items()}
 
 
-def _ints(raw: Any) -> tuple[int, ...]:
+def _ints(raw: Any, least: int = 0) -> tuple[int, ...]:
     """Numbers of nodes, or a shape. Raises as `from_json`."""
-    if any(type(value) is not int or value < 0 for value in raw):
+    if any(type(value) is not int or value < least for value in raw):
         raise ValueError("an int")
     return tuple(raw)
