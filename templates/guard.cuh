@@ -1,27 +1,21 @@
 // ---- no weight is changed by a step whose loss or gradients are not finite
 enum { NOT_FINITE = 2 };  // a word of the first counter's line, which the launch before has cleared: not 0 after a watch has said so
 
-// Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
-VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
-
-// No element of sum over rows of dy x^T is larger than the rows times the largest of a row's |dy| |x|. Where that, or its
-// square, may not be a float the launch is not to change anything. Without x it is the sum of dy.
+// No element of sum over rows of dy x^T is larger than the rows times the largest |dy| times the largest |x|. Where that,
+// or its square, may not be a float the launch is not to change anything. Without x it is the sum of dy.
 VP_ROUTINE void watch(const Vp& vp, const Watch& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
-        for_rows(vp, r0, r1, [&](int r, bool mine) {
-            const float* dy = i.dy.row(r);
-            const Word largest_dy = reduce_largest(i.head.width, [&](int u) { return magnitude(dy[u]); });
-            Word largest_x = as_word(1.f);
-            VP_ROLLED for (int s = 0; s < i.x.count; s++) {
-                int width;
-                const float* x = segment(vp, i.x, s, &width).row(r);
-                const Word found = reduce_largest(width, [&](int u) { return magnitude(x[u]); });
-                largest_x = found > largest_x ? found : largest_x;
-            }
-            const float bound = as_float(largest_dy) * as_float(largest_x) * (float)i.head.n;
-            if (mine && first_lane() && !(bound < 0x1p60f)) mark(vp.counters + NOT_FINITE);
-        });
+        const Word dy = largest_of_rows(vp, r0, r1, i.head.width, [&](int r) { return i.dy.row(r); });
+        Word x = as_word(1.f);
+        VP_ROLLED for (int s = 0; s < i.x.count; s++) {
+            int width;
+            const Operand rows = segment(vp, i.x, s, &width);
+            const Word found = largest_of_rows(vp, r0, r1, width, [&](int r) { return rows.row(r); });
+            x = found > x ? found : x;
+        }
+        const float bound = as_float(dy) * as_float(x) * (float)i.head.n;
+        if (first_thread() && !(bound < 0x1p60f)) mark(vp.counters + NOT_FINITE);
     });
 }
 

@@ -47,6 +47,8 @@ VP_DEVICE float reciprocal_(float x)
 VP_DEVICE float as_float(Word w) { return __uint_as_float(w); }
 VP_DEVICE Word as_word(float f) { return __float_as_uint(f); }
 #endif
+// Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
+VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
 
@@ -165,6 +167,7 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
     VP_ROLLED for (int u = lane(); u < n; u += WARP) f(u);
 }
 VP_DEVICE bool first_lane() { return lane() == 0; }
+VP_DEVICE bool first_thread() { return thread() == 0; }
 
 VP_DEVICE float sum_of_warp(float v)
 {
@@ -188,21 +191,6 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
     VP_UNROLL for (int o = WARP / 2; o; o /= 2) {
         const float other = __shfl_xor_sync(~0u, top, o);
         top = top != top ? top : larger(top, other);
-    }
-    return top;
-}
-
-// The largest of f(0) ... f(n - 1), or 0.
-template <class F> VP_DEVICE Word reduce_largest(int n, F f)
-{
-    Word top = 0;
-    VP_ROLLED for (int u = lane(); u < n; u += WARP) {
-        const Word v = f(u);
-        top = v > top ? v : top;
-    }
-    VP_UNROLL for (int o = WARP / 2; o; o /= 2) {
-        const Word other = __shfl_xor_sync(~0u, top, o);
-        top = other > top ? other : top;
     }
     return top;
 }
@@ -237,6 +225,20 @@ template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f)
     VP_UNROLL for (int w = 0; w < WARPS; w++) total += scratch()[w];
     __syncthreads();
     return total;
+}
+
+// The largest magnitude of the n floats at row(r0) ... row(r1 - 1), or 0, found by the whole block; every thread gets it.
+template <class Row> VP_DEVICE Word largest_of_rows(const Vp&, int r0, int r1, int n, Row row)
+{
+    int top = 0;
+    for_places(r1 - r0, n, [&](int r, int u) { top = most(top, (int)magnitude(row(r0 + r)[u])); });
+    VP_UNROLL for (int o = WARP / 2; o; o /= 2) top = most(top, __shfl_xor_sync(~0u, top, o));
+    int* found = (int*)scratch();
+    if (first_lane()) found[warp()] = top;
+    __syncthreads();
+    VP_UNROLL for (int w = 0; w < WARPS; w++) top = most(top, found[w]);
+    __syncthreads();
+    return (Word)top;
 }
 
 // Adds up the sums of chunks, CHUNK of them at a time: the rounding error of a long sum grows with its third root.

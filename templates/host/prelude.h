@@ -40,6 +40,8 @@ VP_DEVICE float sqrt_(float x) { return __builtin_sqrtf(x); }
 VP_DEVICE float reciprocal_(float x) { return 1.f / x; }
 VP_DEVICE float as_float(Word w) { float f; memcpy(&f, &w, 4); return f; }
 VP_DEVICE Word as_word(float f) { Word w; memcpy(&w, &f, 4); return w; }
+// Sign aside, floats are ordered as their bits are: infinities above all numbers, NaNs above those.
+VP_DEVICE Word magnitude(float x) { return as_word(x) & 0x7fffffffu; }
 VP_DEVICE int least(int a, int b) { return a < b ? a : b; }
 VP_DEVICE int small_quotient(int a, int b) { return a / b; }
 VP_DEVICE int most(int a, int b) { return a > b ? a : b; }
@@ -115,6 +117,7 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
     VP_SIMD for (int u = 0; u < n; u++) f(u);
 }
 VP_DEVICE bool first_lane() { return true; }         // of those that share a row
+VP_DEVICE bool first_thread() { return true; }       // of a virtual processor
 
 // Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.
 VP_DEVICE float sum16(float* part)
@@ -146,12 +149,25 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
     return top;
 }
 
-// The largest of f(0) ... f(n - 1), or 0.
-template <class F> VP_DEVICE Word reduce_largest(int n, F f)
+// The largest magnitude of the n floats at row(r0) ... row(r1 - 1), or 0.
+template <class Row> VP_DEVICE Word largest_of_rows(const Vp&, int r0, int r1, int n, Row row)
 {
-    Word top = 0;
-    _Pragma("omp simd reduction(max : top)") for (int i = 0; i < n; i++) top = f(i) > top ? f(i) : top;
-    return top;
+    typedef int Lanes16 __attribute__((vector_size(64)));  // stays in registers, where an array of sums may not
+    Lanes16 top = {};
+    int rest = 0;
+    for (int r = r0; r < r1; r++) {
+        const float* x = row(r);
+        int i = 0;
+        for (; i + 16 <= n; i += 16) {
+            Lanes16 v;
+            memcpy(&v, x + i, sizeof v);
+            v &= 0x7fffffff;
+            top = v > top ? v : top;
+        }
+        for (; i < n; i++) rest = most(rest, (int)magnitude(x[i]));
+    }
+    for (int k = 0; k < 16; k++) rest = most(rest, top[k]);
+    return (Word)rest;
 }
 
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
