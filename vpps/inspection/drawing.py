@@ -147,6 +147,8 @@ class Drawing(Report):
             )
         except subprocess.TimeoutExpired:
             raise GraphError(f"dot did not end within {_SECONDS} s; use layout 'levels', or draw fewer calls") from None
+        except OSError as error:
+            raise GraphError(f"dot cannot be started: {error.strerror}; use layout 'levels'") from None
         if run.returncode:
             raise GraphError(f"dot failed: {run.stderr.strip()[:500]}; use layout 'levels'")
         return run.stdout

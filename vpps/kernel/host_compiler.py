@@ -147,6 +147,8 @@ def compiler_version(command: tuple[str, ...]) -> str:
     try:
         run = subprocess.run(query, capture_output=True, text=True, errors="replace", check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
+        if isinstance(error, OSError) and error.errno in processes.NO_MORE:
+            raise CompileError(processes.no_more(query[0], error.strerror)) from None
         raise CompileError(f"{shlex.join(query)} failed ({error}); {HOW_TO_GET_ONE}") from error
     return f"clang of zig {run.stdout}" if is_zig else run.stdout
 

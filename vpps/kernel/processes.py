@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -25,6 +26,9 @@ _GUARD = ("/bin/sh", "-c", "read _; kill -9 0")
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _JOIN = 5.0  # seconds in which a thread whose compiler was killed removes what it left
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+NO_MORE = (errno.EAGAIN, errno.ENOMEM)
+"""Errors where the system starts no more processes."""
 
 # No locks: a fork may happen at any time, and each step here is atomic.
 _running: set[subprocess.Popen[bytes]] = set()  # guards
@@ -62,9 +66,11 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
     except subprocess.TimeoutExpired:
         slow = f"{command[0]} was ended: it had not finished after {LIMIT:g} s; set CXX to another compiler"
         raise CompileError(slow) from None
-    except OSError:
+    except OSError as error:
         if _refused():  # the group was gone before the compiler could join it
             raise EndedError("this process ends") from None
+        if error.errno in NO_MORE:
+            raise CompileError(no_more(command[0], error.strerror)) from None
         raise
     finally:  # after Ctrl-C, above all: a driver that is killed alone leaves the compiler that it has started
         if guard is not None:
@@ -83,11 +89,24 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
     return process.returncode, complaints
 
 
+def no_more(what: str, why: object) -> str:
+    """What to say, and to do, where the system starts no more threads or processes."""
+    return f"{what} cannot be started ({why}): raise the limits of processes and memory (ulimit -u, ulimit -v)"
+
+
 def in_background(work: Callable[[], None], name: str) -> threading.Thread:
-    """A thread, started, that compiles. It does not keep this process from ending: its compiler is killed then."""
+    """A thread, started, that compiles. It does not keep this process from ending: its compiler is killed then.
+
+    Raises:
+        CompileError: the system starts no more threads.
+    """
     thread = threading.Thread(target=work, name=name, daemon=True)
     _threads.add(thread)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        _threads.discard(thread)
+        raise CompileError(no_more("a thread that compiles", error)) from None
     return thread
 
 

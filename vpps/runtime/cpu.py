@@ -138,7 +138,10 @@ class CpuMachine:
         lib = _library(path)
         handle = lib.vpps_open(count, cores)
         if not handle:
-            raise HandleError(f"the system gives no {count} threads; use a smaller vps=")
+            raise HandleError(
+                f"the system starts no {count} threads: choose fewer virtual processors with vps=, or raise the limits "
+                "of processes and memory (ulimit -u, ulimit -v)"
+            )
         self._state = _State(lib, handle)
         self._finalizer = weakref.finalize(self, self._state.shutdown)
         self._recording: HostRecording | None = None

@@ -24,6 +24,7 @@ import vpps
 from vpps.ahead import Example, specs
 from vpps.arrangement import Arrangement
 from vpps.errors import CompileError, SpillError, VppsError
+from vpps.kernel.processes import no_more
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Model
@@ -148,11 +149,14 @@ class Compilers:
         with self._lock:
             if self._ended:
                 raise CompileError("compiling was ended")
-            process = subprocess.Popen(
-                [sys.executable, "-m", "vpps.tuning.jobs", str(self._niceness)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=_environment(), start_new_session=True,
-            )  # fmt: skip
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "vpps.tuning.jobs", str(self._niceness)],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    env=_environment(), start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                raise CompileError(no_more("a process that compiles", error.strerror)) from None
             self._running.add(process)
         try:
             out, err = process.communicate(pickle.dumps(job))
@@ -192,7 +196,10 @@ class Compilers:
         yield from self._as_done([partial(tried, job) for job in jobs])
 
     def _as_done(self, tasks: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
-        waiting: dict[Future[T], int] = {self._pool.submit(task): k for k, task in enumerate(tasks)}
+        try:
+            waiting: dict[Future[T], int] = {self._pool.submit(task): k for k, task in enumerate(tasks)}
+        except RuntimeError as error:
+            raise CompileError(no_more("a thread that compiles", error)) from None
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:

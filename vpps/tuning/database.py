@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -148,7 +149,7 @@ def tuned_on(model: Model, graph: Graph, device: Callable[[], str], train: bool)
         device: gives its name, see `device_called`; asked for where there is a database.
     """
     database = TuningDatabase()
-    if not is_switched_on() or not database.folder.is_dir():
+    if not is_switched_on() or not os.path.isdir(database.folder):
         return None
     return database.lookup(key_for(model, graph.blocks, device(), train), len(graph))
 
@@ -194,7 +195,7 @@ class TuningDatabase:
     def lookup(self, key: Key, vertices: int) -> Tuned | None:
         """The record for these cells, or more, whose batches are the nearest in size; None where there is none within
         `REACH`. Costs less than a millisecond, and a look for the folder where there is none."""
-        if not self.folder.is_dir():
+        if not os.path.isdir(self.folder):
             return None
         found = [record for cells, record in self._records(key) if cells >= key.cells]
 

@@ -326,8 +326,13 @@ class Background:
             self._asked.append(configuration)
             self._changed.notify()
             if self._thread is None:  # a daemon: a process that ends does not wait for compilers
-                self._thread = threading.Thread(target=self._run, name="vpps-tuning", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="vpps-tuning", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system starts no more: training goes on as it is
+                    self._answers[repr(self._asked.pop())] = str(error)
+                else:
+                    self._thread = thread
 
     def answer(self, configuration: Configuration) -> str | None:
         with self._changed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from vpps.ahead import Example, example_plan
 from vpps.arrangement import matrices_of
-from vpps.errors import HandleError, VppsError
+from vpps.errors import CompileError, HandleError, VppsError
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
 from vpps.plan.distribution import Distribution
@@ -159,6 +159,8 @@ def tune(
     def timed(configurations: Sequence[Configuration]) -> list[Measured]:
         reasons = _compile(subject, configurations, device, arch, told)
         left = [c for c, reason in zip(configurations, reasons, strict=True) if not reason]
+        if not left:
+            raise CompileError(reasons[0])
         times = iter(
             measure(subject.model, batches, left, plan, lambda done, turns: told("measured", done, turns))
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def summary() -> Summary:
     """The cache as it is; it is not created. Raises CompileError: VPPS_CACHE_SIZE is no size."""
     root = places.configured()
     refused = places.why_refused(root) or places.why_refused(root / places.ENTRIES) or places.why_impossible(root)
-    in_use = tuple(place for place in places.usable(create=False) if place.is_dir())
+    in_use = tuple(place for place in places.usable(create=False) if os.path.isdir(place))
     return Summary(root, refused, in_use, tuple(items()), eviction.limit(), tuple(tuning()))
 
 

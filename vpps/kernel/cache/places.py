@@ -124,7 +124,7 @@ def _checked(root: Path, folder: Path, create: bool, told: bool) -> Iterator[Pat
     """The folder, if it and the root it is in can be trusted."""
     for directory in dict.fromkeys((root, folder)):
         reason = why_refused(directory)
-        if reason is None and not directory.exists():
+        if reason is None and not os.path.exists(directory):
             reason = _make(directory) if create else None
         if reason is not None:
             if told:
@@ -206,12 +206,12 @@ def why_planted(status: os.stat_result) -> str | None:
 
 def _missing(directory: Path) -> list[Path]:
     """The directories above one that are not there, the nearest first."""
-    return [path for path in directory.parents if not path.exists()]
+    return [path for path in directory.parents if not os.path.exists(path)]
 
 
 def why_impossible(directory: Path) -> str | None:
     """Why a directory that is not there cannot be made; None if it can, or is there. A trial tells: rights do not."""
-    missing = [] if directory.exists() else [directory, *_missing(directory)]
+    missing = [] if os.path.exists(directory) else [directory, *_missing(directory)]
     if not missing:
         return None
     try:

@@ -98,7 +98,10 @@ class _Loader:
         """Begin to compile and load, unless that was begun before."""
         with self._lock:
             if self._thread is None:
-                self._thread = in_background(self._run, "vpps-planner-compiler")
+                try:
+                    self._thread = in_background(self._run, "vpps-planner-compiler")
+                except CompileError as error:
+                    self._leave_out(error)
 
     def join(self) -> None:
         """Wait until it is there, or will not be."""
@@ -111,7 +114,10 @@ class _Loader:
         except EndedError as error:  # by Ctrl-C, or at the end of this process: the next one compiles it
             _log.debug("scripts are planned with NumPy: %s", error)
         except CompileError as error:
-            _log.warning("scripts are planned with NumPy: the compiled planner is not available (%s)", error)
+            self._leave_out(error)
+
+    def _leave_out(self, error: CompileError) -> None:
+        _log.warning("scripts are planned with NumPy: the compiled planner is not available (%s)", error)
 
     def load(self) -> ctypes.CDLL:
         """The library, compiled now if it must be. Raises CompileError."""
