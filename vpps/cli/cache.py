@@ -15,6 +15,7 @@ from vpps.cli.cached_choices import list_choices
 from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import TargetName
+from vpps.cli.streams import run_program
 from vpps.cli.warming import Step, steps
 from vpps.cli.workload import REST, WORKLOAD_HELP, load_workload
 from vpps.config import VARIABLES
@@ -68,7 +69,7 @@ def list_(tuning: ListTuning = False, as_json: AsJson = False) -> None:
             return
         items = list(inventory.items())
         if as_json:
-            print(json.dumps([_as_json(item) for item in items], ensure_ascii=False))
+            print(json.dumps([_as_json(item) for item in items]))
             return
         if not items:
             print(f"no compiled kernels in {inventory.summary().directory}")
@@ -89,7 +90,7 @@ def stat(as_json: AsJson = False) -> None:
         kinds = Counter(item.kind for item in found.items)
         damaged = sum(item.damage is not None for item in found.items)
         if as_json:
-            print(json.dumps(_stat(found, kinds, damaged), ensure_ascii=False))
+            print(json.dumps(_stat(found, kinds, damaged)))
             return
         lines = {
             "directory": str(found.directory),
@@ -261,5 +262,5 @@ def _date(moment: float) -> str:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
-    app()
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    run_program(PROGRAM, app)

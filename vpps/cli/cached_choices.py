@@ -22,7 +22,7 @@ def list_choices(as_json: bool) -> None:
     choices = [choice for of_file in found.values() for choice in of_file or ()]
     if as_json:
         learned = [_machine_as_json(machine) for machine in machines.values() if machine is not None]
-        print(json.dumps([*(_as_json(choice) for choice in choices), *learned], ensure_ascii=False))
+        print(json.dumps([*(_as_json(choice) for choice in choices), *learned]))
         return
     if not paths:
         print(f"no measured choices in {inventory.summary().directory}")

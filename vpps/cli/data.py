@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ import typer
 from rich.table import Table
 
 from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
+from vpps.cli.streams import run_program
 from vpps.data import (
     GraphSet,
     GraphStatistics,
@@ -180,7 +182,7 @@ def stat(
     with exit_codes("vpps-data"):
         found = GraphSet.load(file, verify=verify).stat()
         if as_json:
-            print(json.dumps(asdict(found), ensure_ascii=False))
+            print(json.dumps(asdict(found)))
             return
         table = Table(box=None, show_header=False, title=str(file), title_justify="left", title_style="bold")
         for name, value in _rows(found):
@@ -217,9 +219,9 @@ def _items(counts: dict[str, int]) -> str:
 
 def _check_output(path: Path) -> None:
     """Raises DataError where writing would fail, or replace a file of another kind: a forgotten OUTPUT is an INPUT."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise DataError(f"{path}: there is no folder {path.parent}")
-    if not path.exists():
+    if not os.path.exists(path):
         return
     try:
         GraphSet.load(path, verify=False)
@@ -230,5 +232,5 @@ def _check_output(path: Path) -> None:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
-    app()
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    run_program("vpps-data", app)

@@ -32,6 +32,7 @@ from vpps.cli.inspected import (
     workload_of,
 )
 from vpps.cli.options import TargetName
+from vpps.cli.streams import run_program
 from vpps.cli.trace import SETTINGS as TRACE_SETTINGS
 from vpps.cli.trace import trace
 from vpps.cli.workload import REST
@@ -350,5 +351,5 @@ app.command(**TRACE_SETTINGS)(trace)
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
-    app()
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    run_program(PROGRAM, app)

@@ -139,7 +139,7 @@ def _device(target: str) -> str:
 
 def show(report: Report, as_json: bool, output: Path | None) -> None:
     """Print a report, or write it to a file."""
-    emit(json.dumps(report.as_json(), ensure_ascii=False) + "\n" if as_json else report.text(), output)
+    emit(json.dumps(report.as_json()) + "\n" if as_json else report.text(), output)
 
 
 def emit(text: str, output: Path | None) -> None:
@@ -148,7 +148,7 @@ def emit(text: str, output: Path | None) -> None:
         print(text, end="")
         return
     try:
-        output.write_text(text, encoding="utf-8")
+        output.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise WorkloadError(f"{output} cannot be written ({error.strerror}); choose another --output") from error
 

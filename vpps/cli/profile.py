@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from vpps.cli.profile_tables import (
     notes,
     why_unsteady,
 )
+from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, Workload, load_workload
 from vpps.errors import CompileError, HandleError
 from vpps.plan.onchip import Device
@@ -195,7 +197,7 @@ def profile(
     only (--rounds 1), or with times that vary much, is kept with --store alone.
     """
     with exit_codes(PROGRAM):
-        if output is not None and not output.absolute().parent.is_dir():
+        if output is not None and not os.path.isdir(output.absolute().parent):
             raise HandleError(f"--output {output}: there is no folder {output.parent}; make it first")
         if roofline:
             from vpps.cli.roofline import roofline as draw_roofline
@@ -391,5 +393,5 @@ def _progress() -> Iterator[Told]:
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
-    app()
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    run_program(PROGRAM, app)

@@ -16,6 +16,7 @@ from vpps.cli.console import app_named, exit_codes
 from vpps.cli.options import OptimizerName, TrainOptions, learning_rate
 from vpps.cli.saved_run import SavedRun, resolve
 from vpps.cli.settings import keyword, parameters_of, settings_from
+from vpps.cli.streams import run_program
 from vpps.errors import CheckpointError
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
@@ -69,8 +70,8 @@ for _task in TASKS.values():
 
 
 def main() -> None:
-    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C."""
-    app()
+    """Entry point. Exit code 0, or 1 for an error, 2 for wrong usage, 130 after Ctrl-C, 141 where nobody reads on."""
+    run_program("vpps-train", app)
 
 
 def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]:
@@ -103,6 +104,7 @@ def main_of(task: type[Task[Any]]) -> None:
     if __name__ == "__main__":
         main_of(MyTask)  # python my_task.py --data my_data --epochs 5 --checkpoint my.run
     """
+    name = Path(sys.argv[0]).name
     program = app_named(task.name)
-    program.command(epilog=_epilog(task))(command_of(task, Path(sys.argv[0]).name))
-    program()
+    program.command(epilog=_epilog(task))(command_of(task, name))
+    run_program(name, program)
