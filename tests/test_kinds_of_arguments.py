@@ -28,7 +28,8 @@ class Nothing:
 
 ZOO: tuple[Any, ...] = (
     None, True, 0, -1, 3, 2**70, 1.5, float("nan"), float("inf"), 1j,
-    "", "x", b"x", (), [], [None], [1, 2], (1, "a"), {}, {"a": 1}, {1: 2}, {1}, range(2), Nothing(), Nothing, len,
+    "", "x", "\0", "\ud800", b"x", (), [], [None], [1, 2], (1, "a"), {}, {"a": 1}, {1: 2}, {1}, range(2), Nothing(),
+    Nothing, len,
     np.zeros(0), np.zeros((1, 1, 1, 1)), np.arange(2), np.array(None), np.array([None, 1]), np.array(["a"]),
 )  # fmt: skip
 FUNCTIONS = ({}, [None], "x", None, 3, Nothing(), np.arange(2))  # a function of the user's may raise what it likes

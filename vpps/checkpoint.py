@@ -77,7 +77,12 @@ def save(model: Model, path: Path) -> None:
     metadata = {_DESCRIPTION: json.dumps(description, default=_plain)} | {
         _USER + k: v for k, v in model.metadata.items()
     }
-    data = serialise(tensors, sealed(tensors, metadata))
+    try:
+        data = serialise(tensors, sealed(tensors, metadata))
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"{path}: not written, because a name or the metadata is no Unicode text ({error})"
+        ) from None
     try:
         with replacing(path) as scratch:
             scratch.write_bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import struct
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -101,11 +102,15 @@ def as_items(value: Any, what: str) -> list[Any]:
 
 
 def as_path(value: Any, what: str, error: type[VppsError]) -> Path:
-    """The path that a str or an `os.PathLike` names; raises `error` for anything else."""
+    """The path that a str or an `os.PathLike` names; raises `error` for anything else, and names that no file has."""
     try:
-        return Path(value)
-    except TypeError:
-        raise error(f"{what}: expected the path of a file, got {value!r}") from None
+        path = Path(value)
+        usable = b"\0" not in os.fsencode(path)
+    except (TypeError, UnicodeEncodeError):
+        usable = False
+    if not usable:
+        raise error(f"{what}: expected the path of a file, got {value!r}")
+    return path
 
 
 def as_mapping(value: Any, what: str, error: type[VppsError]) -> dict[str, Any]:

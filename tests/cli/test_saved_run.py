@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +20,7 @@ from vpps.cli.options import LEARNING_RATES, OptimizerName
 from vpps.cli.saved_run import best_of
 from vpps.cli.train import command_of, load_run
 from vpps.data import synthetic_treebank
-from vpps.errors import CheckpointError, ModelError
+from vpps.errors import CheckpointError, DataError, ModelError
 from vpps.zoo.task import setting
 from vpps.zoo.tasks import TASKS
 from vpps.zoo.tasks.sentiment import TreeLSTMTask, WordTreeSettings
@@ -272,6 +273,84 @@ class TestOwnTask:
             command_of(Task)
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run of one epoch, that several tests read."""
+    path = tmp_path_factory.mktemp("forged") / "run"
+    assert len(epochs("tree-lstm", epochs=1, limit=8, checkpoint=path, **SMALL)) == 1
+    return path
+
+
+def forge(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """A copy whose account of the run was changed, or replaced by a text; its checksum is right."""
+    model = vpps.Model.load(checkpoint)
+    run = json.loads(model.metadata["vpps-train"])
+    text = change(run)
+    forged = checkpoint.with_name("forged")
+    model.save(forged, metadata={"vpps-train": text if isinstance(text, str) else json.dumps(run)})
+    return forged
+
+
+class TestForged:
+    """What a checkpoint says of its run is checked when it is read: one sentence that names the file."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda run: "{",
+            lambda run: "[1]",
+            lambda run: "[" * 100_000,
+            lambda run: run.update(task=1),
+            lambda run: run.update(epoch=-1),
+            lambda run: run.update(epoch=True),
+            lambda run: run.update(state=[]),
+            lambda run: run["best"].update(score="good"),
+            lambda run: run["best"].update(epoch=7),
+            lambda run: run["settings"].update(hidden=-3),
+            lambda run: run["settings"].update(hidden="8"),
+            lambda run: run["settings"].update(batch_size=1.5),
+            lambda run: run["settings"].update(lr=[]),
+            lambda run: run["settings"].update(clip_norm=math.nan),
+            lambda run: run["settings"].update(optimizer={}),
+            lambda run: run["settings"].update(target="tpu"),
+            lambda run: run["settings"].update(data=3),
+            lambda run: run["settings"].update(root_only="no"),
+            lambda run: run["state"].clear(),
+            lambda run: run["state"].update(n_classes=2.5),
+            lambda run: run["state"]["names"].update(arity=1 << 40),
+            lambda run: run["state"]["names"].update(arity=None),
+            lambda run: run["state"]["names"].update(vocabularies={"word": [1]}),
+        ],
+    )
+    def test_is_one_sentence(self, checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+        forged = forge(checkpoint, change)
+        code, out, err = vpps_train("tree-lstm", "--resume", checkpoint=forged)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"vpps-train: {forged}: damaged: ")
+        assert len(err.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        "name", ["lattice-gru", "bilstm-char-tagger", "nmt", "td-rnn", "fixed-lstm", "program-gru"]
+    )
+    def test_states_of_all_kinds_are_checked(self, name: str) -> None:
+        task = TASKS[name]
+        settings = task.settings_type(limit=2, **{"hidden": 2} if name == "td-rnn" else {"hidden": 2, "embedding": 2})
+        state = json.loads(json.dumps(task(settings).state()))
+        assert task(settings, state).model.n_weights  # as it was
+        for item in state:
+            for wrong in (None, -1, 1 << 40, "x", [], {}, [{}], {"arity": 2}):
+                with pytest.raises(CheckpointError, match="damaged: "):
+                    task(settings, state | {item: wrong})
+            with pytest.raises(CheckpointError, match="damaged: "):
+                task(settings, {other: value for other, value in state.items() if other != item})
+
+    def test_data_that_no_file_is_called_is_one_sentence(self, checkpoint: Path) -> None:
+        for data in ("a\0b", "\ud800", "x" * 5000):
+            forged = forge(checkpoint, lambda run, data=data: run["settings"].update(data=data))
+            with pytest.raises(DataError):
+                load_run(forged)
+
+
 class TestLoadRun:
     def test_predicts_as_the_run_that_was_kept(self, run: Path) -> None:
         train(checkpoint=run, seed=5)
@@ -281,6 +360,11 @@ class TestLoadRun:
         assert isinstance(task, TreeLSTMTask)
         assert (task.settings.hidden, task.settings.seed) == (8, 5)
         assert scores["dev root accuracy"] == kept(run)["best"]["score"]
+
+    @pytest.mark.parametrize("path", ["a\0b", "\ud800", b"run", None, "x" * 300])
+    def test_of_what_is_no_file_is_refused(self, path: Any) -> None:
+        with pytest.raises(CheckpointError):
+            load_run(path)
 
     def test_of_another_task_is_refused(self, run: Path) -> None:
         train(checkpoint=run)

@@ -68,7 +68,7 @@ def telling_of_compiling() -> Iterator[None]:
 
 @contextmanager
 def exit_codes(program: str) -> Iterator[None]:
-    """Turns a VppsError into one sentence and exit code 1, Ctrl-C into one and exit code 130 (128 + SIGINT).
+    """Turns a VppsError and a lack of memory into one sentence and exit code 1, Ctrl-C into one and 130 (128 + SIGINT).
 
     Warnings become a sentence as well, without the line of our code that gave it.
     """
@@ -82,6 +82,9 @@ def exit_codes(program: str) -> Iterator[None]:
             yield
     except VppsError as error:
         print(f"{program}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except MemoryError as error:
+        print(f"{program}: there is not enough memory ({error}): take a smaller network or batch", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt as interrupt:
         print(f"{program}: interrupted {interrupt}".rstrip(), file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 improved = best.see(next(iter(found.values())), epoch + 1)
                 if options.checkpoint is not None:
                     kept = vars(options) | vars(settings)
-                    saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best))
+                    saved = SavedRun(task.name, epoch + 1, kept, task.state(), vars(best), options.checkpoint)
                     if improved:  # before the other one: a run killed in between repeats the epoch, and finds it again
                         saved.save(task.model, best_of(options.checkpoint))
                     saved.save(task.model, options.checkpoint)
@@ -65,7 +66,7 @@ def run(task: Task[Any], options: TrainOptions, settings: Settings, resumed: Sav
                 found_before = "as the tuning database has it"
                 console.print(found_before if handle.tuning is None else handle.tuning.describe(), soft_wrap=True)
     except KeyboardInterrupt:
-        kept_run = options.checkpoint is not None and options.checkpoint.exists()
+        kept_run = options.checkpoint is not None and os.path.exists(options.checkpoint)
         advice = f"; continue with --resume --checkpoint {options.checkpoint}" if kept_run else "; nothing was saved"
         raise KeyboardInterrupt(f"after {finished} of {options.epochs} epochs{advice}") from None
 

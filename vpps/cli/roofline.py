@@ -66,7 +66,7 @@ def roofline(
     _check(names, batch_sizes, target, vps, schedule, batches, passes, device)
     if plot is not None:
         check_plot(plot)
-    if output is not None and not output.absolute().parent.is_dir():
+    if output is not None and not os.path.isdir(output.absolute().parent):
         raise WorkloadError(f"--output {output}: there is no folder {output.parent}; make it first")
     gpu = None if device is None else device_named(device)
     workloads = [load_workload(name, size, rest) for name in names for size in batch_sizes]
@@ -140,7 +140,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 def _write(points: Sequence[Point], peaks: Peaks, as_json: bool, output: Path | None) -> None:
     """Tables or JSON, to a file or standard output."""
     try:
-        file = None if output is None else output.open("w", encoding="utf-8")
+        file = None if output is None else output.open("w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise WorkloadError(f"--output {output}: {error.strerror or error}") from error
     try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ from typing import Any
 import typer
 
 import vpps
+from vpps.cli.options import OptimizerName, TrainOptions
+from vpps.cli.settings import fields_from
 from vpps.errors import CheckpointError
+from vpps.zoo.task import Settings, Task
 
 _KEY = "vpps-train"
 _NOT_SETTINGS = {"checkpoint", "resume"}  # they say where the run is kept, not what it does
+_KEPT = {"task": str, "epoch": int, "settings": dict, "state": dict, "best": dict}
+_BEST = {"lower_is_better": (bool,), "score": (float, int), "epoch": (int,)}
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class SavedRun:
         settings: the command's options by name.
         state: what the task derived from its data (vocabulary, number of classes).
         best: the best score so far and its epoch.
+        path: of the checkpoint.
     """
 
     task: str
@@ -36,10 +43,12 @@ class SavedRun:
     settings: dict[str, Any]
     state: dict[str, Any]
     best: dict[str, Any]
+    path: Path
 
     def save(self, model: vpps.Model, path: Path) -> None:
         """Writes the model with this in its metadata, atomically."""
-        kept = {**vars(self), "settings": {k: as_kept(v) for k, v in self.settings.items() if k not in _NOT_SETTINGS}}
+        kept = {name: getattr(self, name) for name in _KEPT}
+        kept["settings"] = {k: as_kept(v) for k, v in self.settings.items() if k not in _NOT_SETTINGS}
         model.save(path, metadata={_KEY: json.dumps(kept, default=str)})
 
     @classmethod
@@ -53,15 +62,43 @@ class SavedRun:
         if text is None:
             raise CheckpointError(f"{path}: has weights but was not written by vpps-train, so it cannot be resumed")
         try:
-            run = cls(**json.loads(text))
-        except TypeError:
+            kept = json.loads(text)
+        except (ValueError, RecursionError):
+            kept = None
+        if not isinstance(kept, dict) or not all(
+            type(kept[name]) is _KEPT[name] for name in kept.keys() & _KEPT.keys()
+        ):
+            raise CheckpointError(f"{path}: damaged: what vpps-train keeps beside the weights cannot be read")
+        if kept.keys() != _KEPT.keys() or kept["best"].keys() != _BEST.keys():
             raise CheckpointError(
                 f"{path}: was written by another version of vpps-train; restore its weights in Python, with "
                 "Model.restore, or train anew"
-            ) from None
+            )
+        run = cls(**kept, path=path)
+        best = run.best
+        if not all(type(best[name]) in kinds for name, kinds in _BEST.items()) or not 0 <= best["epoch"] <= run.epoch:
+            raise CheckpointError(f"{path}: damaged: the best of {run.epoch} epochs is {best!r}")
         if task is not None and run.task != task:
             raise CheckpointError(f"{path}: is a run of `vpps-train {run.task}`, not of {task}")
         return run
+
+    def options(self, options: type) -> dict[str, Any]:
+        """What the checkpoint says of a task's settings, or of the loop's options. Raises CheckpointError."""
+        with self._named():
+            return fields_from(options, self.settings)
+
+    def task_of(self, kind: type[Task[Any]], settings: Settings) -> Task[Any]:
+        """The task that the state is of. Raises CheckpointError, and DataError as that does."""
+        with self._named():
+            return kind(settings, self.state)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors that the checkpoint makes name it."""
+        try:
+            yield
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path}: {error}") from None
 
 
 def as_kept(value: Any) -> Any:
@@ -76,38 +113,33 @@ def best_of(checkpoint: Path) -> Path:
     return checkpoint.with_name(checkpoint.name + ".best")
 
 
-def resolve(
-    ctx: typer.Context, task: str, fixed: Collection[str], optimizer: str
-) -> tuple[dict[str, Any], SavedRun | None]:
-    """The options of this run by name, the task's settings among them, and where it continues from.
+def resolve(ctx: typer.Context, task: type[Task[Any]]) -> tuple[Settings, TrainOptions, SavedRun | None]:
+    """The task's settings in this run, its other options, and where it continues from.
 
     On `--resume` an option that was not given is what the checkpoint says. A learning rate belongs to an optimizer: to
-    choose another one without a rate leaves that open (None).
-
-    Args:
-        ctx: the command's context.
-        task: its name.
-        fixed: options that the shape of the model depends on, which may therefore not change.
-        optimizer: the one that the task's learning rate is for.
+    choose another one without a rate leaves that open (None). What the shape of the model depends on may not change.
 
     Raises:
         typer.BadParameter: the options contradict each other or the checkpoint.
         CheckpointError: the checkpoint cannot be resumed.
     """
-    options = dict(ctx.params)
-    saved = _saved(ctx, task, options["checkpoint"])
+    settings, options = fields_from(task.settings_type, ctx.params), fields_from(TrainOptions, ctx.params)
+    fixed = {field.name for field in fields(task.settings_type) if field.metadata.get("shapes_model")}
+    optimizer = task.training.get("optimizer", OptimizerName.ADAM)  # that the task's learning rate is for
+    saved = _saved(ctx, task.name, options["checkpoint"])
     if saved is not None:
-        optimizer = saved.settings.get("optimizer", optimizer)
-        for name in options.keys() & saved.settings.keys():
-            stored = saved.settings[name]
-            if not _given(ctx, name):
-                options[name] = stored
-            elif name in fixed and as_kept(options[name]) != stored:
-                wrong = f"{options['checkpoint']} was trained with {stored}"
-                raise typer.BadParameter(wrong, param_hint=f"--{name.replace('_', '-')}")
+        stored_options = saved.options(TrainOptions)
+        optimizer = stored_options.get("optimizer", optimizer)
+        for values, kept in ((settings, saved.options(task.settings_type)), (options, stored_options)):
+            for name, stored in kept.items():
+                if not _given(ctx, name):
+                    values[name] = stored
+                elif name in fixed and values[name] != stored:
+                    wrong = f"{saved.path} was trained with {as_kept(stored)}"
+                    raise typer.BadParameter(wrong, param_hint=f"--{name.replace('_', '-')}")
     if options["optimizer"] != optimizer and not _given(ctx, "lr"):
         options["lr"] = None
-    return options, saved
+    return task.settings_type(**settings), TrainOptions(**options), saved
 
 
 def _given(ctx: typer.Context, name: str) -> bool:
@@ -121,14 +153,20 @@ def _saved(ctx: typer.Context, task: str, path: Path | None) -> SavedRun | None:
         if ctx.params["resume"]:
             raise typer.BadParameter("needs --checkpoint FILE to continue from", param_hint="--resume")
         return None
-    if best_of(path).exists() and not path.exists():  # written first
+    try:
+        os.lstat(best_of(path))
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise typer.BadParameter(f"{best_of(path)}: {error.strerror}", param_hint="--checkpoint") from None
+    if os.path.exists(best_of(path)) and not os.path.exists(path):  # written first
         ended = "of a run that was ended in its first epoch, exists without a checkpoint to continue"
         raise typer.BadParameter(f"{best_of(path)}, {ended}: move it away", param_hint="--checkpoint")
     if ctx.params["resume"]:
         return SavedRun.load(path, task)
-    if path.exists():
+    if os.path.exists(path):
         raise typer.BadParameter(f"{path} exists: add --resume to continue it", param_hint="--checkpoint")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise typer.BadParameter(f"there is no folder {path.parent}", param_hint="--checkpoint")
     if not os.access(path.parent, os.W_OK):
         raise typer.BadParameter(f"{path.parent} may not be written to", param_hint="--checkpoint")

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from vpps.errors import ModelError
+from vpps.errors import CheckpointError, ModelError
 from vpps.zoo.task import Settings
 
 
@@ -21,11 +22,25 @@ def parameters_of(settings_type: type[Settings]) -> list[inspect.Parameter]:
     return [_parameter(field, types[field.name]) for field in fields(settings_type)]
 
 
-def settings_from(settings_type: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Settings from values by name, as options or a checkpoint have them; others are left out."""
-    types = get_type_hints(settings_type)
-    names = types.keys() & values.keys()
-    return settings_type(**{name: _as(types[name], values[name]) for name in names})
+def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a dataclass - a task's settings, the loop's options - from values by name, as a command's context or a
+    checkpoint has them; others are left out.
+
+    Raises:
+        CheckpointError: a value is none that the option takes.
+    """
+    types = get_type_hints(options, include_extras=True)
+    found: dict[str, Any] = {}
+    for field in fields(options):
+        if field.name in values:
+            kind, least = types[field.name], field.metadata.get("min")
+            if get_origin(kind) is Annotated:
+                kind, *declared = get_args(kind)
+                least = getattr(declared[0], "min", None)
+            found[field.name] = _as(kind, values[field.name], field.name)
+            if least is not None and found[field.name] is not None and not found[field.name] >= least:
+                raise _no_option(field.name, values[field.name])
+    return found
 
 
 def keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
@@ -46,11 +61,25 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
     return keyword(name, field.default, Annotated[kind, option])
 
 
-def _as(kind: Any, value: Any) -> Any:
-    """A setting, from how a checkpoint keeps it (`as_kept`)."""
-    if not isinstance(value, str):
-        return value
-    for type_ in (kind, *get_args(kind)):  # of `Path | None`, for example
-        if isinstance(type_, type) and issubclass(type_, Path | Enum):
+def _as(kind: Any, value: Any, name: str) -> Any:
+    """A value as an option of this type has it; types that are none of the usual ones are taken as they are kept.
+
+    Raises:
+        CheckpointError: it is of another type.
+    """
+    for type_ in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if not isinstance(type_, type) or not issubclass(type_, bool | int | float | str | NoneType | Path | Enum):
+            return value
+        if isinstance(value, (int, float) if type_ is float else type_) and (
+            type_ is bool or not isinstance(value, bool)
+        ):
+            return value
+        if issubclass(type_, Path) and isinstance(value, str):
             return type_(value)
-    return value
+        if issubclass(type_, Enum) and any(value == member.value for member in type_):
+            return type_(value)
+    raise _no_option(name, value)
+
+
+def _no_option(name: str, value: Any) -> CheckpointError:
+    return CheckpointError(f"damaged: {name.replace('_', '-')} is {value!r}")

@@ -13,11 +13,12 @@ import typer
 
 from vpps.cli import loop
 from vpps.cli.console import app_named, exit_codes
-from vpps.cli.options import OptimizerName, TrainOptions, learning_rate
+from vpps.cli.options import TrainOptions, learning_rate
 from vpps.cli.saved_run import SavedRun, resolve
-from vpps.cli.settings import keyword, parameters_of, settings_from
+from vpps.cli.settings import keyword, parameters_of
 from vpps.cli.streams import run_program
 from vpps.errors import CheckpointError
+from vpps.values import as_path
 from vpps.zoo.task import Task
 from vpps.zoo.tasks import TASKS
 
@@ -39,15 +40,12 @@ def command_of(task: type[Task[Any]], program: str = "vpps-train") -> Callable[.
     Args:
         program: its name, which errors begin with.
     """
-    settings = {field.name: field for field in fields(task.settings_type)}
-    fixed = {name for name, field in settings.items() if field.metadata.get("shapes_model")}
 
     def command(ctx: typer.Context, **_: Any) -> None:
         with exit_codes(program):
-            values, resumed = resolve(ctx, task.name, fixed, task.training.get("optimizer", OptimizerName.ADAM))
-            chosen = settings_from(task.settings_type, {name: values.pop(name) for name in settings})
-            made = task(chosen, resumed.state if resumed else None)
-            loop.run(made, TrainOptions(**values), chosen, resumed)
+            settings, options, resumed = resolve(ctx, task)
+            made = task(settings) if resumed is None else resumed.task_of(task, settings)
+            loop.run(made, options, settings, resumed)
 
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += parameters_of(task.settings_type)
@@ -89,11 +87,12 @@ def load_run(path: str | Path, task: type[Task[Any]] | None = None) -> Task[Any]
         CheckpointError: the file is missing or damaged, was not written by vpps-train, or is of another task.
         DataError: the data is not there any more.
     """
-    run = SavedRun.load(Path(path), None if task is None else task.name)
+    path = as_path(path, "load_run", CheckpointError)
+    run = SavedRun.load(path, None if task is None else task.name)
     if task is None and run.task not in TASKS:
         raise CheckpointError(f"{path}: is a run of {run.task!r}, a task of your own: load_run(path, ItsClass)")
     kind = task or TASKS[run.task]
-    made = kind(settings_from(kind.settings_type, run.settings), run.state)
+    made = run.task_of(kind, kind.settings_type(**run.options(kind.settings_type)))
     made.model.restore(path)
     return made
 

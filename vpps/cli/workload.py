@@ -17,7 +17,7 @@ import typer
 
 import vpps
 from vpps.ahead import check_loss
-from vpps.cli.settings import parameters_of, settings_from
+from vpps.cli.settings import fields_from, parameters_of
 from vpps.errors import VppsError, WorkloadError
 from vpps.optim import Optimizer
 from vpps.zoo.task import Settings, Task
@@ -123,7 +123,7 @@ def _parsed(kind: type[Task[Any]], rest: Sequence[str]) -> Settings:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(add_help_option=False)(command)
     typer.main.get_command(app).main(list(rest), prog_name=kind.name, standalone_mode=False)
-    return settings_from(kind.settings_type, found)
+    return kind.settings_type(**fields_from(kind.settings_type, found))
 
 
 def _of_function(name: str, batch_size: int) -> Workload:

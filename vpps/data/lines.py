@@ -16,6 +16,7 @@ from itertools import islice
 from os import PathLike, fspath
 
 from vpps.errors import DataError
+from vpps.values import as_path
 
 SHORT_LINE = 1 << 27
 """Bytes that a line may always have: some corpora are one line."""
@@ -76,8 +77,9 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
         yield from islice(read_lines(path.path), path.first, path.end)
         return
     number = 1
+    where = as_path(path, "read", DataError)
     try:
-        with gzip.open(path, "rb") if fspath(path).endswith(".gz") else open(path, "rb") as file:
+        with gzip.open(where, "rb") if where.name.endswith(".gz") else open(where, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             longest = max(SHORT_LINE, EXPANSION * size)
             while line := file.readline(longest + 1):

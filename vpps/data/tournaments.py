@@ -31,12 +31,14 @@ def tournaments(n_trees: int, leaves: int, *, n_words: int = 30, seed: int = 1) 
         Vertices of a tree: its leaves from left to right, then level by level, the root last.
 
     Raises:
-        DataError: there is no such tree, or a number is below 1.
+        DataError: there is no such tree, a number is below 1, or there would be 2**31 vertices or more.
     """
     if leaves < 2 or leaves & (leaves - 1):
         raise DataError(f"a complete binary tree has 2, 4, 8, ... leaves, not {leaves}")
     if n_trees < 1 or n_words < 1:
         raise DataError(f"{n_trees} trees of {n_words} words: both need at least 1")
+    if n_trees * (2 * leaves - 1) >= 2**31:
+        raise DataError(f"{n_trees} trees of {leaves} leaves: expected fewer than 2**31 vertices in all")
     words = np.random.default_rng(seed).integers(0, n_words, (n_trees, leaves))
     size = 2 * leaves - 1
     own = np.arange(size)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from vpps.data.lines import read_lines
 from vpps.errors import DataError
+from vpps.values import as_path
 
 _TOKEN = re.compile(r"[()]|[^() \t]+")
 
@@ -112,7 +113,8 @@ class Treebank:
 
 def load_treebank(directory: str | Path, n_classes: int | None = None) -> Treebank:
     """Reads `train.txt` and `dev.txt` of a directory; see `read_trees`."""
-    return Treebank(*(read_trees(Path(directory) / name, n_classes) for name in ("train.txt", "dev.txt")))
+    folder = as_path(directory, "load_treebank", DataError)
+    return Treebank(*(read_trees(folder / name, n_classes) for name in ("train.txt", "dev.txt")))
 
 
 def read_trees(path: str | Path, n_classes: int | None = None) -> list[Tree]:

@@ -50,7 +50,7 @@ def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str)
         file.write(f'{{"displayTimeUnit":"ns","otherData":{facts},"traceEvents":[')
         for k, event in enumerate(events(timelines, target)):
             file.write(",\n" if k else "\n")
-            json.dump(event, file, ensure_ascii=False, separators=(",", ":"))
+            json.dump(event, file, separators=(",", ":"))
         file.write("\n]}\n")
 
 

@@ -55,10 +55,11 @@ class Trace:
             HandleError: it cannot be written.
             KernelError: a timeline lacks records.
         """
-        if Path(path).suffix in PAGE_SUFFIXES:
-            self.write_html(path)
+        where = checked(path)
+        if where.suffix in PAGE_SUFFIXES:
+            self.write_html(where)
         else:
-            self.write_perfetto(path)
+            self.write_perfetto(where)
 
     def write_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write a file for ui.perfetto.dev.
@@ -98,9 +99,9 @@ class Trace:
 def checked(path: str | os.PathLike[str]) -> Path:
     """A path that a file may be written to, as far as one can tell before. Raises HandleError."""
     where = as_path(path, "trace", HandleError)
-    if where.is_dir():
+    if os.path.isdir(where):
         raise HandleError(f"trace: {where} is a folder; name a file in it")
-    if not where.parent.is_dir():
+    if not os.path.isdir(where.parent):
         raise HandleError(f"trace: there is no folder {where.parent}; make it, or choose another path")
     if not os.access(where.parent, os.W_OK):
         raise HandleError(f"trace: the folder {where.parent} is not writable; choose another path")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def check_plot(path: Path) -> None:
     """Raise WorkloadError unless a plot can be written there; before anything is measured."""
     if path.suffix.lower() not in SUFFIXES:
         raise WorkloadError(f"--plot {path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not path.absolute().parent.is_dir():
+    if not os.path.isdir(path.absolute().parent):
         raise WorkloadError(f"--plot {path}: there is no folder {path.parent}; make it first")
     if importlib.util.find_spec("matplotlib") is None:
         raise WorkloadError(f"--plot {path}: plots need matplotlib; run pip install 'vpps[plot]'")

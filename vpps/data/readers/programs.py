@@ -13,6 +13,7 @@ name is unknown. Functions within functions are graphs of their own besides.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import warnings
 from bisect import bisect_left
@@ -26,6 +27,7 @@ from vpps.data.graphset import GraphSet
 from vpps.data.readers.names import Source, words_of
 from vpps.data.vocabulary import UNK
 from vpps.errors import DataError
+from vpps.values import as_path
 
 KINDS = ("leaf", "inner")
 OTHER = "<other>"
@@ -65,8 +67,8 @@ def read_programs(
         DataError: a file cannot be read or is no Python; no function was found; `like` has no such names.
     """
     found = _Functions()
-    for path in map(Path, paths):
-        for file in programs_below(path) if path.is_dir() else [path]:
+    for path in (as_path(path, "read_programs", DataError) for path in paths):
+        for file in programs_below(path) if os.path.isdir(path) else [path]:
             try:
                 found.read(file)
             except DataError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 
 from vpps.data import GraphSet, Vocabulary
 from vpps.data.lines import hold_out
-from vpps.errors import DataError
+from vpps.errors import CheckpointError, DataError
 
 Source = str | PathLike[str]
+MOST_KEPT = 1 << 20
+"""Fewer children of a vertex, or classes, than this a checkpoint may name: more is damage, and would be allocated."""
 
 
 def train_and_dev(data: Path) -> tuple[Source, Source]:
@@ -21,18 +24,26 @@ def train_and_dev(data: Path) -> tuple[Source, Source]:
     tenth of its lines for dev.
 
     Raises:
-        DataError: the folder has neither.
+        DataError: the folder has neither, or may not be read.
     """
-    if not data.is_dir():
+    if not os.path.isdir(data):
         return hold_out(data)
     train, dev = data / "train.txt", data / "dev.txt"
-    if train.exists() or dev.exists():
+    if os.path.exists(train) or os.path.exists(dev):
         return train, dev
-    files = sorted(path for path in data.iterdir() if path.suffix in (".txt", ".gz"))
+    files = [path for path in listed(data) if path.suffix in (".txt", ".gz")]
     if len(files) != 1:
         found = ", ".join(file.name for file in files) or "none"
         raise DataError(f"{data}: expected train.txt and dev.txt, or one text file, found {found}")
     return hold_out(files[0])
+
+
+def listed(folder: Path) -> list[Path]:
+    """What a folder holds, in order. Raises DataError."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 def names_of(graphs: GraphSet) -> dict[str, Any]:
@@ -45,8 +56,14 @@ def names_of(graphs: GraphSet) -> dict[str, Any]:
     }
 
 
-def set_with_names(names: Mapping[str, Any]) -> GraphSet:
-    """A set of one vertex that readers take as `like`, from what `names_of` returned."""
+def set_with_names(names: Any) -> GraphSet:
+    """A set of one vertex that readers take as `like`, from what `names_of` returned.
+
+    Raises:
+        CheckpointError: that never returned this, so it is of a damaged checkpoint.
+    """
+    if not _are_names(names):
+        raise CheckpointError("damaged: the names of what the network knows are missing or wrong")
     arity = names["arity"]
     children = (np.zeros(2, np.int32), np.zeros(0, np.int32)) if arity is None else np.full((1, arity), -1, np.int32)
     columns = {column: np.zeros(1, np.int32) for column in {**names["vocabularies"], **names["classes"]}}
@@ -56,3 +73,36 @@ def set_with_names(names: Mapping[str, Any]) -> GraphSet:
         vocabularies={column: Vocabulary(words) for column, words in names["vocabularies"].items()},
         classes=names["classes"],
     )  # fmt: skip
+
+
+def kept(state: Mapping[str, Any], name: str) -> Any:
+    """An item of a task's state. Raises CheckpointError: there is none."""
+    if name not in state:
+        raise CheckpointError(f"damaged: {name!r} is missing")
+    return state[name]
+
+
+def kept_count(state: Mapping[str, Any], name: str, least: int = 1) -> int:
+    """The same, of what is counted. Raises CheckpointError."""
+    count = kept(state, name)
+    if type(count) is not int or not least <= count < MOST_KEPT:
+        raise CheckpointError(f"damaged: {name!r} is {count!r}")
+    return count
+
+
+def _are_names(names: Any) -> bool:
+    """Whether `names_of` may have returned this."""
+    if not isinstance(names, Mapping) or names.keys() != {"vocabularies", "classes", "kinds", "arity"}:
+        return False
+    arity, by_column = names["arity"], (names["vocabularies"], names["classes"])
+    return (
+        (arity is None or (type(arity) is int and 0 <= arity < MOST_KEPT))
+        and all(isinstance(columns, Mapping) for columns in by_column)
+        and all(
+            map(_are_strings, (names["kinds"], *(strings for columns in by_column for strings in columns.values())))
+        )
+    )
+
+
+def _are_strings(items: Any) -> bool:
+    return isinstance(items, list) and all(isinstance(item, str) for item in items)

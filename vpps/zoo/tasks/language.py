@@ -14,7 +14,7 @@ import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_stream, graphs_of_text, read_stream, read_text, synthetic_text
 from vpps.zoo.language_model import LSTMLanguageModel
 from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import Source, names_of, set_with_names, train_and_dev
+from vpps.zoo.tasks.files import Source, kept, names_of, set_with_names, train_and_dev
 from vpps.zoo.tasks.perplexity import perplexity
 
 
@@ -48,7 +48,7 @@ class LanguageTask(Task[GraphBatch]):
 
     def __init__(self, settings: LanguageSettings, state: Mapping[str, Any] | None = None) -> None:
         self.settings: Any = settings
-        like = None if state is None else set_with_names(state["names"])
+        like = None if state is None else set_with_names(kept(state, "names"))
         if settings.data is None:
             train, dev = synthetic_text()
             self.train = self.graphs_of(train, like)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from vpps.errors import DataError
 from vpps.zoo.lattice_gru import LatticeGRU
 from vpps.zoo.lattice_lstm import LatticeLSTM, characters_of
 from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.tasks.files import kept, kept_count, names_of, set_with_names
 
 MIN_COUNT = 2  # what is seen once trains the embeddings of unknown characters and words
 
@@ -51,14 +52,17 @@ class LatticeTask(Task[GraphBatch]):
 
     def __init__(self, settings: LatticeSettings, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        like = None if state is None else set_with_names(state["names"])
+        like = known = None
+        if state is not None:
+            like = set_with_names(kept(state, "names"))
+            known = kept_count(state, "n_tags"), kept_count(state, "outside", 0)
         self.train, self.dev = self.read(settings.data, settings.limit, like)
         tags = self.train[:]["tag"]
-        if state is None:
+        if known is None:
             self.n_tags = 1 + max(int(graphs[:]["tag"].max()) for graphs in (self.train, self.dev))
             self.outside = int(np.bincount(tags[tags >= 0]).argmax())
         else:
-            self.n_tags, self.outside = int(state["n_tags"]), int(state["outside"])
+            self.n_tags, self.outside = known
             for graphs in (self.train, self.dev):
                 if (highest := int(graphs[:]["tag"].max())) >= self.n_tags:
                     raise DataError(f"{settings.data}: tag {highest}: the network knows 0 to {self.n_tags - 1}")
@@ -71,7 +75,7 @@ class LatticeTask(Task[GraphBatch]):
         if data is None:
             train, dev = synthetic_lattices()
         else:
-            if not data.is_dir():
+            if not os.path.isdir(data):
                 raise DataError(f"{data}: expected a folder with train.txt and dev.txt")
             train = read_lattices(data / "train.txt", min_count=MIN_COUNT, like=like)
             dev = read_lattices(data / "dev.txt", like=train)

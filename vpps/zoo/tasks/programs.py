@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from vpps.data.readers.programs import programs_below
 from vpps.errors import DataError
 from vpps.zoo.program_gru import ProgramGRU
 from vpps.zoo.task import Settings, setting
-from vpps.zoo.tasks.files import names_of, set_with_names
+from vpps.zoo.tasks.files import kept, names_of, set_with_names
 from vpps.zoo.tasks.graph_labels import GraphLabelTask
 
 MIN_COUNT = 3  # rarer names train the embedding of unknown ones
@@ -54,7 +55,7 @@ class ProgramTask(GraphLabelTask):
 
     def __init__(self, settings: ProgramSettings, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        like = None if state is None else set_with_names(state["names"])
+        like = None if state is None else set_with_names(kept(state, "names"))
         self.train, self.dev = self.read(settings.data, settings.limit, like)
         vocabularies = self.train.vocabularies
         self.model = vpps.Model(seed=settings.seed)
@@ -95,11 +96,11 @@ class ProgramTask(GraphLabelTask):
 
 def _files(data: Path) -> tuple[list[Path], list[Path]]:
     """Files to train on and to judge by. Raises DataError."""
-    if not data.exists():
+    if not os.path.exists(data):
         raise DataError(f"{data}: there is no such folder")
-    if (data / "train").is_dir() and (data / "dev").is_dir():
+    if os.path.isdir(data / "train") and os.path.isdir(data / "dev"):
         return programs_below(data / "train"), programs_below(data / "dev")
-    files = programs_below(data) if data.is_dir() else [data]
+    files = programs_below(data) if os.path.isdir(data) else [data]
     dev = files[DEV_EVERY - 1 :: DEV_EVERY]
     if not dev:
         raise DataError(

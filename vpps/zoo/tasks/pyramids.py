@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import vpps
 from vpps.data import GraphSet, graphs_of_trees, pyramids_of_trees, read_treebank, synthetic_opinions
 from vpps.zoo.task import Settings, setting
-from vpps.zoo.tasks.files import names_of, set_with_names, train_and_dev
+from vpps.zoo.tasks.files import kept, kept_count, names_of, set_with_names, train_and_dev
 from vpps.zoo.tasks.graph_labels import GraphLabelTask
 from vpps.zoo.td_lstm import TDLSTMSentiment
 from vpps.zoo.td_rnn import TDRNNSentiment
@@ -54,8 +54,8 @@ class PyramidTask(GraphLabelTask):
 
     def __init__(self, settings: Settings, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        like = None if state is None else set_with_names(state["names"])
-        known = None if state is None else int(state["n_classes"])
+        like = None if state is None else set_with_names(kept(state, "names"))
+        known = None if state is None else kept_count(state, "n_classes")
         options: dict[str, Any] = {"lists": True, "min_count": MIN_COUNT, "like": like}
         if settings.data is None:
             bank = synthetic_opinions(n_train=8000)

@@ -23,7 +23,7 @@ from vpps.data import (
 from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger
 from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import names_of, set_with_names, train_and_dev
+from vpps.zoo.tasks.files import kept, names_of, set_with_names, train_and_dev
 from vpps.zoo.tasks.spans import tag_scores
 
 MIN_COUNT = 2  # words seen once train the embedding of unknown words
@@ -98,7 +98,7 @@ class BiLSTMTaggerTask(TaggerTask[GraphBatch]):
 
     def __init__(self, settings: TaggerSettings, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        like = None if state is None else set_with_names(state["names"])
+        like = None if state is None else set_with_names(kept(state, "names"))
         self.train, self.dev = self.read(settings.data, settings.limit, like)
         self.tags = self.train.classes["tag"]
         self.n_words = len(self.train.vocabularies["word"])
@@ -135,7 +135,7 @@ class BiLSTMCharTaggerTask(TaggerTask[SpelledBatch]):
         self.settings = settings
         like = None
         if state is not None:
-            like = SpelledSentences(set_with_names(state["names"]), set_with_names(state["characters"]))
+            like = SpelledSentences(set_with_names(kept(state, "names")), set_with_names(kept(state, "characters")))
         self.train, self.dev = self.read(settings.data, settings.limit, like)
         self.tags = self.train.sentences.classes["tag"]
         self.n_words = len(self.train.sentences.vocabularies["word"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +17,10 @@ from vpps.data import GraphBatch, GraphSet, chain_pairs, graphs_of_text, synthet
 from vpps.data.lines import hold_out, read_lines
 from vpps.data.readers import BOUNDARY
 from vpps.data.readers.sentences import check_parallel, read_pairs
-from vpps.errors import DataError
+from vpps.errors import CheckpointError, DataError
 from vpps.zoo.encoder_decoder import EncoderDecoder
 from vpps.zoo.task import EVALUATION_BATCH, Settings, Task, setting
-from vpps.zoo.tasks.files import Source, names_of, set_with_names
+from vpps.zoo.tasks.files import Source, kept, listed, names_of, set_with_names
 from vpps.zoo.tasks.perplexity import perplexity
 
 MIN_COUNT = 2  # words seen once train the embedding of unknown words
@@ -62,7 +63,7 @@ class TranslationTask(Task[GraphBatch]):
 
     def __init__(self, settings: TranslationSettings, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        like = None if state is None else tuple(set_with_names(names) for names in state["names"])
+        like = None if state is None else _sides(kept(state, "names"))
         train, dev = synthetic_parallel() if settings.data is None else _read(settings.data, settings.source)
         self.train, sides = _graphs_of(train, like)
         self.dev, _ = _graphs_of(dev, sides)
@@ -126,6 +127,13 @@ class TranslationTask(Task[GraphBatch]):
         return float(found.score)
 
 
+def _sides(names: Any) -> tuple[GraphSet, ...]:
+    """Of source and target, from a checkpoint. Raises CheckpointError."""
+    if not isinstance(names, list) or len(names) != 2:
+        raise CheckpointError("damaged: the names of two languages are missing")
+    return tuple(map(set_with_names, names))
+
+
 def _graphs_of(pairs: Pairs, like: tuple[GraphSet, ...] | None) -> tuple[GraphSet, tuple[GraphSet, ...]]:
     """The pairs as chains, the source backwards; and the sets of both sides."""
     source, target = (
@@ -151,10 +159,11 @@ def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tu
     Raises:
         DataError: the folder has neither, or the files of the only pair differ in length.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(f"{folder}: expected a folder with a file per language, such as train.en and train.vi")
     by_name: dict[str, dict[str, Path]] = {}
-    for path in sorted(folder.iterdir()):
+    paths = listed(folder)
+    for path in paths:
         name, _, language = path.name.removesuffix(".gz").rpartition(".")
         by_name.setdefault(name, {})[language] = path
     pairs: dict[str, tuple[Path, Path]] = {}
@@ -165,7 +174,7 @@ def parallel_files(folder: Path, source: str) -> tuple[tuple[Source, Source], tu
     if "train" in pairs and "dev" in pairs:
         return pairs["train"], pairs["dev"]
     if len(pairs) != 1:
-        found = ", ".join(path.name for path in sorted(folder.iterdir())) or "nothing"
+        found = ", ".join(path.name for path in paths) or "nothing"
         raise DataError(
             f"{folder}: expected train.{source} and dev.{source} with their translations, or one pair of files, found "
             f"{found}; --source says which ending is that of the source"

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.data import GraphBatch, GraphSet, graphs_of_trees, read_treebank, synthetic_treebank
+from vpps.errors import CheckpointError
 from vpps.zoo.task import Settings, Task, setting
-from vpps.zoo.tasks.files import names_of, set_with_names, train_and_dev
+from vpps.zoo.tasks.files import kept, kept_count, names_of, set_with_names, train_and_dev
 from vpps.zoo.tree_classifier import TreeClassifier
 
 
@@ -51,8 +52,10 @@ class TreeTask(Task[GraphBatch]):
         self.settings = settings
         self.root_only = settings.root_only
         self.unit = "tree" if settings.root_only else "node"
-        like = None if state is None else set_with_names(state["names"])
-        n_classes = None if state is None else int(state["n_classes"])
+        like = None if state is None else set_with_names(kept(state, "names"))
+        if like is not None and (like.arity is None) != self.lists:
+            raise CheckpointError("damaged: its trees have room for another number of children")
+        n_classes = None if state is None else kept_count(state, "n_classes")
         train, self.dev = self.read(settings, like, n_classes)
         # Of all that was read: a resumed run reads it again, whatever its limit is, and knows no other classes.
         self.n_classes = n_classes or 1 + max(int(graphs[:]["label"].max()) for graphs in (train, self.dev))
