@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert build.returncode == 0, build.stdout + build.stderr
     return out
+
+
+def test_modules_that_promises_are_tested_by_are_there() -> None:
+    table = [line for line in (ROOT / "docs/promises.md").read_text().splitlines() if line.startswith("|")]
+    named = re.findall(r"`((?:\w+/)*test_\w+|(?:\w+/)+)`", "".join(table))
+    assert len(named) > 30
+    assert [name for name in named if not any((ROOT / "tests" / f"{name}{end}").exists() for end in ("", ".py"))] == []
 
 
 def test_every_public_name_is_documented(site: Path) -> None:
