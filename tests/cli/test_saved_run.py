@@ -233,6 +233,7 @@ class OwnSettings(WordTreeSettings):
     depth: Depth = setting(Depth.FLAT, "An Enum that is no text.", shapes_model=True)
     vectors: Path | None = setting(None, "A path that the model depends on.", shapes_model=True)
     layers: int = 2
+    most: int = setting(None, "Of a type that its default is not of.", min=1)
 
 
 class OwnTask(TreeLSTMTask):

@@ -32,14 +32,17 @@ def fields_from(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
     types = get_type_hints(options, include_extras=True)
     found: dict[str, Any] = {}
     for field in fields(options):
-        if field.name in values:
-            kind, least = types[field.name], field.metadata.get("min")
-            if get_origin(kind) is Annotated:
-                kind, *declared = get_args(kind)
-                least = getattr(declared[0], "min", None)
-            found[field.name] = _as(kind, values[field.name], field.name)
-            if least is not None and found[field.name] is not None and not found[field.name] >= least:
-                raise _no_option(field.name, values[field.name])
+        if field.name not in values:
+            continue
+        value, default = values[field.name], field.default
+        kind, least = types[field.name], field.metadata.get("min")
+        if get_origin(kind) is Annotated:
+            kind, *declared = get_args(kind)
+            least = getattr(declared[0], "min", None)
+        is_default = type(value) is type(default) and value == default  # whatever its type says: limit: int = None
+        found[field.name] = value if is_default else _as(kind, value, field.name)
+        if least is not None and not is_default and value is not None and not found[field.name] >= least:
+            raise _no_option(field.name, value)
     return found
 
 
