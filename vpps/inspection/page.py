@@ -83,7 +83,7 @@ def write_page(path: Path, timelines: Sequence[Timeline], summary: Summary, titl
 def page(timelines: Sequence[Timeline], summary: Summary, title: str = "") -> str:
     """The page as text. Raises KernelError if a timeline lacks records."""
     title = title or f"vpps on {summary.target}"
-    data = json.dumps(page_data(timelines, summary) | {"title": title}, separators=(",", ":"))
+    data = json.dumps(page_data(timelines, summary) | {"title": title}, ensure_ascii=False, separators=(",", ":"))
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     # Within a script element nothing but "<" could end it.
     return template.replace("@TITLE@", html.escape(title)).replace("@DATA@", data.replace("<", "\\u003c"))

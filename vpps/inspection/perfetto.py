@@ -46,11 +46,11 @@ def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str)
         OSError: the file cannot be written.
     """
     facts = json.dumps({"producer": "vpps", "target": target})
-    with replacing(Path(path)) as new, open(new, "w", encoding="utf-8") as file:
+    with replacing(Path(path)) as new, open(new, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f'{{"displayTimeUnit":"ns","otherData":{facts},"traceEvents":[')
         for k, event in enumerate(events(timelines, target)):
             file.write(",\n" if k else "\n")
-            json.dump(event, file, separators=(",", ":"))
+            json.dump(event, file, ensure_ascii=False, separators=(",", ":"))
         file.write("\n]}\n")
 
 
