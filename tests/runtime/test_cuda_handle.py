@@ -320,6 +320,19 @@ class TestFailures:
             assert handle.sync_get_latest_loss() == other.sync_get_latest_loss()
         assert same_bits(net.model.numpy(), witness.model.numpy())
 
+    def test_or_left_out_with_another_step_behind_it(self, fake: FakeCuda) -> None:
+        net, witness = new(), new()
+        with on_cuda(net, vpps.SGD(lr=0.1), on_nonfinite="skip") as handle, on_cuda(witness, vpps.SGD(lr=0.1)) as other:
+            in_flight = queued(handle)
+            for k, factor in enumerate((1.0, np.inf, 1.0, 1.0)):
+                graph, loss = net.batch(k)
+                handle.fb(graph, loss * factor)
+            assert in_flight == [0, 1, 1, 1]
+            assert handle.skipped == 1
+            for k in (0, 2, 3):
+                other.fb(*witness.batch(k))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
     def test_a_refused_launch_leaves_the_one_before(self, fake: FakeCuda) -> None:
         net, witness = new(), new()
         with on_cuda(net) as handle, on_cuda(witness) as other:
