@@ -419,6 +419,43 @@ def test_a_forged_state_is_refused(path: Path, name: str, value: Any) -> None:
 
 
 @pytest.mark.host
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": None}, {"kind": "table"}, {"trainable": 1}, {"trainable": "no"}, {"name": 3}, {"name": "other"}],
+    ids=str,
+)
+def test_a_forged_parameter_is_refused(path: Path, change: dict[str, Any]) -> None:
+    small().save(path)
+    rewrite(path, lambda tensors, description: description["parameters"][0].update(change))
+    for take in (vpps.Model.load, small().restore):
+        with pytest.raises(vpps.CheckpointError, match="damaged"):
+            take(path)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("change", ["twice", "no name", "no kind", "a table without rows"])
+def test_parameters_that_no_model_has_are_refused(path: Path, change: str) -> None:
+    def forge(tensors: dict[str, Any], description: dict[str, Any]) -> None:
+        first = description["parameters"][0]
+        match change:
+            case "twice":
+                description["parameters"].append(first)
+            case "no name":
+                tensors["weight/"] = tensors[f"weight/{first['name']}"]
+                first["name"] = ""
+            case "no kind":
+                del first["kind"]
+            case _:
+                tensors[f"weight/{first['name']}"] = np.zeros((), np.float32)
+                first["kind"] = "lookup"
+
+    small().save(path)
+    rewrite(path, forge)
+    with pytest.raises(vpps.CheckpointError, match="damaged"):
+        vpps.Model.load(path)
+
+
+@pytest.mark.host
 @pytest.mark.parametrize("dtype, width", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1), ("C64", 8)])
 def test_tensors_of_types_that_numpy_has_not_are_refused(path: Path, dtype: str, width: int) -> None:
     entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * width]}

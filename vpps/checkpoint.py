@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import CheckpointError
+from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.files import replacing
 from vpps.model import Model
 from vpps.optim import OPTIMIZERS, OptimizerState
@@ -138,8 +138,12 @@ def _read(path: Path) -> _Contents:
             )
         if sealed(tensors, raw) != raw:
             raise CheckpointError(f"{path}: damaged: the checksum differs from that of its contents")
-        names = [p["name"] for p in description["parameters"]]
-        weights = {name: tensors[_WEIGHT + name] for name in names}
+        weights = {p["name"]: tensors[_WEIGHT + p["name"]] for p in description["parameters"]}
+        for p in description["parameters"]:
+            if p["kind"] not in ("parameter", "lookup") or type(p["trainable"]) is not bool:
+                raise ValueError(p["name"])
+        if len(weights) != len(description["parameters"]):
+            raise ValueError("parameters")
         _int(description, "seed", None), _int(description, "step", 0)
         state = None
         if description["optimizer"] is not None:
@@ -153,7 +157,8 @@ def _read(path: Path) -> _Contents:
                 raise ValueError("since")
         accumulated = _accumulated(description.get("accumulated"), tensors, weights)
         averages = _averages(description.get("averages"), tensors, weights)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:  # the last one: deep JSON
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        # The last two: numbers that are infinite, deep JSON.
         raise CheckpointError(f"{path}: damaged: {error!r} is missing or wrong") from error
     for arrays in (weights, *(state.moments.values() if state is not None else ())):
         for name, x in arrays.items():
@@ -177,7 +182,7 @@ def _averages(
     """Moving averages, if the file holds any. Raises KeyError, ValueError, TypeError for what is none."""
     if description is None:
         return None
-    found = Averages(float(description["decay"]), int(description["updates"]))
+    found = Averages(float(description["decay"]), _int(description, "updates", 0))
     if not 0 <= found.decay < 1:
         raise ValueError("decay")
     for name in description["values"]:
@@ -199,7 +204,7 @@ def _accumulated(
     """Accumulated gradients, if the file holds any. Raises KeyError, ValueError, TypeError for what is none."""
     if description is None:
         return None
-    found = AccumulatedGradients(int(description["calls"]))
+    found = AccumulatedGradients(_int(description, "calls", 0))
     for name in description["gradients"]:
         gradient, rows, shape = tensors[_GRADIENT + name], tensors.get(_GRADIENT_ROWS + name), weights[name].shape
         if rows is not None:
@@ -250,7 +255,10 @@ def load(kind: type[Model], path: Path) -> Model:
     for p in contents.description["parameters"]:
         value = contents.weights[p["name"]]
         declare = model.lookup if p["kind"] == "lookup" else model.parameter
-        declare(p["name"], value.shape, init=value, trainable=p["trainable"])
+        try:
+            declare(p["name"], value.shape, init=value, trainable=p["trainable"])
+        except (ModelError, ShapeError) as error:
+            raise CheckpointError(f"{path}: damaged: {error}") from error
     _adopt(model, contents, _history(contents, model, path))
     return model
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.tuning.models import Chain
 from vpps.graph.digest import digest_of
 from vpps.plan.passes import Passes
 from vpps.tuning.configuration import Configuration
-from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for
+from vpps.tuning.database import Key, Tuned, TuningDatabase, choices_in, key_for
 
 pytestmark = pytest.mark.host
 
@@ -161,6 +162,15 @@ class TestDamage:
         path.write_text("{")
         database.lookup(KEY, 100)
         assert f"{path} is damaged and not used" in caplog.text
+
+    @pytest.mark.parametrize("change", [{"when": 7}, {"when": None}, {"by": 3}], ids=str)
+    def test_a_record_of_no_day_is_damaged(self, database: TuningDatabase, change: dict[str, Any]) -> None:
+        path = database.store(KEY, TUNED)
+        kept = json.loads(path.read_text())
+        kept["records"][0].update(change)
+        path.write_text(json.dumps(kept))
+        assert database.lookup(KEY, 100) is None
+        assert choices_in(path) is None
 
     def test_what_others_can_write_to_is_not_read(
         self, database: TuningDatabase, caplog: pytest.LogCaptureFixture

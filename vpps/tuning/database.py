@@ -287,6 +287,8 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
     tuned = Tuned(**values)
     if not (tuned.vertices > 0 and math.isfinite(tuned.seconds) and math.isfinite(tuned.ratio)):
         raise ValueError("a record without sizes or times")
+    if not isinstance(tuned.when, str) or not isinstance(tuned.by, str):
+        raise TypeError("a record of no day, or by nobody")
     names = (
         (tuned.configuration.policy, POLICIES),
         (tuned.configuration.schedule, SCHEDULES),
