@@ -187,8 +187,8 @@ def _cosine_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tupl
     na, nb = _norms(a, b)
     scale = _column(dy / np.maximum(na * nb, COSINE_EPS), a)
     free = na * nb > COSINE_EPS  # else the denominator is a constant
-    along_a = _column(dy * np.where(free, y / np.maximum(na, 1e-300) ** 2, 0), a)
-    along_b = _column(dy * np.where(free, y / np.maximum(nb, 1e-300) ** 2, 0), a)
+    along_a = _column(dy * np.where(free, y / np.maximum(na, 1e-150) ** 2, 0), a)
+    along_b = _column(dy * np.where(free, y / np.maximum(nb, 1e-150) ** 2, 0), a)
     return scale * b - along_a * a, scale * a - along_b * b
 
 
