@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -21,32 +22,36 @@ def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
     Yields:
         After each time, whether the interrupt came through (work that swallows it gives False).
     """
-    step = 0
-    while True:
-        left = step
-        step += every
-
-        def interrupt(frame: FrameType, event: str, argument: Any) -> None:
-            nonlocal left
-            # A generator that goes on may do so to be closed, and Python does not look then.
-            looks = event == "c_return" or (event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR)
-            if looks and argument is not sys.setprofile and not _in_finaliser(frame):
-                left -= 1
-                if left < 0:
-                    sys.setprofile(None)
-                    raise KeyboardInterrupt
-
-        sys.setprofile(interrupt)
-        try:
-            work()
-            came = False
-        except KeyboardInterrupt:
-            came = True
-        finally:
-            sys.setprofile(None)
-        if left >= 0:
+    for step in count(0, every):
+        met, came = interrupt_at(step, work)
+        if not met:
             return
         yield came
+
+
+def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
+    """Does the work and interrupts it at that point; says whether it met one, and whether that came through."""
+    left = step
+
+    def interrupt(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal left
+        # A generator that goes on may do so to be closed, and Python does not look then.
+        looks = event == "c_return" or (event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR)
+        if looks and argument is not sys.setprofile and not _in_finaliser(frame):
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        work()
+        came = False
+    except KeyboardInterrupt:
+        came = True
+    finally:
+        sys.setprofile(None)
+    return left < 0, came
 
 
 def _in_finaliser(frame: FrameType | None) -> bool:

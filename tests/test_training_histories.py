@@ -13,6 +13,7 @@ import pytest
 
 import vpps
 from tests.comparison import relative_error
+from tests.fuzz.expected import Expected
 from tests.test_accumulate import Net
 from tests.test_residency import interrupt_next_launch
 from tests.tuning.test_online import Ready
@@ -22,72 +23,11 @@ from vpps.tuning.online import Axis
 
 pytestmark = pytest.mark.cpu
 
-Arrays = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
 RULES: tuple[Callable[[], vpps.Optimizer], ...] = (
     lambda: vpps.SGD(lr=0.05, weight_decay=0.1),
     lambda: vpps.Momentum(lr=0.02, momentum=0.8),
     lambda: vpps.Adam(lr=0.01, eps=1e-3),
 )
-
-
-class Expected:
-    """What the model should be: dense arrays, nothing lazy but the rows of tables that an update touches."""
-
-    def __init__(self, model: vpps.Model, rule: vpps.Optimizer, decay: float) -> None:
-        self.model = model
-        self.rule = rule
-        self.decay = decay
-        self.weights: Arrays = {p.name: p.numpy().astype(np.float64) for p in model}
-        self.moments = {k: [np.zeros_like(w) for _ in rule.moments] for k, w in self.weights.items()}
-        self.averages = {k: w.copy() for k, w in self.weights.items()}
-        self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
-        self.updates = 0
-        self.discard()
-
-    def discard(self) -> None:
-        self.sums: Arrays = {}
-        self.rows: dict[str, set[int]] = {}
-
-    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression) -> None:
-        reference = Reference(graph, self.weights)
-        for name, gradient in reference.backward(loss).items():
-            p = self.model[name]
-            if p.trainable:
-                self.sums[name] = self.sums.get(name, 0) + gradient
-                self.rows.setdefault(name, set()).update(reference.touched_rows(p).tolist())
-
-    def update(self) -> None:
-        self.updates += 1
-        for p in self.model:
-            if not p.trainable:
-                continue
-            name = p.name
-            rows: Any = sorted(self.rows.get(name, ())) if isinstance(p, vpps.Lookup) else slice(None)
-            gradient = self.sums.get(name, np.zeros(p.shape))
-            old = [m[rows] for m in self.moments[name]]
-            step = self.updates
-            self.weights[name][rows], moments = self.rule.reference(self.weights[name][rows], gradient[rows], old, step)
-            for m, new in zip(self.moments[name], moments, strict=True):
-                m[rows] = new
-            self.averaged.add(name)
-            self.averages[name] = self.decay * self.averages[name] + (1 - self.decay) * self.weights[name]
-        self.discard()
-
-    def assign(self, name: str, value: np.ndarray[Any, Any]) -> None:
-        self.weights[name] = value.astype(np.float64)
-        if name not in self.averaged:
-            self.averages[name] = self.weights[name].copy()
-
-    def begin_average(self, name: str) -> None:
-        self.averaged.discard(name)
-        self.averages[name] = self.weights[name].copy()
-
-    def check(self) -> None:
-        assert self.model.step == self.updates
-        for p in self.model:
-            assert relative_error(p.numpy(), self.weights[p.name]) < 1e-4, p.name
-            expected = self.averages[p.name] if p.trainable else self.weights[p.name]
-            assert relative_error(p.average(), expected) < 1e-4, f"average of {p.name}"
 
 
 def tune_quickly(patch: pytest.MonkeyPatch) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import vpps
 from tests.classifier import new
+from tests.fuzz import graphs
 from tests.graph import bulk_models
 from tests.plan import test_used_rows
 from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
-from tests.plan.test_random_graphs import Drawn, cells, examples, random_graph
 from tests.simt import models
 from vpps.ops.philox import LaunchKey
 from vpps.plan.build import Plan
@@ -138,32 +137,20 @@ def test_rows_without_a_gradient(passes: Passes, averages: bool) -> None:
         check_training(pair, *net.batch(read), RULES[1], averaging)
 
 
-@examples(120)
-@given(
-    drawn=st.lists(cells, min_size=1, max_size=3),
-    calls=st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 999), min_size=12, max_size=12)), max_size=14),
-    policy=st.sampled_from(list(POLICIES)),
-    layout=st.sampled_from(COMPILED_LAYOUTS),
-    data=st.integers(0, 10**6),
-    vps=st.sampled_from([1, 2, 3]),
-    rule=st.sampled_from(RULES),
-)
-def test_random_graphs(
-    drawn: list[Drawn],
-    calls: list[tuple[int, list[int]]],
-    policy: str,
-    layout: str,
-    data: int,
-    vps: int,
-    rule: vpps.Optimizer,
-) -> None:
-    model, graph, used, loss = random_graph(drawn, calls, data)
-    averages = data % 2 == 1
-    pair = planners(model, vps, rule, policy, averages=averages, layout=layout)
-    check_training(pair, graph, loss, rule, Averaging(0.9, factors) if averages else None)
-    check_inference(pair, graph, used)
-    again = graph.call(vpps.cell(lambda x: vpps.tanh(x)), used[0])  # not all of the graph leads to a loss
-    check_training(pair, graph, vpps.sum(again), rule, Averaging(0.9, factors) if averages else None)
+@pytest.mark.parametrize("part", range(10))
+def test_random_graphs(part: int) -> None:
+    for number in range(10 * part, 10 * part + 10):
+        random = Random(number)
+        model, graph, used, loss = graphs.draw(random).build()
+        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        vps, rule, averages = random.choice([1, 2, 3]), random.choice(RULES), number % 2 == 1
+        pair = planners(model, vps, rule, policy, averages=averages, layout=layout)
+        check_training(pair, graph, loss, rule, Averaging(0.9, factors) if averages else None)
+        check_inference(pair, graph, used)
+        again = graph.call(vpps.cell(lambda x: vpps.tanh(x)), used[0])  # not all of the graph leads to a loss
+        check_training(
+            pair, graph, vpps.sum(again) + vpps.sum(used[-1]), rule, Averaging(0.9, factors) if averages else None
+        )
 
 
 def factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

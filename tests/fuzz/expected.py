@@ -1,0 +1,94 @@
+"""Training in NumPy, float64: what updates, accumulated gradients and averages should give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import vpps
+from tests.comparison import relative_error
+from vpps.ops.philox import launch_key
+from vpps.reference import Reference
+
+Arrays = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+
+
+class Expected:
+    """What the model should be: dense arrays, nothing lazy but the rows of tables that an update touches.
+
+    Args:
+        model: whose parameters they are, and which of them are trained.
+        rule: the optimizer.
+        decay: of the averages.
+        clip: bound of the norm of all gradients.
+        noise: standard deviation of relative errors in all gradients, to see what rounding may do.
+    """
+
+    def __init__(
+        self, model: vpps.Model, rule: vpps.Optimizer, decay: float, clip: float | None = None, noise: float = 0.0
+    ) -> None:
+        self.model = model
+        self.clip = clip
+        self.noise = noise
+        self.rule = rule
+        self.decay = decay
+        self.weights: Arrays = {p.name: p.numpy().astype(np.float64) for p in model}
+        self.moments = {k: [np.zeros_like(w) for _ in rule.moments] for k, w in self.weights.items()}
+        self.averages = {k: w.copy() for k, w in self.weights.items()}
+        self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
+        self.updates = 0
+        self.discard()
+
+    def discard(self) -> None:
+        self.calls = 0
+        self.sums: Arrays = {}
+        self.rows: dict[str, set[int]] = {}
+
+    def accumulate(self, graph: vpps.Graph, loss: vpps.Expression) -> None:
+        reference = Reference(graph, self.weights, launch_key(self.model.seed, self.updates + 1, self.calls))
+        self.calls += 1
+        for name, gradient in reference.backward(loss).items():
+            p = self.model[name]
+            if p.trainable:
+                noise = 1 + self.noise * np.random.default_rng(self.calls).standard_normal(gradient.shape)
+                self.sums[name] = self.sums.get(name, 0) + gradient * noise
+                self.rows.setdefault(name, set()).update(reference.touched_rows(p).tolist())
+
+    def update(self) -> None:
+        self.updates += 1
+        norm = np.sqrt(sum(float((g * g).sum()) for name, g in self.sums.items() if self.model[name].trainable))
+        factor = 1.0 if self.clip is None or norm <= self.clip else self.clip / norm
+        for p in self.model:
+            if not p.trainable:
+                continue
+            name = p.name
+            rows: Any = sorted(self.rows.get(name, ())) if isinstance(p, vpps.Lookup) else slice(None)
+            gradient = factor * self.sums.get(name, np.zeros(p.shape))
+            old = [m[rows] for m in self.moments[name]]
+            step = self.updates
+            self.weights[name][rows], moments = self.rule.reference(self.weights[name][rows], gradient[rows], old, step)
+            for m, new in zip(self.moments[name], moments, strict=True):
+                m[rows] = new
+            self.averaged.add(name)
+            self.averages[name] = self.decay * self.averages[name] + (1 - self.decay) * self.weights[name]
+        self.discard()
+
+    def assign(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        self.weights[name] = value.astype(np.float64)
+        if name not in self.averaged:
+            self.averages[name] = self.weights[name].copy()
+
+    def begin_average(self, name: str) -> None:
+        self.averaged.discard(name)
+        self.averages[name] = self.weights[name].copy()
+
+    def check(self) -> None:
+        assert self.model.step == self.updates
+        for p in self.model:
+            assert relative_error(p.numpy(), self.weights[p.name]) < 1e-4, p.name
+            assert relative_error(p.average(), self.average(p)) < 1e-4, f"average of {p.name}"
+
+    def average(self, p: vpps.Parameter) -> np.ndarray[Any, Any]:
+        """Its average, or the weights where it is not trained."""
+        return self.averages[p.name] if p.trainable else self.weights[p.name]

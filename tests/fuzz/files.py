@@ -1,0 +1,210 @@
+"""Damaged files of every format: what reads them refuses them with an error of vpps, or what it reads is sound."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import vpps
+from tests.data import damage
+from tests.fuzz.program import Found
+from vpps import checkpoint
+from vpps.data import GraphSet
+from vpps.tuning import database, machines
+from vpps.tuning.configuration import Configuration
+
+TREES = b"(3 (2 The) (4 (3 gorgeously) (2 8 1\\/2)))\n\n(0 (1 caf\xc3\xa9)(2 (0 -LRB-) (1 b) (1 c)))\n(1 d)\n"
+DAGS = {
+    "kind": ["leaf", "leaf", "add"], "children": [[], [], [0, 1]], "graph": {"rating": 4.5},
+    "columns": {"word": ["good", "film", None], "label": [3, 2, 4], "position": [[0.5, 1], [1, 1], [2, 1.5]]},
+}  # fmt: skip
+TEXTS = {
+    "read_treebank": TREES,
+    "read_tagged": b"A|DT b|NN\n\n c|NN a|b|DT d|X \nA|DT\tc|NN\n",
+    "read_text": b"the film is good .\n\nna\xc3\xafve words\tand more\n",
+    "read_stream": b"the film is good .\n\nna\xc3\xafve words and more " * 9,
+    "read_jsonl": json.dumps(DAGS).encode() + b"\n" + json.dumps({"vertices": 2, "edges": [[0, 1]]}).encode() + b"\n",
+    "read_lattices": b"2\n4\n0 7 9 3\n0\n1 0 62\n2 1 480 0 3395\n1 2 947\n\n2\n0 5\n0\n1 0 8\n",
+    "read_programs": b"def get_x(a, b=1):\n    return a.c + [b]\n\nclass A:\n    def set(self):\n        self.x = 1\n",
+}
+PIECES = (
+    b'(', b')', b' ', b'\n', b'\t', b'|', b'\x00', b'\r\n', b'\xff', b'\xc3', b'\xef\xbb\xbf', b'\xed\xa0\x80',
+    b'\\ud800', b'[', b']', b'{', b'"', b',', b'-', b'-1', b'0', b'1e999', b'NaN', b'null', b'true', b'2147483647',
+    b'2147483648', b"9" * 25, b'[[', b'((((((((((((', b'\xc2\xa0', b'0x1', b'1_0', b'"vertices": 2147483647',
+    b'"children": [[0]]', b'(1 ', b'def f(): 0\n', b'    ', b"'", b'\xe2\x80\xa8',
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class File:
+    """A damaged file.
+
+    Attributes:
+        form: name of a reader, "graphs", "checkpoint", or "tuning".
+        how: it was damaged; "sealed" with right checksums.
+        content: of the file.
+        compressed: whether it is one of gzip.
+    """
+
+    form: str
+    how: str
+    content: bytes
+    compressed: bool = False
+
+    def check(self) -> None:
+        """Raises Found."""
+        with tempfile.TemporaryDirectory() as folder:
+            suffix = {"read_programs": ".py", "tuning": ".json"}.get(self.form, ".txt") + ".gz" * self.compressed
+            path = Path(folder) / f"case{suffix}"
+            path.write_bytes(self.content)
+            with suppress(OSError):
+                path.chmod(0o600)
+            read = self.call("path")
+            shown = [
+                "import pathlib, tempfile, vpps, vpps.data",
+                f'path = pathlib.Path(tempfile.mkdtemp()) / "{path.name}"',
+                f"path.write_bytes({self.content!r})",
+                read,
+            ]
+            try:
+                self._read(path)
+            except Exception as error:
+                word = "accepted: " if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+                raise Found(f"{self.form}: {word}{error}".replace(folder, ""), shown) from error
+
+    def call(self, path: str) -> str:
+        """What reads it, as text."""
+        if self.form == "graphs":
+            return f"print(vpps.data.GraphSet.load({path}).stat())"
+        if self.form == "checkpoint":
+            return f"print(vpps.Model.load({path}).numpy())"
+        if self.form == "tuning":
+            return (
+                f"from vpps.tuning.database import choices_in; print([c.tuned.describe() for c in choices_in({path})])"
+            )
+        return f"print(vpps.data.{self.form}({path}).stat())"
+
+    def _read(self, path: Path) -> None:
+        if self.form == "graphs":
+            damage.outcome(path, self.how, examples()["graphs"][0])
+        elif self.form == "checkpoint":
+            try:
+                model = vpps.Model.load(path)
+            except vpps.CheckpointError as error:
+                _names(error, path)
+                return
+            if self.how.startswith("sealed"):
+                model.save(path)
+                vpps.Model.load(path)
+            else:
+                right = examples()["checkpoint"][0]
+                assert {k: w.tobytes() for k, w in model.numpy().items()} == right, "other weights, without a word"
+        elif self.form == "tuning":
+            choices = database.choices_in(path)
+            found = machines.machine_in(path)
+            for choice in choices or ():
+                assert choice.tuned.describe()
+            assert found is None or found.names is not None
+        else:
+            try:
+                graphs: GraphSet = getattr(vpps.data, self.form)(path)
+            except vpps.DataError as error:
+                _names(error, path)
+                return
+            assert graphs.stat()
+            graphs.save(path.with_name("again"))
+            again = GraphSet.load(path.with_name("again"))
+            assert damage._content(again) == damage._content(graphs), "saved and loaded it is another one"
+
+
+def _names(error: Exception, path: Path) -> None:
+    if str(path) not in str(error):
+        raise AssertionError(f"an error that does not name the file: {error}")
+
+
+@cache
+def examples() -> dict[str, tuple[Any, bytes]]:
+    """Of binary formats what a sound file holds, and its bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "example"
+        graphs = damage.example()
+        graphs.save(path)
+        kept = {"graphs": (graphs, path.read_bytes())}
+        model = vpps.Model(seed=1)
+        W, E = model.parameter("W", (3, 3)), model.lookup("E", (4, 3))
+        with vpps.Handle(model, vpps.Adam(), target="cpu", vps=1, ema=0.9) as handle:
+            for accumulate in (False, True):
+                graph = vpps.Graph()
+                handle.fb(graph, vpps.sum(W @ graph.lookup(E, 1)), accumulate=accumulate)
+        model.save(path, {"note": "mine"})
+        kept["checkpoint"] = ({k: w.tobytes() for k, w in model.numpy().items()}, path.read_bytes())
+        tuned = database.Tuned(
+            Configuration(vps=2, policy="depth"), 0.1, 1.2, 80, "2026-11-22T00:00:00", "vpps-profile"
+        )
+        key = database.Key("cpu", "m", "0", True, frozenset({"c"}))
+        path = database.TuningDatabase(Path(folder) / "tuning").store(key, tuned)
+        kept["tuning"] = (None, path.read_bytes())
+    return kept
+
+
+def mutated(content: bytes, random: Random) -> bytes:
+    """The content with some damage."""
+    for _ in range(random.choice((1, 1, 2, 4))):
+        begin = random.randrange(len(content) + 1)
+        end = min(len(content), begin + random.choice((0, 0, 1, 1, 3, 20)))
+        there = random.randrange(len(content) + 1)
+        new = random.choice(
+            (b"", random.choice(PIECES), random.choice(PIECES), random.randbytes(1), content[there : there + 12])
+        )
+        content = content[:begin] + new + content[end:]
+    return content
+
+
+def _forged(content: bytes, random: np.random.Generator) -> bytes:
+    """A checkpoint whose description says something else, with the right checksum."""
+    from safetensors.numpy import load, save
+
+    head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    description = json.loads(head[checkpoint._DESCRIPTION])
+    damage._change(description, random)
+    with suppress(ValueError, TypeError):  # what JSON has not
+        head[checkpoint._DESCRIPTION] = json.dumps(description)
+    tensors = load(content)
+    return save(tensors, checkpoint.sealed(tensors, head))
+
+
+def draw(random: Random) -> File:
+    """A random file."""
+    numbers = np.random.default_rng(random.randrange(2**32))
+    form = random.choice((*TEXTS, *TEXTS, "graphs", "graphs", "checkpoint", "checkpoint", "tuning"))
+    if form in TEXTS:
+        content, compressed = mutated(TEXTS[form], random), form != "read_programs" and random.random() < 0.2
+        if compressed:
+            content = gzip.compress(content, mtime=0)
+            content = mutated(content, random) if random.random() < 0.5 else content
+        return File(form, "mutated", content, compressed)
+    sound = examples()[form][1]
+    if form == "graphs":
+        return File(form, *damage.damaged(sound, numbers))
+    if form == "checkpoint":
+        match random.randrange(3):
+            case 0:
+                return File(form, "sealed", _forged(sound, numbers))
+            case 1:
+                return File(form, "mutated", mutated(sound, random))
+        how = random.choice((damage.bits, damage.header_byte, damage.cut, damage.overwritten, damage.header))
+        return File(form, how.__name__, how(sound, numbers))
+    if random.random() < 0.4:
+        return File(form, "mutated", mutated(sound, random))
+    told = json.loads(sound)
+    damage._change(told, numbers)
+    return File(form, "changed", json.dumps(told).encode())

@@ -1,0 +1,259 @@
+"""Random graphs of random cells - recurrences, lists, values that nobody reads - in random configurations: what is
+computed is what the reference computes, and has the same bits for any number of virtual processors and schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import vpps
+from tests.fuzz import cells
+from tests.fuzz.cells import ROWS, Cell, declarations
+from tests.fuzz.oracle import Oracle, reference_of
+from tests.fuzz.program import Found, execute
+from vpps.plan.passes import streaming
+from vpps.reference import key_of, weights_of
+
+HEAD = ["import numpy as np, vpps"]
+POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical", "auto")
+SAME_BITS = ("sinks-last", "depth", "agenda", "sufficient", "critical")  # "auto" goes by the virtual processors
+LAYOUTS = ("recorded", "readers", "pq")
+PASSES = (
+    "common_subexpressions", "constants", "dead_outputs", "horizontal", "lazy_batching", "alignment", "streaming",
+    "cell_layout",
+)  # fmt: skip
+
+
+class Call(NamedTuple):
+    """Which cell is called, and numbers that choose its arguments; any do."""
+
+    cell: int
+    numbers: tuple[int, ...]
+
+
+class Options(NamedTuple):
+    """A configuration; any ints do.
+
+    Attributes:
+        off: passes that are switched off.
+        fused: whether elementwise operators become instructions of their own, which takes a compiler.
+        recompute: the pass of that name.
+        short: streams of two rows.
+    """
+
+    policy: int = 0
+    layout: int = 0
+    off: tuple[int, ...] = ()
+    fused: bool = False
+    recompute: bool = False
+    short: bool = False
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Arguments of a handle, as text."""
+        switches = {PASSES[i % len(PASSES)]: False for i in self.off} | {"recompute": self.recompute}
+        if not self.fused:
+            switches["fusion"] = False
+        passes = ", ".join(f"{name}={on}" for name, on in switches.items() if on != (name != "recompute"))
+        found = {}
+        if policy := self.policy % len(POLICIES):
+            found["policy"] = f'"{POLICIES[policy]}"'
+        if layout := self.layout % len(LAYOUTS):
+            found["layout"] = f'"{LAYOUTS[layout]}"'
+        if passes:
+            found["passes"] = f"vpps.Passes({passes})"
+        return found
+
+
+DEFAULT = Options()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A random graph.
+
+    Attributes:
+        seed: of weights and inputs.
+        cells: what may be called.
+        calls: what is.
+        used: values that the loss reads, by place from the last; at least one is.
+        vps: virtual processors, of a handle and of one that has to give the same bits.
+        paper: whether that one has the other schedule.
+        train: with dropout.
+        options: of both.
+    """
+
+    seed: int
+    cells: tuple[Cell, ...]
+    calls: tuple[Call, ...]
+    used: tuple[int, ...]
+    vps: tuple[int, ...] = ()
+    paper: bool = False
+    train: bool = False
+    options: Options = DEFAULT
+
+    def source(self, calls: tuple[Call, ...] | None = None) -> list[str]:
+        """Lines that make `graph`, `used` and `loss` of `rng` and the cells, which are called cell0, cell1 ..."""
+        lines: list[str] = []
+        stocks: dict[int, list[str]] = {}
+        everything: list[str] = []
+
+        def stock(w: int) -> list[str]:
+            if w not in stocks:
+                stocks[w] = [f"x{w}", f"y{w}", f"z{w}"]
+                lines.append(f"x{w}, y{w} = graph.input(rng.normal(size={w})), graph.lookup(E0_{w}, 1)")
+                lines.append(f"z{w} = graph.zeros({w})")
+                everything.extend(stocks[w][:2])
+            return stocks[w]
+
+        for k, (which, numbers) in enumerate(self.calls if calls is None else calls):
+            if not self.cells:
+                break
+            number = which % len(self.cells)
+            cell = self.cells[number]
+            known = stock(cell.w)
+            drawn = iter(numbers + 12 * (0,))
+
+            def some(n: int, known: list[str] = known) -> str:
+                return known[-1 - n // 2 % min(3, len(known))] if n % 2 else known[n // 2 % len(known)]
+
+            given = [some(next(drawn)) for _ in range(cell.vectors)]
+            for _ in range(cell.lists):
+                n, first = next(drawn) % 4, next(drawn)
+                given.append(f"[{', '.join(some(first + 3 * i) for i in range(n))}]")
+            if cell.row:
+                given.append(str(next(drawn) % ROWS))
+            if cell.own:
+                given.append(f"x{cell.w}")
+            results = [f"h{k}_{i}" for i in range(1 + len(cell.results))]
+            lines.append(f"{', '.join(results)} = graph.call({', '.join([f'cell{number}', *given])})")
+            known.extend(results)
+            everything.extend(results)
+        if not everything:
+            stock(3)
+        used = [everything[-1 - i % len(everything)] for i in self.used]
+        trained = everything[1]  # a row of a table comes last: there is something to learn
+        used = [*(e for e in dict.fromkeys(used) if e != trained), trained]
+        lines = [f"rng, graph = np.random.default_rng({self.seed}), vpps.Graph()", *lines]
+        return [
+            *lines,
+            f"used = [{', '.join(used)}]",
+            "terms = [vpps.dot(v, graph.input(rng.normal(size=v.shape))) for v in used]",
+            f"loss = vpps.sum(terms) * {1 / len(used):.3g}",
+        ]
+
+    def program(self) -> list[str]:
+        """Lines that make `model`, `graph`, `used` and `loss`."""
+        made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
+        graph = self.source()
+        return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations(made + graph), *made, *graph]
+
+    def build(self) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression], vpps.Expression]:
+        """The model, the graph, its values that are used, and the loss."""
+        made = execute(self.program())
+        return made["model"], made["graph"], made["used"], made["loss"]
+
+    def check(self) -> None:
+        """Raises Found."""
+        lines = self.program()
+        made = execute(lines)
+        model = made["model"]
+        oracle = Oracle(made["graph"], made["loss"], weights_of(model), key_of(model) if self.train else None)
+        arguments = self.options.named
+        first, second = (*self.vps, 1, 2)[:2]
+        settings = [{"vps": str(first), **arguments}]
+        if POLICIES[self.options.policy % len(POLICIES)] in SAME_BITS:
+            paper = {"schedule": '"paper"'} if self.paper else {}
+            settings.append({"vps": str(second), **paper, **arguments})
+        if self.options.short:
+            lines = [*lines, "from vpps.plan.passes import streaming", "streaming.CHUNK_ROWS = 2"]
+        before, streaming.CHUNK_ROWS = streaming.CHUNK_ROWS, 2 if self.options.short else streaming.CHUNK_ROWS
+        try:
+            self._compare(lines, made, oracle, settings)
+        finally:
+            streaming.CHUNK_ROWS = before
+
+    def _compare(self, lines: list[str], made: dict[str, Any], oracle: Oracle, settings: list[dict[str, str]]) -> None:
+        model, graph, used, loss = (made[name] for name in ("model", "graph", "used", "loss"))
+        found: list[tuple[float, dict[str, Any]]] = []
+        opened = [f"vpps.Handle(model, {open_with(s)})" for s in settings]
+        call = f"handle.gradients(graph, loss{', train=True' if self.train else ''})"
+        for text in opened:
+            run = [*lines, f"with {text} as handle:", f"    value, gradients = {call}"]
+            run += ["    values = [handle.value(e) for e in used]", "    again = handle.forward(graph, used)"]
+            try:
+                with eval(text, made) as handle:
+                    value, gradients = handle.gradients(graph, loss, train=self.train)
+                    values = [handle.value(e) for e in used]
+                    again = handle.forward(graph, used)
+            except Exception as error:
+                raise Found(f"{type(error).__name__}: {error}", run) from error
+            if complaint := oracle.complaint(value, gradients, model, used, values):
+                raise Found(complaint[0], [*run, *reference_of("graph", self.train), *complaint[1]])
+            if not self.train and differing(dict(enumerate(values)), dict(enumerate(again))) is not None:
+                raise Found("a value differs in inference",
+                            [*run, "assert all(np.array_equal(*pair) for pair in zip(values, again))"])  # fmt: skip
+            found.append((value, gradients))
+        for text, (value, gradients) in zip(opened[1:], found[1:], strict=True):
+            differs = differing(found[0][1], gradients)
+            if value != found[0][0] or differs:
+                what = "a gradient" if differs else "the loss"
+                raise Found(
+                    f"{what} differs between virtual processors or schedules",
+                    [
+                        *lines,
+                        "found = []",
+                        f"for make in (lambda: {opened[0]}, lambda: {text}):",
+                        "    with make() as handle:",
+                        f"        found.append({call})",
+                        "assert found[0][0] == found[1][0]",
+                        "for name, gradient in found[0][1].items():",
+                        "    assert np.array_equal(gradient, found[1][1][name]), name",
+                    ],
+                )
+
+
+def open_with(arguments: dict[str, str]) -> str:
+    """Arguments of a handle as text."""
+    return ", ".join(['target="cpu"', "verify=True", *(f"{name}={value}" for name, value in arguments.items())])
+
+
+def draw_options(random: Random) -> Options:
+    """A random configuration."""
+    off = tuple(random.randrange(len(PASSES)) for _ in range(random.choice((0, 0, 0, 1, 2, 8))))
+    return Options(
+        random.randrange(len(POLICIES)), random.choice((0, 0, 0, 0, 1, 1, 2)), off, random.random() < 0.03,
+        random.random() < 0.15, random.random() < 0.4,
+    )  # fmt: skip
+
+
+def draw_calls(random: Random, n_cells: int, most: int) -> tuple[Call, ...]:
+    """Random calls."""
+    n = random.randint(0, most)
+    return tuple(Call(random.randrange(n_cells), tuple(random.randrange(1000) for _ in range(8))) for _ in range(n))
+
+
+def draw(random: Random) -> Graph:
+    """A random graph."""
+    widths = random.choice((2, 2, len(cells.WIDTHS)))
+    drawn = tuple(cells.draw(random, widths) for _ in range(random.randint(1, 3)))
+    calls = draw_calls(random, len(drawn), random.choice((6, 14, 24)))
+    used = tuple(random.randrange(100) for _ in range(random.randint(1, 6)))
+    vps = tuple(random.choice((1, 2, 3, 7)) for _ in range(2))
+    seed, paper, train = random.randrange(10**6), random.random() < 0.4, random.random() < 0.4
+    return Graph(seed, drawn, calls, used, vps, paper, train, draw_options(random))
+
+
+def differing(a: dict[Any, Any], b: dict[Any, Any]) -> Any:
+    """The first name under which arrays differ, if any do; those that one has not are zeros."""
+    for name in [*a, *b]:
+        x, y = (
+            np.asarray(some[name]) if name in some else np.zeros_like(other[name]) for some, other in ((a, b), (b, a))
+        )
+        if x.tobytes() != y.tobytes():
+            return name
+    return None

@@ -1,0 +1,248 @@
+"""Random histories of training: checkpoints from which other processes go on, other handles and configurations in the
+middle change no bit of it, and it follows a plain NumPy model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import vpps
+from tests.comparison import relative_error
+from tests.fuzz import cells, graphs
+from tests.fuzz.cells import Cell, declarations
+from tests.fuzz.expected import Expected
+from tests.fuzz.graphs import DEFAULT, HEAD, Call, Graph, Options, open_with
+from tests.fuzz.program import Found, execute
+
+RULES = (
+    "vpps.SGD(lr=0.05, weight_decay=0.1)", "vpps.SGD(lr=0.1)", "vpps.Momentum(lr=0.02, momentum=0.8)",
+    "vpps.Nesterov(lr=0.02, momentum=0.8, weight_decay=0.1)", "vpps.Adam(lr=0.01, eps=0.01)",
+    "vpps.Adam(lr=0.01, eps=0.01, weight_decay=0.1)", "vpps.AdamW(lr=0.01, eps=0.01)",
+    "vpps.Adagrad(lr=0.02, eps=0.1)", "vpps.RMSprop(lr=0.01, eps=0.1)",
+)  # fmt: skip
+EVENTS = ("fb", "accumulate", "resume", "configure", "handle", "evaluate", "discard", "freeze", "assign")
+WITHOUT_TRACE = ("resume", "configure", "handle", "evaluate")
+
+
+class Event(NamedTuple):
+    """What happens, and a number that says to what; any ints do."""
+
+    what: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        """One of `EVENTS`."""
+        return EVENTS[self.what % len(EVENTS)]
+
+
+@dataclass(frozen=True)
+class History:
+    """A random history.
+
+    Attributes:
+        seed: of weights and inputs.
+        cells: of all graphs.
+        batches: graphs that are trained on.
+        used: values that each loss reads.
+        events: what happens.
+        rule: optimizer.
+        averages: whether there are moving averages.
+        clip: whether gradients are clipped.
+        options: configuration of all handles.
+    """
+
+    seed: int
+    cells: tuple[Cell, ...]
+    batches: tuple[tuple[Call, ...], ...]
+    used: tuple[int, ...]
+    events: tuple[Event, ...]
+    rule: int = 0
+    averages: bool = False
+    clip: bool = False
+    options: Options = DEFAULT
+
+    def opened(self) -> str:
+        """A training handle of `vps` as text."""
+        given = {"vps": "vps", **self.options.named}
+        given |= {"ema": "0.8"} if self.averages else {}
+        given |= {"clip_norm": "0.5"} if self.clip else {}
+        return f"vpps.Handle(model, {RULES[self.rule % len(RULES)]}, {open_with(given)})"
+
+    def program(self) -> list[str]:
+        """Lines that make `new`, a model and its batches, and `run`: the history, also without what leaves no trace."""
+        batches = self.batches or ((),)
+        made = [line for k, cell in enumerate(self.cells) for line in cell.source(f"cell{k}")]
+        graph = Graph(self.seed, self.cells, (), self.used)
+        sources = [graph.source(calls) for calls in batches]
+        declared = declarations(made + [line for lines in sources for line in lines])
+        lines = [*HEAD, "def new():", *_indented([f"model = vpps.Model(seed={self.seed})", *declared, *made])]
+        lines.append("    def batch(k):")
+        for k, source in enumerate(sources):
+            if k + 1 < len(sources):
+                lines += [f"        if k == {k}:", *_indented([*source, "return graph, loss"], 12)]
+            else:
+                lines += _indented([*source, "return graph, loss"], 8)
+        lines.append("    return model, batch")
+        names = [line.split(" = ")[0] for line in declared]
+        body = ["model, batch = new()", f"make = lambda vps: {self.opened()}", "handle = make(1)"]
+        for event in self.events:
+            body += self._lines(event, names)
+        body += ["handle.close()", "return model"]
+        return [*lines, "def run(plain):", *_indented(body)]
+
+    def _lines(self, event: Event, names: list[str]) -> list[str]:
+        n, batch = event.number, event.number % max(len(self.batches), 1)
+        again = f"handle = make({1 + n % 3})"
+        name = _changed(names, n)
+        match event.name:
+            case "fb":
+                return [f"handle.fb(*batch({batch}))"]
+            case "accumulate":
+                return [f"handle.fb(*batch({batch}), accumulate=True)"]
+            case "discard":
+                return ["handle.discard_accumulated()"]
+            case "freeze":
+                return [f'model["{name}"].trainable ^= True'] if name else []
+            case "assign":
+                return [f'model["{name}"].assign(np.tanh(model["{name}"].numpy()))'] if name else []
+            case "resume":
+                going = ["handle.close()", "model.save(path)", "old = model", "model, batch = new()"]
+                if any(event.name == "freeze" for event in self.events):  # a program declares it as before
+                    going.append('[setattr(p, "trainable", old[p.name].trainable) for p in model]')
+                going += ["model.restore(path)", again]
+                if n % 2:  # what is seen first must not matter
+                    going.append(f"handle.gradients(*batch({(batch + 1) % max(len(self.batches), 1)}))")
+            case "configure":
+                schedule = ', schedule="paper"' if n % 4 == 3 else ""
+                given = "".join(f", {key}={value}" for key, value in self.options.named.items())
+                going = [
+                    f"handle._configure(vpps.tuning.configuration.Configuration(vps={1 + n % 5}{schedule}{given}))"
+                ]
+            case "handle":
+                going = ["handle.close()", again]
+            case _:
+                table = next(name for name in names if name.startswith("E"))
+                going = [f"handle.forward(g := vpps.Graph(), [g.lookup(model[\"{table}\"], 2)])",
+                         f"handle.gradients(*batch({batch}))"]  # fmt: skip
+        return ["if not plain:", *_indented(going)]
+
+    def check(self) -> None:
+        """Raises Found."""
+        lines = self.program()
+        header = ["import tempfile, vpps.tuning.configuration", 'path = tempfile.mkdtemp() + "/model"']
+        shown = [*lines[:1], *header, *lines[1:]]
+        with tempfile.TemporaryDirectory() as folder:
+            made = execute(lines, path=Path(folder) / "model")
+            try:
+                plain = made["run"](True)
+            except vpps.VppsError as error:
+                raise Found(f"{type(error).__name__}: {error}", [*shown, "run(True)"]) from error
+            self._follows(plain, made["new"], shown)
+            if not any(event.name in WITHOUT_TRACE for event in self.events):
+                return
+            try:
+                other = made["run"](False)
+            except vpps.VppsError as error:
+                raise Found(f"{type(error).__name__}: {error}", [*shown, "run(False)"]) from error
+            a, b = state(plain), state(other)
+            if differs := graphs.differing(a, b):
+                weights = differs in plain
+                get = ["a, b = run(True).numpy(), run(False).numpy()"]
+                if not weights:
+                    get = [*STATE, "a, b = state(run(True)), state(run(False))"]
+                what = "weights differ" if weights else "the state of training differs"
+                compare = "assert not (wrong := [k for k in a if a[k].tobytes() != b[k].tobytes()]), wrong"
+                raise Found(f"{what}: {differs} (after {', '.join(self.between())})", [*shown, *get, compare])
+
+    def between(self) -> list[str]:
+        """What should have left no trace."""
+        return sorted({event.name for event in self.events if event.name in WITHOUT_TRACE})
+
+    def expected(self, new: Any, noise: float = 0.0) -> Expected:
+        """What the history should lead to."""
+        model, batch = new()
+        rule = eval(RULES[self.rule % len(RULES)], {"vpps": vpps})
+        expected = Expected(model, rule, 0.8, 0.5 if self.clip else None, noise)
+        names = [p.name for p in model]
+        for event in self.events:
+            graph, loss = batch(event.number % max(len(self.batches), 1))
+            name = _changed(names, event.number)
+            if event.name in ("fb", "accumulate"):
+                expected.accumulate(graph, loss)
+            if event.name == "fb":
+                expected.update()
+            elif event.name == "discard":
+                expected.discard()
+            elif event.name == "freeze" and name:
+                model[name].trainable ^= True
+                expected.begin_average(name)
+            elif event.name == "assign" and name:
+                expected.assign(name, np.tanh(expected.weights[name].astype(np.float32)))
+        return expected
+
+    def _follows(self, model: vpps.Model, new: Any, shown: list[str]) -> None:
+        expected = self.expected(new)
+        if model.step != expected.updates:
+            raise Found("updates are counted wrong", [*shown, f"assert run(True).step == {expected.updates}"])
+        noisy: list[Expected] = []
+        for p in model:
+            pairs = [("numpy", p.numpy(), lambda e, p=p: e.weights[p.name])]
+            if self.averages:
+                pairs.append(("average", p.average(), lambda e, p=p: e.average(e.model[p.name])))
+            for what, value, of in pairs:
+                right = of(expected)
+                error = relative_error(value, right)
+                if error <= 1e-5:
+                    continue
+                noisy = noisy or [self.expected(new, 1e-6), self.expected(new, -1e-6)]
+                moved = max(relative_error(of(e), right) for e in noisy)
+                if not error <= 1e-5 + 10 * moved and np.isfinite(right).all():
+                    at = tuple(map(int, np.unravel_index(np.argmax(np.abs(value - right)), right.shape)))
+                    off, wanted = float(np.abs(value - right)[at]), float(right[at])
+                    show = [f'found = run(True)["{p.name}"].{what}()[{at}]', f"print(found, {wanted})"]
+                    kind = "table" if isinstance(p, vpps.Lookup) else "parameter"
+                    raise Found(f"{kind} {p.name}: {what} is not what training should give: relative error {error:.1e}",
+                                [*shown, *show, f"assert abs(found - {wanted}) < {off / 2:.3g}"])  # fmt: skip
+
+
+STATE = [
+    "def state(model):",
+    "    moments = model.optimizer_state.moments.items() if model.optimizer_state else ()",
+    '    found = {**model.numpy(), **{f"{m}/{k}": v for m, some in moments for k, v in some.items()}}',
+    '    return found | ({f"average/{p.name}": p.average() for p in model} if model.averages else {})',
+]
+state = execute(STATE)["state"]
+
+
+def _changed(names: list[str], n: int) -> str | None:
+    """Which parameter is frozen or assigned; tables stay, so that there is something to learn."""
+    some = [name for name in names if not name.startswith("E")]
+    return some[n % len(some)] if some else None
+
+
+def _indented(lines: list[str], by: int = 4) -> list[str]:
+    return [" " * by + line for line in lines]
+
+
+def draw(random: Random) -> History:
+    """A random history."""
+    widths = random.choice((2, 2, len(cells.WIDTHS)))
+    drawn = tuple(cells.draw(random, widths, ops=6) for _ in range(random.randint(1, 3)))
+    batches = tuple(graphs.draw_calls(random, random.randint(1, len(drawn)), 8) for _ in range(random.randint(1, 3)))
+    if random.random() < 0.5:  # other cells come first
+        batches = tuple(tuple(Call(-1 - call.cell, call.numbers) for call in calls) for calls in batches)
+    weights = (8, 4, 3, 2, 1, 1, 1, 1, 1)
+    whats = random.choices(range(len(EVENTS)), weights, k=random.randint(2, 14))
+    options = graphs.draw_options(random)._replace(policy=random.choice((0, 0, 1, 2, 3, 4)), short=False)
+    return History(
+        random.randrange(10**6), drawn, batches, tuple(random.randrange(60) for _ in range(random.randint(1, 5))),
+        tuple(Event(what, random.randrange(12)) for what in whats), random.randrange(len(RULES)),
+        random.random() < 0.5, random.random() < 0.25, options,
+    )  # fmt: skip

@@ -1,0 +1,233 @@
+"""Random structures of random kinds: a map gives the bits of calls one by one in the same order, and what the reference
+computes; with levels or without, children in tables or lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tests.fuzz.cells import ROWS, Cell, Op, declarations, draw_ops
+from tests.fuzz.graphs import DEFAULT, HEAD, Options, differing, draw_options, open_with
+from tests.fuzz.oracle import Oracle, reference_of
+from tests.fuzz.program import Found, execute
+from vpps.reference import weights_of
+
+ARITIES = (0, 1, 2)
+
+
+class Vertex(NamedTuple):
+    """One vertex; any ints do.
+
+    Attributes:
+        kind: which cell.
+        children: vertices before it, by place from itself; 0 is none, of which zeros are read.
+        row: of the table.
+        own: which of the vectors it reads; several may read one.
+    """
+
+    kind: int
+    children: tuple[int, ...]
+    row: int
+    own: int
+
+
+class Kind(NamedTuple):
+    """A kind of vertices: what it reads besides its children, and what it computes."""
+
+    row: bool
+    own: bool
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A random map.
+
+    Attributes:
+        seed: of weights and inputs.
+        width: index of the cells' width.
+        kinds: those of vertices.
+        states: how many vectors a vertex gives.
+        lists: whether children are lists; else kind k has k of them.
+        vertices: the structure.
+        wanted: vertices that the loss reads, by place from the last; one may be read again.
+        distinct: whether equal rows are computed once; then bits may differ.
+        levels: whether they are given.
+        ops: whether the loss computes with the rows that it reads.
+        deep: whether vectors given to odd vertices were computed.
+        vps: virtual processors.
+        paper: whether the schedule is the published one.
+        options: the rest of the configuration.
+    """
+
+    seed: int
+    width: int
+    kinds: tuple[Kind, ...]
+    states: int
+    lists: bool
+    vertices: tuple[Vertex, ...]
+    wanted: tuple[int, ...]
+    distinct: bool = False
+    levels: bool = False
+    ops: bool = False
+    deep: bool = False
+    vps: int = 1
+    paper: bool = False
+    options: Options = DEFAULT
+
+    def cells(self) -> list[Cell]:
+        """A cell for each kind; there is one at least."""
+        states, found = 1 + self.states % 2, []
+        for k, (row, own, ops) in enumerate(self.kinds or (Kind(True, False, ()),)):
+            vectors, lists = (0, states) if self.lists else (states * ARITIES[k % len(ARITIES)], 0)
+            found.append(Cell(self.width, vectors, lists, row, own, ops, (1,) * (states - 1)))
+        return found
+
+    def source(self) -> list[str]:
+        """Lines that make `bulk` and `single`, each with its loss, in one graph each."""
+        made, vertices = self.cells(), self.vertices or (Vertex(0, (), 0, 0),)
+        n, w = len(vertices), made[0].w
+        kind = [v.kind % len(made) for v in vertices]
+        rows = [v.row % ROWS for v in vertices]
+        states, below = 1 + self.states % 2, []
+        for place, v in enumerate(vertices):
+            most = 3 if self.lists else ARITIES[kind[place] % len(ARITIES)]
+            given = (v.children + (0, 0))[:most] if not self.lists else v.children[:most]
+            numbers = [place - 1 - (c - 1) % place if c and place else -1 for c in given]
+            below.append(numbers)
+        levels: list[int] = []
+        for children in below:
+            levels.append(1 + max((levels[c] for c in children if c >= 0), default=-1))
+        inputs = []
+        inputs += ['"row": rows'] if any(c.row for c in made) else []
+        inputs += ['"x": x'] if any(c.own for c in made) else []
+        wanted = [n - 1 - i % n for i in self.wanted or (0,)]
+        names = ", ".join(f"cell{k}" for k in range(len(made)))
+        options = ", state=" + repr([(w,)] * states) if states > 1 else f", state={w}"
+        options += f", levels=np.array({levels})" if self.levels else ""
+        options += ", distinct=True" if self.distinct else ""
+        if self.lists:
+            offsets = [sum(len(b) for b in below[:k]) for k in range(n + 1)]
+            children = f"(np.array({offsets}), np.array({[c for b in below for c in b]}, int))"
+        else:
+            children = f"np.array({[(b + [-1, -1])[:2] for b in below]})"
+        lines = [
+            f"rng, kind, rows = np.random.default_rng({self.seed}), {kind}, np.array({rows})",
+            f"cells, below, data = [{names}], {below}, rng.normal(size=({n}, {w})).astype(np.float32)",
+            "bulk, single = vpps.Graph(), vpps.Graph()",
+        ]
+        if any(c.own for c in made):
+            lines += ["x, xs = bulk.rows(data, grad=True), [single.input(r, grad=True) for r in data]"]
+            if self.deep:
+                lines += ["x, xs = vpps.tanh(x), [vpps.tanh(e) for e in xs]"]
+            read = [v.own % n for v in vertices]
+            if read != list(range(n)):
+                lines += [f"x, xs = x[{read}], [xs[k] for k in {read}]"]
+        children = f", children={children}" if any(c.vectors or c.lists for c in made) else ""
+        lines += [
+            f"c = bulk.map(cells, kind=np.array(kind){children}, inputs={{{', '.join(inputs)}}}{options})",
+            *(["c = (c,)"] if states == 1 else []),
+            f"wanted, t = {wanted}, c[0][{wanted}]",
+            *(["t = t * c[-1][wanted]", "t = vpps.tanh(t)"] if self.ops else []),
+            "loss = vpps.sum([vpps.sum(vpps.sum(t) * vpps.mean(c[-1][wanted]))])",
+        ]
+        if any(-1 in b for b in below):
+            lines.append(f"zero = [single.zeros({w})] * {states}")
+        else:
+            lines.append("zero = []")
+        reads = [("rows[v], " if c.row else "") + ("xs[v], " if c.own else "") for c in made]
+        lines.append("out = []")
+        lines.append(f"for v in range({n}):")
+        if self.lists:
+            lines.append(f"    states = [[(out[k] if k >= 0 else zero)[s] for k in below[v]] for s in range({states})]")
+        else:
+            lines.append("    states = [e for k in below[v] for e in (out[k] if k >= 0 else zero)]")
+        own = " or ".join(f"kind[v] == {k} and ({r})" for k, r in enumerate(reads) if r) or "()"
+        lines.append(f"    out.append(single.call(cells[kind[v]], *states, *({own} or ())))")
+        if states == 1:
+            lines.append("    out[v] = [out[v]]")
+        return [
+            *lines,
+            "t = [out[v][0] for v in wanted]",
+            *(["t = [e * out[v][-1] for e, v in zip(t, wanted)]", "t = [vpps.tanh(e) for e in t]"] if self.ops else []),
+            "expected = vpps.sum([vpps.sum(vpps.sum(t) * vpps.mean([out[v][-1] for v in wanted]))])",
+        ]
+
+    def program(self) -> list[str]:
+        """Lines that make both graphs."""
+        cells = [line for k, cell in enumerate(self.cells()) for line in cell.source(f"cell{k}")]
+        source = self.source()
+        w = self.cells()[0].w
+        anchor = f"loss, expected = (a + vpps.sum(g.lookup(E0_{w}, 1)) for a, g in ((loss, bulk), (expected, single)))"
+        source.append(anchor)  # something is trained
+        return [*HEAD, f"model = vpps.Model(seed={self.seed})", *declarations([*cells, *source]), *cells, *source]
+
+    def check(self) -> None:
+        """Raises Found."""
+        lines = self.program()
+        made = execute(lines)
+        model, bulk, single = made["model"], made["bulk"], made["single"]
+        arguments = {"vps": str(self.vps % 8 or 1), **self.options.named}
+        if self.paper:
+            arguments["schedule"] = '"paper"'
+        text = f"vpps.Handle(model, {open_with(arguments)})"
+        run = [*lines, f"with {text} as handle:", "    value, gradients = handle.gradients(bulk, loss)"]
+        try:
+            with eval(text, made) as handle:
+                value, gradients = handle.gradients(bulk, made["loss"])
+                expected, expected_gradients = handle.gradients(single, made["expected"])
+        except Exception as error:
+            raise Found(f"{type(error).__name__}: {error}", [*run, "    handle.gradients(single, expected)"]) from error
+        oracle = Oracle(single, made["expected"], weights_of(model))
+        if complaint := oracle.complaint(value, gradients, model):
+            raise Found(complaint[0], [*run, *reference_of("single"), "loss = expected", *complaint[1]])
+        if self.distinct:
+            return
+        assert len(bulk) == len(single)
+        differs = differing(gradients, expected_gradients)
+        if differs or value != expected:
+            what = "a gradient" if differs else "the loss"
+            raise Found(f"{what} of a map differs from that of calls",
+                        [*run, "    right, others = handle.gradients(single, expected)", "assert value == right",
+                         "for name in gradients:",
+                         "    assert np.array_equal(gradients[name], others[name]), name"])  # fmt: skip
+
+
+def draw(random: Random) -> Map:
+    """A random map."""
+    lists = random.random() < 0.5
+    n = random.randint(1, random.choice((4, 10, 24)))
+    kinds = tuple(
+        Kind(random.random() < 0.6, random.random() < 0.5, draw_ops(random, 5)) for _ in range(random.randint(1, 3))
+    )
+    near = random.choice((0, 1, None))  # children that many vertices have: none, the one before, or any
+    vertices = tuple(
+        Vertex(
+            random.randrange(6),
+            tuple(
+                near if near is not None and random.random() < 0.3 else random.randrange(25)
+                for _ in range(random.randrange(4) if lists else 2)
+            ),
+            random.randrange(ROWS),
+            random.choice((k, random.randrange(n))),
+        )
+        for k in range(n)
+    )
+    return Map(
+        seed=random.randrange(10**6),
+        width=random.choice((0, 1, 1, 2, 3)),
+        kinds=kinds,
+        states=random.randrange(2),
+        lists=lists,
+        vertices=vertices,
+        wanted=tuple(random.randrange(n) for _ in range(random.randint(1, 12))),
+        distinct=random.random() < 0.15,
+        levels=random.random() < 0.4,
+        ops=random.random() < 0.5,
+        deep=random.random() < 0.3,
+        vps=random.choice((1, 2, 3)),
+        paper=random.random() < 0.25,
+        options=draw_options(random),
+    )
