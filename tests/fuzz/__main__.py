@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
+from tests.fuzz import autograd
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import LINES, Found, outcome, packed, sort_of
 
@@ -85,7 +86,8 @@ def main() -> int:
     faulthandler.enable()
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
-    print(f"seed {seed}", flush=True)
+    compared = "is compared" if autograd.INSTALLED else "is not installed, and not compared"
+    print(f"seed {seed}; PyTorch's autograd {compared} with the reference", flush=True)
     counts, sorts = Counter[str](), dict[str, list[int]]()
     end, number, said = time.monotonic() + 60 * arguments.minutes, 0, time.monotonic()
     while time.monotonic() < end:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import vpps
-from tests.fuzz import cells
+from tests.fuzz import autograd, cells
 from tests.fuzz.cells import ROWS, Cell, declarations
 from tests.fuzz.oracle import Oracle, reference_of
 from tests.fuzz.program import Found, execute
 from vpps.plan.passes import streaming
-from vpps.reference import key_of, weights_of
+from vpps.reference import Reference, key_of, weights_of
 
 HEAD = ["import numpy as np, vpps"]
 POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical", "auto")
@@ -163,6 +163,8 @@ class Graph:
         made = execute(lines)
         model = made["model"]
         oracle = Oracle(made["graph"], made["loss"], weights_of(model), key_of(model) if self.train else None)
+        if autograd.INSTALLED:
+            self._compare_with_autograd(lines, made)
         arguments = self.options.named
         first, second = (*self.vps, 1, 2)[:2]
         settings = [{"vps": str(first), **arguments}]
@@ -176,6 +178,19 @@ class Graph:
             self._compare(lines, made, oracle, settings)
         finally:
             streaming.CHUNK_ROWS = before
+
+    def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:
+        """The reference, without dropout, agrees with PyTorch."""
+        weights = weights_of(made["model"])
+        reference = Reference(made["graph"], weights)
+        value, expected = float(reference.value(made["loss"])), reference.backward(made["loss"])
+        loss, gradients = autograd.losses(lines, weights)
+        largest = max(map(np.linalg.norm, expected.values()))
+        wrong = [k for k, g in gradients.items() if np.linalg.norm(g - expected[k]) > autograd.TOLERANCE * largest]
+        if abs(value - loss) > autograd.TOLERANCE * max(abs(loss), 1) or wrong:
+            raise Found(f"PyTorch gives another {'gradient' if wrong else 'loss'} than the reference: {wrong}",
+                        [*lines, *reference_of("graph"), "print(reference.value(loss), reference.backward(loss))",
+                         f"# in PyTorch {loss}, {({k: gradients[k].tolist() for k in wrong})}"])  # fmt: skip
 
     def _compare(self, lines: list[str], made: dict[str, Any], oracle: Oracle, settings: list[dict[str, str]]) -> None:
         model, graph, used, loss = (made[name] for name in ("model", "graph", "used", "loss"))

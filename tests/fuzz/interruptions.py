@@ -119,7 +119,7 @@ class Interruption:
             "def interrupt(frame, event, argument):", "    global left",
             '    left -= event == "c_return" or event == "call" and not frame.f_code.co_flags & 32',
             "    if left < 0:", "        sys.setprofile(None)", "        raise KeyboardInterrupt",
-            "try:", f"    sys.setprofile(interrupt); {text}", "except KeyboardInterrupt:", '    print("interrupted")',
+            "try:", "    sys.setprofile(interrupt)", f"    {text}", "except KeyboardInterrupt:", "    print('met')",
             *(f"handle.fb(*batch({k}))" for k in range(self.then)), "handle.close()",
             *STATE, "print(model.step, {k: float(abs(x).sum()) for k, x in state(model).items()})",
         ]  # fmt: skip

@@ -40,18 +40,17 @@ def test_a_wrong_gradient_is_found_and_shown_by_a_short_program(
         return loss, {name: g * (1.001 if name.startswith("W") else 1) for name, g in gradients.items()}
 
     monkeypatch.setattr(vpps.Handle, "gradients", wrong)
-    for number in range(0, 200, len(fuzz.KINDS)):
-        _, case = fuzz.case_of(SEED, number)
-        found = fuzz.finding(case)
-        if found is not None:
+    cases = [fuzz.case_of(SEED, number)[1] for number in range(0, 200, len(fuzz.KINDS))]
+    found = None
+    for case in sorted(cases, key=lambda case: len(str(case))):  # a small one is soon as small as it can be
+        if found := fuzz.finding(case):
             break
     assert found is not None
     assert sort_of(found) == "gradient of #: relative error #"
-    case, found = fuzz.smaller(case, found, seconds=10)
+    case, found = fuzz.smaller(case, found, seconds=600)
     program = packed(found.program)
     assert len(program) <= LINES
-    assert len(case.cells) <= 2
-    assert len(case.calls) <= 2
+    assert len(case.cells) == len(case.cells[0].ops) == 1
     with pytest.raises(AssertionError):
         execute(program)
     monkeypatch.undo()
