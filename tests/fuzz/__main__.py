@@ -121,7 +121,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what cases expect
     if sys.argv[1:2] == ["scripts"]:
         sys.exit(import_module("tests.fuzz.scripts").main(sys.argv[2:]))
     sys.exit(main())
