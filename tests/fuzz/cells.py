@@ -23,7 +23,8 @@ PLAIN = (
     "{W} @ {a}",
     "vpps.relu({W} @ {a} + {b})",
     "vpps.tanh({W} @ {a} + {V} @ {b} + {p})",
-    "vpps.sigmoid({W} @ {a}) * vpps.tanh({V} @ {a})",
+    "vpps.sigmoid({W} @ {a}) * vpps.tanh({Q} @ {a}) + {R} @ {a}",
+    "vpps.tanh({Q} @ {a}) * vpps.sigmoid({W} @ {a})",
     "vpps.softmax({a}) * {p}",
     "vpps.concat([{b}[{half}:], {a}[:{half}]])",
     "vpps.concat([{a}, {b}])[{third} : {third} + {w}]",
@@ -121,7 +122,8 @@ class Cell:
             fields = {
                 "a": values[i % len(values)], "b": values[j % len(values)], "w": w, "half": w // 2, "third": w // 3,
                 "last": w - 1, "tall": (r, c), "flat": (c, r), "r": r, "X": lists[0] if lists else "",
-                "Y": lists[-1] if lists else "", "W": f"W{i % 3}_{w}", "V": f"W{j % 3}_{w}", "U": f"U0_{w}",
+                "Y": lists[-1] if lists else "", "W": f"W{i % 3}_{w}", "V": f"W{j % 3}_{w}",
+                "Q": f"W{(i + 1) % 3}_{w}", "R": f"W{(i + 2) % 3}_{w}", "U": f"U0_{w}",
                 "T": f"T{i % 2}_{w}", "L": f"L0_{w}", "B": f"B0_{w}", "p": f"p{j % 2}_{w}",
             }  # fmt: skip
             add(known[which % len(known)].format(**fields))
@@ -131,12 +133,26 @@ class Cell:
         return [*head, *lines, f"    return {', '.join(results)}"]
 
 
-def draw(random: Random, widths: int = len(WIDTHS), *, ops: int = 9, results: int = 3) -> Cell:
-    """A random cell."""
+PRODUCTS = tuple(k for k, text in enumerate(PLAIN) if "{W}" in text)
+
+
+def draw(random: Random, widths: int = len(WIDTHS), *, ops: int = 9, results: int = 3, products: bool = False) -> Cell:
+    """A random cell.
+
+    Args:
+        random: where from.
+        widths: how many of `WIDTHS` there are to choose from.
+        ops: most operations.
+        results: fewer results than so many, besides the last value.
+        products: of products of a few vectors alone, as wide as it takes for them to be one.
+    """
     vectors, lists = random.choice((0, 1, 1, 2, 2, 3)), random.choice((0, 0, 1, 2))
-    made = draw_ops(random, ops)
+    width, made = random.randrange(widths), draw_ops(random, ops)
+    if products:
+        width, vectors, lists = WIDTHS.index(32), max(vectors, 1), 0
+        made = tuple(Op(PRODUCTS[op.which % len(PRODUCTS)], op.a % 6, op.b % 6) for op in made)
     outputs = tuple(random.randrange(100) for _ in range(random.randrange(results)))
-    return Cell(random.randrange(widths), vectors, lists, random.random() < 0.5, False, made, outputs)
+    return Cell(width, vectors, lists, random.random() < 0.5, False, made, outputs)
 
 
 def draw_ops(random: Random, most: int) -> tuple[Op, ...]:

@@ -234,7 +234,8 @@ def _indented(lines: list[str], by: int = 4) -> list[str]:
 def draw(random: Random) -> History:
     """A random history."""
     widths = random.choice((2, 2, len(cells.WIDTHS)))
-    drawn = tuple(cells.draw(random, widths, ops=6) for _ in range(random.randint(1, 3)))
+    products = random.random() < 0.3
+    drawn = tuple(cells.draw(random, widths, ops=6, products=products) for _ in range(random.randint(1, 3)))
     batches = tuple(graphs.draw_calls(random, random.randint(1, len(drawn)), 8) for _ in range(random.randint(1, 3)))
     if random.random() < 0.5:  # other cells come first
         batches = tuple(tuple(Call(-1 - call.cell, call.numbers) for call in calls) for calls in batches)
