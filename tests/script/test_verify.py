@@ -127,7 +127,7 @@ def _conflicts(plan: Plan) -> bool:
         for p in range(2):
             if d.instruction.name not in ("barrier", "end"):
                 epochs[-1][p].extend((set(cells.tolist()), access) for cells, access in verifier.touches(p, d))
-    harmless = {Access.READ}, {Access.ADD}  # any number at once
+    harmless = {Access.READ}, {Access.OWN}, {Access.READ, Access.OWN}, {Access.ADD}  # any number at once
     return any(
         {mine_do, they_do} not in harmless and not mine.isdisjoint(theirs)
         for first, second in epochs

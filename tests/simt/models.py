@@ -30,8 +30,10 @@ class Network(NamedTuple):
     inputs: list[E]
 
 
-def tree_lstm(hidden: int = 20, embedding: int = 24, dropout: float = 0.0) -> Network:
-    """Sentiment of random binary trees of 1 to 6 leaves."""
+def tree_lstm(
+    hidden: int = 20, embedding: int = 24, dropout: float = 0.0, leaves: Sequence[int] = (4, 1, 5)
+) -> Network:
+    """Sentiment of random binary trees of some numbers of leaves, and one more that they share."""
     model = vpps.Model(seed=5)
     network = TreeLSTMSentiment(model, 12, embedding=embedding, hidden=hidden)
     inputs: list[E] = []
@@ -46,8 +48,8 @@ def tree_lstm(hidden: int = 20, embedding: int = 24, dropout: float = 0.0) -> Ne
         graph = vpps.Graph()
         losses = []
         inputs[:] = [graph.input(rng.normal(size=embedding), grad=True)]
-        for leaves in (4, 1, 5):
-            nodes = [graph.call(network.leaf, int(rng.integers(12))) for _ in range(leaves)] + [from_outside(inputs[0])]
+        for n in leaves:
+            nodes = [graph.call(network.leaf, int(rng.integers(12))) for _ in range(n)] + [from_outside(inputs[0])]
             while len(nodes) > 1:
                 k = int(rng.integers(len(nodes) - 1))
                 (h1, c1), (h2, c2) = nodes[k : k + 2]
@@ -83,7 +85,7 @@ def tagger(hidden: int = 16, embedding: int = 20, lengths: Sequence[int] = (1, 5
     return Network(model, batch, [])
 
 
-def child_sum(hidden: int = 18, size: int = 20) -> Network:
+def child_sum(hidden: int = 18, size: int = 20, sizes: Sequence[int] = (1, 6, 9)) -> Network:
     """Nodes with lists of children, of which some are empty."""
     model = vpps.Model(seed=7)
     words = model.lookup("words", (9, size), init="normal")
@@ -98,7 +100,7 @@ def child_sum(hidden: int = 18, size: int = 20) -> Network:
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
         losses = []
-        for n in (1, 6, 9):
+        for n in sizes:
             stock: list[tuple[E, E]] = []
             for _ in range(n):
                 children = stock[-int(rng.integers(4)) :] if len(stock) > 3 else []
@@ -110,7 +112,7 @@ def child_sum(hidden: int = 18, size: int = 20) -> Network:
     return Network(model, batch, [])
 
 
-def attention(width: int = 33) -> Network:
+def attention(width: int = 33, lengths: Sequence[int] = (0, 1, 5, 17)) -> Network:
     """Reads a memory of any length, twice by the same matrix."""
     model = vpps.Model(seed=8)
     rows = model.lookup("rows", (20, width))
@@ -124,7 +126,7 @@ def attention(width: int = 33) -> Network:
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
         losses = []
-        for length in (0, 1, 5, 17):
+        for length in lengths:
             memory = [graph.lookup(rows, int(i)) for i in rng.integers(0, 20, length)]
             y = read(graph.lookup(rows, int(rng.integers(20))), memory)
             losses.append(vpps.dot(y, graph.input(rng.normal(size=11))))
@@ -133,7 +135,7 @@ def attention(width: int = 33) -> Network:
     return Network(model, batch, [])
 
 
-def mv_rnn(size: int = 9) -> Network:
+def mv_rnn(size: int = 9, lengths: Sequence[int] = (3, 2, 1, 5)) -> Network:
     """Computed matrices; the matrix that multiplies them stays in memory, the others need not."""
     model = vpps.Model(seed=1)
     sentence_loss, _ = matrix_vector_network(model, size)
@@ -141,7 +143,7 @@ def mv_rnn(size: int = 9) -> Network:
     def batch(seed: int) -> Batch:
         rng = np.random.default_rng(seed)
         graph = vpps.Graph()
-        sentences = [rng.integers(0, 4, n).tolist() for n in (3, 2, 1, 5)]
+        sentences = [rng.integers(0, 4, n).tolist() for n in lengths]
         return graph, vpps.mean([sentence_loss(graph, s) for s in sentences])
 
     return Network(model, batch, [])

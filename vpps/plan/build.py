@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from vpps.graph.operand import Expression, shown
 from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.plan.distribution import LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held
+from vpps.plan.distribution import FIRST_FREE, LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held, held_matrices
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping, group_vertices
 from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Offsets, RandomKey, Uses
@@ -40,6 +40,7 @@ from vpps.script.instructions import Flag
 from vpps.script.products import Sequel
 from vpps.script.tails import Tail
 from vpps.script.verify import Layout
+from vpps.script.wellformed import Knowledge
 from vpps.values import float_word
 
 if TYPE_CHECKING:
@@ -94,8 +95,10 @@ class Plan:
 
     @cached_property
     def layout(self) -> Layout:
-        """What of the pool and of the script is what; for the verifier."""
-        return self.make_layout()
+        """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
+        layout = self.make_layout()
+        tails = {tail.number: tail for tail in self.tails}
+        return replace(layout, knows=replace(layout.knows, instructions=self.instructions, tails=tails))
 
     @property
     def lists(self) -> Ints:
@@ -381,6 +384,7 @@ class Build:
             periods=np.array(writer.periods, np.int64),
             unwritten=spans([*gradients, *writer.memory, slabs]),
             lists=spans(writer.lists),
+            knows=Knowledge(matrices=held_matrices(self.distribution), reported=FIRST_FREE),
         )
 
     def _place_lists(self, training: bool, uses: Callable[[int, int], int]) -> None:

@@ -18,6 +18,7 @@ from vpps.ops import size
 from vpps.plan.stacks import NO_STACKS, Stacks
 from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import TURN_BITS
+from vpps.script.wellformed import HeldMatrix
 
 ALIGN = 16  # floats: one cache line
 
@@ -303,3 +304,14 @@ class Distribution:
         panels = whole.reshape(-1, stack.shape[0], self.panel)
         panels[:, first : first + rows] = flat.reshape(-1, rows, self.panel)
         return whole
+
+
+def held_matrices(distribution: Distribution) -> dict[int, HeldMatrix]:
+    """What the chip holds, by number: matrices and transposes of some."""
+    found = {}
+    for p, place in distribution.physical.items():
+        if place.slots is not None:
+            for dealt, shape in ((place.slots.rows, p.shape), (place.slots.transposed, p.shape[::-1])):
+                if dealt is not None:
+                    found[dealt.number] = HeldMatrix(shape[0], shape[1], dealt.word, dealt.flags)
+    return found

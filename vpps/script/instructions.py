@@ -118,6 +118,7 @@ class Field:
     Attributes:
         width: names the field that holds the operand's width; "" for the result's.
         elements: the operand's rows are those of list elements, where the instruction counts vertices.
+        broadcast: whether mode bit SCALAR means anything: device code takes a row's one float for every unit.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Field:
     role: Role = Role.NONE
     width: str = ""
     elements: bool = False
+    broadcast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +160,20 @@ class Instruction:
         object.__setattr__(self, "fixed_words", words)
 
 
-def _operand(name: str, role: Role, width: str = "", elements: bool = False) -> Field:
-    return Field(name, Kind.OPERAND, role, width, elements)
+def _operand(name: str, role: Role, width: str = "", elements: bool = False, broadcast: bool = False) -> Field:
+    return Field(name, Kind.OPERAND, role, width, elements, broadcast)
 
 
 DST = _operand("dst", Role.WRITE)
-_SOURCES = ("a", "b", "c", "d")
+SOURCES = ("a", "b", "c", "d")  # of elementwise and row-wise instructions
 
 
 def _map_form(n: int) -> tuple[Field, ...]:
-    return (DST, *(_operand(s, Role.READ) for s in _SOURCES[:n]), Field("value", Kind.FLOAT))
+    return (DST, *(_operand(s, Role.READ, broadcast=True) for s in SOURCES[:n]), Field("value", Kind.FLOAT))
 
 
 def _row_form(n: int) -> tuple[Field, ...]:
-    sources = (_operand(s, Role.READ_ROWS, "row_width") for s in _SOURCES[:n])
+    sources = (_operand(s, Role.READ_ROWS, "row_width") for s in SOURCES[:n])
     return (DST, *sources, Field("row_width", Kind.WORD), Field("labels", Kind.LIST), Field("value", Kind.FLOAT))
 
 
@@ -230,7 +232,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
     ),
     "Tail": (Field("number", Kind.WORD), Field("views", Kind.VIEWS)),
     "ColumnSum": (Field("vector", Kind.WORD), _operand("src", Role.READ)),
-    "Matvec": (DST, _operand("bias", Role.READ), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
+    "Matvec": (DST, _operand("bias", Role.READ, broadcast=True), *_MATRIX, Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
     "Load": _MATRIX,
     "MatvecTransposed": (_operand("dst", Role.ADD, "columns"), *_MATRIX, _operand("x", Role.READ)),
     "KeptGradient": (Field("gradient", Kind.WORD), Field("columns", Kind.WORD), _NUMBER),

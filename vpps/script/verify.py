@@ -1,5 +1,6 @@
 """The verifier: executes a script on shadow memory and checks the rules of the virtual processors.
 
+    - an instruction is one that the kernel has code for, and agrees with itself (wellformed.py);
     - every row of an operand lies inside one array that the pool holds at the time, every list inside one list of the
       script;
     - labels are classes of their row;
@@ -8,7 +9,10 @@
     - every virtual processor reaches its end: each wait gets its signals, there is no cycle;
     - a counter reaches a number that somebody waits for by the same signals whatever the order of execution;
     - whatever one virtual processor reads or overwrites of another's was ordered by signals and waits before
-      (read after write, write after read, write after write).
+      (read after write, write after read, write after write);
+    - threads of one virtual processor do not meet within an instruction: nothing is written twice, nor read by another
+      thread than the one that writes it;
+    - matrices are taken to the chip first of all, and each before its first product.
 
 What follows the first launch of a script - products of matrices, then a second launch - is the same history: each
 begins when all that came before is over.
@@ -28,11 +32,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
+from vpps.optim import HYPER
 from vpps.script.disassemble import Decoded, Operand, Words, decode, entry_points
 from vpps.script.instructions import BY_NAME, Flag, Kind, Role, Slices
 from vpps.script.products import Product, Sequel, entered_at
 from vpps.script.slices import TILE_COLUMNS, share, tiles, turn_owners, unit_owners
 from vpps.script.tails import Use
+from vpps.script.wellformed import EVERYTHING, MOMENTS, Knowledge, complaints, single
 
 # What watches tell the guard: it lies with the counters, and stands here as one of the first floats of the pool, which
 # no operand names.
@@ -44,12 +50,13 @@ Ints = NDArray[np.int64]
 class Access(Enum):
     """What an instruction does with elements of the pool."""
 
-    READ = "read"
+    READ = "read"  # by any of its threads
+    OWN = "read own"  # by the thread alone that writes the unit
     WRITE = "write"
     ADD = "add"  # atomically: additions of several virtual processors need no order
 
 
-READ, WRITE, ADD = Access.READ, Access.WRITE, Access.ADD
+READ, OWN, WRITE, ADD = Access.READ, Access.OWN, Access.WRITE, Access.ADD
 
 # As plain ints: they are asked for at every step.
 ACCUMULATE, ALL, ALONE, CHAINED, NO_GRADIENT, OWNED, ROWS, TURNS = (
@@ -57,6 +64,7 @@ ACCUMULATE, ALL, ALONE, CHAINED, NO_GRADIENT, OWNED, ROWS, TURNS = (
 )
 
 BEFORE, NEVER = -1, -2  # periods of writes: before the launch, and not at all
+ONE_UNIT = np.array([0])
 PERIODS_AT_ONCE = 8  # virtual processors are in a few different ones
 
 
@@ -75,6 +83,7 @@ class Layout:
             Groups come to a period at different times.
         unwritten: spans that hold nothing before the launch.
         lists: spans of the script that hold a list (or data) each.
+        knows: what the kernel that runs it has code for, and holds.
     """
 
     n_vps: int
@@ -85,6 +94,7 @@ class Layout:
     periods: Ints
     unwritten: Ints
     lists: Ints
+    knows: Knowledge = EVERYTHING
 
 
 def verify(
@@ -125,6 +135,10 @@ class Verifier:
         self.present: dict[int, tuple[Ints, Ints, Ints]] = {}
         self.written_by = np.zeros(layout.pool_floats, np.int16)
         self.written_at = np.zeros(layout.pool_floats, np.int64)
+        self.place = np.full(layout.pool_floats, -1)  # of an element among those that an instruction writes
+        self.most = layout.pool_floats + len(script)  # rows of anything
+        self.loaded: list[set[int]] = [set() for _ in range(self.n)]  # matrices on the chip, by virtual processor
+        self.left: list[list[Ints]] = [[] for _ in range(self.n)]  # what a product reads whose result a tail takes
         self.read_at = np.zeros((self.n, layout.pool_floats), np.int64)
         self.added_at: dict[int, Ints] = {}
         self.counters: dict[int, list[Ints]] = {}  # what the first k signals made known
@@ -177,15 +191,19 @@ class Verifier:
             found = self.decoded.get(position)
             if found is None:
                 d = decode(self.script, position)
-                self.check_chain(before, d)
+                for complaint in complaints(d, self.layout.knows, self.most):
+                    self.fail(d, complaint)
                 found = self.decoded[position] = tuple(_halves(d))
+            self.check_behind(before, found[0])
             yield from found
             position += found[0].words
             before = found[0]
 
-    def check_chain(self, before: Decoded | None, d: Decoded) -> None:
-        """A product that leaves its result on the chip is followed by a tail that takes parts of it, of the same rows
-        and units; no other tail takes any."""
+    def check_behind(self, before: Decoded | None, d: Decoded) -> None:
+        """Loads come first of all. A product that leaves its result on the chip is followed by a tail that takes parts
+        of it, of the same rows and units; no other tail takes any."""
+        if d.instruction.form == "Load" and before is not None and before.instruction.form != "Load":
+            self.fail(d, "loads are executed at the beginning only")
         views = d.fields["views"] if d.instruction.name == "tail" else []
         assert isinstance(views, list)
         taken = [operand.address for operand, use in views if use == Use.RESULT]
@@ -225,6 +243,8 @@ class Verifier:
         self.counters.clear()
         self.signals.clear()
         self.targets.clear()
+        for loaded in self.loaded:
+            loaded.clear()
 
     def multiply(self, product: Product) -> None:
         """Check a product between two launches, and note what it writes."""
@@ -263,15 +283,73 @@ class Verifier:
                 self.targets.setdefault(self.word(d, "counter"), set()).add(target)
                 self.clock[p] = np.maximum(self.clock[p], seen[target - 1])
         else:
-            for cells, access in self.touches(p, d):
-                if len(cells):
-                    self.access(p, d, cells, access)
+            if d.instruction.on_chip:
+                self.hold(p, d)
+            accesses = [(cells, access) for cells, access in self.touches(p, d) if len(cells)]
+            for cells, _ in accesses:
+                if cells.view(np.uint64).max() >= self.layout.pool_floats:  # those below 0 too
+                    self.fail(d, f"touches element {cells.max()} of a pool of {self.layout.pool_floats}")
+            self.within(p, d, accesses)
+            for cells, access in accesses:
+                self.access(p, d, cells, access)
         return True
+
+    def hold(self, p: int, d: Decoded) -> None:
+        """Check that VP p takes a matrix to the chip once, and before it multiplies by it."""
+        matrix, loaded = self.word(d, "matrix"), self.loaded[p]
+        if d.instruction.form == "Load":
+            if matrix in loaded:
+                self.fail(d, f"matrix {matrix} is on the chip already")
+            loaded.add(matrix)
+        elif d.instruction.form in ("Matvec", "MatvecTransposed") and matrix not in loaded:
+            self.fail(d, f"matrix {matrix} has not been loaded")
+        if d.n:
+            return
+        # With no rows, device code looks up the row before the first all the same, and uses nothing of it.
+        for name in ("dy", "bias"):
+            operand = d.fields.get(name)
+            if isinstance(operand, Operand):
+                start = operand.address - operand.stride
+                if operand.indexed or not 0 <= start <= self.layout.pool_floats - d.width:
+                    self.fail(d, f"there is nothing before the first row of {name}, which is looked up")
+        segments = d.fields.get("x")
+        for operand, _ in segments if isinstance(segments, list) else []:
+            if operand.indexed and not 1 <= operand.address <= len(self.script):
+                self.fail(d, "there is no word before the list of x, which is looked up")
+
+    def within(self, p: int, d: Decoded, accesses: list[tuple[Ints, Access]]) -> None:
+        """Check that the threads of VP p do not meet within an instruction, nor in one and the tail that is executed
+        with it, where nothing orders them."""
+        written = [cells for cells, access in accesses if access is WRITE]
+        read = [(cells, access) for cells, access in accesses if access is READ or access is OWN]
+        if d.bits & CHAINED:
+            self.left[p] = [cells for cells, _ in read]
+            return
+        read.extend((cells, READ) for cells in self.left[p])
+        self.left[p] = []
+        begins = np.cumsum([0, *map(len, written)]).tolist()
+        for begin, cells in zip(begins, written, strict=False):
+            self.place[cells] = np.arange(begin, begin + len(cells))
+        for begin, cells in zip(begins, written, strict=False):
+            twice = self.place[cells] != np.arange(begin, begin + len(cells))
+            if np.count_nonzero(twice):
+                self.fail(d, f"writes element {cells[twice][0]} twice")
+        added = [cells for cells, access in accesses if access is ADD]
+        for cells in added:
+            self.place[cells] = begins[-1]
+        for cells, access in read:
+            at = self.place[cells]
+            met = np.flatnonzero(at >= 0)
+            if len(met):
+                own = [b for b, w in zip(begins, written, strict=False) if access is OWN and len(w) == len(cells)]
+                others = met[~np.isin(at[met] - met, own)]
+                if len(others):
+                    self.fail(d, f"one thread reads element {cells[others[0]]}, another one writes it")
+        for cells in (*written, *added):
+            self.place[cells] = -1
 
     def access(self, p: int, d: Decoded, cells: Ints, access: Access) -> None:
         """Check one access to pool elements against the accesses before it, and note it."""
-        if cells.view(np.uint64).max() >= self.layout.pool_floats:  # those below 0 too
-            self.fail(d, f"touches element {cells.max()} of a pool of {self.layout.pool_floats}")
         if self.n > 1:  # there is nobody to race with else
             self.order(p, d, cells, access)
         now = self.clock[p, p]
@@ -296,14 +374,14 @@ class Verifier:
         known = self.clock[p]
         late = self.written_at[cells] > known[self.written_by[cells]]
         if np.count_nonzero(late):  # quicker than any()
-            kind = "read after write" if access is READ else "write after write"
+            kind = "read after write" if access in (READ, OWN) else "write after write"
             e = int(cells[late][0])
             self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
         if access is not ADD:
             for q, added in self.added_at.items():
                 if q != p and (added[cells] > known[q]).any():
-                    self.fail(d, f"{access.value} after add race of VP {p} with VP {q}")
-        if access is not READ:
+                    self.fail(d, f"{'write' if access is WRITE else 'read'} after add race of VP {p} with VP {q}")
+        if access not in (READ, OWN):
             late = (self.read_at[:, cells] > known[:, None]).any(axis=1)
             if late.any():
                 self.fail(d, f"write after read race of VP {p} with VP {late.argmax()}")
@@ -355,7 +433,7 @@ class Verifier:
             yield self.word(d, "partials") + np.arange(d.n), READ
         elif d.instruction.name == "guard":
             yield np.array([self.word(d, "loss"), _MARK]), READ
-        elif d.instruction.name == "loss" and p == 0:
+        elif d.instruction.name == "loss" and self.among(p, d)[0] == 0:
             yield np.array([self.word(d, "source")]), READ
             yield np.array([self.word(d, "slot")]), WRITE
         if d.instruction.name in ("clip", "guard") and p == 0:
@@ -395,15 +473,16 @@ class Verifier:
                     continue  # the tail behind it takes the result
                 mine = units
                 if f.role in (Role.READ_ROWS, Role.ADD):
-                    mine = np.arange(self.word(d, f.width) if f.width else d.width)
+                    wide = f.width != "row_width" or f.name not in single(d.instruction)
+                    mine = np.arange(self.word(d, f.width) if f.width else d.width) if wide else ONE_UNIT
                 of = self.elements(d, rows) if f.elements else rows
-                cells = self.cells(d, value, of, np.array([0]) if value.scalar else mine)
+                cells = self.cells(d, value, of, ONE_UNIT if value.scalar and f.broadcast else mine)
                 if f.role is Role.WRITE:
                     writes.append(cells)
                 elif f.role is Role.ADD:
                     yield cells, ADD
-                else:
-                    yield cells, READ
+                else:  # a product looks up biases ahead
+                    yield cells, OWN if f.role is Role.READ and f.name != "bias" else READ
             elif f.kind is Kind.SEGMENTS:
                 assert isinstance(value, list)
                 for operand, width in value:
@@ -414,28 +493,34 @@ class Verifier:
                     if use in (Use.SUM, Use.MEAN):
                         yield self.listed_rows(d, operand.address, operand.mode, rows, units), READ
                     elif use in (Use.READ, Use.WRITE):
-                        cells = self.cells(d, operand, rows, np.array([0]) if operand.scalar else units)
+                        cells = self.cells(d, operand, rows, ONE_UNIT if operand.scalar else units)
                         if use == Use.READ:
-                            yield cells, READ
+                            yield cells, OWN
                         else:
                             writes.append(cells)
         yield from self.special(p, d, rows, units)
         for cells in writes:
             if d.bits & ACCUMULATE:
-                yield cells, READ
+                yield cells, OWN
             yield cells, WRITE
 
     def elements(self, d: Decoded, rows: Ints) -> Ints:
         """Rows of the list elements of vertices that lie one after the other."""
         first = self.list(d, self.word(d, "elements"), np.append(rows, rows[-1] + 1))
-        if (np.diff(first) < 0).any():
-            self.fail(d, f"a list ends before it begins: rows {first.tolist()}")
-        return np.arange(first[0], first[-1])
+        return self.between(d, first)
+
+    def between(self, d: Decoded, ends: Ints) -> Ints:
+        """Numbers from the first end of lists that follow each other to the last one."""
+        if (np.diff(ends) < 0).any():
+            self.fail(d, f"a list ends before it begins: rows {ends.tolist()}")
+        if ends[-1] - ends[0] > self.most:
+            self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than there can be")
+        return np.arange(ends[0], ends[-1])
 
     def listed_rows(self, d: Decoded, offsets: int, shift: int, rows: Ints, units: Ints) -> Ints:
         """Elements of the rows that CSR offsets list for some rows, each `shift` floats in."""
         ends = self.list(d, offsets, np.append(rows, rows[-1] + 1))
-        entries = self.list(d, 0, np.arange(ends[0], ends[-1]))
+        entries = self.list(d, 0, self.between(d, ends))
         return self.grid(d, entries + shift, units)
 
     def special(self, p: int, d: Decoded, rows: Ints, units: Ints) -> Iterator[tuple[Ints, Access]]:
@@ -451,24 +536,17 @@ class Verifier:
                 self.list(d, self.word(d, "positions"), rows)
             self.list(d, self.word(d, "key"), np.arange(3))
         elif name == "Input":
-            self.list(d, self.word(d, "data"), rows[-1] * d.width + units)
+            self.list(d, self.word(d, "data"), rows[[0, -1]] * d.width + units[[0, -1]])
         elif name == "Watch":
             yield np.array([_MARK]), ADD
         elif name == "DivideByCount":
             self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
         if name == "GatherSum":
             yield self.listed_rows(d, self.word(d, "offsets"), self.word(d, "shift"), rows, units), READ
-        elif name == "Matmul":
-            inner, a_width, b_width = (self.word(d, k) for k in ("inner", "a_width", "b_width"))
-            if a_width % inner or b_width % inner or a_width // inner * (b_width // inner) != d.width:
-                self.fail(d, f"matrices of {a_width} and {b_width} floats, {inner} inside, make no {d.width} floats")
         elif name == "PackedMatmul":
             panels = np.unique(units // self.word(d, "columns") // self.panel)
             span = self.panel * self.word(d, "inner")
             yield _grid(self.word(d, "weights") + panels * span, np.arange(span)), READ
-        elif name == "Transpose":
-            if d.width % self.word(d, "columns"):
-                self.fail(d, f"{d.width} floats are no rows of {self.word(d, 'columns')}")
         elif name == "Matvec":
             if d.parts > 1 and d.width // d.parts % self.panel:
                 self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")
@@ -481,21 +559,26 @@ class Verifier:
             yield _grid(self.word(d, "weights") + units * columns, np.arange(columns)), READ
         elif name == "ColumnSum":
             if d.bits & ACCUMULATE:
-                yield self.word(d, "vector") + units, READ
+                yield self.word(d, "vector") + units, OWN
             yield self.word(d, "vector") + units, WRITE
         elif name == "SquaresRows":
             yield _grid(self.word(d, "gradient") + rows * d.width, units), READ
             yield self.word(d, "partials") + rows, WRITE
         elif name in ("UpdateVector", "UpdateRows"):
             at = self.list(d, self.word(d, "table_rows"), rows) if name == "UpdateRows" else np.array([0])
-            moments = [m for m in ("moment0", "moment1", "average") if self.word(d, m)]
-            if name == "UpdateRows" and self.word(d, "idle"):
+            if name == "UpdateRows" and self.word(d, "average"):
                 self.list(d, self.word(d, "idle"), rows)
             if not d.bits & NO_GRADIENT:
                 source = rows if name == "UpdateRows" else np.array([0])
-                yield _grid(self.word(d, "gradient") + source * d.width, units), READ
-            for m in ("weights", *moments):
+                yield _grid(self.word(d, "gradient") + source * d.width, units), OWN
+            for m in self.stepped(d):
                 yield _grid(self.word(d, m) + at * d.width, units), WRITE
+
+    def stepped(self, d: Decoded) -> list[str]:
+        """What a step of an optimizer changes; the place of its hyper-parameters is checked."""
+        self.list(d, self.word(d, "hyper"), np.arange(len(HYPER)))
+        moments = MOMENTS[d.instruction.name.partition(".")[2]]
+        return ["weights", *(f"moment{k}" for k in range(moments)), *(["average"] if self.word(d, "average") else [])]
 
     def tiled(self, p: int, d: Decoded) -> Iterator[tuple[Ints, Access]]:
         form = d.instruction.form
@@ -525,13 +608,13 @@ class Verifier:
             for operand, width in segments:
                 yield self.cells(d, operand, rows, np.arange(width)), READ
             if d.bits & ACCUMULATE:
-                yield self.word(d, "gradient") + cells, READ
+                yield self.word(d, "gradient") + cells, OWN
             # With no rows at all, a gradient that is not added to becomes zero.
             yield self.word(d, "gradient") + cells, WRITE
         if form in ("Outer", "PackedMatmulGradient"):
             return
         if form == "KeptGradient":
-            yield self.word(d, "gradient") + cells, READ
+            yield self.word(d, "gradient") + cells, OWN
             yield self.word(d, "gradient") + cells, WRITE
         if form == "SquaresMatrix":
             yield self.word(d, "gradient") + cells, READ
@@ -542,10 +625,9 @@ class Verifier:
             yield self.word(d, "partials") + rows[inside] * across + column[inside], WRITE
         elif form in ("UpdateMatrix", "OuterUpdate"):
             if form == "UpdateMatrix" and not d.bits & NO_GRADIENT:
-                yield self.word(d, "gradient") + cells, READ
-            for name in ("weights", "moment0", "moment1", "average"):
-                if self.word(d, name):
-                    yield self.word(d, name) + cells, WRITE
+                yield self.word(d, "gradient") + cells, OWN
+            for name in self.stepped(d):
+                yield self.word(d, name) + cells, WRITE
             # The transpose of an owned element: column c of row r lies in panel c // PANEL, column r, lane c % PANEL.
             columns_of, rows_of = [], []
             for t in mine.tolist():

@@ -1,0 +1,186 @@
+"""What a kernel would do otherwise than the verifier takes it to: words that device code does not look at, or divides
+by, programs that are compiled, matrices on the chip, threads of one virtual processor that meet. `scripts/fuzz scripts`
+found them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.simt import models
+from vpps.errors import ScriptError
+from vpps.plan.build import Plan
+from vpps.plan.update import Update
+from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
+from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS, INDEXED, Flag
+from vpps.script.tails import Use
+from vpps.script.verify import verify
+
+pytestmark = pytest.mark.host
+
+
+@cache
+def plan(kind: str) -> Plan:
+    """Of a step of training on an emulated GPU that nobody makes, so that nothing is compiled."""
+    network = {
+        "fused": lambda: models.tree_lstm(leaves=(2, 1)),
+        "plain": lambda: models.attention(lengths=(0, 2, 5)),
+    }[kind]()
+    optimizer = vpps.Adam()
+    handle = vpps.Handle(
+        network.model, optimizer, target="simt", vps=2, passes=vpps.Passes(fusion=kind == "fused"), schedule="vector"
+    )
+    graph, loss = network.batch(0)
+    made = handle._engine.prepare(graph, optimizer).plan_training(graph, loss, Update(optimizer, 1, 1, 0.1), 0)
+    verify(made.script, made.layout, made.origin)
+    return made
+
+
+def listing(script: Words) -> list[Decoded]:
+    return list(instructions(script, entry_points(script)[0]))
+
+
+def find(script: Words, name: str, suits: Callable[[Decoded], bool] = lambda d: True) -> Decoded:
+    return next(d for d in listing(script) if d.instruction.name == name and suits(d))
+
+
+def place(d: Decoded, name: str) -> int:
+    """Position of a field."""
+    at = d.position + HEAD_WORDS
+    for f in d.instruction.fields:
+        if f.name == name:
+            return at
+        at += f.kind.words
+    raise AssertionError(name)
+
+
+Damage = Callable[[Words], None]
+
+
+def field(of: str, name: str, value: int, word: int = 0) -> Damage:
+    def damage(script: Words) -> None:
+        script[place(find(script, of), name) + word] = value
+
+    return damage
+
+
+def head(of: str, word: int, value: int) -> Damage:
+    def damage(script: Words) -> None:
+        script[find(script, of).position + word] = value
+
+    return damage
+
+
+def flipped(of: str, flag: int) -> Damage:
+    def damage(script: Words) -> None:
+        script[find(script, of).position] ^= flag << 16
+
+    return damage
+
+
+def view(use: Use, word: int, change: Callable[[int], int]) -> Damage:
+    """Of the first tail's first view of a use."""
+
+    def damage(script: Words) -> None:
+        d = find(script, "tail")
+        views = d.fields["views"]
+        assert isinstance(views, list)
+        at = place(d, "views") + 3 * next(k for k, (_, u) in enumerate(views) if u == use) + word
+        script[at] = change(int(script[at]))
+
+    return damage
+
+
+def loaded_twice(script: Words) -> None:
+    first, second = listing(script)[:2]
+    script[second.position : second.position + second.words] = script[first.position : first.position + first.words]
+
+
+def loaded_by_one_alone(script: Words) -> None:
+    script[HEADER_WORDS + 1] = next(d for d in listing(script) if d.instruction.form != "Load").position
+
+
+def loaded_late(script: Words) -> None:
+    last = [d for d in listing(script) if d.instruction.form == "Load"][-1]
+    start, middle = last.position, last.position + last.words
+    end = middle + int(script[middle + 1])
+    script[start:end] = np.roll(script[start:end].copy(), end - middle)
+
+
+def list_that_goes_back(script: Words) -> None:
+    d = find(script, "gather_sum", lambda d: d.n > 2)
+    offsets = d.fields["offsets"]
+    assert isinstance(offsets, int)
+    script[offsets + 1] = script[offsets + d.n] + 1
+
+
+def rows_on_one_another(script: Words) -> None:
+    d = find(script, "tanh", lambda d: d.n > 1)
+    script[place(d, "dst") + 1] = 0
+
+
+def rows_that_others_write(script: Words) -> None:
+    """Every row reads what the row before it is about to write."""
+    d = find(script, "tanh", lambda d: d.n > 1)
+    a = d.fields["a"]
+    assert isinstance(a, Operand)
+    script[d.position + 2] = d.n - 1
+    script[place(d, "dst") : place(d, "dst") + 2] = a.address + a.stride, a.stride
+
+
+def no_rows_of_a_list(script: Words) -> None:
+    d = find(script, "held_outer")
+    script[d.position + 2] = 0
+    script[place(d, "dy") + 1] |= INDEXED
+
+
+DAMAGES: dict[str, tuple[str, Damage, str]] = {
+    "an instruction that the kernel lacks": (
+        "plain",
+        head("tanh", 0, BY_NAME["exp"].opcode),
+        "the kernel has no code for it",
+    ),
+    "a flag that device code ignores": ("fused", flipped("held_matvec", Flag.ROWS), "ROWS.* mean nothing to it"),
+    "turns of what is in memory": ("plain", flipped("tanh", Flag.TURNS), "TURNS.* mean nothing to it"),
+    "owners of what is in memory": ("plain", flipped("tanh", Flag.OWNED), "OWNED.* mean nothing to it"),
+    "a chain that begins with no product": ("plain", flipped("tanh", Flag.CHAINED), "CHAINED.* mean nothing to it"),
+    "an owner of nothing": ("fused", flipped("held_outer", Flag.OWNED), "are their owners'"),
+    "rows in parts of units": ("plain", flipped("dot", Flag.ROWS), "they must be divided by rows"),
+    "no parts": ("plain", head("tanh", 4, 0), "33 units are not 0 equal parts"),
+    "no parts on the chip": ("fused", head("held_matvec", 4, 0), "equal parts|is held as"),
+    "rows without end": ("plain", head("tanh", 2, 2**32 - 1), "more rows or floats than there can be"),
+    "a row without end": ("plain", field("dot", "row_width", 2**31 + 33), "more rows or floats than there can be"),
+    "another matrix": ("fused", field("held_matvec", "matrix", 5), "matrix 5 is held as"),
+    "no matrix": ("fused", field("held_matvec", "matrix", 99), "the chip holds no matrix 99"),
+    "a matrix on the chip twice": ("fused", loaded_twice, "is on the chip already"),
+    "a matrix that is not there": ("fused", loaded_by_one_alone, "has not been loaded"),
+    "a load too late": ("fused", loaded_late, "loads are executed at the beginning only"),
+    "no columns": ("fused", field("held_outer", "columns", 0), "0 columns"),
+    "segments that are no row": ("fused", field("held_outer", "x", 21, 2), "segments of .* are no"),
+    "another program": ("fused", field("tail", "number", 7), "the kernel has no program 0x7"),
+    "a view that is said to be read": ("fused", view(Use.WRITE, 2, lambda use: 0), "does something else with view"),
+    "a list that nobody looks at": ("fused", view(Use.WRITE, 1, lambda m: m | INDEXED), "does something else"),
+    "a counter that is none": ("fused", field("barrier", "counter", 8), "there is no counter 8"),
+    "a loss where nobody looks": ("fused", field("loss", "slot", 400), "looks for no loss at 400"),
+    "rates beyond the script": ("fused", field("update_vector.adam", "hyper", 10**6), "no part of one list"),
+    "a list that goes back": ("plain", list_that_goes_back, "a list ends before it begins"),
+    "a narrower result": ("plain", field("dot.grad0", "row_width", 9), "it makes 9 floats of a row of 9"),
+    "no rows of a list": ("fused", no_rows_of_a_list, "nothing before the first row of dy"),
+    "rows on one another": ("plain", rows_on_one_another, r"writes element \d+ twice"),
+    "rows that others write": ("plain", rows_that_others_write, r"one thread reads element \d+, another one writes it"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_is_refused(what: str) -> None:
+    kind, damage, message = DAMAGES[what]
+    made = plan(kind)
+    script = made.script.copy()
+    damage(script)
+    with pytest.raises(ScriptError, match=message):
+        verify(script, made.layout, made.origin)

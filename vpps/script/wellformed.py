@@ -1,0 +1,208 @@
+"""What the words of an instruction must be by themselves, whoever executes it, so that a kernel does with them what the
+verifier takes it to do: device code looks at no more than it needs, and divides by what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from vpps.ops import OPS
+from vpps.optim import OPTIMIZERS
+from vpps.script.disassemble import Decoded, Operand
+from vpps.script.instructions import (
+    BY_NAME,
+    COUNTERS,
+    INDEXED,
+    OFFSET_MASK,
+    SCALAR,
+    SOURCES,
+    Flag,
+    Instruction,
+    Slices,
+)
+from vpps.script.tails import Load, Tail, Use
+
+MOMENTS = {optimizer.name: len(optimizer.moments) for optimizer in OPTIMIZERS}
+WIDTHS = ("columns", "inner", "row_width", "a_width", "b_width")
+ALWAYS = frozenset({"end", "signal", "wait", "barrier"})  # what every kernel has code for
+
+
+class HeldMatrix(NamedTuple):
+    """A matrix that the chip holds, as its instructions must have it.
+
+    Attributes:
+        rows, columns: its shape.
+        parts: the word for `parts`, which says with the flags how rows are dealt.
+        flags: TURNS or none.
+    """
+
+    rows: int
+    columns: int
+    parts: int
+    flags: Flag
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a kernel knows that runs a script.
+
+    Attributes:
+        instructions: names of those that it has code for.
+        tails: by number, its programs.
+        matrices: by number, what it holds on the chip.
+        reported: floats at the beginning of the pool that the host reads where the kernel tells them.
+    """
+
+    instructions: frozenset[str] = frozenset(BY_NAME)
+    tails: Mapping[int, Tail] = field(default_factory=dict)
+    matrices: Mapping[int, HeldMatrix] = field(default_factory=dict)
+    reported: int = 0
+
+
+EVERYTHING = Knowledge()
+
+
+def complaints(d: Decoded, knows: Knowledge, most: int) -> Iterator[str]:
+    """What is wrong with an instruction.
+
+    Args:
+        most: rows, or floats of a row, that there can be.
+    """
+    if d.instruction.name not in knows.instructions | ALWAYS:
+        yield "the kernel has no code for it"
+    if unknown := d.bits & ~_allowed(d.instruction):
+        yield f"flags {Flag(unknown)!r} mean nothing to it"
+    if max(d.n, d.width, *(w for k, w in d.fields.items() if k in WIDTHS and isinstance(w, int))) > most:
+        yield "it has more rows or floats than there can be"
+    by_rows = d.instruction.form.startswith("Row") or d.instruction.form in ("SquaresRows", "Watch")
+    if by_rows and not d.bits & (Flag.ROWS | Flag.ALONE):
+        yield "a virtual processor computes whole rows, so they must be divided by rows"
+    if not d.bits & Flag.TURNS and d.width and (d.parts < 1 or d.width % d.parts):
+        yield f"{d.width} units are not {d.parts} equal parts"
+    yield from _of_form(d, knows)
+
+
+def _allowed(instruction: Instruction) -> int:
+    """Flags that device code looks at, as the verifier does, or that say how a matrix on the chip is dealt."""
+    found = Flag.ALL
+    if instruction.slices is not Slices.ONE:
+        found |= Flag.ACCUMULATE | Flag.MEAN | Flag.NO_GRADIENT
+    if instruction.on_chip:
+        found |= Flag.TURNS
+    elif instruction.slices is Slices.UNITS:
+        found |= Flag.ROWS | Flag.ALONE
+    if instruction.on_chip and instruction.slices is Slices.TILES:
+        found |= Flag.OWNED
+    if instruction.name == "held_matvec":
+        found |= Flag.CHAINED
+    return found.value
+
+
+def _of_form(d: Decoded, knows: Knowledge) -> Iterator[str]:
+    form, fields = d.instruction.form, d.fields
+    words = {k: v for k, v in fields.items() if isinstance(v, int)}
+    for name in ("columns", "inner"):
+        if words.get(name) == 0:
+            yield f"0 {name} cannot be divided among threads"
+            return
+    if d.instruction.on_chip:
+        yield from _held(d, knows.matrices.get(words["matrix"]), words)
+    if form in ("Signal", "Wait") and words["counter"] >= COUNTERS:
+        yield f"there is no counter {words['counter']}"
+    elif form == "Loss" and words["slot"] >= knows.reported:
+        yield f"the host looks for no loss at {words['slot']}"
+    elif form in ("Guard", "Clip") and words["left_out"] >= knows.reported:
+        yield f"the host looks for nothing at {words['left_out']}"
+    elif form.startswith("Row") or form == "Tail":
+        yield from _row(d, words) if form != "Tail" else _tail(d, knows.tails.get(words["number"]))
+    elif form in ("Matvec", "Outer", "OuterUpdate"):
+        yield from _segments(d, words["columns"], 1)
+    elif form in ("PackedMatmul", "PackedMatmulGradient"):
+        yield from _segments(d, words["inner"] * words["columns"], words["columns"])
+        if form == "PackedMatmul" and d.width % words["columns"]:
+            yield f"{d.width} floats are no rows of {words['columns']}"
+    elif form == "Transpose" and d.width % words["columns"]:
+        yield f"{d.width} floats are no rows of {words['columns']}"
+    elif form == "Matmul":
+        inner, a, b = words["inner"], words["a_width"], words["b_width"]
+        if a % inner or b % inner or a // inner * (b // inner) != d.width:
+            yield f"matrices of {a} and {b} floats, {inner} inside, make no {d.width} floats"
+
+
+def _held(d: Decoded, matrix: HeldMatrix | None, words: Mapping[str, int]) -> Iterator[str]:
+    """What the kernel has of a matrix in slots was fixed when it was compiled."""
+    if matrix is None:
+        yield f"the chip holds no matrix {words['matrix']}"
+        return
+    given = (d.width, words["columns"], d.parts, Flag(d.bits) & Flag.TURNS)
+    if given != matrix:
+        yield f"matrix {words['matrix']} is held as {tuple(matrix)}, not as {given}"
+    if d.instruction.slices is Slices.TILES and not d.bits & Flag.OWNED:
+        yield "the rows of a matrix on the chip are their owners', not dealt by tiles"
+
+
+def _segments(d: Decoded, columns: int, granule: int) -> Iterator[str]:
+    """Device code goes through segments until it has as many floats as a row."""
+    segments = d.fields["x"]
+    assert isinstance(segments, list)
+    widths = [width for _, width in segments]
+    if sum(widths) != columns or any(w == 0 or w % granule for w in widths):
+        yield f"segments of {widths} floats are no {columns} in pieces of {granule}"
+
+
+@cache
+def single(instruction: Instruction) -> frozenset[str]:
+    """Operands of a row-wise instruction that have one float for a row, not `row_width`."""
+    op, _, gradient = instruction.name.partition(".grad")
+    arity = OPS[op].arity
+    assert arity is not None
+    if OPS[op].shape([(2,)] * arity, {}) != ():
+        return frozenset()
+    return frozenset(SOURCES[arity : arity + 2]) if gradient else frozenset({"dst"})
+
+
+def _row(d: Decoded, words: Mapping[str, int]) -> Iterator[str]:
+    """A row is computed whole, as wide as `row_width` says, or gives a single float."""
+    width = 1 if "dst" in single(d.instruction) else words["row_width"]
+    if d.width != width:
+        yield f"it makes {width} floats of a row of {words['row_width']}, not {d.width}"
+
+
+def _tail(d: Decoded, tail: Tail | None) -> Iterator[str]:
+    """The program is fixed; which view it reads and which it writes is part of that."""
+    views = d.fields["views"]
+    assert isinstance(views, list)
+    if tail is None:
+        yield f"the kernel has no program {d.fields['number']:#x}"
+        return
+    if len(views) != tail.views:
+        yield f"{len(views)} views, its program has {tail.views}"
+        return
+    for k, (operand, use) in enumerate(views):
+        if not _suits(operand, use, k, tail):
+            yield f"its program does something else with view {k}"
+
+
+def _suits(operand: Operand, use: int, k: int, tail: Tail) -> bool:
+    """Whether the program does with its k-th view what the instruction says."""
+    if k < tail.sums:
+        return use in (Use.SUM, Use.MEAN)
+    if k >= tail.first_store:
+        return use == Use.WRITE and operand.mode <= OFFSET_MASK
+    if k >= tail.first_step:
+        return use == Use.CONSTANT
+    match tail.loads[k - tail.sums]:
+        case Load.RESULT:
+            return use == Use.RESULT
+        case Load.UNIT:
+            return use == Use.READ and operand.mode <= OFFSET_MASK
+        case Load.ROW:
+            return use == Use.READ and operand.mode & ~OFFSET_MASK == SCALAR
+        case Load.LISTED_UNIT:
+            return use == Use.READ and operand.mode & ~OFFSET_MASK in (0, INDEXED)
+        case Load.LISTED_ROW:
+            return use == Use.READ and operand.mode & ~OFFSET_MASK in (SCALAR, SCALAR | INDEXED)
+    return False
