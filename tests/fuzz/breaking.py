@@ -1,0 +1,540 @@
+"""Ways to break a verified script: words changed, instructions taken out, moved, given to another virtual processor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tests.fuzz.subjects import Subject
+from vpps.errors import ScriptError
+from vpps.script.disassemble import Decoded, Words, instructions, line_of
+from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS, INDEXED, OFFSET_MASK, SCALAR, TABLE, Flag, Kind
+from vpps.script.products import Sequel
+from vpps.script.tails import Use
+from vpps.script.verify import Layout
+
+WORD = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An instruction of a stream, with the period that it was written for."""
+
+    words: Words
+    period: int
+
+
+class Broken:
+    """A script that is being broken.
+
+    Attributes:
+        told: what was done to it, a line each.
+    """
+
+    def __init__(self, subject: Subject, rng: random.Random) -> None:
+        self.rng = rng
+        self.script: Words = subject.script.copy()
+        self.layout: Layout = subject.layout
+        self.sequel: Sequel | None = subject.sequel
+        self.told: list[str] = []
+        # Where the entry points are, launch after launch.
+        self.slots = [range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)]
+        if subject.sequel is not None and subject.sequel.entries:
+            self.slots.append(range(subject.sequel.entries, subject.sequel.entries + subject.layout.n_vps))
+        self._origin: dict[int, int] = {}
+        self._subject = subject
+
+    def origin(self, position: int) -> str:
+        """The user's words for a position."""
+        return self._subject.origin(self._origin.get(position, position))
+
+    # ---- places
+
+    def choose_slots(self) -> list[int]:
+        """Entry points of one virtual processor, or of all that share its stream."""
+        slots = self.rng.choice(self.slots)
+        slot = self.rng.choice(slots)
+        if self.rng.random() < 0.5:
+            return [slot]
+        return [s for s in slots if self.script[s] == self.script[slot]]
+
+    def stream(self, slot: int) -> list[Decoded]:
+        """The instructions from an entry point on."""
+        return list(instructions(self.script, int(self.script[slot])))
+
+    def pieces(self, slot: int) -> list[Piece]:
+        """The same, to be put together anew."""
+        positions, numbers = self.layout.periods.T
+        found = []
+        for d in self.stream(slot):
+            i = int(np.searchsorted(positions, d.position, side="right")) - 1
+            words = self.script[d.position : d.position + d.words].copy()
+            found.append(Piece(words, int(numbers[i]) if i >= 0 else -1))
+        return found
+
+    def enter(self, slots: list[int], pieces: list[Piece], of: list[int]) -> None:
+        """Let virtual processors begin at a stream that is put behind the script.
+
+        Args:
+            of: where its instructions were before.
+        """
+        start = len(self.script)
+        ends = start + np.cumsum([len(p.words) for p in pieces])
+        begins = [start, *ends[:-1].tolist()]
+        self.script = np.concatenate([self.script, *(p.words for p in pieces)])
+        self.script[3] = len(self.script)
+        self.script[slots] = start
+        periods = np.array([(at, p.period) for at, p in zip(begins, pieces, strict=True)], np.int64)
+        self.layout = replace(self.layout, periods=np.concatenate([self.layout.periods, periods]))
+        self._origin.update((at, self._origin.get(o, o)) for at, o in zip(begins, of, strict=True))
+
+    def instruction(self, suits: Callable[[Decoded], bool] = lambda d: True) -> Decoded | None:
+        """An instruction that is to be changed: for all whose stream it is in, or for one in a stream of its own."""
+        slots = self.choose_slots()
+        found = [i for i, d in enumerate(self.stream(slots[0])) if suits(d)]
+        if not found:
+            return None
+        if len(slots) == 1 and (self.script[self.all_slots()] == self.script[slots[0]]).sum() > 1:
+            self.enter(slots, self.pieces(slots[0]), [d.position for d in self.stream(slots[0])])
+            self.told.append(f"for VP {self.vp_of(slots[0])} alone")
+        return self.stream(slots[0])[self.rng.choice(found)]
+
+    def all_slots(self) -> list[int]:
+        return [s for slots in self.slots for s in slots]
+
+    def vp_of(self, slot: int) -> int:
+        return next(slot - slots.start for slots in self.slots if slot in slots)
+
+    def put(self, position: int, value: int) -> None:
+        """Change a word."""
+        self.script[position] = value % WORD
+
+    def tell(self, d: Decoded, what: str) -> None:
+        self.told.append(f"{what} in: {line_of(d, self.origin(d.position)).strip()}")
+
+
+# ---- places in an instruction
+
+
+def places(d: Decoded) -> Iterator[tuple[str, Kind, int]]:
+    """(name, kind, position) of the fields of an instruction; segments and views each by itself."""
+    at = d.position + HEAD_WORDS
+    for f in d.instruction.fields:
+        value = d.fields[f.name]
+        for k in range(len(value) if isinstance(value, list) else 1):
+            yield f"{f.name}[{k}]" if isinstance(value, list) else f.name, f.kind, at
+            at += f.kind.words
+
+
+def near(rng: random.Random, value: int, steps: tuple[int, ...]) -> int:
+    return value + rng.choice((-1, 1)) * rng.choice((1, *steps))
+
+
+def mode_of(broken: Broken, position: int) -> int:
+    return int(broken.script[position + 1])
+
+
+def address(b: Broken) -> bool:
+    """An operand, a segment or a view somewhere else."""
+    operands = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
+    d = b.instruction(lambda d: any(kind in operands for _, kind, _ in places(d)))
+    if d is None:
+        return False
+    name, _, at = b.rng.choice([p for p in places(d) if p[1] in operands])
+    value, mode = int(b.script[at]), mode_of(b, at)
+    match b.rng.randrange(4):
+        case 0:
+            new = near(b.rng, value, (d.width or 1, (mode & OFFSET_MASK) or 1, 16))
+        case 1:  # where another one lies
+            others = [o for e in b.stream(b.all_slots()[0]) for _, k, o in places(e) if k in operands]
+            new = int(b.script[b.rng.choice(others)])
+        case 2:
+            new = b.rng.randrange(b.layout.pool_floats)
+        case _:
+            new = b.rng.choice((0, b.layout.pool_floats - b.rng.randrange(40), b.rng.randrange(WORD)))
+    b.put(at, new)
+    b.tell(d, f"address {value} of {name} became {new}")
+    return True
+
+
+def mode(b: Broken) -> bool:
+    """A stride, an offset, or a bit of an operand's mode."""
+    operands = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
+    d = b.instruction(lambda d: any(kind in operands for _, kind, _ in places(d)))
+    if d is None:
+        return False
+    name, _, at = b.rng.choice([p for p in places(d) if p[1] in operands])
+    old = mode_of(b, at)
+    new = b.rng.choice((
+        old ^ INDEXED,
+        old ^ SCALAR,
+        old & ~OFFSET_MASK,
+        near(b.rng, old, (d.width or 1, 16)),
+        old * 2,
+        (old & ~OFFSET_MASK) | b.rng.randrange(200),
+    ))  # fmt: skip
+    b.put(at + 1, new)
+    b.tell(d, f"mode {old:#x} of {name} became {new % WORD:#x}")
+    return True
+
+
+def list_entry(b: Broken) -> bool:
+    """A word of an index list, or of data."""
+    start, stop = b.rng.choice(b.layout.lists.tolist())
+    if start == stop:
+        return False
+    at = b.rng.randrange(start, stop)
+    old = int(b.script[at])
+    match b.rng.randrange(4):
+        case 0:
+            new = near(b.rng, old, (16, 20, 64))
+        case 1:
+            new = int(b.script[b.rng.randrange(start, stop)])
+        case 2:
+            other = b.rng.randrange(start, stop)
+            new = int(b.script[other])
+            b.put(other, old)
+        case _:
+            new = b.rng.choice((0, b.rng.randrange(b.layout.pool_floats), b.rng.randrange(len(b.script)), WORD - 1))
+    b.put(at, new)
+    b.told.append(f"entry {at} of the list of words {start} to {stop} was {old}, became {new % WORD}")
+    return True
+
+
+def count(b: Broken) -> bool:
+    """Rows, width or parts."""
+    d = b.instruction(lambda d: d.width > 0)
+    if d is None:
+        return False
+    k = b.rng.choice((2, 2, 3, 3, 4))
+    old = int(b.script[d.position + k])
+    new = b.rng.choice((near(b.rng, old, (2, 8)), 0, old * 2, old // 2, b.rng.randrange(300), b.rng.randrange(WORD)))
+    b.put(d.position + k, new)
+    b.tell(d, f"{('n', 'width', 'parts')[k - 2]} {old} became {new % WORD}")
+    return True
+
+
+def flag(b: Broken) -> bool:
+    """Who owns what, and what is added."""
+    d = b.instruction()
+    if d is None:
+        return False
+    bit = b.rng.choice((*Flag, Flag.ROWS, Flag.ALONE, Flag.OWNED, 1 << b.rng.randrange(16)))
+    b.put(d.position, int(b.script[d.position]) ^ int(bit) << 16)
+    b.tell(d, f"flag {bit!r} flipped")
+    return True
+
+
+def opcode(b: Broken) -> bool:
+    """Another instruction; often of the same form."""
+    d = b.instruction()
+    if d is None:
+        return False
+    alike = [i for i in TABLE if i.form == d.instruction.form and i is not d.instruction]
+    used = [e.instruction for e in b.stream(b.all_slots()[0])]
+    new = b.rng.choice(b.rng.choice([x for x in (alike, used, list(TABLE)) if x]))
+    b.put(d.position, d.bits << 16 | new.opcode)
+    b.tell(d, f"became {new.name}")
+    return True
+
+
+def field(b: Broken) -> bool:
+    """A word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
+    plain = (Kind.LIST, Kind.WORD, Kind.FLOAT)
+    d = b.instruction(lambda d: any(kind in plain for _, kind, _ in places(d)))
+    if d is None:
+        return False
+    name, _, at = b.rng.choice([p for p in places(d) if p[1] in plain])
+    old = int(b.script[at])
+    match b.rng.randrange(4):
+        case 0:
+            new = near(b.rng, old, (2, 16, d.width or 1))
+        case 1:  # what another one has there
+            same = [o for e in b.stream(b.all_slots()[0]) for m, _, o in places(e) if m == name]
+            new = int(b.script[b.rng.choice(same or [at])])
+        case 2:
+            new = b.rng.choice((0, old * 2, b.rng.choice(b.layout.lists.tolist() or [[0, 0]])[0]))
+        case _:
+            new = b.rng.choice((b.rng.randrange(b.layout.pool_floats), b.rng.randrange(WORD), len(b.script) - 1))
+    b.put(at, new)
+    b.tell(d, f"{name} {old} became {new % WORD}")
+    return True
+
+
+def repeated(b: Broken) -> bool:
+    """Segments and views: how wide one is, what is done with it, two exchanged, one more or fewer."""
+    d = b.instruction(lambda d: any(f.kind.repeated for f in d.instruction.fields))
+    if d is None:
+        return False
+    found = [p for p in places(d) if p[1].repeated]
+    if not found:
+        return False
+    name, kind, at = b.rng.choice(found)
+    old = int(b.script[at + 2])
+    match b.rng.randrange(4):
+        case 0 | 1:
+            new = b.rng.randrange(len(Use)) if kind is Kind.VIEWS else near(b.rng, old, (4, 16))
+            b.put(at + 2, new)
+            b.tell(d, f"{name}: {old} became {new}")
+        case 2:
+            other, _, to = b.rng.choice(found)
+            b.script[at : at + 3], b.script[to : to + 3] = b.script[to : to + 3].copy(), b.script[at : at + 3].copy()
+            b.tell(d, f"{name} and {other} exchanged")
+        case _:
+            b.put(d.position + 1, d.words + b.rng.choice((-6, -3, 3, 6)))
+            b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
+    return True
+
+
+def length(b: Broken) -> bool:
+    """How many words an instruction has."""
+    d = b.instruction()
+    if d is None:
+        return False
+    b.put(d.position + 1, b.rng.choice((near(b.rng, d.words, (2, 3)), 0, b.rng.randrange(4000), b.rng.randrange(WORD))))
+    b.tell(d, f"{d.words} words became {b.script[d.position + 1]}")
+    return True
+
+
+def bit(b: Broken) -> bool:
+    """Any bit of any word that is executed."""
+    d = b.instruction()
+    if d is None:
+        return False
+    at = d.position + b.rng.randrange(d.words)
+    which = b.rng.randrange(32)
+    b.put(at, int(b.script[at]) ^ 1 << which)
+    b.tell(d, f"bit {which} of word {at - d.position} flipped")
+    return True
+
+
+def header(b: Broken) -> bool:
+    """The script's first words, or where a virtual processor begins."""
+    slots = b.rng.choice(b.slots)
+    if b.rng.random() < 0.2:
+        at, new = b.rng.randrange(HEADER_WORDS), b.rng.randrange(20)
+    else:
+        at = b.rng.choice(slots)
+        inside = b.rng.choice(b.stream(b.rng.choice(slots))).position
+        new = b.rng.choice((int(b.script[b.rng.choice(slots)]), inside, inside, b.rng.randrange(len(b.script) + 10)))
+    b.told.append(f"word {at} of the header was {b.script[at]}, became {new}")
+    b.put(at, new)
+    return True
+
+
+def swapped_owners(b: Broken) -> bool:
+    """Two virtual processors have each other's streams."""
+    slots = b.rng.choice(b.slots)
+    if len(slots) < 2:
+        return False
+    p, q = b.rng.sample(slots, 2)
+    if b.script[p] == b.script[q]:
+        return False
+    b.script[p], b.script[q] = b.script[q], b.script[p]
+    b.told.append(f"VP {b.vp_of(p)} and VP {b.vp_of(q)} have each other's streams")
+    return True
+
+
+# ---- waits
+
+WAITS = ("barrier", "wait")
+SIGNALS = ("barrier", "signal")
+
+
+def _is(*names: str) -> Callable[[Decoded], bool]:
+    return lambda d: d.instruction.name in names
+
+
+def wait_target(b: Broken) -> bool:
+    """A wait that waits for fewer or more signals, or for none; a signal or a wait at another counter."""
+    d = b.instruction(_is("barrier", "wait", "signal"))
+    if d is None:
+        return False
+    if d.instruction.name == "signal" or b.rng.random() < 0.2:
+        k, new = 0, b.rng.choice((0, 1, 2, 3, 7, 8, 9, b.rng.randrange(100), b.rng.randrange(WORD)))
+    else:
+        target = int(b.script[d.position + HEAD_WORDS + 1])
+        near_by = (target + b.rng.choice((-b.layout.n_vps, b.layout.n_vps, -1, 1)), near(b.rng, target, (2,)))
+        k, new = 1, b.rng.choice((*near_by, 0, 1, 2 * target, b.rng.randrange(WORD)))
+    b.put(d.position + HEAD_WORDS + k, new)
+    b.tell(d, f"{('counter', 'target')[k]} became {new % WORD}")
+    return True
+
+
+def half_barrier(b: Broken) -> bool:
+    """Only the signal, or only the wait, of a barrier is left; or a signal or wait is the other."""
+    slots = b.choose_slots()
+    stream, pieces = b.stream(slots[0]), b.pieces(slots[0])
+    found = [i for i, d in enumerate(stream) if d.instruction.name in ("barrier", "wait", "signal")]
+    if not found:
+        return False
+    i = b.rng.choice(found)
+    counter = stream[i].fields["counter"]
+    assert isinstance(counter, int)
+    by_name = {d.name: d.opcode for d in TABLE}
+    name = b.rng.choice([n for n in ("barrier", "wait", "signal") if n != stream[i].instruction.name])
+    target = stream[i].fields.get("target", b.layout.n_vps)
+    body = [counter] if name == "signal" else [counter, target]
+    words = np.array([by_name[name], HEAD_WORDS + len(body), 0, 0, 0, *body], np.uint32)
+    b.tell(stream[i], f"became {name} for VPs {[b.vp_of(s) for s in slots]}")
+    pieces[i] = replace(pieces[i], words=words)
+    b.enter(slots, pieces, [d.position for d in stream])
+    return True
+
+
+# ---- instructions as a whole
+
+
+def _edited(
+    b: Broken, suits: Callable[[Decoded], bool], edit: Callable[[list[int], int], tuple[list[int], str] | None]
+) -> bool:
+    """A stream in another order: `edit(indices, i)` gives the new order around the chosen instruction i."""
+    slots = b.choose_slots()
+    stream, pieces = b.stream(slots[0]), b.pieces(slots[0])
+    found = [i for i, d in enumerate(stream) if suits(d)]
+    if not found:
+        return False
+    i = b.rng.choice(found)
+    edited = edit(list(range(len(stream))), i)
+    if edited is None:
+        return False
+    order, what = edited
+    b.tell(stream[i], f"{what}, for VPs {[b.vp_of(s) for s in slots]},")
+    b.enter(slots, [pieces[k] for k in order], [stream[k].position for k in order])
+    return True
+
+
+def drop(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
+    """An instruction less."""
+    return _edited(b, suits, lambda order, i: (order[:i] + order[i + 1 :], "dropped"))
+
+
+def drop_wait(b: Broken) -> bool:
+    """A barrier, a wait or a signal less."""
+    return drop(b, _is("barrier", "wait", "signal"))
+
+
+def double(b: Broken) -> bool:
+    """An instruction twice."""
+    return _edited(b, lambda d: True, lambda order, i: (order[: i + 1] + order[i:], "doubled"))
+
+
+def exchange(b: Broken) -> bool:
+    """Two instructions in each other's places."""
+
+    def edit(order: list[int], i: int) -> tuple[list[int], str] | None:
+        j = i + 1 if b.rng.random() < 0.5 else b.rng.randrange(len(order))
+        if j >= len(order) or i == j:
+            return None
+        order[i], order[j] = order[j], order[i]
+        return order, f"exchanged with the one {j - i} behind"
+
+    return _edited(b, lambda d: True, edit)
+
+
+def move(b: Broken, suits: Callable[[Decoded], bool] = lambda d: True) -> bool:
+    """An instruction earlier or later."""
+
+    def edit(order: list[int], i: int) -> tuple[list[int], str]:
+        to = b.rng.randrange(len(order)) if b.rng.random() < 0.3 else i + b.rng.choice((-3, -2, -1, 1, 2, 3))
+        order.pop(i)
+        order.insert(max(0, to), i)
+        return order, f"moved by {to - i}"
+
+    return _edited(b, suits, edit)
+
+
+def move_wait(b: Broken) -> bool:
+    """A barrier, a wait or a signal earlier or later."""
+    return move(b, _is("barrier", "wait", "signal"))
+
+
+def give(b: Broken) -> bool:
+    """An instruction goes to another virtual processor, or is there as well."""
+    slots = b.rng.choice(b.slots)
+    if len(slots) < 2:
+        return False
+    p, q = b.rng.sample(slots, 2)
+    stream, mine, theirs = b.stream(p), b.pieces(p), b.pieces(q)
+    their_stream = b.stream(q)
+    i = b.rng.randrange(len(mine))
+    to = min(i, len(theirs)) if b.rng.random() < 0.5 else b.rng.randrange(len(theirs))
+    keeps = b.rng.random() < 0.5
+    what = "copied" if keeps else "moved"
+    b.tell(stream[i], f"{what} from VP {b.vp_of(p)} to VP {b.vp_of(q)}, place {to},")
+    b.enter(
+        [q],
+        [*theirs[:to], mine[i], *theirs[to:]],
+        [d.position for d in (*their_stream[:to], stream[i], *their_stream[to:])],
+    )
+    if not keeps:
+        b.enter([p], mine[:i] + mine[i + 1 :], [d.position for d in stream[:i] + stream[i + 1 :]])
+    return True
+
+
+MUTATIONS: dict[str, Callable[[Broken], bool]] = {
+    "address": address,
+    "mode": mode,
+    "list entry": list_entry,
+    "count": count,
+    "flag": flag,
+    "opcode": opcode,
+    "field": field,
+    "segment or view": repeated,
+    "length": length,
+    "bit": bit,
+    "header or entry": header,
+    "owners swapped": swapped_owners,
+    "wait or signal changed": wait_target,
+    "barrier halved": half_barrier,
+    "wait or signal dropped": drop_wait,
+    "wait or signal moved": move_wait,
+    "dropped": drop,
+    "doubled": double,
+    "exchanged": exchange,
+    "moved": move,
+    "another's": give,
+}
+TWICE = "two at once"
+
+
+def broken(subject: Subject, seed: int, number: int) -> tuple[str, Broken]:
+    """(mutation, script) of a number: always the same one for the same seed."""
+    rng = random.Random(f"{subject.name}/{seed}/{number}")
+    for _ in range(100):
+        name = rng.choice([*MUTATIONS, TWICE])
+        names = rng.choices(list(MUTATIONS), k=2) if name == TWICE else [name]
+        b = Broken(subject, rng)
+        try:
+            if all(MUTATIONS[n](b) for n in names) and not _same(b, subject):
+                return name, b
+        except ScriptError:  # a second change to what is no script any more
+            continue
+    raise AssertionError(f"nothing breaks {subject.name}")
+
+
+def _same(b: Broken, subject: Subject) -> bool:
+    """Whether it is still what it was: all virtual processors execute the same words, and lists are the same."""
+    n = len(subject.script)
+    if not np.array_equal(
+        b.script[HEADER_WORDS + subject.layout.n_vps : n], subject.script[HEADER_WORDS + subject.layout.n_vps :]
+    ):
+        return False
+    if not np.array_equal(b.script[[0, 1, 2]], subject.script[[0, 1, 2]]):
+        return False
+    try:
+        for slot in b.all_slots():
+            before = [
+                w
+                for d in instructions(subject.script, int(subject.script[slot]))
+                for w in subject.script[d.position : d.position + d.words]
+            ]
+            after = [w for d in b.stream(slot) for w in b.script[d.position : d.position + d.words]]
+            if before != after:
+                return False
+    except ScriptError:
+        return False
+    return True

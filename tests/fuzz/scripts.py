@@ -1,0 +1,197 @@
+"""The verifier as an adversary's target: scripts are broken, and what is unsafe on the emulator must be refused."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from tests.fuzz.breaking import broken
+from tests.fuzz.subjects import RECIPES, Subject
+from vpps.errors import ScriptError
+from vpps.script.verify import verify
+
+ORDERS = 4  # of the threads that an accepted script runs in
+PATIENCE = 30.0  # seconds that a broken script may run before it counts as one that never ends
+MOST_BYTES = 8 << 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a broken script.
+
+    Attributes:
+        mutation: its kind.
+        told: what was done, in words.
+        refusal: what the verifier said; "" where it accepted.
+        fault: what is unsafe about it: the kind of the emulator's first finding; "" for nothing.
+        message: the finding in words.
+        other: whether it computes something else.
+    """
+
+    subject: str
+    seed: int
+    number: int
+    mutation: str
+    told: str
+    refusal: str
+    fault: str
+    message: str
+    other: bool = False
+
+    @property
+    def is_defect(self) -> bool:
+        """Of the verifier: it accepted what is unsafe, or failed itself."""
+        return (bool(self.fault) and not self.refusal) or self.refusal.startswith("!")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.subject!r} --seed {self.seed} --first {self.number}: {self.mutation}\n  {self.told}\n"
+            f"  verifier: {self.refusal or 'accepted'}\n  emulator: {self.fault or 'safe'}: {self.message}"
+        )
+
+
+def refusal_of(b: object) -> str:
+    """What the verifier says; with a mark before it where it fails in another way than it should."""
+    try:
+        verify(b.script, b.layout, b.origin, b.sequel)  # type: ignore[attr-defined]
+    except ScriptError as error:
+        return str(error) or "refused"
+    except Exception as error:
+        return f"!{type(error).__name__}: {error}"
+    return ""
+
+
+def run(subject: Subject, script: np.ndarray, sequel: object, orders: range) -> Iterator[tuple[str, str, np.ndarray]]:
+    """(kind, message, pool afterwards) for one order of the threads, a seed of the emulator's, after the other."""
+    for subject.machine.seed in orders:
+        subject.machine.pool[:] = subject.pool
+        subject.machine.launch(script, sequel)  # type: ignore[arg-type]
+        failure = subject.machine.wait()
+        message = failure.message if failure is not None else ""
+        kind = "stopped by the kernel" if message.startswith("the kernel stopped") else message.partition(":")[0]
+        yield kind, message, subject.machine.pool.copy().view(np.uint32)
+
+
+def judged(subject: Subject, seed: int, number: int, reference: np.ndarray) -> Outcome:
+    """What becomes of a broken script, in this process."""
+    mutation, b = broken(subject, seed, number)
+    refusal = refusal_of(b)
+    fault, message, other = "", "", False
+    first = None
+    script = np.pad(b.script, 1 << 16)[1 << 16 : -(1 << 16)]
+    first_order = number % 7
+    orders = range(first_order, first_order + (1 if refusal else ORDERS))
+    for fault, message, pool in run(subject, script, b.sequel, orders):
+        if fault:
+            break
+        if first is None:
+            first = pool
+            other = not np.array_equal(pool, reference)
+        elif subject.exact and not np.array_equal(pool, first):
+            fault, message = "order", f"results depend on the order of threads: {np.flatnonzero(pool != first)[:9]}"
+            break
+    return Outcome(subject.name, seed, number, mutation, "; ".join(b.told), refusal, fault, message, other)
+
+
+def _work(subject: Subject, seed: int, numbers: range, out: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    *_, (fault, message, reference) = run(subject, subject.script, subject.sequel, range(1))
+    assert not fault, message
+    for number in numbers:
+        out.send(judged(subject, seed, number, reference))
+    out.close()
+
+
+def outcomes(subject: Subject, seed: int, numbers: range) -> Iterator[Outcome]:
+    """What becomes of broken scripts. They run in a process of their own: where that dies, the script is unsafe."""
+    context = multiprocessing.get_context("fork")
+    while numbers:
+        mine, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(subject, seed, numbers, theirs))
+        process.start()
+        theirs.close()
+        number, fault, message = numbers.start, "crash", "the process died"
+        try:
+            for number in numbers:  # noqa: B007 - it is asked for below
+                if not mine.poll(PATIENCE):
+                    fault, message = "never ends", f"it ran for {PATIENCE:g} s"
+                    break
+                yield mine.recv()
+            else:
+                return
+        except EOFError:
+            pass
+        finally:
+            process.kill()
+            process.join()
+            mine.close()
+        mutation, b = broken(subject, seed, number)
+        yield Outcome(subject.name, seed, number, mutation, "; ".join(b.told), refusal_of(b), fault, message)
+        numbers = range(number + 1, numbers.stop)
+
+
+def main(arguments: list[str]) -> int:
+    """Break scripts, and say what became of them; 1 if the verifier accepted one that is unsafe."""
+    parser = argparse.ArgumentParser(prog="scripts/fuzz scripts", description=__doc__)
+    parser.add_argument("--count", type=int, default=7200, help="broken scripts in all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first one of each script")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then, whatever was tried")
+    parser.add_argument("--only", choices=RECIPES, action="append", help="of these scripts alone")
+    parser.add_argument("--show", action="store_true", help="print every outcome, not the defects alone")
+    options = parser.parse_args(arguments)
+    names = options.only or list(RECIPES)
+    turn = options.seed * 5 % len(names)  # where there is little time, another seed begins with another script
+    names = names[turn:] + names[:turn]
+    tried: Counter[tuple[str, str]] = Counter()
+    faults: Counter[str] = Counter()
+    other = defects = 0
+    began = time.monotonic()
+    for k, name in enumerate(names):
+        share = options.count * (k + 1) // len(names) - options.count * k // len(names)
+        if time.monotonic() - began > 60 * options.minutes:
+            break
+        subject = Subject.make(name)
+        for o in outcomes(subject, options.seed, range(options.first, options.first + share)):
+            what = ("unsafe" if o.fault else "safe") + (", refused" if o.refusal else ", accepted")
+            tried[o.mutation, what] += 1
+            faults[o.fault] += 1
+            other += bool(not o.fault and not o.refusal and o.other)
+            if o.is_defect or options.show:
+                print(o, flush=True)
+            defects += o.is_defect
+            if time.monotonic() - began > 60 * options.minutes:
+                break
+        subject.handle.close()
+        print(f"# {name}: {share} scripts, {time.monotonic() - began:.0f} s, {defects} defects so far", file=sys.stderr)
+    report(tried, faults, other, defects, options.seed)
+    return int(defects > 0)
+
+
+def report(tried: Counter[tuple[str, str]], faults: Counter[str], other: int, defects: int, seed: int) -> None:
+    """The figures of a run."""
+    columns = ("unsafe, refused", "unsafe, accepted", "safe, refused", "safe, accepted")
+    print(f"{'mutation':26s}" + "".join(f"{c:>18s}" for c in columns))
+    for mutation in sorted({m for m, _ in tried}):
+        print(f"{mutation:26s}" + "".join(f"{tried[mutation, c]:18d}" for c in columns))
+    totals = [sum(n for (_, what), n in tried.items() if what == c) for c in columns]
+    print(f"{'all':26s}" + "".join(f"{n:18d}" for n in totals))
+    for fault, n in faults.most_common():
+        if fault:
+            print(f"  {fault}: {n}")
+    safe = totals[2] + totals[3]
+    print(
+        f"seed {seed}: {sum(totals)} tried, {totals[0] + totals[1]} unsafe, {totals[1]} of them accepted; "
+        f"{safe} safe, {totals[2]} of them refused ({totals[2] / max(1, safe):.0%}); "
+        f"{other} of those accepted compute something else; {defects} defects"
+    )

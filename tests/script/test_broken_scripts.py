@@ -1,0 +1,27 @@
+"""A fixed part of `scripts/fuzz scripts`: of broken scripts, none that is unsafe on the emulator is accepted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+
+import pytest
+
+from tests.fuzz.scripts import outcomes
+from tests.fuzz.subjects import Subject
+
+pytestmark = pytest.mark.simt
+
+COUNT = 50
+
+
+@pytest.mark.parametrize("name", ["tree, fused", "attention"])
+def test_no_unsafe_script_is_accepted(name: str) -> None:
+    subject = Subject.make(name)
+    with closing(subject.handle):
+        found = list(outcomes(subject, 0, range(COUNT)))
+    defects = [str(o) for o in found if o.is_defect]
+    assert not defects, "\n".join(defects)
+    verdicts = Counter((bool(o.fault), bool(o.refusal)) for o in found)
+    assert verdicts[True, True] > COUNT // 3  # else nothing was tried
+    assert verdicts[False, False] > COUNT // 10  # nor is everything refused
