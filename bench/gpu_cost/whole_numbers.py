@@ -60,6 +60,20 @@ def _extreme(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Ste
     return run
 
 
+def _extreme_of_three(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
+    known(modifiers, "U32")
+    put, least = m.put(operands[0]), m.predicate(operands[-1])
+    terms = [m.words(t) for t in operands[1:-1]]
+    kind = np.uint32 if "U32" in modifiers else np.int32
+
+    def run(mask: Mask) -> None:
+        a, b, c = (np.asarray(t()).view(kind) for t in terms)
+        found = np.where(least(), np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c))
+        put(found.view(np.uint32), mask)
+
+    return run
+
+
 def _imad(m: Machine, operands: tuple[str, ...], modifiers: list[str]) -> Step:
     known(modifiers, "MOV", "U32", "IADD", "SHL", "X", "HI", "WIDE")
     target, carries, rest = split(operands)
@@ -302,6 +316,7 @@ WHOLE_NUMBERS: dict[str, Meaning] = {
     "VIADDMNMX": _extreme,
     "VIMNMX": _extreme,
     "IMNMX": _extreme,
+    "VIMNMX3": _extreme_of_three,
     "IMAD": _imad,
     "LEA": _lea,
     "LOP3": _lop3,

@@ -133,7 +133,7 @@ class TestPhases:
         assert found["backward"] == {"backward"}
         assert found["gradients"] == {"gradient", "gather_sum"}
         assert {w.split(".")[0] for w in found["update"]} == {
-            "squares_matrix", "squares_rows", "clip", "update_matrix", "update_vector", "update_rows", "",
+            "guard", "squares_matrix", "squares_rows", "clip", "update_matrix", "update_vector", "update_rows", "",
         }  # fmt: skip
         if vps > 1:
             assert all(words.startswith("barrier") for words in found["waiting"])
@@ -232,11 +232,7 @@ class TestBytes:
         assert sum(timeline.gradient_bytes) >= 5 * 4 * 40 * 70  # three passes: write, read and write, read and write
 
     @pytest.mark.parametrize("n", [3, 300])
-    def test_of_steps_made_with_the_last_outer_product_lack_its_gradient(
-        self, n: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for planner in (vpps.plan.update, vpps.plan.native.recipe):
-            monkeypatch.setattr(planner, "MOST_APART", 0)  # none is made apart to save a barrier
+    def test_of_steps_made_with_the_last_outer_product_lack_its_gradient(self, n: int) -> None:
         model = vpps.Model(seed=1)
         W = model.parameter("W", (64, 70))
         graph = vpps.Graph()
