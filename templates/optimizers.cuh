@@ -168,11 +168,12 @@ VP_ROUTINE void squares_rows(const Vp& vp, const SquaresRows& i)
     });
 }
 
-// Every virtual processor sums the partial sums in the same order and so gets the same scale. False: see guard.
+// Every virtual processor sums the partial sums in the same order and so gets the same scale. False: see guard, but
+// the gradients may have been added to what is held.
 VP_ROUTINE bool clip(Vp& vp, const Clip& i)
 {
     const float* partials = vp.pool + i.partials;
     const float norm = sqrt_(sum_of_all(vp, i.head.n, [&](int k) { return partials[k]; }));
     vp.gradient_scale = norm > i.max_norm ? i.max_norm / norm : 1.f;
-    return goes_on(vp, i.left_out, magnitude(norm) < 0x7f800000u);
+    return goes_on(vp, i.left_out, magnitude(norm) < 0x7f800000u, 0x7f800000u);
 }

@@ -46,7 +46,8 @@ class Net:
             losses.append(vpps.dot(h, h))
         loss = vpps.sum(losses)
         if spoiled == "gradient":  # infinite under a finite loss: the derivative of a root at 0
-            loss = loss + vpps.sum(vpps.sqrt(vpps.square(self.W @ graph.zeros(self.hidden))))
+            zeros = graph.zeros(self.hidden)
+            loss = loss + vpps.sum(vpps.sqrt(vpps.square(self.W @ zeros + self.b * zeros)))
         elif spoiled == "overflow":  # of factors that are finite, in the gradient alone
             loss = loss + vpps.dot(graph.lookup(self.words, 2), graph.input([1e30] + [0] * (self.hidden - 1))) * 1e-5
             loss = loss + vpps.sum(self.W @ graph.input([1e25] * self.hidden)) * 1e-30
@@ -125,6 +126,93 @@ def test_accumulated_gradients_do_without_a_call_that_is_skipped(target: str) ->
             handle.fb(*net.batch())
             trained.append(bits(net))
     assert trained[0] == trained[1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("clip_norm", [None, 1e9], ids=["", "clipped"])
+@pytest.mark.parametrize("spoiled", ["gradient", "loss"])
+@pytest.mark.parametrize("matrix", [True, False], ids=["matrix", "vectors"])
+def test_a_step_that_would_use_accumulated_gradients_leaves_them(
+    spoiled: str, clip_norm: float | None, target: str, matrix: bool
+) -> None:
+    """Gradients are added to what is held in place: where no step goes with them, too, they must not be begun."""
+    trained = []
+    for batches in (["", spoiled, ""], ["", ""]):
+        net = Net(hidden=32 if matrix else 5)
+        net.W.trainable = matrix
+        with vpps.Handle(
+            net.model, vpps.SGD(lr=0.1), target=target, vps=2, clip_norm=clip_norm, on_nonfinite="skip"
+        ) as handle:
+            for k, spoil in enumerate(batches):
+                handle.fb(*net.batch(spoil), accumulate=k == 0)
+            assert handle.skipped == len(batches) - 2
+            trained.append(bits(net))
+    assert trained[0] == trained[1]
+
+
+@pytest.mark.cpu
+def test_a_norm_that_is_infinite_by_itself_takes_accumulated_gradients_with_it() -> None:
+    model = vpps.Model(seed=1)
+    b = model.parameter("b", (1 << 12,))
+    before = b.numpy().copy()
+
+    @vpps.cell
+    def steep(x: E) -> E:
+        return vpps.dot(b * 1.0, x)
+
+    graph = vpps.Graph()
+    with vpps.Handle(model, clip_norm=1.0, on_nonfinite="skip") as handle:
+        handle.fb(graph, steep(graph.input(np.ones(1 << 12))), accumulate=True)
+        handle.fb(graph, steep(graph.input(np.full(1 << 12, 2.0**59))))
+        with pytest.warns(RuntimeWarning, match="the accumulated gradients are discarded"):
+            handle.sync_get_latest_loss()
+        assert handle.accumulated == 0
+        assert np.array_equal(b.numpy(), before)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("vps", [1, 2, 8])
+def test_large_factors_of_different_rows_do_not_stop_a_step(vps: int) -> None:
+    """A row that is masked may hold anything finite, whoever looks at it together with which others."""
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (40, 40))
+
+    @vpps.cell
+    def read(x: E, mask: E) -> E:
+        return vpps.sum(vpps.tanh(W @ (x * 1.0)) * mask)
+
+    graph = vpps.Graph()
+    losses = []
+    for k in range(8):
+        x, mask = graph.input(np.full(40, 1e30 if k == 7 else 1.0)), graph.input(np.full(40, float(k != 7)))
+        losses.append(read(x, mask))
+    with vpps.Handle(model, vps=vps, on_nonfinite="raise") as handle:
+        handle.fb(graph, vpps.sum(losses))
+        handle.sync_get_latest_loss()
+        assert handle.skipped == 0
+
+
+@pytest.mark.cpu
+def test_moments_are_no_older_for_steps_that_are_skipped() -> None:
+    trained = []
+    for batches in (["nan", "nan", "", "nan", ""], ["", ""]):
+        net = Net()
+        with vpps.Handle(net.model, vpps.Adam(lr=0.01), on_nonfinite="skip") as handle:
+            for spoiled in batches:
+                handle.fb(*net.batch(spoiled))
+                handle.sync_get_latest_loss()
+            trained.append(bits(net))
+    assert trained[0] == trained[1]
+
+
+@pytest.mark.cpu
+def test_what_is_to_be_said_is_said_where_nobody_knows_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vpps.engine.where_it_began", lambda *given: 1 / 0)
+    net = Net()
+    with vpps.Handle(net.model, on_nonfinite="raise") as handle:
+        handle.fb(*net.batch("nan"))
+        with pytest.raises(vpps.NonFiniteError, match="left out"):
+            handle.sync_get_latest_loss()
 
 
 @pytest.mark.cpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from vpps.losses import Losses
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model
 from vpps.nonfinite import where_it_began
+from vpps.ops.philox import launch_key
 from vpps.optim import Optimizer
 from vpps.plan.build import Plan
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
@@ -50,6 +52,7 @@ class _Flight(NamedTuple):
         number: of the launch, as the machine counts.
         step: number of the update that it makes or contributes to, or 0 where it is no step of training.
         loss: of that step.
+        simple: it changes weights and moments alone: all that is noted of it is its number.
         undo: takes back what was noted of it; for the case that it never ran.
     """
 
@@ -57,6 +60,7 @@ class _Flight(NamedTuple):
     number: int
     step: int
     loss: Expression | None
+    simple: bool
     undo: Callable[[], None]
 
 
@@ -250,7 +254,11 @@ class Engine:
         """Whether a step may be launched while the one before runs: it needs nothing that only the host can do, and
         does not depend on whether that one is left out."""
         fits = plan.pool_floats <= len(self.machine.pool) and self.residency.is_uploaded
-        return self.machine.queues and fits and self.residency.is_simple and plan.held == NOTHING_HELD
+        simple = self._is_simple(plan) and all(flight.simple for flight in self._flights)
+        return self.machine.queues and fits and simple
+
+    def _is_simple(self, plan: Plan) -> bool:
+        return self.residency.is_simple and plan.held == NOTHING_HELD
 
     def launch(self, plan: Plan, step: int = 0, updates: bool = False, loss: Expression | None = None) -> None:
         """Begin to execute a plan.
@@ -283,7 +291,8 @@ class Engine:
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-        self._flights.append(_Flight(plan, number, step, loss, self.residency.restorer(plan)))
+        undo = self.residency.restorer(plan)
+        self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
         try:
             if step:
                 self.residency.begin(plan, updates)
@@ -327,31 +336,39 @@ class Engine:
                     lost = "; the accumulated gradients are discarded"
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
             loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
-            left_out = flight.step > 0 and self.machine.loss(plan.loss_slot + LEFT_OUT) != 0
+            why = self.machine.loss(plan.loss_slot + LEFT_OUT) if flight.step else 0.0
+            left_out = why != 0
+            dropped = left_out and self._take_back(flight, why)
             self._flights.pop(0)
-            if left_out and not self._flights:  # else what was noted is the number of the step alone (`may_queue`)
-                self._take_back(flight)
             if flight.number in self.timelines:
                 for listen in self._listeners:
                     listen(self.timelines[flight.number])
             if flight.step:
-                self._losses.note(flight.step, loss, left_out, partial(self._where_it_began, flight))
+                self._losses.note(flight.step, loss, left_out, dropped, partial(self._where_it_began, flight))
 
-    def _take_back(self, flight: _Flight) -> None:
-        """A step was left out: nothing has changed, but that its number is used up where training goes on."""
-        step = self.model.step
-        flight.undo()
-        if self._losses.on_nonfinite != "raise":
-            self.model.step = step
-        if flight.plan.sequel is not None and self.residency.accumulated:  # products were added all the same
-            self.residency.drop_gradients()
+    def _take_back(self, flight: _Flight, why: float) -> bool:
+        """A step was left out: nothing has changed, but that its number is used up where training goes on. Whether
+        what was accumulated had to be given up: it had been added to before that was known."""
+        goes_on = self._losses.on_nonfinite != "raise"
+        if not (flight.simple and len(self._flights) > 1):  # else there is nothing to take back but its number
+            step = self.model.step
+            flight.undo()
+            if goes_on:
+                self.model.step = step
+        if goes_on and self.model.step >= flight.step:  # no call that only accumulates
+            self.residency.pass_over_step()
+        if not self.residency.accumulated or not (flight.plan.sequel is not None or math.isinf(why)):
+            return False
+        self.residency.drop_gradients()
+        return True
 
     def _where_it_began(self, flight: _Flight) -> str:
         """Where values or gradients of a step that was left out stopped being finite."""
         if self._flights or flight.loss is None:  # the weights may be others already
             return ""
         self.pull()
-        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy())
+        key = launch_key(self.model.seed, flight.step, self.residency.accumulated)
+        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy(), key)
 
     def latest_timeline(self) -> Timeline | None:
         """Of the launch that nobody needs to wait for any more, if one was recorded."""

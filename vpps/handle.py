@@ -109,7 +109,9 @@ class Handle:
             and ends those that the model has. They begin with the weights before the first update and belong to the
             model: evaluate with them by `model.averaged`.
         on_nonfinite: what to say of a step whose loss or gradients are NaN or infinite, or so large that their squares
-            may be. It is always left out: weights, moments, averages and what was accumulated stay as they were.
+            may be. It is always left out: weights, moments, averages and what was accumulated stay as they were (but
+            what was accumulated is discarded, and that is said, with products by cuBLAS or where the norm of all
+            gradients alone is infinite).
             "warn" (once), "skip" (`skipped` counts them), or "raise" by the next call, with the cell and the call
             where it began; then a step is not launched before the one before has ended, so that a GPU idles for a
             moment between steps. `model.step` counts steps that are left out, unless they raise.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Callable
 from typing import Literal
 
 from vpps.errors import NonFiniteError
+
+_log = logging.getLogger(__name__)
 
 OnNonfinite = Literal["warn", "raise", "skip"]
 ON_NONFINITE: tuple[OnNonfinite, ...] = ("warn", "raise", "skip")
@@ -30,25 +33,31 @@ class Losses:
         self.skipped = 0
         self._warned = False
 
-    def note(self, step: int, loss: float, left_out: bool, where: Callable[[], str]) -> None:
+    def note(self, step: int, loss: float, left_out: bool, dropped: bool, where: Callable[[], str]) -> None:
         """A step has ended. Raises NonFiniteError if that is wanted.
 
         Args:
             left_out: whether it changed nothing, as its loss or gradients are not finite.
+            dropped: but for what was accumulated, which is lost: nobody goes without a word of that.
             where: finds out where that began, in the user's words; "" if nobody knows.
         """
         self.latest = loss
         if not left_out:
             return
         self.skipped += 1
-        if self.on_nonfinite == "skip" or (self.on_nonfinite == "warn" and self._warned):
+        if not dropped and (self.on_nonfinite == "skip" or (self.on_nonfinite == "warn" and self._warned)):
             return
         what = f"the loss of step {step} is {loss:.6g}"
         if math.isfinite(loss):
             what += ", but its gradients are not finite, or too large to be squared"
-        found = where()
+        try:
+            found = where()
+        except Exception:  # what is to be said must be said
+            _log.exception("nobody knows where loss or gradients of step %d stopped being finite", step)
+            found = ""
+        lost = "; the accumulated gradients are discarded" if dropped else ""
         message = (
-            f"{what}: the step is left out, and weights, moments and averages are as they were. "
+            f"{what}: the step is left out, and weights, moments and averages are as they were{lost}. "
             f"{found + ' ' if found else ''}Lower the learning rate, clip gradients, or check the data"
         )
         if self.on_nonfinite == "raise":

@@ -10,16 +10,23 @@ from numpy.typing import NDArray
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.ops import Form
+from vpps.ops.philox import LaunchKey
 from vpps.reference import Batch, Reference
 
 LARGEST = float(np.finfo(np.float32).max)
 SQUARABLE = 2.0**60  # of gradients: as in templates/guard.cuh
 
 
-def where_it_began(graph: Graph, loss: Expression, weights: Mapping[str, NDArray[np.float32]]) -> str:
-    """A sentence that names the cell and the call, "" where float64 arithmetic finds nothing wrong."""
+def where_it_began(
+    graph: Graph, loss: Expression, weights: Mapping[str, NDArray[np.float32]], key: LaunchKey | None = None
+) -> str:
+    """A sentence that names the cell and the call, "" where float64 arithmetic finds nothing wrong.
+
+    Args:
+        key: of the random numbers of dropout; None where it is off.
+    """
     with np.errstate(all="ignore"):
-        reference = Reference(graph, weights)
+        reference = Reference(graph, weights, key)
         return _in_forward(reference) or _in_backward(reference, loss)
 
 

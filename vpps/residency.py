@@ -243,6 +243,10 @@ class Residency:
         averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
         return Update(optimizer, number, number - self._since, clip_norm, averaging)
 
+    def pass_over_step(self) -> None:
+        """A step was left out, but its number is used up: the moments are no older for that."""
+        self._since += 1
+
     def _averages(self) -> Averages:
         averages = self.model.averages
         assert averages is not None

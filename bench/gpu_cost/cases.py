@@ -100,7 +100,7 @@ def memory_of(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     memory = np.zeros(sum(sizes.values()), np.uint32)
     pool = memory[starts["pool"] :].view(np.float32)
     pool[64:] = np.random.default_rng(1).uniform(0.05, 0.1, len(pool) - 64)
-    memory[starts["counters"] : starts["cleared"]] = MANY_SIGNALS
+    memory[starts["counters"] : starts["cleared"] : LINE_WORDS] = MANY_SIGNALS
     memory[starts["script"] : starts["script"] + len(plan.script)] = plan.script
     order = ("pool", "script", "counters", "cleared", "report")
     at = {name: BASE + 4 * start for name, start in starts.items()}

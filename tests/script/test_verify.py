@@ -17,7 +17,7 @@ from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
-from vpps.script.verify import Access, Verifier, verify
+from vpps.script.verify import READS, Access, Verifier, verify
 
 pytestmark = pytest.mark.host
 
@@ -126,8 +126,11 @@ def _conflicts(plan: Plan) -> bool:
             epochs.append([[] for _ in range(2)])
         for p in range(2):
             if d.instruction.name not in ("barrier", "end"):
-                epochs[-1][p].extend((set(cells.tolist()), access) for cells, access in verifier.touches(p, d))
-    harmless = {Access.READ}, {Access.OWN}, {Access.READ, Access.OWN}, {Access.ADD}  # any number at once
+                epochs[-1][p].extend(
+                    (set(cells.tolist()), Access.READ if access in READS else access)
+                    for cells, access in verifier.touches(p, d)
+                )
+    harmless = {Access.READ}, {Access.ADD}  # any number at once
     return any(
         {mine_do, they_do} not in harmless and not mine.isdisjoint(theirs)
         for first, second in epochs

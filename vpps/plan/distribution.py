@@ -27,6 +27,7 @@ ZERO = 0
 ONE = 1
 LOSS_SLOTS = 2  # and 3: by parity of the launch
 LEFT_OUT = 2  # floats behind the loss: whether the launch has left its step out
+AGAIN = 2  # behind that: whether the second launch of the script has
 FIRST_FREE = ALIGN
 
 

@@ -372,14 +372,16 @@ class CellTemplates:
 
 def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
     """Instructions that read all that gradients of parameters are made of: dy, and x where they are sums of dy x^T."""
-    read: list[tuple[int, int, View, list[View]]] = [(0, t.view.domain, t.view, []) for t in lowered.table_gradients]
+    read: list[tuple[int, int, View, list[View], int]] = []  # node, domain, dy, x, terms of a row
+    read += [(0, t.view.domain, t.view, [], 1) for t in lowered.table_gradients]
     for instr in (g.instr for g in lowered.parameter_gradients):
         name = "dy" if "dy" in instr.operands else "src"
-        read.append((instr.node, instr.domain, instr.operands[name], instr.operands.get("x", [])))
+        terms = instr.values["columns"] if instr.name == "packed_matmul_gradient" else 1
+        read.append((instr.node, instr.domain, instr.operands[name], instr.operands.get("x", []), terms))
     found: dict[View, list[Instr]] = {}
-    for node, domain, dy, x in read:
+    for node, domain, dy, x, terms in read:
         operands = {"dy": dy, "x": x}
-        watch = Instr("watch", node, domain, dy.width, 1, operands, {}, rows=True, for_all=for_all)
+        watch = Instr("watch", node, domain, dy.width, 1, operands, {"terms": terms}, rows=True, for_all=for_all)
         found.setdefault(dy, []).append(watch)
     # One with an x says all that one without says.
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
 from vpps.optim import Optimizer
-from vpps.plan.distribution import NOTHING_HELD, Distribution, Held, Place
+from vpps.plan.distribution import AGAIN, NOTHING_HELD, Distribution, Held, Place
 from vpps.plan.instr import ParameterGradient
 from vpps.plan.memory import SlabMemory
 from vpps.plan.products import GradientProducts
@@ -214,18 +214,19 @@ class EndOfLaunch:
     @property
     def is_guarded_first(self) -> bool:
         """Whether that begins with the gradients: they make steps, or add to what is held."""
-        if not self.is_guarded or self._waits_for_products:
+        if not self.is_guarded:
             return False
         last = self._last()
         steps = any(self._is_stepped(g, last) for b in self.blocks for g, _ in b.cell.gradients)
-        return self._keep or steps or bool(self._products.parameters)
+        adds = self._keep or bool(self._held.dense)
+        return adds or steps or (bool(self._products.parameters) and not self._clips)
 
     def watch(self) -> None:
         """Look whether gradients may not be finite, at what they are made of; if they are clipped their norm says it.
 
         A full barrier must precede it: others wrote what it reads.
         """
-        if not self.is_guarded or self._clips:
+        if not self.is_guarded or (self._clips and not self._held.dense):
             return
         for b in self.blocks:
             first, count = b.needed
@@ -238,6 +239,10 @@ class EndOfLaunch:
         """Leave the launch if loss or gradients are not finite. A full barrier must lie behind the watches."""
         if self.is_guarded:
             self.writer.instruction("guard", 1, 1, loss=self._loss, left_out=self._left_out)
+
+    def guard_again(self) -> None:
+        """The same in a second launch, by what the first one has found: it follows also where that was left."""
+        self.writer.instruction("guard", 1, 1, loss=self._left_out, left_out=self._left_out + AGAIN)
 
     def _last(self) -> dict[Parameter, ParameterGradient]:
         """The last contribution to each parameter's gradient, where it may make the step as well."""
@@ -311,6 +316,8 @@ class EndOfLaunch:
                     self._on_matrix("load_gradient", p, gradient=places[p].gradient)
         if not self.is_guarded_first:
             self.guard()
+        elif self._waits_for_products:
+            self.guard_again()
         if update.clip_norm is not None:
             self._clip(update.clip_norm)
         if self._waits_for_products or not later:
@@ -318,9 +325,7 @@ class EndOfLaunch:
             return
         self._steps(update, [p for p in places if p not in later])
         self.writer.next_launch()
-        self.watch()  # again: products are made also where the first launch has left the step out
-        self.writer.barrier("before the update")
-        self.guard()
+        self.guard_again()
         self._steps(update, [p for p in places if p in later])
 
     def _steps(self, update: Update, parameters: Iterable[Parameter]) -> None:

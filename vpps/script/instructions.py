@@ -260,7 +260,7 @@ FORMS: dict[str, tuple[Field, ...]] = {
     ),
     "SquaresRows": (Field("gradient", Kind.WORD), Field("partials", Kind.WORD)),
     "Clip": (Field("partials", Kind.WORD), Field("max_norm", Kind.FLOAT), Field("left_out", Kind.WORD)),
-    "Watch": (_operand("dy", Role.READ), Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
+    "Watch": (_operand("dy", Role.READ), Field("terms", Kind.WORD), Field("x", Kind.SEGMENTS, Role.READ_ROWS)),
     "Guard": (Field("loss", Kind.WORD), Field("left_out", Kind.WORD)),
     "UpdateMatrix": (*_MATRIX, Field("transposed", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),
     "UpdateVector": (Field("weights", Kind.WORD), Field("gradient", Kind.WORD), *_STATE, _HYPER),

@@ -42,7 +42,7 @@ from vpps.script.wellformed import EVERYTHING, MOMENTS, Knowledge, complaints, s
 
 # What watches tell the guard: it lies with the counters, and stands here as one of the first floats of the pool, which
 # no operand names.
-_MARK = 6
+_MARK = 8
 
 Ints = NDArray[np.int64]
 
@@ -52,11 +52,13 @@ class Access(Enum):
 
     READ = "read"  # by any of its threads
     OWN = "read own"  # by the thread alone that writes the unit
+    SAME = "read the same"  # of elements that the same thread writes, wherever among those
     WRITE = "write"
     ADD = "add"  # atomically: additions of several virtual processors need no order
 
 
-READ, OWN, WRITE, ADD = Access.READ, Access.OWN, Access.WRITE, Access.ADD
+READ, OWN, SAME, WRITE, ADD = Access.READ, Access.OWN, Access.SAME, Access.WRITE, Access.ADD
+READS = READ, OWN, SAME
 
 # As plain ints: they are asked for at every step.
 ACCUMULATE, ALL, ALONE, CHAINED, NO_GRADIENT, OWNED, ROWS, TURNS = (
@@ -374,14 +376,14 @@ class Verifier:
         known = self.clock[p]
         late = self.written_at[cells] > known[self.written_by[cells]]
         if np.count_nonzero(late):  # quicker than any()
-            kind = "read after write" if access in (READ, OWN) else "write after write"
+            kind = "read after write" if access in READS else "write after write"
             e = int(cells[late][0])
             self.fail(d, f"{kind} race of VP {p} with VP {self.written_by[e]} on element {e}")
         if access is not ADD:
             for q, added in self.added_at.items():
                 if q != p and (added[cells] > known[q]).any():
                     self.fail(d, f"{'write' if access is WRITE else 'read'} after add race of VP {p} with VP {q}")
-        if access not in (READ, OWN):
+        if access not in READS:
             late = (self.read_at[:, cells] > known[:, None]).any(axis=1)
             if late.any():
                 self.fail(d, f"write after read race of VP {p} with VP {late.argmax()}")
@@ -542,7 +544,15 @@ class Verifier:
         elif name == "DivideByCount":
             self.list(d, self.word(d, "offsets"), np.append(rows, rows[-1] + 1))
         if name == "GatherSum":
-            yield self.listed_rows(d, self.word(d, "offsets"), self.word(d, "shift"), rows, units), READ
+            # A row may be among those that it is the sum of: a unit's thread reads it before it writes it.
+            offsets, own = self.word(d, "offsets"), d.fields["dst"]
+            assert isinstance(own, Operand)
+            listed = self.listed_rows(d, offsets, self.word(d, "shift"), rows, units)
+            counts = np.diff(self.list(d, offsets, np.append(rows, rows[-1] + 1)))
+            written = self.cells(d, own, rows, units).reshape(len(rows), -1)
+            same = listed == np.repeat(written, counts, axis=0).reshape(-1)
+            yield listed[~same], READ
+            yield listed[same], SAME
         elif name == "PackedMatmul":
             panels = np.unique(units // self.word(d, "columns") // self.panel)
             span = self.panel * self.word(d, "inner")

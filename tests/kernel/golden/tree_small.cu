@@ -499,11 +499,12 @@ struct Clip {
 struct Watch {
     Head head;
     Operand dy;
+    Word terms;
     Segments x;
     VP_DEVICE static Watch decode(const Vp& vp, const Word* ip)
     {
         Reader in(vp, ip);
-        return {in.head(), in.operand(), in.segments()};
+        return {in.head(), in.operand(), in.word(), in.segments()};
     }
 };
 

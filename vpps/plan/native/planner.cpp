@@ -164,7 +164,7 @@ public:
             barrier();
             find_last();
             const bool guarded = call->updates || call->keeps, first = guarded && changes_with_gradients();
-            if (guarded && !call->clips)
+            if (guarded && (first || !call->clips))
                 watch();
             if (first) {
                 meet();
@@ -936,7 +936,7 @@ private:
     // Whether the gradients make steps, or add to what is held.
     bool changes_with_gradients() const
     {
-        bool found = call_->keeps;
+        bool found = call_->keeps || std::any_of(held_.begin(), held_.end(), [](u8 held) { return held; });
         for (i64 k = 0; k < rows_of_.n_blocks; k++)
             for (const Gradient& g : rows_of_.blocks[k].cell->gradients)
                 found |= makes_step(g);
