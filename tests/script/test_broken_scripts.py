@@ -12,7 +12,7 @@ from tests.fuzz.subjects import Subject
 
 pytestmark = pytest.mark.simt
 
-COUNT = 50
+COUNT = 30
 
 
 @pytest.mark.parametrize("name", ["tree, fused", "attention"])
