@@ -20,7 +20,7 @@ from vpps.errors import ScriptError
 from vpps.script.verify import verify
 
 ORDERS = 4  # of the threads that an accepted script runs in
-PATIENCE = 30.0  # seconds that a broken script may run before it counts as one that never ends
+PATIENCE = 5.0  # seconds that a broken script may run before it counts as one that never ends
 MOST_BYTES = 8 << 30
 
 
