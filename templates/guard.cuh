@@ -2,29 +2,24 @@
 enum { NOT_FINITE = 2 };  // a word of the first counter's line, which the launch before has cleared: not 0 after a watch has said so
 
 // No element of sum over rows of dy x^T is larger than the terms times the largest of a row's |dy| |x|. Where that, or its
-// square, may not be a float the launch is not to change anything. Without x it is the sum of dy. All rows at once nearly
-// always say enough; if not, row by row, so that the answer does not depend on who looks at which rows.
+// square, may not be a float the launch is not to change anything. Without x it is the sum of dy. Row by row, so that the
+// answer does not depend on who looks at which rows; where one thread has many, all at once nearly always say enough.
 VP_ROUTINE void watch(const Vp& vp, const Watch& i)
 {
     for_slices(vp, i.head, [&](int r0, int r1, int, int) {
-        bool going = true, bad = false;
-        for (int from = r0, to = r1; VP_AGREED(going);) {
-            const Word dy = largest_of_rows(vp, from, to, i.head.width, [&](int r) { return i.dy.row(r); });
-            Word x = as_word(1.f);
+        if (all_fit(vp, i, r0, r1)) return;
+        for_rows(vp, r0, r1, [&](int r, bool mine) {
+            const float* dy = i.dy.row(r);
+            const Word largest_dy = reduce_largest(i.head.width, [&](int u) { return magnitude(dy[u]); });
+            Word largest_x = as_word(1.f);
             VP_ROLLED for (int s = 0; s < i.x.count; s++) {
                 int width;
-                const Operand rows = segment(vp, i.x, s, &width);
-                const Word found = largest_of_rows(vp, from, to, width, [&](int r) { return rows.row(r); });
-                x = found > x ? found : x;
+                const float* x = segment(vp, i.x, s, &width).row(r);
+                const Word found = reduce_largest(width, [&](int u) { return magnitude(x[u]); });
+                largest_x = found > largest_x ? found : largest_x;
             }
-            const float bound = as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms);
-            const bool fine = bound < 0x1p60f;
-            bad = !fine && to - from == 1;
-            from = fine || bad ? to : from;
-            to = from + 1;
-            going = from < r1 && !bad;
-        }
-        if (first_thread() && bad) mark(vp.counters + NOT_FINITE);
+            if (mine && first_lane() && !fits(i, largest_dy, largest_x)) mark(vp.counters + NOT_FINITE);
+        });
     });
 }
 

@@ -167,7 +167,6 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
     VP_ROLLED for (int u = lane(); u < n; u += WARP) f(u);
 }
 VP_DEVICE bool first_lane() { return lane() == 0; }
-VP_DEVICE bool first_thread() { return thread() == 0; }
 
 VP_DEVICE float sum_of_warp(float v)
 {
@@ -193,6 +192,15 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
         top = top != top ? top : larger(top, other);
     }
     return top;
+}
+
+// The largest of f(0) ... f(n - 1), or 0.
+template <class F> VP_DEVICE Word reduce_largest(int n, F f)
+{
+    int top = 0;
+    VP_ROLLED for (int u = lane(); u < n; u += WARP) top = most(top, (int)f(u));
+    VP_UNROLL for (int o = WARP / 2; o; o /= 2) top = most(top, __shfl_xor_sync(~0u, top, o));
+    return (Word)top;
 }
 
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
@@ -225,20 +233,6 @@ template <class F> VP_DEVICE float sum_of_all(const Vp&, int n, F f)
     VP_UNROLL for (int w = 0; w < WARPS; w++) total += scratch()[w];
     __syncthreads();
     return total;
-}
-
-// The largest magnitude of the n floats at row(r0) ... row(r1 - 1), or 0, found by the whole block; every thread gets it.
-template <class Row> VP_DEVICE Word largest_of_rows(const Vp&, int r0, int r1, int n, Row row)
-{
-    int top = 0;
-    for_places(r1 - r0, n, [&](int r, int u) { top = most(top, (int)magnitude(row(r0 + r)[u])); });
-    VP_UNROLL for (int o = WARP / 2; o; o /= 2) top = most(top, __shfl_xor_sync(~0u, top, o));
-    int* found = (int*)scratch();
-    if (first_lane()) found[warp()] = top;
-    __syncthreads();
-    VP_UNROLL for (int w = 0; w < WARPS; w++) top = most(top, found[w]);
-    __syncthreads();
-    return (Word)top;
 }
 
 // Adds up the sums of chunks, CHUNK of them at a time: the rounding error of a long sum grows with its third root.

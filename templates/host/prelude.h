@@ -117,7 +117,6 @@ template <class F> VP_DEVICE void for_lanes(int n, F f)
     VP_SIMD for (int u = 0; u < n; u++) f(u);
 }
 VP_DEVICE bool first_lane() { return true; }         // of those that share a row
-VP_DEVICE bool first_thread() { return true; }       // of a virtual processor
 
 // Sum of 16 floats, as a tree of unrolled loops: the half that is left is added lane by lane.
 VP_DEVICE float sum16(float* part)
@@ -150,7 +149,7 @@ template <class F> VP_DEVICE float reduce_max(int n, F f)
 }
 
 // The largest magnitude of the n floats at row(r0) ... row(r1 - 1), or 0.
-template <class Row> VP_DEVICE Word largest_of_rows(const Vp&, int r0, int r1, int n, Row row)
+template <class Row> VP_DEVICE Word largest_of_rows(int r0, int r1, int n, Row row)
 {
     typedef int Lanes16 __attribute__((vector_size(64)));  // stays in registers, where an array of sums may not
     Lanes16 top = {};
@@ -168,6 +167,14 @@ template <class Row> VP_DEVICE Word largest_of_rows(const Vp&, int r0, int r1, i
     }
     for (int k = 0; k < 16; k++) rest = most(rest, top[k]);
     return (Word)rest;
+}
+
+// The largest of f(0) ... f(n - 1), or 0.
+template <class F> VP_DEVICE Word reduce_largest(int n, F f)
+{
+    Word top = 0;
+    for (int i = 0; i < n; i++) top = f(i) > top ? f(i) : top;
+    return top;
 }
 
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.

@@ -344,7 +344,7 @@ class TestSource:
         for instruction in TABLE:
             if instruction.name not in ("end", "wait") and not instruction.on_chip:
                 name = instruction.name
-                assert f"// {name}" in source or f": {name}(vp, " in source
+                assert f"// {name}" in source or f" {name}(vp, " in source
 
     def test_says_for_what_it_was_made_and_leaves_no_hole(self) -> None:
         _, source, tile = build_cpu()

@@ -117,8 +117,6 @@ MISSED = {
     ),
     **dict.fromkeys(
         [
-            "largest_of_rows 1",
-            "largest_of_rows 2",
             "matvec_transposed 1",
             "matvec_transposed 2",
             "for_outer 2",
