@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from vpps.script.verify import verify
 
 ORDERS = 4  # of the threads that an accepted script runs in
 PATIENCE = 5.0  # seconds that a broken script may run before it counts as one that never ends
-MOST_BYTES = 8 << 30
+MOST_BYTES = 8 << 30  # of addresses that a broken script may take beside those of this process
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ def judged(subject: Subject, seed: int, number: int, reference: np.ndarray) -> O
 
 
 def _work(subject: Subject, seed: int, numbers: range, out: Connection) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+    most = pages * resource.getpagesize() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     *_, (fault, message, reference) = run(subject, subject.script, subject.sequel, range(1))
     assert not fault, message

@@ -414,7 +414,7 @@ class TestScripts:
         tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
         k = next(k for k, (_, use) in enumerate(tail.fields["views"]) if use == Use.WRITE)  # type: ignore[arg-type]
         plan.script[tail.position + tail.instruction.fixed_words + 3 * k + 2] = Use.READ
-        with pytest.raises(ScriptError, match="which nothing has written"):
+        with pytest.raises(ScriptError, match="its program does something else with view"):
             verify(plan.script, plan.layout, plan.origin)
 
     def test_a_kernel_without_a_tail_s_code_stops_there(self, plan: Plan) -> None:
