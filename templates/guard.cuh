@@ -1,6 +1,26 @@
 // ---- no weight is changed by a step whose loss or gradients are not finite
 enum { NOT_FINITE = 2 };  // a word of the first counter's line, which the launch before has cleared: not 0 after a watch has said so
 
+// Whether no sum of products of such magnitudes, a term for every row and more, has a square that is no float.
+VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
+{
+    return as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms) < 0x1p60f;
+}
+
+// Whether gradients fit, by the largest magnitudes in all rows of a virtual processor. If not, rows are to be looked at.
+VP_DEVICE bool all_fit(const Vp& vp, const Watch& i, int r0, int r1)
+{
+    const Word dy = largest_of_rows(r0, r1, i.head.width, [&](int r) { return i.dy.row(r); });
+    Word x = as_word(1.f);
+    VP_ROLLED for (int s = 0; s < i.x.count; s++) {
+        int width;
+        const Operand rows = segment(vp, i.x, s, &width);
+        const Word found = largest_of_rows(r0, r1, width, [&](int r) { return rows.row(r); });
+        x = found > x ? found : x;
+    }
+    return fits(i, dy, x);
+}
+
 // No element of sum over rows of dy x^T is larger than the terms times the largest of a row's |dy| |x|. Where that, or its
 // square, may not be a float the launch is not to change anything. Without x it is the sum of dy. Row by row, so that the
 // answer does not depend on who looks at which rows; where one thread has many, all at once nearly always say enough.

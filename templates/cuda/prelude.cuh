@@ -203,6 +203,10 @@ template <class F> VP_DEVICE Word reduce_largest(int n, F f)
     return (Word)top;
 }
 
+// The largest magnitude in some rows: here nobody looks at all at once, a row is a warp's. Larger than any number, so that
+// rows are looked at one by one.
+template <class Row> VP_DEVICE Word largest_of_rows(int, int, int, Row) { return 0x7fffffffu; }
+
 // The first of the largest values f(0) ... f(n - 1); a NaN wins only in the first place.
 template <class F> VP_DEVICE int arg_max(int n, F f)
 {

@@ -139,15 +139,6 @@ VP_DEVICE bool wait(Vp& vp, const Wait& i)
     return found == 0;
 }
 
-// Whether no sum of products of such magnitudes, a term for every row and more, has a square that is no float.
-VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
-{
-    return as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms) < 0x1p60f;
-}
-
-// Nobody looks at all rows at once here: a row is a warp's.
-VP_DEVICE bool all_fit(const Vp&, const Watch&, int, int) { return false; }
-
 VP_DEVICE void mark(unsigned* word) { store_relaxed(word, 1); }
 VP_DEVICE bool marked(const unsigned* word) { return load_relaxed(word); }
 

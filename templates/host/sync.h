@@ -64,26 +64,6 @@ VP_DEVICE void stop(const Vp& vp, Word position, int)
     }
 }
 
-// Whether no sum of products of such magnitudes, a term for every row and more, has a square that is no float.
-VP_DEVICE bool fits(const Watch& i, Word dy, Word x)
-{
-    return as_float(dy) * as_float(x) * ((float)i.head.n * (float)i.terms) < 0x1p60f;
-}
-
-// Whether gradients fit, by the largest magnitudes in all rows of a virtual processor. If not, rows are to be looked at.
-VP_DEVICE bool all_fit(const Vp& vp, const Watch& i, int r0, int r1)
-{
-    const Word dy = largest_of_rows(r0, r1, i.head.width, [&](int r) { return i.dy.row(r); });
-    Word x = as_word(1.f);
-    for (int s = 0; s < i.x.count; s++) {
-        int width;
-        const Operand rows = segment(vp, i.x, s, &width);
-        const Word found = largest_of_rows(r0, r1, width, [&](int r) { return rows.row(r); });
-        x = found > x ? found : x;
-    }
-    return fits(i, dy, x);
-}
-
 VP_DEVICE void mark(unsigned* word) { __atomic_store_n(word, 1u, __ATOMIC_RELAXED); }
 VP_DEVICE bool marked(const unsigned* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 

@@ -137,19 +137,30 @@ def mode_of(broken: Broken, position: int) -> int:
     return int(broken.script[position + 1])
 
 
+OPERANDS = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
+
+
+def place(b: Broken, kinds: tuple[Kind, ...]) -> tuple[Decoded, str, int] | None:
+    """An instruction that is to be changed, and the name and position of a field of such a kind."""
+    d = b.instruction(lambda d: any(kind in kinds for _, kind, _ in places(d)))
+    if d is None:
+        return None
+    name, _, at = b.rng.choice([p for p in places(d) if p[1] in kinds])
+    return d, name, at
+
+
 def address(b: Broken) -> bool:
     """An operand, a segment or a view somewhere else."""
-    operands = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
-    d = b.instruction(lambda d: any(kind in operands for _, kind, _ in places(d)))
-    if d is None:
+    found = place(b, OPERANDS)
+    if found is None:
         return False
-    name, _, at = b.rng.choice([p for p in places(d) if p[1] in operands])
+    d, name, at = found
     value, mode = int(b.script[at]), mode_of(b, at)
     match b.rng.randrange(4):
         case 0:
             new = near(b.rng, value, (d.width or 1, (mode & OFFSET_MASK) or 1, 16))
         case 1:  # where another one lies
-            others = [o for e in b.stream(b.all_slots()[0]) for _, k, o in places(e) if k in operands]
+            others = [o for e in b.stream(b.all_slots()[0]) for _, k, o in places(e) if k in OPERANDS]
             new = int(b.script[b.rng.choice(others)])
         case 2:
             new = b.rng.randrange(b.layout.pool_floats)
@@ -162,11 +173,10 @@ def address(b: Broken) -> bool:
 
 def mode(b: Broken) -> bool:
     """A stride, an offset, or a bit of an operand's mode."""
-    operands = (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS)
-    d = b.instruction(lambda d: any(kind in operands for _, kind, _ in places(d)))
-    if d is None:
+    found = place(b, OPERANDS)
+    if found is None:
         return False
-    name, _, at = b.rng.choice([p for p in places(d) if p[1] in operands])
+    d, name, at = found
     old = mode_of(b, at)
     new = b.rng.choice((
         old ^ INDEXED,
@@ -243,11 +253,10 @@ def opcode(b: Broken) -> bool:
 
 def field(b: Broken) -> bool:
     """A word that is no operand: an address, a list, a number of columns, of a matrix, of a tail."""
-    plain = (Kind.LIST, Kind.WORD, Kind.FLOAT)
-    d = b.instruction(lambda d: any(kind in plain for _, kind, _ in places(d)))
-    if d is None:
+    found = place(b, (Kind.LIST, Kind.WORD, Kind.FLOAT))
+    if found is None:
         return False
-    name, _, at = b.rng.choice([p for p in places(d) if p[1] in plain])
+    d, name, at = found
     old = int(b.script[at])
     match b.rng.randrange(4):
         case 0:
