@@ -86,7 +86,6 @@ class Engine:
         plan: of the latest launch, None before the first.
         batching: the policy, which outlives planners.
         planner: once the parameters have their places.
-        cells: of the graphs so far.
         arrangement: what the chip holds, for these cells.
         peak: floats of the pool that a launch has used at most.
         stepped_down: arrangements that spilled before this one.
@@ -127,7 +126,7 @@ class Engine:
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
-        self.cells: dict[TracedCell, None] = {}
+        self._arranged_for: tuple[TracedCell, ...] = ()
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(optimizer) if optimizer is not None else None
         self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
@@ -154,9 +153,15 @@ class Engine:
 
     # ---- preparations
 
-    def prepare(self, graph: Graph, optimizer: Optimizer, accumulate: bool = False) -> Planner:
-        """A planner for the graph, all parameters in their places. A launch may be in flight."""
-        if self._arrange(graph, optimizer) or self.planner is None or not self.residency.is_ready(accumulate):
+    def prepare(self, graph: Graph, optimizer: Optimizer, trains: bool, accumulate: bool = False) -> Planner:
+        """A planner for the graph, all parameters in their places. A launch may be in flight.
+
+        Args:
+            trains: for a step of training. Steps decide what is stacked and what the chip holds, and so their last
+                bits; other calls make do with it, or have it otherwise until the next step.
+            accumulate: for a step that keeps its gradients.
+        """
+        if self._arrange(graph, optimizer, trains) or self.planner is None or not self.residency.is_ready(accumulate):
             self._bind(accumulate)
         self.residency.adopt()
         assert self.planner is not None
@@ -180,20 +185,16 @@ class Engine:
             configuration.layout,
         )
 
-    def _arrange(self, graph: Graph, optimizer: Optimizer) -> bool:
-        """Decide which parameters are stacked, and what the chip holds, if the graph has cells for which that has not
-        been done. Whether anything has changed."""
+    def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> bool:
+        """Decide which parameters are stacked, and what the chip holds. Whether anything has changed."""
         if self._trains and self._stacking.history is not self.model.cell_history:  # since a restore
             self._stacking.adopt(self._history())
-            self.cells.clear()
-        new = [cell for cell in graph.blocks if cell not in self.cells]
-        self.cells.update(dict.fromkeys(new))
-        restacked = self._stacking.see(new, optimizer)
-        device = self.machine.device
-        if device is None or not (new or restacked):
+        restacked = self._stacking.see(graph.blocks, optimizer, trains or not self._trains)
+        device, cells = self.machine.device, self._stacking.cells
+        if device is None or (cells is self._arranged_for and not restacked):
             return restacked
-        seen = self._stacking.history.cells
-        matrices = matrices_of(seen, self.configuration.passes, self._stacking.stacks)
+        self._arranged_for = cells
+        matrices = matrices_of(cells, self.configuration.passes, self._stacking.stacks)
         known = self.arrangement.onchip
         if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
             return False

@@ -437,12 +437,12 @@ class Handle:
         self._check_rule()
         self._look_up(graph)
         self._tune(graph, loss)
-        self._prepare(graph, accumulate)
+        self._prepare(graph, trains=True, accumulate=accumulate)
         skipped = -1
         while skipped != self._losses.skipped:  # a plan may depend on whether the step before was left out
             skipped = self._losses.skipped
             # While the last launch runs.
-            plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), accumulate)
+            plan = self._kernel_for(graph, lambda p: self._plan_step(p, graph, loss, accumulate), True, accumulate)
             self._engine.wait(running=1)  # there are two after Ctrl-C
             self._engine.machine.stage(plan.script)
             if self._losses.on_nonfinite == "raise" or not self._engine.may_queue(plan):
@@ -662,7 +662,7 @@ class Handle:
     def inspect(self, graph: Graph, loss: Expression) -> Inspection:
         """What `fb(graph, loss)` would launch, or `forward(graph, [loss])` of a forward-only handle, to be looked at:
         `.graph`, `.plan`, `.script`, `.cell`, `.source()`, `.resources` and more, as the commands of `vpps-inspect`.
-        Nothing is launched.
+        Nothing is launched, and parameters stay stacked as the steps so far have them.
 
         Raises:
             As `fb`.
@@ -790,14 +790,14 @@ class Handle:
         if self._optimizer.groups:
             self._optimizer.check_groups([p.name for p in self.model])
 
-    def _prepare(self, graph: Graph, accumulate: bool = False) -> Planner:
+    def _prepare(self, graph: Graph, trains: bool = False, accumulate: bool = False) -> Planner:
         """A planner for a graph that `_check` has seen."""
         self._look_up(graph)
         try:
-            return self._exchanged(graph, accumulate)
+            return self._exchanged(graph, trains, accumulate)
         except (CapacityError, CompileError, HandleError) as error:
             self._give_up(error)
-            return self._exchanged(graph, accumulate)
+            return self._exchanged(graph, trains, accumulate)
 
     def _prepare_aside(self, graph: Graph) -> None:
         """For something that is no step of training."""
@@ -805,17 +805,19 @@ class Handle:
             self._tuner.interrupted()
         self._prepare(graph)
 
-    def _exchanged(self, graph: Graph, accumulate: bool) -> Planner:
+    def _exchanged(self, graph: Graph, trains: bool, accumulate: bool) -> Planner:
         self._exchange()
-        return self._engine.prepare(graph, self._optimizer, accumulate)
+        return self._engine.prepare(graph, self._optimizer, trains, accumulate)
 
-    def _kernel_for(self, graph: Graph, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+    def _kernel_for(
+        self, graph: Graph, make: Callable[[Planner], Plan], trains: bool = False, accumulate: bool = False
+    ) -> Plan:
         """A plan, and a kernel that can run it. `_prepare` has seen the graph."""
         try:
             return self._engine.kernel_for(make, accumulate)
         except (CapacityError, CompileError) as error:
             self._give_up(error)
-            self._exchanged(graph, accumulate)
+            self._exchanged(graph, trains, accumulate)
             return self._engine.kernel_for(make, accumulate)
 
     def _compile_ahead(self, graph: Graph, loss: Expression) -> None:

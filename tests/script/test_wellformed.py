@@ -36,7 +36,9 @@ def plan(kind: str) -> Plan:
         network.model, optimizer, target="simt", vps=2, passes=vpps.Passes(fusion=kind == "fused"), schedule="vector"
     )
     graph, loss = network.batch(0)
-    made = handle._engine.prepare(graph, optimizer).plan_training(graph, loss, Update(optimizer, 1, 1, 0.1), 0)
+    made = handle._engine.prepare(graph, optimizer, trains=True).plan_training(
+        graph, loss, Update(optimizer, 1, 1, 0.1), 0
+    )
     verify(made.script, made.layout, made.origin)
     return made
 

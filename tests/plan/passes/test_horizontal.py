@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import vpps
-from tests.comparison import assert_agrees_with_reference, relative_error
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
 from tests.plan.passes.cells import (
     NONE,
     assert_pass_changes_no_bit_forward,
@@ -31,6 +31,7 @@ from vpps.nn import LSTM
 from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.horizontal import find_stacks, horizontal
 from vpps.plan.stacks import Stacks
+from vpps.reference import Reference, weights_of
 
 H, IN, GATES = 64, 48, "ifou"  # rows are whole panels of every instruction set
 ON, OFF = only("horizontal"), NONE
@@ -389,6 +390,44 @@ def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: t
         if again in ("handle", "model"):
             with run.handle() as handle:
                 assert run.train(handle, order[stop:]) == at_once
+
+
+@pytest.mark.parametrize("target", [pytest.param(t, marks=getattr(pytest.mark, t)) for t in ("cpu", "simt")])
+@pytest.mark.parametrize("kind", ["member", "matrix by matrix", "another matrix"])
+def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str):
+    """Only steps decide what is stacked and what the chip holds; other calls have it otherwise where they must."""
+
+    def aside(net: Gates, other: vpps.Parameter) -> tuple[vpps.Graph, vpps.Expression]:
+        graph, _, states = net.batch(0, 1, 2)
+        U = other if kind == "another matrix" else net.U["f"]
+
+        @vpps.cell
+        def product(h):
+            return U @ h if kind != "matrix by matrix" else vpps.reshape(U @ vpps.outer(h, h), (-1,))
+
+        return graph, vpps.sum(vpps.tanh(product(states[0])))
+
+    def trained(calls: bool) -> dict[str, bytes]:
+        model = vpps.Model(seed=6)
+        net, other = Gates(model, hidden=32, inputs=32), model.parameter("other", (32, 32))
+        seen = []
+        with vpps.Handle(model, vpps.Adam(lr=0.01), target=target, vps=4, passes=LAID_OUT) as handle:
+            for step in range(4):
+                if calls:
+                    graph, loss = aside(net, other)
+                    expected = Reference(graph, weights_of(model))
+                    assert relative_error(handle.forward(graph, [loss])[0], expected.value(loss)) <= FORWARD_TOLERANCE
+                    _, gradients = handle.gradients(graph, loss)
+                    for name, gradient in expected.backward(loss).items():
+                        assert relative_error(gradients[name], gradient) <= GRADIENT_TOLERANCE, name
+                    handle.inspect(graph, loss)
+                graph, loss, _ = net.batch(step, 1, 3)
+                handle.fb(graph, loss, accumulate=step == 1)
+                seen.append(stacked(handle._engine.residency.distribution.stacks))
+        assert seen == [["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]] * 4
+        return bits(model.numpy())
+
+    assert trained(calls=True) == trained(calls=False)
 
 
 def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

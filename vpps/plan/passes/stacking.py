@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from vpps.graph.trace import TracedCell
@@ -12,22 +12,25 @@ from vpps.optim import Optimizer
 from vpps.plan.passes import Passes
 from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.common_subexpressions import by_bits
-from vpps.plan.passes.horizontal import find_stacks
+from vpps.plan.passes.horizontal import find_stacks, serves
 from vpps.plan.passes.nodes import simplified
-from vpps.plan.stacks import NO_STACKS
+from vpps.plan.stacks import NO_STACKS, Stacks
 
 
 class Stacking:
-    """The stacks that all cells seen so far agree on.
+    """The stacks that all cells agree on that a model is trained with. For a call that is no step of training, and
+    whose cells cannot do with them, those that its cells agree on, too: whatever is called between steps, they have
+    the same stacks, and the same bits.
 
     Args:
         panel: rows of a packed panel of the target.
         apart: names of matrices, or of their transposes (`U^T`), that the user wants to find by themselves.
-        history: what has been seen before; goes on here. Default: nothing.
+        history: what the model has been trained with before; goes on here. Default: nothing.
 
     Attributes:
         stacks: as of the latest `see`.
-        history: what has been seen.
+        cells: that had a say in them; another object when they are others.
+        history: what the model has been trained with.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Stacking:
         history: CellHistory | None = None,
     ) -> None:
         self.stacks = NO_STACKS
+        self.cells: tuple[TracedCell, ...] = ()
         self._model = model
         self._passes = passes
         self._panel = panel
@@ -48,44 +52,85 @@ class Stacking:
     def adopt(self, history: CellHistory) -> None:
         """Go on with another history; the stacks stay until the next `see`."""
         self.history = history
-        # Programs that differ: whoever defines a cell anew for every batch makes many alike.
-        self._programs: dict[Any, TracedCell] = {}
-        self._simplified_for = -1  # the model's layout: what is frozen has no gradient, which leaves less to compute
-        self._found_for: tuple[int, int, tuple[str, ...]] | None = None
+        self._seen_for: tuple[int, tuple[str, ...]] | None = None
+        self._for_all: tuple[Stacks, tuple[TracedCell, ...]] | None = None
 
-    def see(self, cells: Iterable[TracedCell], optimizer: Optimizer) -> bool:
-        """Take cells into account. Whether other parameters are stacked than before."""
-        layout = self._model.layout_version
-        if self._simplified_for != layout:
-            self._simplified_for, self._programs = layout, {}
-            for cell in self.history.cells:
-                self._programs.setdefault(*self._program(cell))
-        for cell in cells:
-            if any(not isinstance(p, Lookup) for p in cell.parameters):
-                structure, simple = self._program(cell)
-                if structure not in self._programs:
-                    self._programs[structure] = simple
-                    self.history.cells.append(cell)
-        found_for = len(self._programs), layout, tuple(optimizer.groups)
-        if not self._passes.horizontal or found_for == self._found_for:
-            return False
-        self._found_for = found_for
+    def see(self, cells: Iterable[TracedCell], optimizer: Optimizer, trains: bool = True) -> bool:
+        """Find stacks for the cells of a graph.
 
-        def rule_of(p: Parameter) -> str | None:
-            return optimizer.group_of(p.name)
+        Args:
+            trains: for a step of training, which has a say in the stacks of all that follow.
 
-        allowed = [p for p in self._model if p.name not in self._apart and not isinstance(p, Lookup)]
-        programs, history = list(self._programs.values()), self.history
-        stacks = find_stacks(programs, allowed, self._panel, rule_of, self._passes.cell_layout, history.orders)
-        history.orders = stacks.orders
+        Returns:
+            Whether other parameters are stacked than before.
+        """
+        seen_for = self._model.layout_version, tuple(optimizer.groups)
+        if self._seen_for != seen_for:  # what is frozen has no gradient, which leaves less to compute
+            self._seen_for = seen_for
+            self._start_anew(optimizer)
+        firsts = [first for cell in cells if (first := self._first_like(cell)) is not None]
+        new = [first for first in dict.fromkeys(firsts) if first not in self._trained]
+        if trains and new:
+            self._trained.update(dict.fromkeys(new))
+            self.history.cells.extend(new)
+            self._decide(optimizer)
+        wanted = self._decided
+        if not trains and new:
+            for first in new:
+                if first not in self._beside:
+                    self._beside[first] = self._can_do(first)
+                    self._for_all = None
+            if not self._trained or not all(self._beside[first] for first in new):
+                if self._for_all is None:
+                    self._for_all = self._agreed([*self._trained, *self._beside], optimizer)
+                wanted = self._for_all
+        stacks, self.cells = wanted
         if stacks.same_as(self.stacks):
             return False
         self.stacks = stacks
         return True
 
-    def _program(self, cell: TracedCell) -> tuple[Any, TracedCell]:
-        simple = simplified(cell, self._passes)[0]
-        return _structure(simple), simple
+    def _start_anew(self, optimizer: Optimizer) -> None:
+        # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
+        self._first_of: dict[Any, TracedCell] = {}
+        self._first: dict[TracedCell, TracedCell | None] = {}
+        self._simple: dict[TracedCell, TracedCell] = {}
+        self._trained = dict.fromkeys(first for cell in self.history.cells if (first := self._first_like(cell)))
+        self._beside: dict[TracedCell, bool] = {}  # cells of other calls: whether they can do with what was decided
+        self._decide(optimizer)
+
+    def _decide(self, optimizer: Optimizer) -> None:
+        """For steps of training."""
+        self._decided = self._agreed(list(self._trained), optimizer)
+        self.history.orders = self._decided[0].orders
+        self._beside = {first: self._can_do(first) for first in self._beside}
+        self._for_all = None
+
+    def _agreed(self, cells: Sequence[TracedCell], optimizer: Optimizer) -> tuple[Stacks, tuple[TracedCell, ...]]:
+        """Stacks for cells."""
+        if not self._passes.horizontal:
+            return NO_STACKS, tuple(cells)
+
+        def rule_of(p: Parameter) -> str | None:
+            return optimizer.group_of(p.name)
+
+        allowed = [p for p in self._model if p.name not in self._apart and not isinstance(p, Lookup)]
+        programs, before = [self._simple[cell] for cell in cells], self.history.orders
+        return find_stacks(programs, allowed, self._panel, rule_of, self._passes.cell_layout, before), tuple(cells)
+
+    def _can_do(self, cell: TracedCell) -> bool:
+        return serves(self._decided[0], self._simple[cell], self._passes.cell_layout)
+
+    def _first_like(self, cell: TracedCell) -> TracedCell | None:
+        """The first cell with an equal program; None for one without parameters, which has no say."""
+        if cell not in self._first:
+            first = None
+            if any(not isinstance(p, Lookup) for p in cell.parameters):
+                simple = simplified(cell, self._passes)[0]
+                first = self._first_of.setdefault(_structure(simple), cell)
+                self._simple.setdefault(first, simple)
+            self._first[cell] = first
+        return self._first[cell]
 
 
 def _structure(cell: TracedCell) -> Any:
