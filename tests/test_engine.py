@@ -49,7 +49,8 @@ def test_losses_weights_and_moments_are_the_same_to_the_bit(step: int) -> None:
 
 
 @pytest.mark.simt
-def test_slots_of_another_shape_learn_the_same() -> None:
+def test_slots_of_another_shape_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
     losses, _ = trained([], "simt")
     shapes = [ChipOptions(ownership="round-robin", rpw=rpw) for rpw in (1, 2)]
     others, _ = trained([Configuration(onchip=shape) for shape in shapes], "simt")

@@ -59,7 +59,7 @@ def planned(target: str, vps: int, hidden: int, clip_norm: float | None = None) 
     return Planner(distribution, "sinks-last", passes=passes).plan_training(graph, loss, update, 0)
 
 
-@pytest.mark.parametrize("target, vps, hidden", [("cpu", 2, 64), ("cpu", 3, 64), ("simt", 12, 64), ("cuda", 132, 256)])
+@pytest.mark.parametrize("target, vps, hidden", [("cpu", 2, 64), ("cpu", 3, 64), ("simt", 12, 64), ("cuda", 24, 128)])
 def test_a_level_takes_one_barrier_and_the_rest_six(target: str, vps: int, hidden: int) -> None:
     """Forward: one after the leaves, one after each level. Backward: one within each level, one before the first, one
     within the leaves and one after them. One before the update; and one before gradients that make steps

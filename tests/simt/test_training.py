@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,11 +26,13 @@ class Rule(NamedTuple):
         optimizer: makes one.
         options: of the handle.
         accumulates: whether every second call only adds its gradients.
+        again: whether it is tried with threads in another order, too.
     """
 
     optimizer: Callable[[], vpps.Optimizer]
     options: dict[str, Any]
     accumulates: bool = False
+    again: bool = False
 
 
 PLACES = {
@@ -41,10 +44,10 @@ PLACES = {
 }
 RULES = {
     "sgd": Rule(lambda: vpps.SGD(lr=0.05, weight_decay=0.01), {}),
-    "sgd, clipped": Rule(lambda: vpps.SGD(lr=0.05), {"clip_norm": 0.05}),
+    "sgd, clipped": Rule(lambda: vpps.SGD(lr=0.05), {"clip_norm": 0.05}, again=True),
     "adam, averaged": Rule(lambda: vpps.Adam(lr=0.01, eps=1e-3), {"ema": 0.8}),
     "adam, clipped, averaged, accumulated": Rule(
-        lambda: vpps.Adam(lr=0.01, eps=1e-3), {"clip_norm": 0.05, "ema": 0.8}, accumulates=True
+        lambda: vpps.Adam(lr=0.01, eps=1e-3), {"clip_norm": 0.05, "ema": 0.8}, accumulates=True, again=True
     ),
 }
 
@@ -78,17 +81,22 @@ def train(rule: Rule, seed: int = 0, **options: Any) -> Trained:
     return Trained(losses, network.model.numpy(), averages)
 
 
+@cache
+def on_cpu(how: str) -> Trained:
+    return train(RULES[how], target="cpu", vps=2)
+
+
 @pytest.mark.parametrize("how", RULES)
 @pytest.mark.parametrize("place", PLACES)
 def test_follows_the_cpu(place: str, how: str) -> None:
     got = train(RULES[how], vps=3, onchip=PLACES[place])
-    expected = train(RULES[how], target="cpu", vps=2)
+    expected = on_cpu(how)
     np.testing.assert_allclose(got.losses, expected.losses, rtol=1e-5)
     for name, w in expected.weights.items():
         assert relative_error(got.weights[name], w) < 1e-5, name
     for name, average in expected.averages.items():
         assert relative_error(got.averages[name], average) < 1e-5, name
-    if place != "atomic":
+    if place != "atomic" and RULES[how].again:
         again = train(RULES[how], 12345, vps=3, onchip=PLACES[place])
         assert again.losses == got.losses
         for name, w in got.weights.items():
