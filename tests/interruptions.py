@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
 from types import FrameType
 from typing import Any
+
+_FINALIZE = weakref.finalize.__call__.__code__
 
 
 def interrupted(work: Callable[[], object], every: int = 1) -> Iterator[bool]:
@@ -56,6 +59,6 @@ def interrupt_at(step: int, work: Callable[[], object]) -> tuple[bool, bool]:
 
 def _in_finaliser(frame: FrameType | None) -> bool:
     """Python swallows what comes in there."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+    while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code is not _FINALIZE:
         frame = frame.f_back
     return frame is not None

@@ -23,6 +23,9 @@ class Expected:
         decay: of the averages.
         clip: bound of the norm of all gradients.
         noise: standard deviation of relative errors in all gradients, to see what rounding may do.
+
+    Attributes:
+        explodes: gradients were so large that their bounds may be beyond 2^60, and their step left out.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Expected:
         self.averages = {k: w.copy() for k, w in self.weights.items()}
         self.averaged: set[str] = set()  # since an update moved them; before it, averages are the weights
         self.updates = 0
+        self.explodes = False
         self.discard()
 
     def discard(self) -> None:
@@ -50,6 +54,7 @@ class Expected:
         self.calls += 1
         for name, gradient in reference.backward(loss).items():
             p = self.model[name]
+            self.explodes |= not np.abs(gradient).max(initial=0) < 2**30
             if p.trainable:
                 noise = 1 + self.noise * np.random.default_rng(self.calls).standard_normal(gradient.shape)
                 self.sums[name] = self.sums.get(name, 0) + gradient * noise

@@ -227,6 +227,30 @@ def test_recurrences_whose_cells_are_recorded_in_any_order(policy: str) -> None:
     assert len(begun) == 2
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_stages_of_inference_count_vertices_that_are_left_out(policy: str) -> None:
+    """What only such a vertex reads has no value, but a level above what made it."""
+    model = vpps.Model(seed=1)
+    pair = planners(model, 1, RULES[0], policy, passes=Passes(fusion=False))
+
+    @vpps.cell
+    def same(v):
+        return v
+
+    @vpps.cell
+    def step(v):
+        state = vpps.tanh(v + v)
+        return state, vpps.sigmoid(v) * v, state
+
+    graph = vpps.Graph()
+    x, y = graph.input(np.ones(3)), graph.input(np.ones(8))
+    wanted = same(same(same(x)))
+    first, _, _ = step(y)
+    _, gated, second = step(first)
+    step(second)  # not wanted, and nothing else reads the third output
+    check_inference(pair, graph, [wanted, gated])
+
+
 def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None:
     network = bulk_models.NETWORKS["lattice"]
     model, made, p = network.make()

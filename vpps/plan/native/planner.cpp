@@ -108,11 +108,11 @@ public:
         else
             for (i64 k = 0; k < graph_.n_blocks; k++)
                 graph_.blocks[k].unread.assign(graph_.blocks[k].values.size(), 0);
-        if (!training)
-            graph_.leave_out();
         call->new_block = stages_.find(graph_, static_cast<Policy>(call->policy));
         if (call->new_block >= 0)
             return NEW_RECURRENCE;
+        if (!training)
+            graph_.leave_out();  // stages are the same in inference
         const i64 unknown = rows_of_.take(graph_, chain_, call->at_once, call->splits, training, call->chunk_rows);
         if (unknown >= 0)
             return ask_for(unknown);
