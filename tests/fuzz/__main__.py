@@ -1,4 +1,4 @@
-"""python -m tests.fuzz --minutes M [--seed S] [--only KIND] [--case N]: see `scripts/fuzz`."""
+"""python -m tests.fuzz --minutes M [--seed S] [--only KIND] [--case N] [--sanitize]: see `scripts/fuzz`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
-from tests.fuzz import autograd
+from tests.fuzz import autograd, sanitized
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import LINES, Found, outcome, packed, sort_of
 
@@ -81,7 +81,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of all cases; by default another one each time")
     parser.add_argument("--only", choices=KINDS, help="cases of one kind")
     parser.add_argument("--case", type=int, help="one case, by its number")
+    parser.add_argument("--sanitize", action="store_true", help="planner and recorder check every access (slow)")
     arguments = parser.parse_args()
+    if arguments.sanitize:
+        sanitized.begin(sys.argv[1:])
     seed = SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     faulthandler.enable()
     warnings.simplefilter("ignore")

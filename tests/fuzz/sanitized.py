@@ -1,0 +1,31 @@
+"""The fuzz with planner and recorder compiled for AddressSanitizer and UndefinedBehaviorSanitizer: both end the process
+at the first finding. Takes g++ or clang++ with their runtime libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from vpps.graph.native import library as recorder
+from vpps.kernel.host_compiler import compiler
+from vpps.plan.native import library as planner
+
+FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+RUNTIMES = ("libasan.so", "libubsan.so")
+
+
+def begin(arguments: Sequence[str]) -> None:
+    """Have them compiled so by this process, which is started anew: the runtimes must be there before Python is."""
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):
+        asked = (subprocess.run([*compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+                 for name in RUNTIMES)  # fmt: skip
+        environment = {
+            **os.environ, "LD_PRELOAD": ":".join(done.stdout.strip() for done in asked), "VPPS_PLANNER": "compiled",
+            "VPPS_RECORDER": "compiled", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1",
+        }  # fmt: skip
+        os.execve(sys.executable, [sys.executable, "-m", "tests.fuzz", *arguments], environment)
+    planner.FLAGS = (*planner.FLAGS, *FLAGS)
+    recorder.FLAGS = (*recorder.FLAGS, *FLAGS)
