@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -161,7 +163,7 @@ class Model:
         self.state_version = 0  # counts replacements of the training state from outside (restore)
         self.layout_version = 0  # counts changes of what parameters there are and which are trained
         self._parameters: dict[str, Parameter] = {}
-        self._scope: list[str] = []
+        self._scope: tuple[str, ...] = ()
         self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
         self._trainer: weakref.ref[WeightSource] | None = None
 
@@ -196,11 +198,11 @@ class Model:
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Prefix the names declared inside with `name/`."""
-        self._scope.append(_checked_name(name))
+        before, self._scope = self._scope, (*self._scope, _checked_name(name))
         try:
             yield
         finally:
-            self._scope.pop()
+            self._scope = before
 
     def _declare(
         self, kind: type[Parameter], name: str, shape: Shape, init: Init | None, trainable: bool, ranks: tuple[int, ...]
@@ -293,22 +295,20 @@ class Model:
             ...     model.save("best.safetensors")
         """
         self.refuse_if_averaged("averaged")
-        kept: list[tuple[Parameter, Float32]] = []
+        kept: list[tuple[object, str, object]] = [(self, "is_averaged", False)]
+        restored = starmap(setattr, kept)
         self.is_averaged = True  # first: another thread must not begin an update now
         try:
             averages = self.checked_averages("averaged")
             for p in self:
                 if p.trainable and p.name in averages.values:
                     average = averages.of(p)
-                    kept.append((p, p.host))
+                    kept += [(p, "host", p.host), (p, "version", p.version + 2)]
                     p.host = average
                     p.version += 1
             yield
         finally:
-            for p, host in kept:
-                p.host = host
-                p.version += 1
-            self.is_averaged = False
+            deque(restored, 0)  # one call, so that Ctrl-C cannot come in the middle
 
     def checked_averages(self, what: str) -> Averages:
         """The averages, current; `what` needs them. Raises ModelError where there are none."""

@@ -14,7 +14,7 @@ from vpps.graph import vertices
 from vpps.graph.bulk import record_map
 from vpps.graph.cell import Cell
 from vpps.graph.chunks import Chunk
-from vpps.graph.operand import LARGEST, Expression, interned, result_shape, shown, tracing
+from vpps.graph.operand import LARGEST, Expression, interned, recorded, result_shape, shown
 from vpps.graph.operand import common_owner as recorder_of
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_rows, record_inputs
@@ -225,8 +225,7 @@ class Graph:
                 if result is not None:
                     return result
         check_callable(f, "call")
-        with tracing(self):
-            return f(*args, **statics)
+        return recorded(self, f, *args, **statics)
 
     # ---- recording
 

@@ -7,13 +7,14 @@ taken from the expressions among the operands; inside a cell that has none, the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from vpps.errors import DivisionError, DtypeError, GraphError, ShapeError, TraceError, VppsError
 from vpps.ops import OPS, Shape, size
 from vpps.values import as_index, as_number
+
+R = TypeVar("R")
 
 
 class Recorder(Protocol):
@@ -246,19 +247,23 @@ class _Tracing(threading.local):
 
 
 running = _Tracing()
-# One entry per use of `tracing` on any thread. Where it is empty, `running.current` is None: the quicker question.
+# One entry per use of `recorded` on any thread. Where it is empty, `running.current` is None: the quicker question.
 in_progress: list[Recorder] = []
 
 
-@contextmanager
-def tracing(trace: Recorder) -> Iterator[None]:
-    """Make `trace` the recorder in use."""
-    before, running.current = running.current, trace
-    in_progress.append(trace)
+def recorded(recorder: Recorder, function: Callable[..., R], /, *args: Any, **options: Any) -> R:
+    """What a function returns, called with that recorder in use.
+
+    Python looks for Ctrl-C where something is called or has returned. So nothing is called here outside of `try`, nor
+    in `finally`, and this is no context manager, which would be called: a recorder that stays in use spoils all graphs.
+    """
+    global in_progress
+    before, running.current = running.current, recorder
+    in_progress += [recorder]
     try:
-        yield
+        return function(*args, **options)
     finally:
-        in_progress.pop()
+        del in_progress[-1]
         running.current = before
 
 

@@ -16,9 +16,9 @@ from vpps.graph.operand import (
     ListExpression,
     common_owner,
     interned,
+    recorded,
     result_shape,
     shown,
-    tracing,
 )
 from vpps.model import Lookup, Parameter
 from vpps.ops import OPS, Form, Op, Shape, size
@@ -475,9 +475,8 @@ def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], s
     while True:
         recorder = Trace(name, kinds)
         try:
-            with tracing(recorder):
-                arguments = [recorder.argument(i, k) for i, k in enumerate(kinds)]
-                return recorder.finish(function(*arguments, **statics))
+            arguments = [recorder.argument(i, k) for i, k in enumerate(kinds)]
+            return recorder.finish(recorded(recorder, function, *arguments, **statics))
         except RecursionError:
             raise TraceError(endless(recorder)) from None
         except ElementShapeFound as found:

@@ -17,7 +17,7 @@ from typing import Any
 from vpps.errors import GraphError, ShapeError, TraceError, VppsError
 from vpps.graph.cell import LISTS, Cell
 from vpps.graph.distinct import Cut, cut
-from vpps.graph.operand import Expression, result_shape, running, tracing
+from vpps.graph.operand import Expression, recorded, result_shape, running
 from vpps.graph.trace import LONG, UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector, endless
 from vpps.model import Parameter
 from vpps.ops import OPS, Shape
@@ -505,13 +505,12 @@ def _trace_cell(
         trace = VertexTrace(cell.name, inputs, arity, shapes)
         given = iter(children)
         try:
-            with tracing(trace):
-                arguments = [trace.input(name) if name in inputs else trace.child(*next(given)) for name in bound]
-                cell.check_lists(isinstance(x, LISTS) for x in arguments)
-                arguments += [trace.child(*c) for c in given]
-                result = cell.bound(*arguments)
-                scattered, pushed = list(trace.scattered), list(trace.pushed)
-                program = trace.finish(result)
+            arguments = [trace.input(name) if name in inputs else trace.child(*next(given)) for name in bound]
+            cell.check_lists(isinstance(x, LISTS) for x in arguments)
+            arguments += [trace.child(*c) for c in given]
+            result = recorded(trace, cell.bound, *arguments)
+            scattered, pushed = list(trace.scattered), list(trace.pushed)
+            program = trace.finish(result)
         except RecursionError:
             raise TraceError(endless(trace)) from None
         except ElementShapeFound as found:
