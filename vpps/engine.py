@@ -34,6 +34,7 @@ from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.policies.cost import costs_on
+from vpps.plan.stacks import NO_STACKS, Stacks
 from vpps.plan.update import Update
 from vpps.residency import Residency
 from vpps.runtime.choice import make_machine
@@ -126,7 +127,8 @@ class Engine:
         self.arrangement = NO_CHIP
         self.stepped_down = 0
         self._arrangements: Iterator[Arrangement] = iter(())
-        self._arranged_for: tuple[TracedCell, ...] = ()
+        self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] = (), NO_STACKS
+        self._bound = NO_STACKS, NO_CHIP
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(optimizer) if optimizer is not None else None
         self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
@@ -161,18 +163,26 @@ class Engine:
                 bits; other calls make do with it, or have it otherwise until the next step.
             accumulate: for a step that keeps its gradients.
         """
-        if self._arrange(graph, optimizer, trains) or self.planner is None or not self.residency.is_ready(accumulate):
+        self._arrange(graph, optimizer, trains)
+        if not self._is_bound or not self.residency.is_ready(accumulate):
             self._bind(accumulate)
         self.residency.adopt()
         assert self.planner is not None
         self._prepared = time.perf_counter_ns()
         return self.planner
 
+    @property
+    def _is_bound(self) -> bool:
+        """Whether parameters lie as they are arranged. That may be wrong after Ctrl-C."""
+        stacks, arrangement = self._bound
+        return self.planner is not None and stacks is self._stacking.stacks and arrangement is self.arrangement
+
     def _bind(self, accumulate: bool) -> None:
         """Place all parameters as the model has them now."""
         self.wait()
         self.pull()
         self.plan = self.planner = None
+        self._bound = self._stacking.stacks, self.arrangement
         configuration = self.configuration
         distribution = self.residency.bind(
             lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
@@ -185,24 +195,24 @@ class Engine:
             configuration.layout,
         )
 
-    def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> bool:
-        """Decide which parameters are stacked, and what the chip holds. Whether anything has changed."""
+    def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
+        """Decide which parameters are stacked, and what the chip holds."""
         if self._trains and self._stacking.history is not self.model.cell_history:  # since a restore
             self._stacking.adopt(self._history())
-        restacked = self._stacking.see(graph.blocks, optimizer, trains or not self._trains)
-        device, cells = self.machine.device, self._stacking.cells
-        if device is None or (cells is self._arranged_for and not restacked):
-            return restacked
-        self._arranged_for = cells
-        matrices = matrices_of(cells, self.configuration.passes, self._stacking.stacks)
+        self._stacking.see(graph.blocks, optimizer, trains or not self._trains)
+        device, cells, stacks = self.machine.device, self._stacking.cells, self._stacking.stacks
+        arranged_cells, arranged_stacks = self._arranged_for
+        if device is None or (cells is arranged_cells and stacks is arranged_stacks):
+            return
+        matrices = matrices_of(cells, self.configuration.passes, stacks)
+        names = {p.name for p in matrices}
         known = self.arrangement.onchip
-        if known is not None and not restacked and {m.name for m in known.matrices} == {p.name for p in matrices}:
-            return False
-        onchip = self.configuration.onchip
-        self._arrangements = arrangements(matrices, device, self.machine.vps // onchip.groups, onchip, self._trains)
-        self.arrangement = next(self._arrangements)
-        self.stepped_down = 0
-        return True
+        if known is None or stacks is not arranged_stacks or {m.name for m in known.matrices} != names:
+            onchip = self.configuration.onchip
+            self._arrangements = arrangements(matrices, device, self.machine.vps // onchip.groups, onchip, self._trains)
+            self.arrangement = next(self._arrangements)
+            self.stepped_down = 0
+        self._arranged_for = cells, stacks
 
     def _history(self) -> CellHistory:
         """What decides which parameters are stacked: for training, all that the model has seen. What only evaluates

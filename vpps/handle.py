@@ -79,6 +79,18 @@ def _serialised(method: Callable[Concatenate[Handle, P], R]) -> Callable[Concate
     return locked
 
 
+class _TraceBlock:
+    """A block `with handle.trace()`.
+
+    Attributes:
+        open: whether it has not been left.
+        recorded_before: whether the handle records without it.
+    """
+
+    open = True
+    recorded_before = False
+
+
 class Handle:
     """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
 
@@ -240,6 +252,7 @@ class Handle:
         self._pool_limit = pool_limit
         self._losses = Losses(on_nonfinite)
         self._listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
+        self._traced: _TraceBlock | None = None
         self._knowledge = Knowledge(kept=MachineFiles())
         recorder.prepare()
         compiled_planner.prepare()
@@ -394,6 +407,8 @@ class Handle:
                 "the handle belongs to the parent process: a forked child has none of its threads; "
                 "make a handle of its own there"
             )
+        if self._traced is not None and not self._traced.open:  # Ctrl-C came while it ended
+            self._end_trace(self._traced)
 
     # ---- training
 
@@ -721,15 +736,16 @@ class Handle:
             HandleError: the path is not writable, the handle is closed, or inside another such block.
         """
         where = None if path is None else checked(path)
-        trace = Trace(self.target)
-        records = self._begin_trace(trace)
+        trace, block = Trace(self.target), _TraceBlock()
         try:
             try:
+                self._begin_trace(trace, block)
                 yield trace
             finally:
+                block.open = False
                 if os.getpid() != self.pid:  # a forked child that leaves the block, too: the file is its parent's
                     where = None
-                self._end_trace(records)
+                self._end_trace(block)
         except BaseException as error:
             if where is not None and trace.timelines:
                 try:
@@ -744,30 +760,28 @@ class Handle:
             trace.write(where)
 
     @_serialised
-    def _begin_trace(self, trace: Trace) -> bool:
-        """Whether the handle records without it."""
+    def _begin_trace(self, trace: Trace, block: _TraceBlock) -> None:
         self._check_usable()
-        if self._listeners:
+        if self._traced is not None:
             raise HandleError("trace: the handle records one already; leave that block first")
         self._engine.wait()  # for launches that are not in the block
-        records = self._wanted[1]
+        block.recorded_before, self._traced = self._wanted[1], block
         self._configure(records=True)
-        try:
-            self._exchange()
-        except BaseException:
-            self._configure(records=records)
-            raise
+        self._exchange()
         self._listeners.append(trace.timelines.append)
-        return records
 
     @_serialised
-    def _end_trace(self, records: bool) -> None:
+    def _end_trace(self, block: _TraceBlock) -> None:
+        """End what a block began, if it did; may be called again where that was interrupted."""
+        if self._traced is not block:
+            return
         try:
             if not self._closed and os.getpid() == self.pid:
                 self._engine.wait()
         finally:
             self._listeners.clear()
-            self._configure(records=records)
+            self._configure(records=block.recorded_before)
+            self._traced = None
 
     # ---- launches
 

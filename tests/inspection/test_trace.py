@@ -205,6 +205,26 @@ def test_ctrl_c_while_machines_are_exchanged_loses_nothing(monkeypatch: pytest.M
         assert "timeline" not in handle.source().lower(), "it records for ever"
 
 
+@pytest.mark.parametrize("where", ["_begin_trace", "_exchange", "_end_trace"])
+def test_ctrl_c_at_the_edges_of_a_block_leaves_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = new()
+    with vpps.Handle(net.model, target="cpu", vps=1) as handle:
+        net.train(handle, range(1))
+
+        def interrupt(*unused: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(handle, where, interrupt)
+        with pytest.raises(KeyboardInterrupt), handle.trace():
+            pass
+        net.train(handle, range(1))
+        assert not handle._engine.records
+        with handle.trace() as trace:
+            net.train(handle, range(1))
+        assert len(trace.timelines) == 1
+
+
 def test_a_kernel_of_templates_that_know_nothing_of_timelines_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

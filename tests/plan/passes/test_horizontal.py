@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
+from tests.interruptions import interrupted
 from tests.plan.passes.cells import (
     NONE,
     assert_pass_changes_no_bit_forward,
@@ -31,6 +32,7 @@ from tests.test_checkpoint import rewrite
 from vpps.nn import LSTM
 from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.horizontal import find_stacks, horizontal
+from vpps.plan.passes.stacking import Stacking
 from vpps.plan.stacks import Stacks
 from vpps.reference import Reference, weights_of
 
@@ -435,6 +437,32 @@ def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str, monke
     """Only steps decide what is stacked and what the chip holds; other calls have it otherwise where they must."""
     monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
     assert trained_beside(kind, target) == trained_beside("", target)
+
+
+@pytest.mark.host
+def test_ctrl_c_while_stacks_are_found_loses_no_cell() -> None:
+    model = vpps.Model(seed=6)
+    net = Gates(model)
+    model.parameter("other", (H, H))
+    graphs = [net.batch(0)[0], aside("member", net)[0]]
+    stacking = Stacking(model, LAID_OUT, 1)
+    rule = vpps.SGD(lr=0.1)
+
+    def work() -> None:
+        nonlocal stacking
+        stacking = Stacking(model, LAID_OUT, 1)
+        for graph in graphs:
+            stacking.see(graph.blocks, rule)
+
+    work()
+    expected = stacked(stacking.stacks)
+    assert "Ui+Uo+Uu" in expected
+    for came in interrupted(work, every=31):
+        assert came
+        for graph in graphs:
+            stacking.see(graph.blocks, rule)
+        assert stacked(stacking.stacks) == expected
+        assert len(stacking.history.cells) == len(set(stacking.history.cells)) == 3
 
 
 def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -28,7 +28,7 @@ class Stacking:
         history: what the model has been trained with before; goes on here. Default: nothing.
 
     Attributes:
-        stacks: as of the latest `see`.
+        stacks: as of the latest `see`; another object when they are others.
         cells: that had a say in them; another object when they are others.
         history: what the model has been trained with.
     """
@@ -55,40 +55,37 @@ class Stacking:
         self._seen_for: tuple[int, tuple[str, ...]] | None = None
         self._for_all: tuple[Stacks, tuple[TracedCell, ...]] | None = None
 
-    def see(self, cells: Iterable[TracedCell], optimizer: Optimizer, trains: bool = True) -> bool:
-        """Find stacks for the cells of a graph.
+    def see(self, cells: Iterable[TracedCell], optimizer: Optimizer, trains: bool = True) -> None:
+        """Find stacks for the cells of a graph. Where Ctrl-C comes, the next call finds them.
 
         Args:
             trains: for a step of training, which has a say in the stacks of all that follow.
-
-        Returns:
-            Whether other parameters are stacked than before.
         """
         seen_for = self._model.layout_version, tuple(optimizer.groups)
         if self._seen_for != seen_for:  # what is frozen has no gradient, which leaves less to compute
-            self._seen_for = seen_for
             self._start_anew(optimizer)
+            self._seen_for = seen_for
         firsts = [first for cell in cells if (first := self._first_like(cell)) is not None]
         new = [first for first in dict.fromkeys(firsts) if first not in self._trained]
         if trains and new:
-            self._trained.update(dict.fromkeys(new))
+            self._seen_for = None
             self.history.cells.extend(new)
+            self._trained.update(dict.fromkeys(new))
             self._decide(optimizer)
+            self._seen_for = seen_for
         wanted = self._decided
         if not trains and new:
             for first in new:
                 if first not in self._beside:
-                    self._beside[first] = self._can_do(first)
                     self._for_all = None
+                    self._beside[first] = self._can_do(first)
             if not self._trained or not all(self._beside[first] for first in new):
                 if self._for_all is None:
                     self._for_all = self._agreed([*self._trained, *self._beside], optimizer)
                 wanted = self._for_all
         stacks, self.cells = wanted
-        if stacks.same_as(self.stacks):
-            return False
-        self.stacks = stacks
-        return True
+        if not stacks.same_as(self.stacks):
+            self.stacks = stacks
 
     def _start_anew(self, optimizer: Optimizer) -> None:
         # Cells whose programs differ: whoever defines a cell anew for every batch makes many alike.
