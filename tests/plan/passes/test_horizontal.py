@@ -457,7 +457,7 @@ def test_ctrl_c_while_stacks_are_found_loses_no_cell() -> None:
     work()
     expected = stacked(stacking.stacks)
     assert "Ui+Uo+Uu" in expected
-    for came in interrupted(work, every=31):
+    for came in interrupted(work, every=601):
         assert came
         for graph in graphs:
             stacking.see(graph.blocks, rule)
