@@ -163,8 +163,12 @@ class TestDamage:
         database.lookup(KEY, 100)
         assert f"{path} is damaged and not used" in caplog.text
 
-    @pytest.mark.parametrize("change", [{"when": 7}, {"when": None}, {"by": 3}], ids=str)
-    def test_a_record_of_no_day_is_damaged(self, database: TuningDatabase, change: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "change",
+        [{"when": 7}, {"when": None}, {"by": 3}, {"ratio": 10**400}, {"vertices": 10**400}, {"seconds": -1}],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_a_record_of_no_day_or_size_is_damaged(self, database: TuningDatabase, change: dict[str, Any]) -> None:
         path = database.store(KEY, TUNED)
         kept = json.loads(path.read_text())
         kept["records"][0].update(change)

@@ -43,6 +43,7 @@ AUTOTUNE = "autotune"
 REACH = 10.0
 """A record serves batches of up to so many times as many vertices, or as few."""
 
+_MOST = 1e15  # vertices, seconds or a ratio of a record
 _PATIENCE = 2.0  # seconds to wait for another process that writes the same file
 
 
@@ -285,7 +286,8 @@ def _from_json(kept: Mapping[str, Any]) -> tuple[frozenset[str], Tuned]:
     values = {f.name: kept[f.name] for f in fields(Tuned)}
     values["configuration"] = Configuration.from_json(kept["configuration"])
     tuned = Tuned(**values)
-    if not (tuned.vertices > 0 and math.isfinite(tuned.seconds) and math.isfinite(tuned.ratio)):
+    # Comparisons, as there are numbers that no float can be.
+    if not (0 < tuned.vertices < _MOST and 0 <= tuned.seconds < _MOST and 0 <= tuned.ratio < _MOST):
         raise ValueError("a record without sizes or times")
     if not isinstance(tuned.when, str) or not isinstance(tuned.by, str):
         raise TypeError("a record of no day, or by nobody")
