@@ -34,7 +34,7 @@ def _fields(kind: type[_Number], names: str) -> list[tuple[str, type[_Number]]]:
 
 
 class _Graph(ctypes.Structure):
-    """As in calls.h, struct GivenGraph."""
+    """As in policy_calls.h, struct GivenGraph."""
 
     _fields_ = _fields(ctypes.c_int64, "n n_types types levels reader_ends readers")
 

@@ -1,0 +1,134 @@
+// Between which stages barriers are left out (vpps/plan/boundaries.py).
+#pragma once
+
+#include "launch.h"
+#include "stages_in_order.h"
+
+#include <array>
+
+class Boundaries {
+public:
+    std::vector<i64> free[2];  // by direction: stages that follow the one before with no barrier, in order
+    bool turns = false;        // backward begins with none behind forward
+
+    explicit Boundaries(const Launch& launch) : launch_(launch) {}
+
+    void add_pair(const i64* pair, i64 answer) { answers_.emplace(Pair{pair[0], pair[1], pair[2], pair[3]}, answer); }
+
+    // False where it is not known of some pair what may follow what.
+    bool decide()
+    {
+        since_ = {};
+        bool inside;
+        if (!boundaries(false, inside))
+            return false;
+        const bool some = inside || free[false].size() + 1 < n_stages_;
+        members_.find(launch_.rows, true, false);
+        turns = some && since_.of_one_stage && !since_.pauses && members_.size() > 0;
+        if (turns && !all_answer(0, members_.end_of_stage(0), TURN, turns))
+            return false;
+        if (turns)
+            since_.others = true;
+        else
+            since_ = {};
+        return boundaries(true, inside);
+    }
+
+private:
+    struct Since {  // what virtual processors have executed since their last barrier
+        std::vector<std::pair<i64, i64>> groups;  // (block, group)
+        bool of_one_stage = true;                 // all of it belongs to one stage
+        bool others = false;                      // blocks have begun that took no part in the stage before
+        bool pauses = false;                      // they have signalled for the next barrier already
+    } since_;
+    using Pair = std::array<i64, 4>;  // cell after, cell before, group, what follows
+
+    const Launch& launch_;
+    StagesInOrder members_;
+    size_t n_stages_ = 0;
+    std::map<Pair, i64> answers_;
+
+    // Of one direction; `inside`: whether there are barriers inside stages.
+    bool boundaries(bool backward, bool& inside)
+    {
+        members_.find(launch_.rows, backward, false);
+        free[backward].clear();
+        n_stages_ = 0;
+        inside = false;
+        for (size_t before = 0, begin = 0, end; begin < members_.size(); before = begin, begin = end) {
+            end = members_.end_of_stage(begin);
+            if (begin) {
+                bool no_barrier = false;
+                if (!follows_freely(before, begin, end, backward, no_barrier))
+                    return false;
+                if (no_barrier)
+                    free[backward].push_back(members_[begin].stage);
+                else
+                    since_ = {};
+            }
+            const size_t n_groups = members_.groups_of_stage(begin, end);
+            inside |= n_groups > 1;
+            if (n_groups > 1)
+                since_ = {};
+            since_.of_one_stage = since_.groups.empty();
+            since_.pauses = false;
+            for (size_t i = begin; i < end; i++) {
+                const std::pair<i64, i64> last(members_[i].block, static_cast<i64>(n_groups) - 1);
+                if (members_.groups(i).size() == n_groups &&
+                    std::find(since_.groups.begin(), since_.groups.end(), last) == since_.groups.end())
+                    since_.groups.push_back(last);
+                since_.pauses |= launch_.model.n_vps > 1 && members_.fills(i);
+            }
+            n_stages_++;
+        }
+        return true;
+    }
+
+    // Whether the stage from `end` to `after` may follow the one from `begin` to `end` with no barrier between. Where
+    // blocks begin, one barrier at least must lie between any three stages, because of the memory that they get. False
+    // where it is not known.
+    bool follows_freely(size_t begin, size_t end, size_t after, bool backward, bool& follows)
+    {
+        bool others = false;
+        for (size_t i = end; i < after; i++) {
+            bool found = false;
+            for (size_t j = begin; j < end; j++)
+                found |= members_[j].block == members_[i].block;
+            others |= !found;
+        }
+        follows = !since_.pauses && (since_.of_one_stage || !(others || since_.others));
+        if (follows && !all_answer(end, after, backward ? BACKWARD : FORWARD, follows))
+            return false;
+        since_.others |= follows && others;
+        return true;
+    }
+
+    // Whether some steps may follow all that has been executed since the last barrier. False where it is not known.
+    bool all_answer(size_t begin, size_t end, Following following, bool& follows)
+    {
+        for (size_t i = begin; i < end && follows; i++)
+            for (const auto& before : since_.groups) {
+                const i64* known = answer(members_.block(i), before, following);
+                if (!known)
+                    return false;
+                follows = *known;
+                if (!follows)
+                    break;
+            }
+        return true;
+    }
+
+    // What is known of a pair; null where the caller must be asked first.
+    const i64* answer(const Block& after, const std::pair<i64, i64>& before, Following following)
+    {
+        const Pair pair{after.cell->id, launch_.rows.blocks[before.first].cell->id, before.second, following};
+        const auto known = answers_.find(pair);
+        if (known != answers_.end())
+            return &known->second;
+        launch_.call->after = pair[0];
+        launch_.call->before = pair[1];
+        launch_.call->group = pair[2];
+        launch_.call->backward = pair[3];
+        return nullptr;
+    }
+};

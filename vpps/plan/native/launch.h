@@ -1,0 +1,93 @@
+// One launch in the making: what its stages share.
+#pragma once
+
+#include "call.h"
+#include "script.h"
+
+// Holes of the instructions that no cell makes: what their words say of a table or of the launch.
+enum Frame : i64 {
+    F_ROWS, F_GRADIENT, F_OFFSETS, F_NUMBERS, F_IDLE, F_PARTIALS, F_HYPER, F_SOURCE, F_SLOT, F_NORM, FRAME
+};
+
+struct Launch {
+    const Model& model;
+    Call* call = nullptr;
+    RowsOfBlocks rows;
+    Lists lists;
+    Script script;
+    i64 cursor = 0;  // the pool beyond is free
+    i64 names = 0;   // bits of the instructions that no group of a cell's makes
+    i64 frame[FRAME] = {};
+
+    explicit Launch(const Model& of) : model(of) {}
+
+    void begin(Call* of)
+    {
+        call = of;
+        call->words = call->unseen = names = 0;
+    }
+
+    // Memory of the pool for the whole launch.
+    i64 take(i64 floats)
+    {
+        const i64 start = cursor;
+        cursor = aligned(start + floats);
+        return start;
+    }
+
+    // ---- lists
+
+    // Room for a list: its position, and its words.
+    i64 place(i64 n, u32*& words)
+    {
+        const i64 at = script.size;
+        words = script.add(n);
+        return at;
+    }
+
+    i64 place_words(const u32* from, i64 n)
+    {
+        u32* words;
+        const i64 at = place(n, words);
+        std::copy_n(from, n, words);
+        return at;
+    }
+
+    // ---- instructions
+
+    void write(const Instruction& instruction, u32 flags = 0)
+    {
+        script.join(model);
+        u32* words = script.add(instruction.words.size());
+        const i64 none = 0;
+        instruction.words.fill(words, [&](i32 base) { return frame[base]; }, &none, &none);
+        words[0] |= flags;
+        names |= i64{1} << instruction.name;
+    }
+
+    u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
+    {
+        script.join(model);
+        u32* words = script.add(group.size());
+        const i64 n_bases = b.n_bases();
+        const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
+        group.fill(words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
+        return words;
+    }
+
+    // Lets the chip take in the weights that are used.
+    void load(bool training)
+    {
+        for (const Load& load : model.loads)
+            for (i64 k = 0; k < rows.n_blocks; k++) {
+                const Block& b = rows.blocks[k];
+                const auto& numbers = b.cell->numbers[training && b.n_needed > 0];
+                if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
+                    continue;
+                script.join(model);
+                script.add(load.words.words);
+                names |= i64{1} << model.load_name;
+                break;
+            }
+    }
+};

@@ -1,0 +1,215 @@
+// The end of a launch: gradients of parameters, and the optimizer's step (vpps/plan/update.py).
+#pragma once
+
+#include "used_tables.h"
+
+class LaunchEnd {
+public:
+    explicit LaunchEnd(Launch& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
+
+    // Which parameters have a gradient from this batch. Whether any has.
+    bool touch()
+    {
+        const size_t n = launch_.model.parameters.size();
+        const u8* held = pointer<const u8>(launch_.call->held);
+        touched_.assign(n, 0);
+        held_.resize(n);
+        for (size_t p = 0; p < n; p++)
+            held_[p] = held && held[p];
+        tables_.reset();
+        bool any = false;
+        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
+            const Block& b = launch_.rows.blocks[k];
+            if (!b.n_needed)
+                continue;
+            for (const Gradient& g : b.cell->gradients)
+                any = (touched_[g.parameter] = 1);
+            any |= tables_.take(*b.cell);
+        }
+        std::copy(touched_.begin(), touched_.end(), pointer<u8>(launch_.call->touched));
+        return any;
+    }
+
+    // Lists of the end: hyper-parameters, rows of tables that are used.
+    void place()
+    {
+        if (launch_.call->updates)
+            place_hyper();
+        tables_.place();
+    }
+
+    // Writes it: what looks at the gradients, the gradients, the update.
+    template <class Schedule> void write(Schedule& schedule)
+    {
+        const Call& call = *launch_.call;
+        find_last();
+        const bool guarded = call.updates || call.keeps, first = guarded && changes_with_gradients();
+        if (guarded && (first || !call.clips))
+            watch();
+        if (first) {
+            schedule.meet();
+            launch_.write(launch_.model.guard);
+        }
+        gradients();
+        schedule.meet();
+        if (guarded && !first)
+            launch_.write(launch_.model.guard);
+        if (call.updates)
+            update();
+    }
+
+    // Tells the caller.
+    void report() const { tables_.report(); }
+
+private:
+    Launch& launch_;
+    UsedTables tables_;
+    std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
+    std::vector<u8> touched_, held_, written_, stepped_;
+    std::vector<const Gradient*> last_;
+    std::vector<i64> first_, count_;
+
+    void place_hyper()
+    {
+        const i64* of = pointer<const i64>(launch_.call->hyper_of);  // by parameter: its set; last, the size of one
+        const size_t n = hyper_.size();
+        const i64 each = of[n];
+        const i64 at = launch_.place_words(pointer<const u32>(launch_.call->hyper), launch_.call->n_hyper * each);
+        for (size_t p = 0; p < n; p++)
+            hyper_[p] = at + of[p] * each;
+    }
+
+    // The last contribution to each gradient, where it may make the step as well.
+    void find_last()
+    {
+        last_.assign(launch_.model.parameters.size(), nullptr);
+        if (!launch_.call->updates || launch_.call->clips)
+            return;
+        for (i64 k = 0; k < launch_.rows.n_blocks; k++)
+            if (launch_.rows.blocks[k].n_needed)
+                for (const Gradient& g : launch_.rows.blocks[k].cell->gradients)
+                    last_[g.parameter] = &g;
+    }
+
+    bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && g.stepped.words.size() > 0; }
+
+    // Whether the gradients make steps, or add to what is held.
+    bool changes_with_gradients() const
+    {
+        bool found = launch_.call->keeps || std::any_of(held_.begin(), held_.end(), [](u8 held) { return held; });
+        for (i64 k = 0; k < launch_.rows.n_blocks; k++)
+            for (const Gradient& g : launch_.rows.blocks[k].cell->gradients)
+                found |= makes_step(g);
+        return found;
+    }
+
+    // What of a block takes part in gradients: rows of each domain, from the first on.
+    void find_needed(const Block& b)
+    {
+        first_.assign(b.domains(), 0);
+        count_.clear();
+        for (i32 d = 0; d < b.domains(); d++)
+            count_.push_back(b.needed_rows(d));
+    }
+
+    void watch()
+    {
+        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
+            const Block& b = launch_.rows.blocks[k];
+            if (!b.n_needed)
+                continue;
+            find_needed(b);
+            for (const Instruction& watch : b.cell->watches) {
+                launch_.write(b, watch.words, 0, first_.data(), count_.data());
+                launch_.names |= i64{1} << watch.name;
+            }
+        }
+    }
+
+    void gradients()
+    {
+        const bool updates = launch_.call->updates;
+        const auto& parameters = launch_.model.parameters;
+        written_ = held_;
+        stepped_.assign(parameters.size(), 0);
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
+                launch_.write(parameters[p].load_gradient);
+        for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
+            const Block& b = launch_.rows.blocks[k];
+            if (!b.n_needed)
+                continue;
+            find_needed(b);
+            for (const Gradient& g : b.cell->gradients) {
+                const bool stepped = makes_step(g);
+                const Instruction& made = stepped ? g.stepped : g.plain;
+                launch_.names |= i64{1} << made.name;
+                u32* words = launch_.write(b, made.words, 0, first_.data(), count_.data());
+                if (stepped) {
+                    words[launch_.model.head_words] = static_cast<u32>(hyper_[g.parameter]);
+                    stepped_[g.parameter] = 1;
+                }
+                if (written_[g.parameter])
+                    words[0] |= launch_.model.accumulate;
+                written_[g.parameter] = 1;
+            }
+        }
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (parameters[p].keeps_gradient && !updates && touched_[p])
+                launch_.write(parameters[p].store_gradient);
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (tables_.present(p)) {
+                tables_.describe(p);
+                launch_.write(launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum);
+            }
+    }
+
+    void update()
+    {
+        if (launch_.call->clips)
+            clip();
+        for (size_t p = 0; p < launch_.model.parameters.size(); p++) {
+            const Parameter& parameter = launch_.model.parameters[p];
+            if (!parameter.trainable || stepped_[p])
+                continue;
+            launch_.frame[F_HYPER] = hyper_[p];
+            if (parameter.is_table) {
+                if (!tables_.present(p))
+                    continue;
+                tables_.describe(p);
+                launch_.write(parameter.step);
+            } else {
+                launch_.write(parameter.step, touched_[p] || held_[p] ? 0 : launch_.model.no_gradient);
+            }
+        }
+    }
+
+    void clip()
+    {
+        const auto& parameters = launch_.model.parameters;
+        i64 total = 0;
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (tables_.present(p))
+                total += tables_.n_rows(p);
+            else if (touched_[p] || held_[p])
+                total += parameters[p].squares;
+        const i64 partials = launch_.take(total);
+        launch_.frame[F_PARTIALS] = partials;
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (!tables_.present(p) && (touched_[p] || held_[p])) {
+                launch_.write(parameters[p].square);
+                launch_.frame[F_PARTIALS] += parameters[p].squares;
+            }
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (tables_.present(p)) {
+                tables_.describe(p);
+                launch_.write(parameters[p].square);
+                launch_.frame[F_PARTIALS] += tables_.n_rows(p);
+            }
+        launch_.script.barrier(launch_.model.n_vps);
+        launch_.frame[F_ROWS] = total;
+        launch_.frame[F_PARTIALS] = partials;
+        launch_.frame[F_NORM] = launch_.call->max_norm;
+        launch_.write(launch_.model.clip);
+    }
+};

@@ -1,0 +1,200 @@
+// The rows of lookup tables that a batch uses, and which gradient rows are added up for each (vpps/plan/update.py).
+#pragma once
+
+#include "launch.h"
+
+class UsedTables {
+public:
+    explicit UsedTables(Launch& launch) : launch_(launch), used_(launch.model.parameters.size()) {}
+
+    void reset()
+    {
+        for (UsedRows& used : used_) {
+            used.present = false;
+            used.ids.clear();
+            used.addresses.clear();
+        }
+    }
+
+    // Takes the tables that a cell reads. Whether any of them gets a gradient.
+    bool take(const Cell& cell)
+    {
+        for (const TableGradient& g : cell.tables)
+            used_[g.table].present = true;
+        for (const UsedLookup& u : cell.without_gradient)
+            used_[u.table].present = true;
+        return !cell.tables.empty();
+    }
+
+    // Whether a parameter is a table that is used, and how many of its rows are.
+    bool present(size_t parameter) const { return used_[parameter].present; }
+    i64 n_rows(size_t parameter) const { return used_[parameter].n; }
+
+    // Lists of the rows that are used, and memory for their gradients.
+    void place()
+    {
+        const RowsOfBlocks& graph = launch_.rows;
+        collect_held();
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = graph.blocks[k];
+            if (!b.n_needed)
+                continue;
+            for (const TableGradient& g : b.cell->tables) {
+                UsedRows& used = used_[g.table];
+                const size_t before = used.ids.size();
+                used.ids.resize(before + b.n_needed);
+                used.addresses.resize(before + b.n_needed);
+                launch_.lists.values(b, g.ids, used.ids.data() + before, b.n_needed);
+                launch_.lists.addresses_of(b, g.gradient, used.addresses.data() + before, b.n_needed);
+            }
+        }
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = graph.blocks[k];
+            if (!b.n_needed)
+                continue;
+            for (const UsedLookup& u : b.cell->without_gradient) {
+                std::vector<u32>& ids = used_[u.table].ids;
+                ids.resize(ids.size() + b.n_needed);
+                launch_.lists.values(b, u.ids, ids.data() + ids.size() - b.n_needed, b.n_needed);
+            }
+        }
+        for (size_t p = 0; p < used_.size(); p++)
+            if (used_[p].present)
+                place_table(launch_.model.parameters[p], used_[p]);
+    }
+
+    // Has the instructions that come work on the rows of a table.
+    void describe(size_t p) const
+    {
+        const UsedRows& used = used_[p];
+        launch_.frame[F_ROWS] = used.n;
+        launch_.frame[F_GRADIENT] = used.gradient;
+        launch_.frame[F_OFFSETS] = used.offsets;
+        launch_.frame[F_NUMBERS] = used.numbers;
+        launch_.frame[F_IDLE] = used.idle;
+    }
+
+    // Tells the caller.
+    void report() const
+    {
+        launch_.call->n_tables = 0;
+        if (!launch_.call->training)
+            return;
+        i64* next = pointer<i64>(launch_.call->tables);
+        for (size_t p = 0; p < used_.size(); p++) {
+            const UsedRows& used = used_[p];
+            if (!used.present)
+                continue;
+            const i64 found[TABLE] = {static_cast<i64>(p), used.n,       used.gradient,
+                                      used.offsets,        used.numbers, used.idle};
+            next = std::copy_n(found, TABLE, next);
+            launch_.call->n_tables++;
+        }
+    }
+
+private:
+    struct UsedRows {
+        i64 n = 0, gradient = 0, offsets = 0, numbers = 0, idle = 0;
+        bool present = false;
+        std::vector<u32> ids, addresses;  // of gradient rows, in fixed order; last, ids of rows that have none
+    };
+
+    Launch& launch_;
+    std::vector<UsedRows> used_;  // by parameter
+    std::vector<u32> starts_, rows_, sorted_, other_;
+
+    // Rows that hold gradients of earlier batches come first among the entries of their sums.
+    void collect_held()
+    {
+        const i64* held = pointer<const i64>(launch_.call->held_rows);  // parameter, number of rows, their numbers
+        for (i64 i = 0; i < launch_.call->n_held_rows; i++, held += 3) {
+            UsedRows& used = used_[held[0]];
+            if (launch_.call->updates)
+                used.present = true;
+            const Parameter& p = launch_.model.parameters[held[0]];
+            const i64* rows = pointer<const i64>(held[2]);
+            for (i64 r = 0; r < held[1]; r++) {
+                used.ids.push_back(static_cast<u32>(rows[r]));
+                used.addresses.push_back(static_cast<u32>(p.gradient + rows[r] * p.width));
+            }
+        }
+        if (launch_.call->keeps)
+            for (UsedRows& used : used_)
+                used.n = static_cast<i64>(used.ids.size());  // the first so many are held
+    }
+
+    void place_table(const Parameter& p, UsedRows& used)
+    {
+        if (launch_.call->keeps)
+            leave_alone(used);
+        sort(used.ids);
+        const size_t n = used.addresses.size();
+        u32 *entries, *words;
+        const i64 at = launch_.place(static_cast<i64>(n), entries);
+        starts_.clear();
+        rows_.clear();
+        u32 summed = 0;
+        for (const u32 i : sorted_) {
+            const u32 id = used.ids[i];
+            if (rows_.empty() || rows_.back() != id) {
+                rows_.push_back(id);
+                starts_.push_back(summed);
+            }
+            if (i < n)
+                entries[summed++] = used.addresses[i];
+        }
+        starts_.push_back(static_cast<u32>(n));
+        used.n = static_cast<i64>(rows_.size());
+        used.gradient = launch_.call->keeps ? 0 : launch_.take(used.n * p.width);
+        used.numbers = launch_.place(used.n, words);
+        for (i64 r = 0; r < used.n; r++)
+            words[r] = launch_.call->keeps ? static_cast<u32>(p.gradient + rows_[r] * p.width) : rows_[r];
+        used.idle = 0;
+        if (launch_.call->averages)  // the caller fills them in
+            used.idle = launch_.place(used.n, words);
+        used.offsets = launch_.place(used.n + 1, words);
+        for (i64 r = 0; r <= used.n; r++)
+            words[r] = static_cast<u32>(at) + starts_[r];
+    }
+
+    // Of the rows that are held, those that this batch does not use stay as they are.
+    void leave_alone(UsedRows& used)
+    {
+        rows_.assign(used.ids.begin() + used.n, used.ids.end());
+        sort_numbers(rows_);
+        const size_t n = used.addresses.size();
+        size_t kept = 0, summed = 0;
+        for (size_t i = 0; i < used.ids.size(); i++)
+            if (static_cast<i64>(i) >= used.n || std::binary_search(rows_.begin(), rows_.end(), used.ids[i])) {
+                used.ids[kept++] = used.ids[i];
+                if (i < n)
+                    used.addresses[summed++] = used.addresses[i];
+            }
+        used.ids.resize(kept);
+        used.addresses.resize(summed);
+    }
+
+    // `sorted_`: the order of the keys; equal ones stay in theirs.
+    void sort(const std::vector<u32>& keys)
+    {
+        constexpr u32 BITS = 8, BUCKETS = 1 << BITS;
+        const size_t n = keys.size();
+        sorted_.resize(n);
+        other_.resize(n);
+        u32 largest = 0;
+        for (size_t i = 0; i < n; i++) {
+            sorted_[i] = static_cast<u32>(i);
+            largest = std::max(largest, keys[i]);
+        }
+        for (u32 shift = 0; shift < 32 && largest >> shift; shift += BITS) {
+            u32 at[BUCKETS + 1] = {};
+            for (size_t i = 0; i < n; i++)
+                at[(keys[i] >> shift & (BUCKETS - 1)) + 1]++;
+            for (u32 i = 0; i < BUCKETS; i++)
+                at[i + 1] += at[i];
+            for (size_t i = 0; i < n; i++)
+                other_[at[keys[sorted_[i]] >> shift & (BUCKETS - 1)]++] = sorted_[i];
+            sorted_.swap(other_);
+        }
+    }
+};

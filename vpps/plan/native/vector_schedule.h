@@ -1,0 +1,121 @@
+// Schedule "vector": steps as vector instructions, in one stream for all virtual processors (vpps/plan/schedules.py).
+//
+// What the planner asks of a schedule: `decide`; then `begin`, `steps` forward, `report`, `steps` backward, `end_backward`,
+// and `meet` wherever all must have come so far.
+#pragma once
+
+#include "boundaries.h"
+
+class VectorSchedule {
+public:
+    Boundaries boundaries;
+
+    explicit VectorSchedule(Launch& launch) : boundaries(launch), launch_(launch) {}
+
+    // Decides, for training, between which stages there are no barriers. False where the caller must be asked first.
+    bool decide() { return boundaries.decide(); }
+
+    void begin()
+    {
+        late_.clear();
+        next_late_ = 0;
+    }
+
+    // The forward steps of all stages, or the backward ones, last stage first; cells of one stage share its barriers.
+    // In training what follows the last one is left to what comes.
+    void steps(bool backward)
+    {
+        if (backward && !boundaries.turns)
+            barrier();
+        const bool training = launch_.call->training;
+        members_.find(launch_.rows, backward, false);
+        auto free = boundaries.free[backward].begin();
+        for (size_t begin = 0, end; begin < members_.size(); begin = end) {
+            end = members_.end_of_stage(begin);
+            const bool hurries = training && free != boundaries.free[backward].end() && *free == members_[begin].stage;
+            if (hurries)
+                free++;
+            else if (begin)
+                barrier();
+            stage(begin, end);
+        }
+        if (!training && members_.size())
+            barrier();
+    }
+
+    // Has the loss reported when it is there: behind the chain that makes it.
+    void report(u32 source, i64 slot)
+    {
+        launch_.frame[F_SOURCE] = source;
+        launch_.frame[F_SLOT] = slot;
+        members_.find(launch_.rows, false, true);
+        for (size_t begin = 0, end; begin < members_.size(); begin = end) {
+            end = members_.end_of_stage(begin);
+            late_.emplace_back(members_.at(begin), members_.at(end));
+        }
+        late_.emplace_back();
+    }
+
+    // A barrier behind backward.
+    void end_backward() { barrier(); }
+
+    // A barrier, and all that has waited for one.
+    void meet()
+    {
+        barrier();
+        while (next_late_ < late_.size())
+            barrier();
+    }
+
+private:
+    Launch& launch_;
+    StagesInOrder members_;
+    std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
+    size_t next_late_ = 0;
+
+    // A barrier, and behind it what of the chain of the loss has waited for one.
+    void barrier()
+    {
+        launch_.script.barrier(launch_.model.n_vps);
+        if (next_late_ == late_.size())
+            return;
+        const auto& late = late_[next_late_++];
+        if (late.empty())
+            launch_.write(launch_.model.loss);
+        for (const StagesInOrder::InStage& member : late) {
+            const Block& b = launch_.rows.blocks[member.block];
+            for (size_t k = 0; k < b.cell->forward.size(); k++)
+                write(b, b.cell->forward, k, member.step);
+        }
+    }
+
+    void stage(size_t begin, size_t end)
+    {
+        const size_t n_groups = members_.groups_of_stage(begin, end);
+        for (size_t k = 0; k < n_groups; k++) {
+            if (k)
+                barrier();
+            // What fills the pause of the barrier comes last, behind the signal.
+            bool signals = false;
+            for (const bool filling : {false, true})
+                for (size_t i = begin; i < end; i++) {
+                    const Block& b = members_.block(i);
+                    if ((k == n_groups - 1 && members_.fills(i)) != filling)
+                        continue;
+                    if (filling && !signals) {
+                        signals = true;
+                        launch_.script.signal_early(launch_.model);
+                    }
+                    write(b, members_.groups(i), k, members_[i].step);
+                }
+        }
+    }
+
+    void write(const Block& b, const Groups& all, size_t k, i64 step)
+    {
+        const i64 at = step * b.domains();
+        if (k < all.size())
+            for (const Template& group : all[k])
+                launch_.write(b, group, step, &b.first_row[at], &b.count[at]);
+    }
+};
