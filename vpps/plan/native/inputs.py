@@ -31,8 +31,7 @@ class Batch:
 
     Attributes:
         cells: of the blocks.
-        at: address of their description, see planner.cpp, enum OfBlock: for each block its cell, its vertices, and for
-            every column where it begins and how many ints lie between the numbers of two vertices.
+        at: address of their description: numbers in the order of the fields of GivenBlock and GivenList (interface.py).
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:

@@ -4,9 +4,14 @@
 #include "call.h"
 #include "script.h"
 
-// Holes of the instructions that no cell makes: what their words say of a table or of the launch.
-enum Frame : i64 {
-    F_ROWS, F_GRADIENT, F_OFFSETS, F_NUMBERS, F_IDLE, F_PARTIALS, F_HYPER, F_SOURCE, F_SLOT, F_NORM, FRAME
+// What the holes of instructions say that no cell makes.
+class FrameValues {
+public:
+    i64& operator[](Frame hole) { return values_[static_cast<i64>(hole)]; }
+    i64 at(i64 hole) const { return values_[hole]; }
+
+private:
+    i64 values_[FRAME] = {};
 };
 
 struct Launch {
@@ -17,7 +22,7 @@ struct Launch {
     Script script;
     i64 cursor = 0;  // the pool beyond is free
     i64 names = 0;   // bits of the instructions that no group of a cell's makes
-    i64 frame[FRAME] = {};
+    FrameValues frame;
 
     explicit Launch(const Model& of) : model(of) {}
 
@@ -60,7 +65,7 @@ struct Launch {
         script.join(model);
         u32* words = script.add(instruction.words.size());
         const i64 none = 0;
-        instruction.words.fill(words, [&](i32 base) { return frame[base]; }, &none, &none);
+        instruction.words.fill(words, [&](i32 base) { return frame.at(base); }, &none, &none);
         words[0] |= flags;
         names |= i64{1} << instruction.name;
     }

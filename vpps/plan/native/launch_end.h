@@ -172,7 +172,7 @@ private:
             const Parameter& parameter = launch_.model.parameters[p];
             if (!parameter.trainable || stepped_[p])
                 continue;
-            launch_.frame[F_HYPER] = hyper_[p];
+            launch_.frame[Frame::HYPER] = hyper_[p];
             if (parameter.is_table) {
                 if (!tables_.present(p))
                     continue;
@@ -194,22 +194,22 @@ private:
             else if (touched_[p] || held_[p])
                 total += parameters[p].squares;
         const i64 partials = launch_.take(total);
-        launch_.frame[F_PARTIALS] = partials;
+        launch_.frame[Frame::PARTIALS] = partials;
         for (size_t p = 0; p < parameters.size(); p++)
             if (!tables_.present(p) && (touched_[p] || held_[p])) {
                 launch_.write(parameters[p].square);
-                launch_.frame[F_PARTIALS] += parameters[p].squares;
+                launch_.frame[Frame::PARTIALS] += parameters[p].squares;
             }
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p)) {
                 tables_.describe(p);
                 launch_.write(parameters[p].square);
-                launch_.frame[F_PARTIALS] += tables_.n_rows(p);
+                launch_.frame[Frame::PARTIALS] += tables_.n_rows(p);
             }
         launch_.script.barrier(launch_.model.n_vps);
-        launch_.frame[F_ROWS] = total;
-        launch_.frame[F_PARTIALS] = partials;
-        launch_.frame[F_NORM] = launch_.call->max_norm;
+        launch_.frame[Frame::ROWS] = total;
+        launch_.frame[Frame::PARTIALS] = partials;
+        launch_.frame[Frame::NORM] = launch_.call->max_norm;
         launch_.write(launch_.model.clip);
     }
 };

@@ -3,8 +3,6 @@
 
 #include "rows.h"
 
-constexpr i64 ALIGN = 16;  // floats
-
 inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
 
 // In ascending order. libc++ has sorting by std::less only in its library, which is not everywhere (kernel/ziglang.py).
@@ -106,7 +104,7 @@ public:
         begin(graph, start);
         const i64 last = end();
         for (i64 k : made_)
-            take_whole(graph.blocks[k], k, Life::Kept, last);
+            take_whole(graph.blocks[k], k, Life::KEPT, last);
         backward_of_values(graph);
         find_periods(graph);
         hurried_ = forward;
@@ -118,10 +116,10 @@ public:
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
             begin(first);
-            take_whole(b, k, Life::Across, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
+            take_whole(b, k, Life::ACROSS, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
             // A stage may have two steps, of which only the first runs backward.
-            take_scratch(b, k, Life::Forward, 0, b.n_needed_steps);
-            take_scratch(b, k, Life::Forward, b.n_needed_steps, b.n_steps);
+            take_scratch(b, k, Life::FORWARD, 0, b.n_needed_steps);
+            take_scratch(b, k, Life::FORWARD, b.n_needed_steps, b.n_steps);
         }
         // The last stage first: its backward begins.
         order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
@@ -130,9 +128,9 @@ public:
             if (!b.n_needed_steps)
                 continue;
             begin(backward(b.stage[b.n_needed_steps - 1]));
-            take_whole(b, k, Life::Late, last);
+            take_whole(b, k, Life::LATE, last);
             take_handed_back(b, k);
-            take_scratch(b, k, Life::Scratch, 0, b.n_needed_steps, backward(b.stage[0]));
+            take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]));
         }
         settle(graph);
         return arena_.stop;
@@ -148,7 +146,7 @@ public:
         steps_.clear();
         for (i64 k : made_) {
             const Block& b = graph.blocks[k];
-            take_whole(b, k, Life::Kept, never);
+            take_whole(b, k, Life::KEPT, never);
             last_periods(b, k);
             for (i64 s = 0; s < b.n_steps; s++)
                 steps_.push_back({b.stage[s], k, s});
@@ -165,7 +163,7 @@ public:
                 m.at[group * b.n_steps + step.step] = arena_.take(floats, std::max(stage, last[step.step]));
             }
             if (step.step == 0)
-                take_scratch(b, step.block, Life::Scratch, 0, b.n_steps);
+                take_scratch(b, step.block, Life::SCRATCH, 0, b.n_steps);
         }
         settle(graph);
         return arena_.stop;
@@ -194,7 +192,7 @@ private:
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
     static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
 
-    static bool whole(Life life) { return life == Life::Kept || life == Life::Across || life == Life::Late; }
+    static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }
 
     // Rows of a group of slabs in a step; of a whole one, in all steps.
     static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
@@ -254,7 +252,7 @@ private:
         if (last < 0)
             last = *std::max_element(b.stage.begin() + begin, b.stage.begin() + end);
         // Scratch memory of backward is where it is in all steps, also in those that do not run backward.
-        const i64 first = life == Life::Scratch ? 0 : begin, stop = life == Life::Scratch ? b.n_steps : end;
+        const i64 first = life == Life::SCRATCH ? 0 : begin, stop = life == Life::SCRATCH ? b.n_steps : end;
         for (size_t g = 0; g < all.size(); g++) {
             if (all[g].life != life)
                 continue;
@@ -418,7 +416,7 @@ private:
         m.passed_on.clear();
         for (size_t o = 0; o < b.cell->outputs.size(); o++) {
             const i32 group = b.cell->passed_on[o];
-            if (group_of(b, group).life != Life::PassedOn)
+            if (group_of(b, group).life != Life::PASSED_ON)
                 continue;
             auto found = std::find_if(m.passed_on.begin(), m.passed_on.end(), [&](auto& p) { return p.first == group; });
             if (found == m.passed_on.end())

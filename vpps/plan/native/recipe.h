@@ -1,38 +1,10 @@
 // What is static of a model's cells: read once from the numbers that vpps/plan/native/recipe.py writes.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <map>
 #include <vector>
-
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-using u64 = std::uint64_t;
-using u32 = std::uint32_t;
-using u8 = std::uint8_t;
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
-// Addresses of arrays come as numbers.
-template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
-
-// Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
-class Numbers {
-public:
-    Numbers(const i64* numbers, i64 n) : next_(numbers), end_(numbers + n) {}
-    i64 take() { return next_ < end_ ? *next_++ : (overrun_ = true, 0); }
-    bool complete() const { return next_ == end_ && !overrun_; }
-    template <class T> void take(std::vector<T>& into, i64 n)
-    {
-        for (i64 i = 0; i < n && !overrun_; i++)
-            into.push_back(static_cast<T>(take()));
-    }
-
-private:
-    const i64 *next_, *end_;
-    bool overrun_ = false;
-};
+#include "interface.h"
 
 // A word that a plan decides: constant + base + per_row * first row + per_count * rows (vpps/script/encode.py, Word).
 struct Hole {
@@ -72,14 +44,9 @@ struct Template {
     i64 size() const { return static_cast<i64>(words.size()); }
 };
 
-// Where the words of a list come from (the list keys of vpps/plan/instr.py).
-enum class From : i64 {
-    Args, Elements, Rows, TableRows, Ints, Constant, Expand, Offsets, Ends, Uses, Data, Calls, Positions, RandomKey,
-    Beside
-};
-
-// What `a` and `b` are: Args: argument; Elements: list; Rows: slab; TableRows: address of the table, floats of a row;
-// Ints: argument; Constant: the value; Uses: output; Data: floats of a row; Beside: which. `of` is another source.
+// Where the words of a list come from. What `a` and `b` are: ARGS: argument; ELEMENTS: list; ROWS: slab; TABLE_ROWS: address
+// of the table, floats of a row; INTS: argument; CONSTANT: the value; USES: output; DATA: floats of a row; BESIDE: which.
+// `of` is another source.
 struct Source {
     From from;
     i64 a, b;
@@ -92,9 +59,6 @@ struct Rows {
     i64 offset;
     explicit Rows(Numbers& from) : source(static_cast<i32>(from.take())), offset(from.take()) {}
 };
-
-// How long slabs live (vpps/plan/memory.py, Life).
-enum class Life : i64 { Kept, Across, Late, Scratch, Forward, PassedOn, HandedBack };
 
 struct SlabGroup {
     Life life;
@@ -321,9 +285,7 @@ using Parts = std::vector<Part>;
 
 // A cell as the user has it, and its parts by what they depend on (RowsOfBlocks::make_key); one that is all of a piece
 // has one.
-struct WholeCell {
-    i64 n_args, n_ints, n_lists, n_outputs;
-    i64 kind;  // in a chain that makes the loss (loss_chain.h), or -1
+struct WholeCell : GivenCell {
     std::map<std::vector<u8>, Parts> by_key;
 
     const Parts* parts(const std::vector<u8>& key) const

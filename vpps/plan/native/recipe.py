@@ -34,6 +34,7 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.memory import Life, SlabGroups
+from vpps.plan.native.interface import Frame, From
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
@@ -44,16 +45,24 @@ from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
 Numbers = NDArray[np.int64]
 
-# As in recipe.h, enum From.
-_FROM = (
-    Args, Elements, Rows, TableRows, Ints, None, Expand, Offsets, Ends, Uses, Data, Calls, Positions, RandomKey, Beside,
-)  # fmt: skip
-_CONSTANT = 5
+_SOURCES: dict[type[ListKey], From] = {
+    Args: From.ARGS,
+    Beside: From.BESIDE,
+    BesideGradient: From.BESIDE,
+    Calls: From.CALLS,
+    Data: From.DATA,
+    Elements: From.ELEMENTS,
+    Ends: From.ENDS,
+    Expand: From.EXPAND,
+    Ints: From.INTS,
+    Offsets: From.OFFSETS,
+    Positions: From.POSITIONS,
+    RandomKey: From.RANDOM_KEY,
+    Rows: From.ROWS,
+    TableRows: From.TABLE_ROWS,
+    Uses: From.USES,
+}
 _WIDTH = 3  # word of an instruction's head
-_LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.FORWARD, Life.PASSED_ON, Life.HANDED_BACK)
-
-# Holes of the instructions that no cell makes; as in planner.cpp, enum Frame.
-ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, PARTIALS, HYPER, SOURCE, SLOT, NORM = range(10)
 
 
 class Names:
@@ -218,12 +227,12 @@ class CellRecipe:
             return self._sources[key]
         cell, program = self._cell, self._cell.cell
         a, b, of, domain = 0, 0, -1, 0
-        kind = _FROM.index(type(key)) if type(key) in _FROM else -1
+        kind = _SOURCES[type(key)]
         match key:
             case Args(position):
                 a = cell.vector_index[position]
             case Beside() | BesideGradient():
-                kind, a = _FROM.index(Beside), self._beside.index(key)
+                a = self._beside.index(key)
                 # What is read of the other part also has the ids of its values, as an argument.
                 b = cell.vector_index[key.position] if isinstance(key, Beside) else 0
             case Elements(position):
@@ -238,7 +247,7 @@ class CellRecipe:
             case Ints(node):
                 attrs = program.nodes[node].attrs
                 if "constant" in attrs:
-                    kind, a = _CONSTANT, attrs["constant"]
+                    kind, a = From.CONSTANT, attrs["constant"]
                 else:
                     a = cell.int_index[attrs["position"]]
             case Expand(domain, inner):
@@ -259,7 +268,7 @@ class CellRecipe:
 
     def _row_numbers(self, of: RowNumber) -> int:
         """Number of the source of the row numbers of a lookup."""
-        kind, a = (_CONSTANT, of.constant) if of.column < 0 else (_FROM.index(Ints), of.column)
+        kind, a = (From.CONSTANT, of.constant) if of.column < 0 else (From.INTS, of.column)
         self._written.append((kind, a, 0, -1, 0))
         return len(self._written) - 1
 
@@ -301,7 +310,7 @@ def _handed_back(memory: SlabGroups, gradient: View) -> int:
 
 
 def _slab_groups(found: SlabGroups) -> list[int]:
-    groups = _counted([_LIVES.index(g.life), g.domain, g.width, g.floats(1) - g.width] for g in found.groups)
+    groups = _counted([g.life, g.domain, g.width, g.floats(1) - g.width] for g in found.groups)
     return [*groups, *_counted(found.places)]
 
 
@@ -316,14 +325,14 @@ class ModelRecipe:
     def __init__(self, distribution: Distribution, names: Names, rule: str | None, averaging: Averaging | None) -> None:
         self._distribution = distribution
         self._names = names
-        left_out = Word(LEFT_OUT, SLOT)
+        left_out = Word(LEFT_OUT, Frame.SLOT)
         position = HEAD_WORDS + [f.name for f in BY_NAME["clip"].fields].index("max_norm")
         clip = self._instruction(
             "clip",
-            Word(0, ROWS),
+            Word(0, Frame.ROWS),
             1,
-            holes={position: NORM},
-            partials=Word(0, PARTIALS),
+            holes={position: Frame.NORM},
+            partials=Word(0, Frame.PARTIALS),
             max_norm=0.0,
             left_out=left_out,
         )
@@ -339,7 +348,7 @@ class ModelRecipe:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
                     loads.append([dealt.number, *_alone(words)])
-        constants: dict[str, Any] = {"dst": direct(Word(0, GRADIENT), 0), "data": Word(0, NUMBERS)}
+        constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
         self.numbers: Numbers = np.array(
             [
@@ -356,10 +365,10 @@ class ModelRecipe:
                 *_plain(SIGNALS[0].tolist()),
                 *_plain(WAITS[0].tolist()),
                 *_plain(_constant(encode("end", 0, 0))),
-                *self._instruction("loss", 1, 1, source=Word(0, SOURCE), slot=Word(0, SLOT)),
-                *self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: ROWS}, **constants),
+                *self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
+                *self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: Frame.ROWS}, **constants),
                 *clip,
-                *self._instruction("guard", 1, 1, loss=Word(0, SOURCE), left_out=left_out),
+                *self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
                 *_counted(loads),
                 *_counted(self._parameter(p, rule, averaging) for p in distribution.physical),
             ],
@@ -391,15 +400,15 @@ class ModelRecipe:
         nothing = [0, 0, 0]
         load, store, square, step, summed, held = (nothing for _ in range(6))
         squares = p.shape[0] * -(-p.shape[1] // TILE_COLUMNS) if packed else 1
-        partials = Word(0, PARTIALS)
+        partials = Word(0, Frame.PARTIALS)
         gradient: AnyWord = place.gradient
         if is_table:
             by_rows = sliced_by_rows(width, 1, self._distribution.panel, self._distribution.n_vps)
             flags = Flag.ROWS if by_rows else NO_FLAGS
-            lists: dict[str, Any] = {"offsets": Word(0, OFFSETS), "shift": 0}
-            rows, gradient = Word(0, ROWS), Word(0, GRADIENT)
+            lists: dict[str, Any] = {"offsets": Word(0, Frame.OFFSETS), "shift": 0}
+            rows, gradient = Word(0, Frame.ROWS), Word(0, Frame.GRADIENT)
             summed = self._instruction("gather_sum", rows, width, flags, dst=direct(gradient, width), **lists)
-            held = self._instruction("gather_sum", rows, width, flags, dst=indexed(Word(0, NUMBERS), 0), **lists)
+            held = self._instruction("gather_sum", rows, width, flags, dst=indexed(Word(0, Frame.NUMBERS), 0), **lists)
             square = self._instruction("squares_rows", rows, width, Flag.ROWS, gradient=gradient, partials=partials)
         elif packed:
             load = self._on_matrix("load_gradient", p, gradient=gradient)
@@ -409,11 +418,11 @@ class ModelRecipe:
             fields: dict[str, Any] = {"gradient": gradient, "partials": partials}
             square = self._instruction("squares_rows", 1, size(p.shape), Flag.ROWS, **fields)
         if rule is not None and p.trainable:
-            fields = {**step_fields(place, averaging), "hyper": Word(0, HYPER), "gradient": gradient}
+            fields = {**step_fields(place, averaging), "hyper": Word(0, Frame.HYPER), "gradient": gradient}
             transposed = fields.pop("transposed")
             if is_table:
-                fields |= {"table_rows": Word(0, NUMBERS), "idle": Word(0, IDLE)}
-                step = self._instruction(f"update_rows.{rule}", Word(0, ROWS), width, Flag.ROWS, **fields)
+                fields |= {"table_rows": Word(0, Frame.NUMBERS), "idle": Word(0, Frame.IDLE)}
+                step = self._instruction(f"update_rows.{rule}", Word(0, Frame.ROWS), width, Flag.ROWS, **fields)
             elif packed:
                 step = self._on_matrix(f"update_matrix.{rule}", p, transposed=transposed, **fields)
             else:

@@ -6,7 +6,7 @@
 
 class RowsOfBlocks {
 public:
-    static constexpr i64 LEVEL = 1, STAGES = 3;  // batching of a part; stages of a split cell for each of the whole
+    static constexpr i64 LEVEL = static_cast<i64>(Batching::LEVEL);
 
     std::vector<Block> blocks;  // more than there are
     i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too

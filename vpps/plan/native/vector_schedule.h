@@ -46,8 +46,8 @@ public:
     // Has the loss reported when it is there: behind the chain that makes it.
     void report(u32 source, i64 slot)
     {
-        launch_.frame[F_SOURCE] = source;
-        launch_.frame[F_SLOT] = slot;
+        launch_.frame[Frame::SOURCE] = source;
+        launch_.frame[Frame::SLOT] = slot;
         members_.find(launch_.rows, false, true);
         for (size_t begin = 0, end; begin < members_.size(); begin = end) {
             end = members_.end_of_stage(begin);
