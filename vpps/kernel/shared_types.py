@@ -33,6 +33,11 @@ def fields(ints: str = "", words: str = "", floats: str = "") -> Callable[[type[
     return give
 
 
+def numbers(struct: Structure) -> list[int]:
+    """The fields of a struct of ints, in their order."""
+    return [getattr(struct, name) for name, *_ in struct._fields_]
+
+
 def enum(defined: type[IntEnum]) -> str:
     """An enum with the same numbers."""
     members = ", ".join(f"{member.name} = {member.value}" for member in defined)
