@@ -10,9 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import Structure
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 S = TypeVar("S", bound=Structure)
+
+# Ints of the fields of records.
+I64 = Annotated[int, "i64"]
+I32 = Annotated[int, "i32"]
+U32 = Annotated[int, "u32"]
+BOOL = Annotated[int, "bool"]
 
 _SPELLED = {ctypes.c_int64: "i64", ctypes.c_uint64: "u64", ctypes.c_double: "double"}
 _PROTOTYPE = re.compile(r"(?P<returns>\w+\*?) (?P<name>\w+)\((?P<takes>.*)\)")
@@ -54,6 +60,24 @@ def struct(defined: type[Structure]) -> str:
     ]
     checks.append(f"static_assert(sizeof({name}) == {ctypes.sizeof(defined)});\n")
     return "".join((f"struct {name} {{\n", *lines, "};\n", *checks))
+
+
+def record(defined: type) -> str:
+    """A struct for a NamedTuple, without the "Record" of its name, that reads itself from a stream of ints (`taken`, in
+    plan/native/numbers.h)."""
+    name = defined.__name__.removesuffix("Record")
+    members = {field: _spelled(hint) for field, hint in get_type_hints(defined, include_extras=True).items()}
+    lines = [f"    {kind} {field};\n" for field, kind in members.items()]
+    taken = ", ".join(f"{field}(taken<{kind}>(from))" for field, kind in members.items())
+    return "".join((f"struct {name} {{\n", *lines, f"    explicit {name}(Numbers& from) : {taken} {{}}\n}};\n"))
+
+
+def _spelled(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return str(get_args(hint)[1])
+    if get_origin(hint) is list:
+        return f"std::vector<{_spelled(get_args(hint)[0])}>"
+    return str(hint.__name__).removesuffix("Record")
 
 
 def constants(values: Mapping[str, int]) -> str:

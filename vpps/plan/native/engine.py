@@ -36,6 +36,7 @@ from vpps.plan.native.interface import (
     code_of,
 )
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
+from vpps.plan.native.records import flat
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
@@ -174,8 +175,8 @@ class Engine:
         self.parameters = list(distribution.physical)
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
-        numbers = ModelRecipe(distribution, self._bits, rule, averaging).numbers
-        self._handle = lib.vpps_planner(numbers.ctypes.data, len(numbers))
+        numbers = array("q", flat(ModelRecipe(distribution, self._bits, rule, averaging).record))
+        self._handle = lib.vpps_planner(*numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
         weakref.finalize(self, lib.vpps_planner_free, self._handle)
@@ -328,13 +329,12 @@ class Engine:
             encoded = planner.templates_of(parts, unread, training)
             recipes = [self._recipe(found.cell, found.beside, training) for found in encoded]
             eager = parts[0].batching is Batching.EAGER
-            numbers = in_parts(parts, recipes, eager and planner.streams(parts, training))
+            records = in_parts(parts, recipes, eager and planner.streams(parts, training))
         else:
             recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
-            numbers = whole(computed, recipe)
-        good = self._lib.vpps_planner_parts(
-            self._handle, self._cells[cell], key, len(key), numbers.ctypes.data, len(numbers)
-        )
+            records = whole(computed, recipe)
+        numbers = array("q", flat(records))
+        good = self._lib.vpps_planner_parts(self._handle, self._cells[cell], key, len(key), *numbers.buffer_info())
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 

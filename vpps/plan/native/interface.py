@@ -10,6 +10,7 @@ from vpps.kernel.shared_types import fields
 from vpps.plan.distribution import ALIGN, ONE
 from vpps.plan.loss_chain import Linear
 from vpps.plan.memory import Life
+from vpps.plan.native.records import RECORDS, Frame, From
 from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.policies.machine import EncodingKind
 
@@ -95,20 +96,6 @@ class GivenList(Structure):
 @fields(ints="parameter rows gradient offsets numbers idle")
 class UsedTable(Structure):
     """The used rows of a lookup table: their number, and where what belongs to them is (update.UsedRows)."""
-
-
-# ---- recipes
-
-
-# Where the words of a list come from: the list keys of vpps/plan/instr.py.
-From = IntEnum(
-    "From",
-    "ARGS ELEMENTS ROWS TABLE_ROWS INTS CONSTANT EXPAND OFFSETS ENDS USES DATA CALLS POSITIONS RANDOM_KEY BESIDE",
-    start=0,
-)
-
-# Holes of the instructions that no cell makes: what their words say of a table or of the launch.
-Frame = IntEnum("Frame", "ROWS GRADIENT OFFSETS NUMBERS IDLE PARTIALS HYPER SOURCE SLOT NORM", start=0)
 
 
 # ---- policies
@@ -197,6 +184,7 @@ def header() -> str:
             shared_types.constants(numbers),
             *map(shared_types.enum, enums),
             *map(shared_types.struct, structs),
+            *map(shared_types.record, RECORDS),
             shared_types.declarations(FUNCTIONS),
         )
     )

@@ -63,9 +63,9 @@ struct Launch {
     void write(const Instruction& instruction, u32 flags = 0)
     {
         script.join(model);
-        u32* words = script.add(instruction.words.size());
+        u32* words = script.add(size(instruction.words));
         const i64 none = 0;
-        instruction.words.fill(words, [&](i32 base) { return frame.at(base); }, &none, &none);
+        fill(instruction.words, words, [&](i32 base) { return frame.at(base); }, &none, &none);
         words[0] |= flags;
         names |= i64{1} << instruction.name;
     }
@@ -73,10 +73,10 @@ struct Launch {
     u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
     {
         script.join(model);
-        u32* words = script.add(group.size());
+        u32* words = script.add(size(group));
         const i64 n_bases = b.n_bases();
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
-        group.fill(words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
+        fill(group, words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
         return words;
     }
 
@@ -86,7 +86,8 @@ struct Launch {
         for (const Load& load : model.loads)
             for (i64 k = 0; k < rows.n_blocks; k++) {
                 const Block& b = rows.blocks[k];
-                const auto& numbers = b.cell->numbers[training && b.n_needed > 0];
+                const bool both = training && b.n_needed > 0;
+                const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
                 script.join(model);

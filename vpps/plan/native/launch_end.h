@@ -91,7 +91,7 @@ private:
                     last_[g.parameter] = &g;
     }
 
-    bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && g.stepped.words.size() > 0; }
+    bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
 
     // Whether the gradients make steps, or add to what is held.
     bool changes_with_gradients() const

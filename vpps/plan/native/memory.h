@@ -159,8 +159,9 @@ public:
             const Block& b = graph.blocks[step.block];
             Made& m = of_block_[step.block];
             for (const auto& [group, last] : m.passed_on) {
-                const i64 floats = group_of(b, group).floats(rows_of(b, group_of(b, group), step.step));
-                m.at[group * b.n_steps + step.step] = arena_.take(floats, std::max(stage, last[step.step]));
+                const SlabGroup& slabs = group_of(b, group);
+                const i64 size = floats(slabs, rows_of(b, slabs, step.step));
+                m.at[group * b.n_steps + step.step] = arena_.take(size, std::max(stage, last[step.step]));
             }
             if (step.step == 0)
                 take_scratch(b, step.block, Life::SCRATCH, 0, b.n_steps);
@@ -236,7 +237,7 @@ private:
         Made& m = of_block_[k];
         for (size_t g = 0; g < all.size(); g++)
             if (all[g].life == life) {
-                const i64 at = arena_.take(all[g].floats(b.rows(all[g].domain)), last);
+                const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
                 std::fill_n(m.at.begin() + g * b.n_steps, b.n_steps, at);
             }
     }
@@ -260,7 +261,7 @@ private:
             for (i64 s = begin; s < end; s++)
                 rows = std::max(rows, rows_of(b, all[g], s));
             Made& m = of_block_[k];
-            const i64 at = arena_.take(all[g].floats(rows), last);
+            const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + first, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + first, m.room.begin() + g * b.n_steps + stop, rows);
         }
@@ -342,7 +343,7 @@ private:
             const i64 last = *std::max_element(until.begin(), until.end());
             place_.clear();
             for (const i64 rows : slots_)
-                place_.push_back(arena_.take(group_of(b, group).floats(rows), last));
+                place_.push_back(arena_.take(floats(group_of(b, group), rows), last));
             for (i64 s = 0; s < b.n_needed_steps; s++) {
                 at[s] = place_[slot_of_[s]];
                 room[s] = slots_[slot_of_[s]];
@@ -439,13 +440,14 @@ private:
             if (!b.n_rows)
                 continue;
             const SlabGroups& all = groups(b);
-            for (size_t i = 0; i < all.group_of.size(); i++) {
-                const i32 g = all.group_of[i];
+            for (size_t i = 0; i < all.places.size(); i++) {
+                const SlabPlace& place = all.places[i];
+                const i32 g = place.group;
                 const SlabGroup& group = all.groups[g];
                 for (i64 s = 0; s < b.n_steps; s++) {
                     const i64 first = whole(group.life) ? 0 : b.first_row[s * domains + group.domain];
                     b.bases[s * n_bases + i] = of_block_[k].at[g * b.n_steps + s] +
-                                             of_block_[k].room[g * b.n_steps + s] * all.before[i] + all.stagger[i] -
+                                             of_block_[k].room[g * b.n_steps + s] * place.before + place.stagger -
                                              first * b.cell->slabs[i].width;
                 }
             }

@@ -25,7 +25,7 @@ public:
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
-        Parts parts = Cell::made<Part>(from);
+        auto parts = taken<std::vector<Part>>(from);
         if (!from.complete() || parts.empty())
             return false;
         cells_[cell]->by_key.emplace(std::move(key), std::move(parts));

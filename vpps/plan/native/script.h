@@ -83,7 +83,7 @@ public:
     // Number of entries of a list.
     static i64 length(const Block& b, const Source& s)
     {
-        switch (s.from) {
+        switch (s.kind) {
         case From::ENDS: return b.n_rows + 1;
         case From::DATA: return b.n_rows * s.b;
         default: return b.rows(s.domain);
@@ -94,7 +94,7 @@ public:
     void values(const Block& b, i32 source, u32* out, i64 n)
     {
         const Source& s = b.cell->sources[source];
-        switch (s.from) {
+        switch (s.kind) {
         case From::ARGS:
             for (i64 r = 0; r < n; r++)
                 out[r] = addresses[b.args[s.a][b.vertex(r)]];
