@@ -37,7 +37,8 @@ inline void take_blocks(const Call& call, const std::vector<std::unique_ptr<Whol
         for (size_t i = 0; i < b.lists.size(); i++) {
             const GivenList& xs = lists[i];
             const i64* lengths = pointer<const i64>(xs.lengths);
-            b.lists[i] = {xs.ends ? pointer<const i64>(xs.ends) : b.ends_of(i, lengths), pointer<const i64>(xs.elements)};
+            const i64* ends = xs.ends ? pointer<const i64>(xs.ends) : b.ends_of(i, lengths);
+            b.lists[i] = {ends, pointer<const i64>(xs.elements)};
         }
         next = reinterpret_cast<const GivenBlock*>(lists + b.lists.size());
     }

@@ -60,16 +60,16 @@ class Status(IntEnum):
 
 
 class Following(IntEnum):
-    """After what a step is to come with no barrier between."""
+    """What follows a step, with no barrier between if that may be."""
 
-    FORWARD = 0  # a step of forward
-    BACKWARD = auto()  # a step of backward
-    TURN = auto()  # forward, of which it is the first of backward
+    FORWARD = 0  # another step of forward
+    BACKWARD = auto()  # another step of backward
+    TURN = auto()  # the first step of backward, behind forward
 
 
 @fields(ints="after before group following")
 class Pair(Structure):
-    """Cells: what of `after` may begin while others execute `group` of `before`; `following` says where."""
+    """Whether a step of the cell `after` may begin while others execute `group` of the cell `before`; a Following."""
 
 
 @fields(ints="n_args n_ints n_lists n_outputs linear")

@@ -76,7 +76,8 @@ struct Launch {
         u32* words = script.add(size(group));
         const i64 n_bases = b.n_bases();
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
-        fill(group, words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
+        const auto base_of = [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; };
+        fill(group, words, base_of, first, count);
         return words;
     }
 

@@ -63,7 +63,11 @@ struct Learned {
 class Learner {
 public:
     Learner(TypedGraph& graph, const GivenSettings& settings, const GivenCosts& costs)
-        : graph_(graph), settings_(settings), encoding_{static_cast<EncodingKind>(settings.encoding), settings.phases}, costs_{costs}, chance_(settings.seed)
+        : graph_(graph),
+          settings_(settings),
+          encoding_{static_cast<EncodingKind>(settings.encoding), settings.phases},
+          costs_{costs},
+          chance_(settings.seed)
     {
     }
 

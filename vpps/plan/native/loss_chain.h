@@ -15,7 +15,7 @@ public:
         in_chain_.assign(graph.n_blocks, 0);
         factor_.assign(graph.n_blocks, 0);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const auto op = static_cast<Linear>(graph.blocks[k].cell->linear);
+            const Linear op = op_of(graph.blocks[k]);
             const bool known = op >= Linear::LIST_SUM && op < Linear::NUMBER;
             in_chain_[k] = known && (op != Linear::MUL || find_factor(graph, k));
         }
@@ -43,6 +43,8 @@ private:
         return bits;
     }
 
+    static Linear op_of(const Whole& b) { return static_cast<Linear>(b.cell->linear); }
+
     static i64 block_of(const Graph& graph, i64 value) { return graph.block_of_kind(graph.made_by(value).kind); }
 
     bool find_factor(const Graph& graph, i64 block)
@@ -51,7 +53,7 @@ private:
         for (i64 k = 0; k < 2; k++)
             for (i64 kind = 0; kind < graph.n_kinds(); kind++)
                 if (graph.passes(graph.blocks[block], k, kind))
-                    number[k] &= graph.blocks[graph.block_of_kind(kind)].cell->linear == static_cast<i64>(Linear::NUMBER);
+                    number[k] &= op_of(graph.blocks[graph.block_of_kind(kind)]) == Linear::NUMBER;
         factor_[block] = number[0] ? 0 : 1;
         return number[0] != number[1];
     }
@@ -110,7 +112,7 @@ private:
         const i64 number = block_of(graph, value);
         const Whole& b = graph.blocks[number];
         const i64 v = graph.producer(value) - b.first_vertex;
-        const auto op = static_cast<Linear>(b.cell->linear);
+        const Linear op = op_of(b);
         if (op == Linear::LIST_SUM || op == Linear::LIST_MEAN) {
             const List& xs = b.lists[0];
             const i64 n = xs.ends[v + 1] - xs.ends[v];

@@ -1,5 +1,5 @@
-// The compiled planner: the script that vpps/plan/build.py writes, word for word, for schedule "vector" and one group of
-// virtual processors. Cells come as recipes (recipe.h), a batch as flat arrays (vpps/plan/native/planner.py).
+// The compiled planner: the script that vpps/plan/build.py writes, word for word, for schedule "vector" and one group
+// of virtual processors. Cells come as records (records.py), a batch as flat arrays (inputs.py).
 
 #include "policy_calls.h"
 #include "index_lists.h"

@@ -1,7 +1,7 @@
 // Schedule "vector": steps as vector instructions, in one stream for all virtual processors (vpps/plan/schedules.py).
 //
-// What the planner asks of a schedule: `decide`; then `begin`, `steps` forward, `report`, `steps` backward, `end_backward`,
-// and `meet` wherever all must have come so far.
+// What the planner asks of a schedule: `decide`; then `begin`, `steps` forward, `report`, `steps` backward and
+// `end_backward`; and `meet` wherever all must have come so far.
 #pragma once
 
 #include "boundaries.h"
