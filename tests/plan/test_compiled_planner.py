@@ -14,7 +14,7 @@ import vpps
 from tests.classifier import new
 from tests.fuzz import graphs
 from tests.graph import bulk_models
-from tests.plan import test_used_rows
+from tests.plan import golden, test_used_rows
 from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
 from tests.simt import models
@@ -61,11 +61,12 @@ def planners(
     averages: bool = False,
     passes: Passes | None = None,
     layout: str = RECORDED,
+    schedule: str = "vector",
 ) -> tuple[Planner, CompiledPlanner]:
     """One in NumPy, and a compiled one; they share what the policy learns and decides."""
     distribution = Distribution(model, vps, 32, len(rule.moments), train=True, accumulates=True, averages=averages)
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
-    how = distribution, policy_named(policy, Knowledge(settings=settings)), "vector", passes, layout
+    how = distribution, policy_named(policy, Knowledge(settings=settings)), schedule, passes, layout
     return Planner(*how), CompiledPlanner(*how)
 
 
@@ -90,6 +91,22 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     assert plan.held.dense == in_numpy.held.dense
     assert plan.held.rows.keys() == in_numpy.held.rows.keys()
     assert all(np.array_equal(plan.held.rows[p], rows) for p, rows in in_numpy.held.rows.items())
+
+
+class Both(CompiledPlanner):
+    """Plans twice, in NumPy, too, and compares."""
+
+    def plan_forward(self, *how: Any, **more: Any) -> Plan:
+        """See Planner."""
+        return self._same(super().plan_forward(*how, **more), Planner.plan_forward(self, *how, **more))
+
+    def plan_training(self, *how: Any, **more: Any) -> Plan:
+        """See Planner."""
+        return self._same(super().plan_training(*how, **more), Planner.plan_training(self, *how, **more))
+
+    def _same(self, plan: Plan, in_numpy: Plan) -> Plan:
+        assert_same(plan, in_numpy)
+        return plan
 
 
 def check_training(
@@ -180,6 +197,34 @@ def test_networks(network: str, policy: str, vps: int) -> None:
             graph, loss = net.batch(seed)
             check_training(pair, graph, loss, RULES[1])
             check_inference(pair, graph, [loss])
+
+
+@pytest.mark.parametrize("vps", [1, 3, 7])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_exclusive_scripts(network: str, vps: int) -> None:
+    net = NETWORKS[network]()
+    for passes, policy, layout in (
+        (Passes(), "sinks-last", READERS),
+        (Passes(lazy_batching=False, fusion=False), "depth", RECORDED),
+    ):
+        pair = planners(net.model, vps, RULES[1], policy, True, passes, layout, "paper")
+        graph, loss = net.batch(1)
+        check_training(pair, graph, loss, RULES[1], Averaging(0.9, factors))
+        check_inference(pair, graph, [loss])
+
+
+@pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
+@pytest.mark.parametrize("part", range(5))
+def test_exclusive_scripts_of_targets(target: str, part: int) -> None:
+    """Random graphs where parameters lie as on a machine: in slots, in several tiers."""
+    names = [name for name in golden.NAMES if name.startswith("random")][part::5]
+    for name in names[:: 1 if target == "cpu" else 2]:
+        random = Random(name)
+        c = golden.Configuration(
+            target, 1, False, "paper", random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        )
+        for plan in golden.plans(golden.example(name), c, random, Both):
+            assert len(plan.script)
 
 
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
@@ -340,7 +385,7 @@ class TestChoice:
     def test_numpy_and_compiled_can_be_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
         places = Distribution(new().model, 1, 32, 0, train=True)
         assert isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
-        assert not isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
+        assert isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
         assert not isinstance(planner_for(places, "depth", "vector", None, PQ), CompiledPlanner)
         monkeypatch.setenv("VPPS_PLANNER", "numpy")
         assert not isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)

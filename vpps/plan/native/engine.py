@@ -187,7 +187,7 @@ class Engine:
         self.parameters = list(distribution.physical)
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
-        numbers = ModelRecipe(distribution, self._bits, rule, averaging).numbers
+        numbers = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging).numbers
         self._handle = lib.vpps_planner(numbers.ctypes.data, len(numbers))
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")

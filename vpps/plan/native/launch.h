@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call.h"
-#include "script.h"
+#include "streams.h"
 
 // Holes of the instructions that no cell makes: what their words say of a table or of the launch.
 enum Frame : i64 {
@@ -14,7 +14,8 @@ struct Launch {
     Call* call = nullptr;
     RowsOfBlocks rows;
     Lists lists;
-    Script script;
+    Script script;    // its lists, and the instructions of all virtual processors where these have one stream
+    Streams streams;  // where each has its own
     i64 cursor = 0;  // the pool beyond is free
     i64 names = 0;   // bits of the instructions that no group of a cell's makes
     i64 frame[FRAME] = {};
@@ -25,6 +26,9 @@ struct Launch {
     {
         call = of;
         call->words = call->unseen = names = 0;
+        script.reset(pointer<u32>(call->script), call->capacity);
+        if (model.exclusive)
+            streams.reset(model.n_vps);
     }
 
     // Memory of the pool for the whole launch.
@@ -55,24 +59,49 @@ struct Launch {
 
     // ---- instructions
 
+    void barrier()
+    {
+        if (model.exclusive)
+            streams.barrier(model);
+        else
+            script.barrier(model.n_vps);
+    }
+
+    // Room for instructions of all virtual processors. Their words may change until the next ones are begun.
+    u32* room(i64 n)
+    {
+        if (model.exclusive)
+            return streams.add_for_all(model, n);
+        script.join(model);
+        return script.add(n);
+    }
+
     void write(const Instruction& instruction, u32 flags = 0)
     {
-        script.join(model);
-        u32* words = script.add(instruction.words.size());
-        const i64 none = 0;
-        instruction.words.fill(words, [&](i32 base) { return frame[base]; }, &none, &none);
+        u32* words = room(instruction.words.size());
+        fill(instruction, words);
         words[0] |= flags;
-        names |= i64{1} << instruction.name;
+    }
+
+    // Where virtual processors have streams of their own, the first one alone executes it.
+    void write_once(const Instruction& instruction)
+    {
+        const i64 n = instruction.words.size();
+        fill(instruction, model.exclusive ? streams.add(model, 0, n) : room(n));
     }
 
     u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
     {
-        script.join(model);
-        u32* words = script.add(group.size());
+        u32* words = room(group.size());
+        fill(b, group, step, first, count, words);
+        return words;
+    }
+
+    static void fill(const Block& b, const Template& group, i64 step, const i64* first, const i64* count, u32* words)
+    {
         const i64 n_bases = b.n_bases();
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
-        group.fill(words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
-        return words;
+        group.fill(words, [=](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
     }
 
     // Lets the chip take in the weights that are used.
@@ -84,10 +113,40 @@ struct Launch {
                 const auto& numbers = b.cell->numbers[training && b.n_needed > 0];
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
-                script.join(model);
-                script.add(load.words.words);
+                std::copy(load.words.words.begin(), load.words.words.end(), room(load.words.size()));
                 names |= i64{1} << model.load_name;
                 break;
             }
+    }
+
+    // Ends the streams of instructions, and the script. False where there was no memory for it. `entry`: where
+    // instructions begin.
+    bool finish(i64 entry)
+    {
+        begins_.assign(1, entry);
+        if (model.exclusive)
+            streams.finish(model, script, begins_);
+        else
+            script.add(model.stop);
+        call->words = script.size;
+        call->n_barriers = model.exclusive ? streams.n_barriers : script.n_barriers;
+        if (!script.complete())
+            return false;
+        script.at(0)[3] = static_cast<u32>(script.size);
+        const size_t n = model.header.size() - HEADER;
+        for (size_t vp = 0; vp < n; vp++)
+            script.at(HEADER)[vp] = static_cast<u32>(begins_[vp * begins_.size() / n]);
+        return true;
+    }
+
+private:
+    static constexpr i64 HEADER = 4;  // words before the entry points
+    std::vector<i64> begins_;         // where streams do
+
+    void fill(const Instruction& instruction, u32* words)
+    {
+        const i64 none = 0;
+        instruction.words.fill(words, [&](i32 base) { return frame[base]; }, &none, &none);
+        names |= i64{1} << instruction.name;
     }
 };

@@ -206,7 +206,7 @@ private:
                 launch_.write(parameters[p].square);
                 launch_.frame[F_PARTIALS] += tables_.n_rows(p);
             }
-        launch_.script.barrier(launch_.model.n_vps);
+        launch_.barrier();
         launch_.frame[F_ROWS] = total;
         launch_.frame[F_PARTIALS] = partials;
         launch_.frame[F_NORM] = launch_.call->max_norm;

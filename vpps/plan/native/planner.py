@@ -1,8 +1,8 @@
 """The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
 
-It knows schedule "vector" and one group of virtual processors, and no gradients by products of matrices; for anything
-else, and whatever is wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made which word,
-and what is where for the verifier, is found by planning in NumPy when somebody asks.
+It knows one group of virtual processors, and no gradients by products of matrices; for anything else, and whatever is
+wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made which word, and what is where for
+the verifier, is found by planning in NumPy when somebody asks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def planner_for(
 ) -> Planner:
     """The quickest planner that there is."""
     gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
-    in_numpy = schedule != "vector" or distribution.groups > 1 or gemm or layout not in COMPILED_LAYOUTS
+    in_numpy = distribution.groups > 1 or gemm or layout not in COMPILED_LAYOUTS
     if in_numpy or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes, layout)
     return CompiledPlanner(distribution, policy, schedule, passes, layout)

@@ -170,7 +170,19 @@ struct Gradient {
     explicit Gradient(Numbers& from) : parameter(static_cast<i32>(from.take())), plain(from), stepped(from) {}
 };
 
-using Groups = std::vector<std::vector<Template>>;  // by barrier
+// Instructions of a step between one barrier and the next. In an exclusive script it is one, executed for each row by
+// itself: by all owners of rows of its matrix, or by one virtual processor whose load it adds to.
+struct Group : Template {
+    i32 domain;  // whose rows it counts
+    i64 load;    // floats that it reads
+    std::vector<i32> owners;
+    explicit Group(Numbers& from) : Template(from), domain(static_cast<i32>(from.take())), load(from.take())
+    {
+        from.take(owners, from.take());
+    }
+};
+
+using Groups = std::vector<std::vector<Group>>;  // by barrier
 
 // What another part of a cell has for each row: part, slab, offset.
 struct Beside {
@@ -287,7 +299,7 @@ private:
     {
         Groups found;
         for (i64 n = from.take(); n-- > 0;)
-            found.push_back(made<Template>(from));
+            found.push_back(made<Group>(from));
         return found;
     }
 };
@@ -366,6 +378,7 @@ struct Load {
 
 struct Model {
     i64 n_vps, end, load_name;
+    bool exclusive;  // every virtual processor has instructions of its own
     u32 accumulate, no_gradient;  // flags, shifted to their place
     i64 head_words;
     i64 indexed, offset_mask;     // of an operand's second word
@@ -379,6 +392,7 @@ struct Model {
         : n_vps(from.take()),
           end(from.take()),
           load_name(from.take()),
+          exclusive(from.take() != 0),
           accumulate(static_cast<u32>(from.take())),
           no_gradient(static_cast<u32>(from.take())),
           head_words(from.take()),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
+from vpps.plan.barriers import owners_of
 from vpps.plan.distribution import LEFT_OUT, Distribution
 from vpps.plan.instr import (
     Args,
@@ -35,6 +36,7 @@ from vpps.plan.instr import (
 )
 from vpps.plan.memory import Life, SlabGroups
 from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.schedules import reading_load
 from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
@@ -125,6 +127,8 @@ class CellRecipe:
         self._cell = cell
         self._places, self._physical = distribution.places, distribution.physical
         self._sources: dict[ListKey, int] = {}
+        self._vps = distribution.panel, distribution.n_vps
+        self._exclusive = cell.exclusive
         self._names = names
         self._written: list[Sequence[int]] = []
         self._beside = list(beside)
@@ -210,7 +214,16 @@ class CellRecipe:
         return [self._names.bit(instr.instruction.name), *self._template(group.template)]
 
     def _groups(self, by_barrier: list[list[Group]]) -> list[int]:
-        return _counted(_counted(self._template(g.template) for g in groups) for groups in by_barrier)
+        return _counted(_counted(self._group(g) for g in groups) for groups in by_barrier)
+
+    def _group(self, group: Group) -> list[int]:
+        """A group, and who executes it in an exclusive script: its only instruction, on each row by itself."""
+        found = self._template(group.template)
+        if not self._exclusive:
+            return [*found, 0, 0, 0]
+        ((_, instr),) = group.starts
+        owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
+        return [*found, instr.domain, reading_load(instr), *_plain(owners)]
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""
@@ -309,11 +322,19 @@ class ModelRecipe:
     """The numbers of the parameters and of the end of a launch.
 
     Args:
+        exclusive: whether every virtual processor has a script of its own (see ScriptWriter).
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
     """
 
-    def __init__(self, distribution: Distribution, names: Names, rule: str | None, averaging: Averaging | None) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        exclusive: bool,
+        names: Names,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
         self._distribution = distribution
         self._names = names
         left_out = Word(LEFT_OUT, SLOT)
@@ -339,6 +360,7 @@ class ModelRecipe:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
                     loads.append([dealt.number, *_alone(words)])
+        alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, GRADIENT), 0), "data": Word(0, NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
         self.numbers: Numbers = np.array(
@@ -346,6 +368,7 @@ class ModelRecipe:
                 distribution.n_vps,
                 distribution.end,
                 names.bit("load"),
+                int(exclusive),
                 int(Flag.ACCUMULATE) << 16,
                 int(Flag.NO_GRADIENT) << 16,
                 HEAD_WORDS,
@@ -357,7 +380,7 @@ class ModelRecipe:
                 *_plain(WAITS[0].tolist()),
                 *_plain(_constant(encode("end", 0, 0))),
                 *self._instruction("loss", 1, 1, source=Word(0, SOURCE), slot=Word(0, SLOT)),
-                *self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: ROWS}, **constants),
+                *self._instruction("input", 1, 0, alone, holes={_WIDTH: ROWS}, **constants),
                 *clip,
                 *self._instruction("guard", 1, 1, loss=Word(0, SOURCE), left_out=left_out),
                 *_counted(loads),
