@@ -78,7 +78,7 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     different = np.flatnonzero(plan.script != in_numpy.script)
     assert not len(different), f"word {different[0]} of {len(plan.script)}"
     assert np.array_equal(plan.addresses, in_numpy.addresses)
-    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "grouping"):
+    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "grouping", "sequel"):
         assert getattr(plan, name) == getattr(in_numpy, name), name
     assert list(plan.tables) == list(in_numpy.tables)
     for table, used in in_numpy.tables.items():
@@ -213,18 +213,32 @@ def test_exclusive_scripts(network: str, vps: int) -> None:
         check_inference(pair, graph, [loss])
 
 
-@pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
-@pytest.mark.parametrize("part", range(5))
-def test_exclusive_scripts_of_targets(target: str, part: int) -> None:
-    """Random graphs where parameters lie as on a machine: in slots, in several tiers."""
-    names = [name for name in golden.NAMES if name.startswith("random")][part::5]
-    for name in names[:: 1 if target == "cpu" else 2]:
-        random = Random(name)
-        c = golden.Configuration(
-            target, 1, False, "paper", random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
-        )
+@pytest.mark.parametrize("target, gemm, schedule", [(t, g, s) for t, n, g, s in golden.MACHINES if n == 1])
+def test_targets(target: str, gemm: bool, schedule: str) -> None:
+    """Where parameters lie as on a machine: in slots, in several tiers, with gradients by products of matrices."""
+    products = 0
+    for name in golden.NAMES[::4]:
+        random = Random(f"{name} {schedule}")
+        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        c = golden.Configuration(target, 1, gemm, schedule, policy, layout)
         for plan in golden.plans(golden.example(name), c, random, Both):
-            assert len(plan.script)
+            products += len(plan.sequel.products) if plan.sequel is not None else 0
+    assert (products > 100) == gemm
+
+
+@pytest.mark.parametrize("schedule", ["vector", "paper"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients_by_products_of_matrices(network: str, schedule: str) -> None:
+    net = NETWORKS[network]()
+    graph, loss = net.batch(1)
+    c = golden.Configuration("simt", 1, True, schedule, "sinks-last", RECORDED)
+    distribution = golden.distribution_of(golden.Example(net.model, graph, loss, [loss]), c, RULES[1], True, Passes())
+    how = distribution, c.policy, schedule, Passes(), c.layout
+    pair = Planner(*how), CompiledPlanner(*how)
+    check_training(pair, graph, loss, RULES[1], Averaging(0.9, factors))
+    check_inference(pair, graph, [loss])
+    plan = pair[1].plan_training(graph, loss, Update(RULES[1], 9, 5, None, Averaging(0.9, factors)), 1)
+    assert plan.launches == 2
 
 
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)

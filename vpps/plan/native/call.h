@@ -12,6 +12,7 @@ struct Call {
     i64 script, capacity, addresses, room_for_values, touched, tables, cells; // memory for results; tables: (OfTable) of each; cells: id of each, ~id where late
     i64 words, pool_floats, n_barriers, encoding, names, n_tables, n_all_values, new_block, key, n_key, n_cells;
     i64 after, before, group, backward, unseen;
+    i64 products, n_products, entries;  // products: memory for (OfProduct) of each; entries: of the second launch
 };
 // Of each block; then, for each list, the address of its ends, or 0 and that of its lengths, and of its elements. Columns are where they begin and how far
 // apart their numbers are; those of arguments lie side by side.
@@ -19,6 +20,7 @@ enum OfBlock : i64 {
     CELL, N, CALLS, FIRST = CALLS + 2, LEVELS = FIRST + 2, ARGS = LEVELS + 2, INTS = ARGS + 2, DATA = INTS + 2, BLOCK
 };
 enum OfTable : i64 { PARAMETER, ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, TABLE };
+enum OfProduct : i64 { MATRIX, VECTORS, DY_AT, DY_STRIDE, X_AT, X_STRIDE, PRODUCT };
 // NEW_BLOCK: `new_block` has a cell whose parts, by `key`, have not been told yet. NEW_PAIR: nor what of
 // the cell `after` may begin while others still execute `group` of the cell `before`: `backward` says after what. NEW_RECURRENCE: nor how that of
 // `new_block` is to run.

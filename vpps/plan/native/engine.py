@@ -41,6 +41,7 @@ from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
+from vpps.script.products import Product, Rows, Sequel
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
@@ -52,7 +53,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE = 0, 1, 4, 5, 6  # as in planner.cpp, enum Status
 BACKWARD, TURN = 1, 2  # likewise, enum Following
-OF_TABLE = 6  # as in planner.cpp, enum OfTable
+OF_TABLE, OF_PRODUCT = 6, 6  # likewise, enums OfTable and OfProduct
 
 
 class _Call(ctypes.Structure):
@@ -68,6 +69,7 @@ class _Call(ctypes.Structure):
             "script", "capacity", "addresses", "room_for_values", "touched", "tables", "cells",
             "words", "pool_floats", "n_barriers", "encoding", "names", "n_tables", "n_all_values",
             "new_block", "key", "n_key", "n_cells", "after", "before", "group", "backward", "unseen",
+            "products", "n_products", "entries",
         )
     )  # fmt: skip
 
@@ -83,8 +85,8 @@ class _Memory:
     Attributes:
         script, addresses: the words, and the address of each value.
         touched: which parameters have a gradient.
-        tables: what it says of tables.
-        at: addresses of the four.
+        tables, products: what it says of tables, and of products of matrices.
+        at: addresses of the five.
     """
 
     def __init__(self, words: int, values: int, parameters: int) -> None:
@@ -92,7 +94,8 @@ class _Memory:
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
         self.tables = np.zeros((parameters + 1) * OF_TABLE, np.int64)
-        self.at = [a.ctypes.data for a in (self.script, self.addresses, self.touched, self.tables)]
+        self.products = np.zeros((parameters + 1) * OF_PRODUCT, np.int64)
+        self.at = [a.ctypes.data for a in (self.script, self.addresses, self.touched, self.tables, self.products)]
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
@@ -113,6 +116,7 @@ class Found:
         self.loss_slot: int = call.loss_slot
         self.n_barriers: int = call.n_barriers
         self.encoded = call.encoding, time.perf_counter_ns()
+        self._of_products, self._entries = memory.products[: call.n_products * OF_PRODUCT], call.entries
         self._of_tables, self._keeps = memory.tables[: call.n_tables * OF_TABLE], bool(call.keeps)
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
@@ -166,6 +170,16 @@ class Found:
         for table, used in self.tables.items():
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
         return Held(before.dense | self._with_gradient, rows)
+
+    def sequel(self, before: Held) -> Sequel | None:
+        """What follows the launch, before which some gradients were held."""
+        numbers, made = self._of_products.tolist(), []
+        for k in range(0, len(numbers), OF_PRODUCT):
+            parameter, n, dy, dy_stride, x, x_stride = numbers[k : k + OF_PRODUCT]
+            p, gradient = self._engine.parameters[parameter], self._engine.gradients[parameter]
+            (rows, columns), sides = p.shape, (Rows(dy, dy_stride), Rows(x, x_stride))
+            made.append(Product(p.name, rows, columns, n, *sides, gradient, p in before.dense))
+        return Sequel(tuple(made), self._entries) if made else None
 
 
 class Engine:
@@ -273,7 +287,7 @@ class Engine:
         status = MORE_MEMORY
         while status in (MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE):
             memory = self._memory()
-            call.script, call.addresses, call.touched, call.tables = memory.at
+            call.script, call.addresses, call.touched, call.tables, call.products = memory.at
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
             status = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)

@@ -25,7 +25,7 @@ struct Launch {
     void begin(Call* of)
     {
         call = of;
-        call->words = call->unseen = names = 0;
+        call->words = call->unseen = call->n_tables = call->n_products = call->entries = names = 0;
         script.reset(pointer<u32>(call->script), call->capacity);
         if (model.exclusive)
             streams.reset(model.n_vps);
@@ -58,6 +58,27 @@ struct Launch {
     }
 
     // ---- instructions
+
+    // Behind all lists. `launches`: one or two.
+    void begin_instructions(int launches)
+    {
+        u32* words;
+        if (launches > 1)
+            call->entries = place(n_entries(), words);
+        begins_.assign(1, script.size);
+    }
+
+    // What follows is for a second launch of the script, which begins at other entry points.
+    void next_launch()
+    {
+        if (model.exclusive) {
+            streams.next_launch(model);
+            return;
+        }
+        script.add(model.stop);
+        script.next_launch();
+        begins_.push_back(script.size);
+    }
 
     void barrier()
     {
@@ -104,6 +125,17 @@ struct Launch {
         group.fill(words, [=](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
     }
 
+    // On all rows of a block that run backward.
+    u32* write_needed(const Block& b, const Instruction& instruction)
+    {
+        first_.assign(b.domains(), 0);
+        count_.clear();
+        for (i32 d = 0; d < b.domains(); d++)
+            count_.push_back(b.needed_rows(d));
+        names |= i64{1} << instruction.name;
+        return write(b, instruction.words, 0, first_.data(), count_.data());
+    }
+
     // Lets the chip take in the weights that are used.
     void load(bool training)
     {
@@ -119,11 +151,9 @@ struct Launch {
             }
     }
 
-    // Ends the streams of instructions, and the script. False where there was no memory for it. `entry`: where
-    // instructions begin.
-    bool finish(i64 entry)
+    // Ends the streams of instructions, and the script. False where there was no memory for it.
+    bool finish()
     {
-        begins_.assign(1, entry);
         if (model.exclusive)
             streams.finish(model, script, begins_);
         else
@@ -133,15 +163,27 @@ struct Launch {
         if (!script.complete())
             return false;
         script.at(0)[3] = static_cast<u32>(script.size);
-        const size_t n = model.header.size() - HEADER;
-        for (size_t vp = 0; vp < n; vp++)
-            script.at(HEADER)[vp] = static_cast<u32>(begins_[vp * begins_.size() / n]);
+        const size_t n_streams = begins_.size() / (call->entries ? 2 : 1);
+        enter(HEADER, begins_.data(), n_streams);
+        if (call->entries)
+            enter(call->entries, begins_.data() + n_streams, n_streams);
         return true;
     }
 
 private:
     static constexpr i64 HEADER = 4;  // words before the entry points
-    std::vector<i64> begins_;         // where streams do
+    std::vector<i64> begins_;         // where streams do, by launch
+    std::vector<i64> first_, count_;  // by domain
+
+    i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
+
+    // Writes the entry points of a launch: virtual processors share the streams evenly.
+    void enter(i64 at, const i64* begins, size_t n_streams)
+    {
+        const auto n = static_cast<size_t>(n_entries());
+        for (size_t vp = 0; vp < n; vp++)
+            script.at(at)[vp] = static_cast<u32>(begins[vp * n_streams / n]);
+    }
 
     void fill(const Instruction& instruction, u32* words)
     {

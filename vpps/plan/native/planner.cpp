@@ -65,12 +65,11 @@ public:
         if (!place_lists())
             return NO_GRADIENT;
         call->encoding = now();
-        const i64 entry = launch_.script.size;
         if (model_.exclusive)
             write_instructions(paper_);
         else
             write_instructions(vector_);
-        return finish(entry);
+        return finish();
     }
 
 private:
@@ -149,11 +148,13 @@ private:
     void find_memory()
     {
         RowsOfBlocks& rows = launch_.rows;
-        const i64 stop = call_->training
-                             ? memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns,
-                                                    boundaries_.free[true])
-                             : memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
-        launch_.cursor = aligned(std::max(stop, model_.end));
+        if (call_->training) {
+            memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
+            end_.take_memory(memory_);
+        } else {
+            memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
+        }
+        launch_.cursor = aligned(std::max(memory_.stop(), model_.end));
         launch_.lists.addresses = pointer<u32>(call_->addresses);
         std::fill_n(launch_.lists.addresses, rows.n_values, ~0u);
         for (i64 k = 0; k < rows.n_blocks; k++)
@@ -178,6 +179,7 @@ private:
 
     template <class Schedule> void write_instructions(Schedule& schedule)
     {
+        launch_.begin_instructions(call_->training ? end_.n_launches() : 1);
         launch_.load(call_->training);
         schedule.begin();
         if (call_->training) {
@@ -193,15 +195,16 @@ private:
         }
     }
 
-    // Tells the caller what it needs to know. `entry`: where the instructions begin.
-    Status finish(i64 entry)
+    // Tells the caller what it needs to know.
+    Status finish()
     {
         const RowsOfBlocks& rows = launch_.rows;
-        if (!launch_.finish(entry))
+        if (!launch_.finish())
             return MORE_MEMORY;
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
-        end_.report();
+        if (call_->training)
+            end_.report();
         call_->unseen = stages_.count_unseen();
         call_->n_cells = rows.n_blocks;
         for (i64 k = 0; k < rows.n_blocks; k++)

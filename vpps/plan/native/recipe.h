@@ -170,6 +170,38 @@ struct Gradient {
     explicit Gradient(Numbers& from) : parameter(static_cast<i32>(from.take())), plain(from), stepped(from) {}
 };
 
+// A copy of vectors to where a product of matrices finds them; the plan fills in its first operand, where that is.
+struct VectorCopy {
+    i64 column;  // of the product's factor
+    Instruction copy;
+    explicit VectorCopy(Numbers& from) : column(from.take()), copy(from) {}
+};
+
+// A factor of such a product, as one cell contributes to it: `slab`, that has all of its vectors side by side, or -1.
+struct Factor {
+    i64 width;
+    i32 slab;
+    i64 offset;
+    std::vector<VectorCopy> copies;
+    explicit Factor(Numbers& from) : width(from.take()), slab(static_cast<i32>(from.take())), offset(from.take())
+    {
+        for (i64 n = from.take(); n-- > 0;)
+            copies.emplace_back(from);
+    }
+};
+
+// A contribution to a dense gradient that a product makes, dy^T x.
+struct Gathered {
+    i32 parameter, domain;
+    Factor factors[2];
+    explicit Gathered(Numbers& from)
+        : parameter(static_cast<i32>(from.take())),
+          domain(static_cast<i32>(from.take())),
+          factors{Factor(from), Factor(from)}
+    {
+    }
+};
+
 // Instructions of a step between one barrier and the next. In an exclusive script it is one, executed for each row by
 // itself: by all owners of rows of its matrix, or by one virtual processor whose load it adds to.
 struct Group : Template {
@@ -227,6 +259,7 @@ struct Cell {
     Groups forward, backward;
     std::vector<Instruction> watches;
     std::vector<Gradient> gradients;
+    std::vector<Gathered> gathered;
     std::vector<i32> numbers[2];  // of matrices on the chip that are needed without and with backward
 
     explicit Cell(Numbers& from)
@@ -251,6 +284,7 @@ struct Cell {
           backward(taken_groups(from)),
           watches(made<Instruction>(from)),
           gradients(made<Gradient>(from)),
+          gathered(made<Gathered>(from)),
           numbers{taken<i32>(from), taken<i32>(from)}
     {
     }
@@ -384,7 +418,7 @@ struct Model {
     i64 indexed, offset_mask;     // of an operand's second word
     std::vector<u32> header;  // of a script; entry points follow, all of them
     std::vector<u32> barrier, signal, wait, stop; // the last word of a barrier and of a wait is the number of signals
-    Instruction loss, constants, clip, guard;
+    Instruction loss, constants, clip, guard, guard_again;  // the last: in a second launch, by what the first has found
     std::vector<Load> loads;
     std::vector<Parameter> parameters;
 
@@ -407,6 +441,7 @@ struct Model {
           constants(from),
           clip(from),
           guard(from),
+          guard_again(from),
           loads(Cell::made<Load>(from)),
           parameters(Cell::made<Parameter>(from))
     {

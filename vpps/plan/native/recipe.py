@@ -13,7 +13,7 @@ from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
 from vpps.plan.barriers import owners_of
-from vpps.plan.distribution import LEFT_OUT, Distribution
+from vpps.plan.distribution import AGAIN, LEFT_OUT, Distribution
 from vpps.plan.instr import (
     Args,
     Beside,
@@ -26,6 +26,7 @@ from vpps.plan.instr import (
     Ints,
     ListKey,
     Offsets,
+    ParameterGradient,
     Positions,
     RandomKey,
     RowNumber,
@@ -36,8 +37,9 @@ from vpps.plan.instr import (
 )
 from vpps.plan.memory import Life, SlabGroups
 from vpps.plan.passes.lazy_batching import Batching, Part
+from vpps.plan.products import whole_slab
 from vpps.plan.schedules import reading_load
-from vpps.plan.templates import CellTemplates, Group
+from vpps.plan.templates import CellTemplates, Gathered, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
@@ -150,6 +152,7 @@ class CellRecipe:
                 [parameters[g.table], self._source(g.ids), *self._rows(g.view, g.view.domain)]
                 for g in lowered.table_gradients
             ]
+        gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered if training]
         without = [[parameters[u.table], self._row_numbers(u.row)] for u in cell.without_gradient if training]
         gradients = []
         for gradient, group in of_parameters:
@@ -183,6 +186,7 @@ class CellRecipe:
                 *self._groups(cell.backward if training else []),
                 *_counted(self._instruction(group) for group in (cell.watches if training else [])),
                 *_counted(gradients),
+                *_counted(gathered),
                 *_plain(sorted(cell.numbers_used(training=False))),
                 *_plain(sorted(cell.numbers_used(training)) if training else []),
             ],
@@ -224,6 +228,15 @@ class CellRecipe:
         ((_, instr),) = group.starts
         owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
         return [*found, instr.domain, reading_load(instr), *_plain(owners)]
+
+    def _gathered(self, gradient: ParameterGradient, parameter: int, copies: Sequence[Gathered]) -> list[int]:
+        """What a product of matrices needs of the cell, by side: where it lies side by side, and copies of it."""
+        found = [parameter, gradient.instr.domain]
+        for side, width in zip(("dy", "x"), gradient.parameter.shape, strict=True):
+            view = whole_slab(gradient, side)
+            made = _counted([copy.column, *self._instruction(copy.group)] for copy in copies if copy.side == side)
+            found += [width, *((-1, 0) if view is None else (view.slab, view.offset)), *made]
+        return found
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""
@@ -383,6 +396,7 @@ class ModelRecipe:
                 *self._instruction("input", 1, 0, alone, holes={_WIDTH: ROWS}, **constants),
                 *clip,
                 *self._instruction("guard", 1, 1, loss=Word(0, SOURCE), left_out=left_out),
+                *self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, SLOT)),
                 *_counted(loads),
                 *_counted(self._parameter(p, rule, averaging) for p in distribution.physical),
             ],

@@ -23,7 +23,7 @@ public:
         return append(model, of_[first_ + vp], n);
     }
 
-    // Room for the next instruction of all. It goes to them when the next one is begun: until then its words may change.
+    // Room for instructions of all. They go to them when the next ones are begun: until then their words may change.
     u32* add_for_all(const Model& model, i64 n)
     {
         give_to_all(model);
