@@ -30,6 +30,7 @@ from vpps.plan.native.interface import (
     Call,
     Following,
     GivenCell,
+    GivenProduct,
     Pair,
     Status,
     UsedTable,
@@ -51,6 +52,7 @@ from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
+from vpps.script.products import Product, Rows, Sequel
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
@@ -72,8 +74,8 @@ class _Memory:
     Attributes:
         script, addresses: the words, and the address of each value.
         touched: which parameters have a gradient.
-        tables: what it says of tables.
-        at: addresses of the four.
+        tables, products: what it says of tables, and of products of matrices.
+        at: addresses of the five.
     """
 
     def __init__(self, words: int, values: int, parameters: int) -> None:
@@ -81,8 +83,9 @@ class _Memory:
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
         self.tables = (UsedTable * (parameters + 1))()
+        self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
-        self.at = [*arrays, ctypes.addressof(self.tables)]
+        self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
@@ -103,6 +106,7 @@ class Found:
         self.loss_slot: int = call.loss_slot
         self.n_barriers: int = call.n_barriers
         self.encoded = call.encoding, time.perf_counter_ns()
+        self._of_products, self._n_products, self._entries = memory.products, call.n_products, call.entries
         self._of_tables, self._n_tables, self._keeps = memory.tables, call.n_tables, bool(call.keeps)
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
@@ -155,6 +159,15 @@ class Found:
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
         return Held(before.dense | self._with_gradient, rows)
 
+    def sequel(self, before: Held) -> Sequel | None:
+        """What follows the launch, before which some gradients were held."""
+        made = []
+        for found in self._of_products[: self._n_products]:
+            p, gradient = self._engine.parameters[found.parameter], self._engine.gradients[found.parameter]
+            (rows, columns), sides = p.shape, (Rows(found.dy, found.dy_stride), Rows(found.x, found.x_stride))
+            made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in before.dense))
+        return Sequel(tuple(made), self._entries) if made else None
+
 
 class Engine:
     """The compiled planner for one distribution and one rule of the updates.
@@ -175,7 +188,8 @@ class Engine:
         self.parameters = list(distribution.physical)
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
-        numbers = array("q", flat(ModelRecipe(distribution, self._bits, rule, averaging).record))
+        recipe = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging)
+        numbers = array("q", flat(recipe.record))
         self._handle = lib.vpps_planner(*numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
@@ -263,7 +277,7 @@ class Engine:
         status: int = Status.MORE_MEMORY
         while status in AGAIN:
             memory = self._memory()
-            call.script, call.addresses, call.touched, call.tables = memory.at
+            call.script, call.addresses, call.touched, call.tables, call.products = memory.at
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
             status = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)

@@ -29,6 +29,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     script capacity addresses room_for_values touched tables cells
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair
+    products n_products entries
     """
 )
 class Call(Structure):
@@ -43,6 +44,8 @@ class Call(Structure):
         held_rows: (parameter, number of rows, address of their numbers) of each table.
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
+        products: memory for a GivenProduct each.
+        entries: position of the entry points of the second launch.
         new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
     """
 
@@ -96,6 +99,11 @@ class GivenList(Structure):
 @fields(ints="parameter rows gradient offsets numbers idle")
 class UsedTable(Structure):
     """The used rows of a lookup table: their number, and where what belongs to them is (update.UsedRows)."""
+
+
+@fields(ints="parameter n dy dy_stride x x_stride")
+class GivenProduct(Structure):
+    """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
 
 
 # ---- policies
@@ -174,7 +182,7 @@ def header() -> str:
     """`interface.h`."""
     enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
     )
     numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}

@@ -95,11 +95,13 @@ public:
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
     i64 end() const { return 2 * top + 2; }
 
-    // Both set the bases of all slabs and return where memory that they use stops.
+    i64 stop() const { return arena_.stop; }  // of what is used
+
+    // Both set the bases of all slabs.
     //
     // `forward`, `rest` of backward: stages that follow the one before with no barrier; `turns`: so does the first of backward.
-    i64 for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
-                     const std::vector<i64>& rest)
+    void for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
+                      const std::vector<i64>& rest)
     {
         begin(graph, start);
         const i64 last = end();
@@ -133,10 +135,16 @@ public:
             take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]));
         }
         settle(graph);
-        return arena_.stop;
     }
 
-    i64 for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
+    // For the last period alone, after `for_training`.
+    i64 take_at_end(i64 floats)
+    {
+        begin(end());
+        return arena_.take(floats, end());
+    }
+
+    void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
     {
         begin(graph, start);
         const i64 never = end();
@@ -167,7 +175,6 @@ public:
                 take_scratch(b, step.block, Life::SCRATCH, 0, b.n_steps);
         }
         settle(graph);
-        return arena_.stop;
     }
 
 private:

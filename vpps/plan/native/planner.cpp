@@ -1,9 +1,10 @@
-// The compiled planner: the script that vpps/plan/build.py writes, word for word, for schedule "vector" and one group
-// of virtual processors. Cells come as records (records.py), a batch as flat arrays (inputs.py).
+// The compiled planner: the script that vpps/plan/build.py writes, word for word, for one group of virtual processors.
+// Cells come as records (records.py), a batch as flat arrays (inputs.py).
 
 #include "policy_calls.h"
 #include "index_lists.h"
 #include "launch_end.h"
+#include "paper_schedule.h"
 #include "stages.h"
 #include "vector_schedule.h"
 
@@ -47,7 +48,7 @@ public:
 
     i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
 
-    void add_pair(const Pair& pair, i64 answer) { schedule_.boundaries.add_pair(pair, answer); }
+    void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
     Status plan(Call* call)
     {
@@ -60,13 +61,14 @@ public:
         if (const Status lacking = arrange(); lacking != Status::DONE)
             return lacking;
         find_memory();
-        launch_.script.reset(pointer<u32>(call->script), call->capacity);
         if (!place_lists())
             return Status::NO_GRADIENT;
         call->encoding = now();
-        const i64 entry = launch_.script.size;
-        write_instructions();
-        return finish(entry);
+        if (model_.exclusive)
+            write_instructions(paper_);
+        else
+            write_instructions(vector_);
+        return finish();
     }
 
 private:
@@ -75,12 +77,14 @@ private:
     Call* call_ = nullptr;
     Graph graph_;
     Stages stages_;
-    LossChain chain_;
+    LossChain chain_, nothing_;
     Memory memory_;
     Launch launch_{model_};
     ReverseLists reverse_lists_{launch_};
     IndexLists index_lists_{launch_, reverse_lists_};
-    VectorSchedule schedule_{launch_};
+    Boundaries boundaries_{launch_};
+    VectorSchedule vector_{launch_, boundaries_};
+    PaperSchedule paper_{launch_};
     LaunchEnd end_{launch_};
     std::vector<u32> kept_;
 
@@ -125,7 +129,8 @@ private:
             return Status::NEW_RECURRENCE;
         if (!training)
             graph_.leave_out();  // stages are the same in inference
-        call_->new_block = rows.take(graph_, chain_, call_->at_once, call_->splits, training, call_->chunk_rows);
+        const LossChain& late = model_.exclusive ? nothing_ : chain_;
+        call_->new_block = rows.take(graph_, late, call_->at_once, call_->splits, training, call_->chunk_rows);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());
             call_->key = static_cast<i64>(reinterpret_cast<std::intptr_t>(rows.key.data()));
@@ -135,19 +140,21 @@ private:
         if (rows.n_values > call_->room_for_values)
             return Status::MORE_MEMORY;
         rows.arrange(graph_, !training, call_->by_readers);
-        return training && !schedule_.decide() ? Status::NEW_PAIR : Status::DONE;
+        const bool decided = !training || model_.exclusive || boundaries_.decide();
+        return decided ? Status::DONE : Status::NEW_PAIR;
     }
 
     // Where slabs lie, and thereby every value.
     void find_memory()
     {
         RowsOfBlocks& rows = launch_.rows;
-        const Boundaries& left_out = schedule_.boundaries;
-        const i64 stop = call_->training
-                             ? memory_.for_training(rows, model_.end, left_out.free[false], left_out.turns,
-                                                    left_out.free[true])
-                             : memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
-        launch_.cursor = aligned(std::max(stop, model_.end));
+        if (call_->training) {
+            memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
+            end_.take_memory(memory_);
+        } else {
+            memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
+        }
+        launch_.cursor = aligned(std::max(memory_.stop(), model_.end));
         launch_.lists.addresses = pointer<u32>(call_->addresses);
         std::fill_n(launch_.lists.addresses, rows.n_values, static_cast<u32>(NOWHERE));
         for (i64 k = 0; k < rows.n_blocks; k++)
@@ -170,39 +177,34 @@ private:
         return true;
     }
 
-    void write_instructions()
+    template <class Schedule> void write_instructions(Schedule& schedule)
     {
+        launch_.begin_instructions(call_->training ? end_.n_launches() : 1);
         launch_.load(call_->training);
-        schedule_.begin();
+        schedule.begin();
         if (call_->training) {
             reverse_lists_.write_constants();
-            schedule_.steps(false);
-            schedule_.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
-            schedule_.steps(true);
-            schedule_.end_backward();
-            end_.write(schedule_);
+            schedule.steps(false);
+            schedule.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
+            schedule.steps(true);
+            schedule.end_backward();
+            end_.write(schedule);
         } else {
-            schedule_.steps(false);
+            schedule.steps(false);
             keep(wanted(), call_->n_wanted);
         }
-        launch_.script.add(model_.stop);
     }
 
-    // Tells the caller what it needs to know. `entry`: where the instructions begin.
-    Status finish(i64 entry)
+    // Tells the caller what it needs to know.
+    Status finish()
     {
-        Script& script = launch_.script;
         const RowsOfBlocks& rows = launch_.rows;
-        call_->words = script.size;
-        if (!script.complete())
+        if (!launch_.finish())
             return Status::MORE_MEMORY;
-        script.at(0)[3] = static_cast<u32>(script.size);
-        for (size_t i = 4; i < model_.header.size(); i++)
-            script.at(0)[i] = static_cast<u32>(entry);
         call_->pool_floats = launch_.cursor;
-        call_->n_barriers = script.n_barriers;
         call_->names = launch_.names;
-        end_.report();
+        if (call_->training)
+            end_.report();
         call_->unseen = stages_.count_unseen();
         call_->n_cells = rows.n_blocks;
         for (i64 k = 0; k < rows.n_blocks; k++)

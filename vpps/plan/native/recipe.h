@@ -21,7 +21,7 @@ template <class Base> void fill(const Template& from, u32* out, Base base, const
 
 inline i64 floats(const SlabGroup& of, i64 rows) { return rows ? rows * of.width + of.stagger : 0; }
 
-using Groups = std::vector<std::vector<Template>>;  // by barrier
+using Groups = std::vector<std::vector<Group>>;  // by barrier
 
 // A cell as the user has it, and its parts by what they depend on (RowsOfBlocks::make_key); one that is all of a piece
 // has one.

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
-from vpps.plan.distribution import LEFT_OUT, Distribution
+from vpps.plan.barriers import owners_of
+from vpps.plan.distribution import AGAIN, LEFT_OUT, Distribution
 from vpps.plan.instr import (
     Args,
     Beside,
@@ -24,6 +25,7 @@ from vpps.plan.instr import (
     Ints,
     ListKey,
     Offsets,
+    ParameterGradient,
     Positions,
     RandomKey,
     RowNumber,
@@ -38,9 +40,12 @@ from vpps.plan.native.records import (
     BesideRecord,
     CellRecord,
     CrossingRecord,
+    FactorRecord,
     Frame,
     From,
+    GatheredRecord,
     GradientRecord,
+    GroupRecord,
     HoleRecord,
     InstructionRecord,
     LoadRecord,
@@ -57,9 +62,12 @@ from vpps.plan.native.records import (
     TableGradientRecord,
     TemplateRecord,
     UsedLookupRecord,
+    VectorCopyRecord,
 )
 from vpps.plan.passes.lazy_batching import Batching, Part
-from vpps.plan.templates import CellTemplates, Group
+from vpps.plan.products import whole_slab
+from vpps.plan.schedules import reading_load
+from vpps.plan.templates import CellTemplates, Gathered, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
@@ -145,6 +153,8 @@ class CellRecipe:
         self._cell = cell
         self._places, self._physical = distribution.places, distribution.physical
         self._sources: dict[ListKey, int] = {}
+        self._vps = distribution.panel, distribution.n_vps
+        self._exclusive = cell.exclusive
         self._names = names
         self._written: list[SourceRecord] = []
         self._beside = list(beside)
@@ -156,7 +166,8 @@ class CellRecipe:
         operands = [RowOperandRecord(list(lists).index(o.key), o.whole, o.offset) for o in cell.operands]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
-        arguments, tables, without, watches, gradients, matrices = [], [], [], [], [], frozenset[int]()
+        arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
+        matrices = frozenset[int]()
         if training:
             arguments = [
                 ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
@@ -168,6 +179,7 @@ class CellRecipe:
             ]
             without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u.row)) for u in cell.without_gradient]
             watches = [self._instruction(group) for group in cell.watches]
+            gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
             matrices = cell.numbers_used(training)
         for gradient, group in cell.gradients if training else ():
             p = gradient.parameter
@@ -199,6 +211,7 @@ class CellRecipe:
             backward=self._groups(cell.backward if training else []),
             watches=watches,
             gradients=gradients,
+            gathered=gathered,
             matrices_of_forward=sorted(cell.numbers_used(training=False)),
             matrices_of_training=sorted(matrices),
         )
@@ -227,8 +240,27 @@ class CellRecipe:
         (_, instr), *_ = group.starts
         return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 
-    def _groups(self, by_barrier: list[list[Group]]) -> list[list[TemplateRecord]]:
-        return [[self._template(g.template) for g in groups] for groups in by_barrier]
+    def _groups(self, by_barrier: list[list[Group]]) -> list[list[GroupRecord]]:
+        return [[self._group(g) for g in groups] for groups in by_barrier]
+
+    def _group(self, group: Group) -> GroupRecord:
+        """A group, and who executes it in an exclusive script: its only instruction, on each row by itself."""
+        template = self._template(group.template)
+        if not self._exclusive:
+            return GroupRecord(template, 0, 0, [])
+        ((_, instr),) = group.starts
+        owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
+        return GroupRecord(template, instr.domain, reading_load(instr), owners)
+
+    def _gathered(self, gradient: ParameterGradient, parameter: int, copies: Sequence[Gathered]) -> GatheredRecord:
+        """What a product of matrices needs of the cell, by side: where it lies side by side, and copies of it."""
+        factors = []
+        for side, width in zip(("dy", "x"), gradient.parameter.shape, strict=True):
+            view = whole_slab(gradient, side)
+            slab, offset = (-1, 0) if view is None else (view.slab, view.offset)
+            made = [VectorCopyRecord(c.column, self._instruction(c.group)) for c in copies if c.side == side]
+            factors.append(FactorRecord(width, slab, offset, made))
+        return GatheredRecord(parameter, gradient.instr.domain, factors)
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""
@@ -333,11 +365,19 @@ class ModelRecipe:
     """Makes the record of the parameters and of the end of a launch.
 
     Args:
+        exclusive: whether every virtual processor has a script of its own (see ScriptWriter).
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
     """
 
-    def __init__(self, distribution: Distribution, names: Names, rule: str | None, averaging: Averaging | None) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        exclusive: bool,
+        names: Names,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
         self._distribution = distribution
         self._names = names
         left_out = Word(LEFT_OUT, Frame.SLOT)
@@ -363,12 +403,14 @@ class ModelRecipe:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
                     loads.append(LoadRecord(dealt.number, _alone(words)))
+        alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
         self.record = ModelRecord(
             n_vps=distribution.n_vps,
             end=distribution.end,
             load_name=names.bit("load"),
+            exclusive=exclusive,
             accumulate=int(Flag.ACCUMULATE) << 16,
             no_gradient=int(Flag.NO_GRADIENT) << 16,
             head_words=HEAD_WORDS,
@@ -380,9 +422,10 @@ class ModelRecipe:
             wait=WAITS[0].tolist(),
             stop=_constant(encode("end", 0, 0)),
             loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
-            constants=self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: Frame.ROWS}, **constants),
+            constants=self._instruction("input", 1, 0, alone, holes={_WIDTH: Frame.ROWS}, **constants),
             clip=clip,
             guard=self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
+            guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
             loads=loads,
             parameters=[self._parameter(p, rule, averaging) for p in distribution.physical],
         )

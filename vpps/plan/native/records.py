@@ -133,6 +133,45 @@ class GradientRecord(NamedTuple):
     stepped: InstructionRecord
 
 
+class VectorCopyRecord(NamedTuple):
+    """A copy of vectors to where a product of matrices finds them: its first operand, which the plan fills in."""
+
+    column: I64  # of the product's factor
+    copy: InstructionRecord
+
+
+class FactorRecord(NamedTuple):
+    """A factor of such a product, as one cell contributes to it; `slab`: has all its vectors side by side, or -1."""
+
+    width: I64
+    slab: I32
+    offset: I64
+    copies: list[VectorCopyRecord]
+
+
+class GatheredRecord(NamedTuple):
+    """A contribution to a dense gradient that a product makes; `factors`: dy and x."""
+
+    parameter: I32
+    domain: I32
+    factors: list[FactorRecord]
+
+
+class GroupRecord(NamedTuple):
+    """Instructions of a step between one barrier and the next. In an exclusive script it is one, executed for each row
+    by itself: by all owners of rows of its matrix, or by one virtual processor whose load it adds to.
+
+    Attributes:
+        domain: whose rows it counts.
+        load: floats that it reads.
+    """
+
+    words: TemplateRecord
+    domain: I32
+    load: I64
+    owners: list[I32]
+
+
 class BesideRecord(NamedTuple):
     """What another part of a cell has for each row."""
 
@@ -173,10 +212,11 @@ class CellRecord(NamedTuple):
     tables: list[TableGradientRecord]
     without_gradient: list[UsedLookupRecord]
     memory: SlabGroupsRecord
-    forward: list[list[TemplateRecord]]  # by barrier
-    backward: list[list[TemplateRecord]]
+    forward: list[list[GroupRecord]]  # by barrier
+    backward: list[list[GroupRecord]]
     watches: list[InstructionRecord]
     gradients: list[GradientRecord]
+    gathered: list[GatheredRecord]
     matrices_of_forward: list[I32]  # on the chip: their numbers
     matrices_of_training: list[I32]
 
@@ -239,15 +279,18 @@ class ModelRecord(NamedTuple):
 
     Attributes:
         load_name: bit of the name of loads.
+        exclusive: every virtual processor has instructions of its own.
         accumulate, no_gradient: flags, shifted to their place.
         indexed, offset_mask: of an operand's second word.
         header: of a script; from the fifth word on entry points.
         barrier, wait: the last word is the number of signals.
+        guard_again: in a second launch, by what the first has found.
     """
 
     n_vps: I64
     end: I64
     load_name: I64
+    exclusive: BOOL
     accumulate: U32
     no_gradient: U32
     head_words: I64
@@ -262,6 +305,7 @@ class ModelRecord(NamedTuple):
     constants: InstructionRecord
     clip: InstructionRecord
     guard: InstructionRecord
+    guard_again: InstructionRecord
     loads: list[LoadRecord]
     parameters: list[ParameterRecord]
 
@@ -270,6 +314,7 @@ RECORDS = (
     *(HoleRecord, TemplateRecord, InstructionRecord),
     *(SourceRecord, RowsRecord, SlabRecord, SlabGroupRecord, SlabPlaceRecord, SlabGroupsRecord, BesideRecord),
     *(RowOperandRecord, ArgumentRecord, TableGradientRecord, UsedLookupRecord, GradientRecord),
+    *(VectorCopyRecord, FactorRecord, GatheredRecord, GroupRecord),
     *(CellRecord, CrossingRecord, PartRecord, ParameterRecord, LoadRecord, ModelRecord),
 )
 

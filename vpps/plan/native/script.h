@@ -43,6 +43,13 @@ public:
         signals_ += n_vps;
         busy_ = false;
     }
+    // What follows is for a second launch, whose counters are others.
+    void next_launch()
+    {
+        signals_ = awaited_ = 0;
+        busy_ = signalled = false;
+    }
+
     // Signals for the next barrier now: what is executed until then is ordered by the one after it.
     void signal_early(const Model& model)
     {

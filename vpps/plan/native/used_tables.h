@@ -77,9 +77,6 @@ public:
     // Tells the caller.
     void report() const
     {
-        launch_.call->n_tables = 0;
-        if (!launch_.call->training)
-            return;
         auto* next = pointer<UsedTable>(launch_.call->tables);
         for (size_t p = 0; p < used_.size(); p++) {
             const UsedRows& used = used_[p];

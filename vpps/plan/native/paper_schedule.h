@@ -1,0 +1,111 @@
+// Schedule "paper" (vpps/plan/schedules.py): an instruction for each vertex and op, in the script of one virtual
+// processor, the one with the least load so far; products are executed by all that hold rows of the matrix.
+#pragma once
+
+#include "launch.h"
+#include "stages_in_order.h"
+
+class PaperSchedule {
+public:
+    explicit PaperSchedule(Launch& launch) : launch_(launch) {}
+
+    void begin() { loads_.assign(launch_.model.n_vps, 0); }
+
+    // The forward steps of all stages, or the backward ones, last stage first, with a barrier after every level of ops.
+    void steps(bool backward)
+    {
+        stages_.find(launch_.rows, backward, false);
+        for (size_t begin = 0, end; begin < stages_.size(); begin = end) {
+            end = stages_.end_of_stage(begin);
+            const size_t n_levels = stages_.groups_of_stage(begin, end);
+            for (size_t k = 0; k < n_levels; k++) {
+                for (size_t i = begin; i < end; i++)
+                    if (k < stages_.groups(i).size())
+                        for (const Group& group : stages_.groups(i)[k])
+                            vertices(stages_.block(i), stages_[i].step, group);
+                launch_.barrier();
+            }
+        }
+    }
+
+    // Has the loss reported: a barrier lies between the chain that makes it and this.
+    void report(u32 source, i64 slot)
+    {
+        launch_.frame[Frame::SOURCE] = source;
+        launch_.frame[Frame::SLOT] = slot;
+        launch_.write_once(launch_.model.loss);
+    }
+
+    void end_backward() {}  // a barrier follows each stage
+
+    void meet() { launch_.barrier(); }
+
+private:
+    static constexpr i64 PRODUCT_LOAD = 4;  // how much more a product weighs: every float of its vector meets many rows
+
+    Launch& launch_;
+    StagesInOrder stages_;
+    std::vector<i64> loads_;  // by virtual processor
+    std::vector<std::pair<i64, i64>> least_;  // a heap of (-load, -virtual processor)
+    std::vector<i64> first_, one_;
+    std::vector<u32> words_;
+
+    // One instruction for each row of a step.
+    void vertices(const Block& b, i64 step, const Group& group)
+    {
+        const i64 at = step * b.domains() + group.domain, n = b.count[at];
+        if (!n)
+            return;
+        first_.assign(b.domains(), 0);
+        one_.assign(b.domains(), 1);
+        first_[group.domain] = b.first_row[at];
+        words_.resize(size(group.words));
+        Launch::fill(b, group.words, step, first_.data(), one_.data(), words_.data());
+        if (group.owners.empty())
+            deal(group, n);
+        else
+            give_to_owners(group, n);
+    }
+
+    // The j-th one goes to whoever has the least load then; of equal ones to the first.
+    void deal(const Group& group, i64 n)
+    {
+        least_.clear();
+        for (size_t vp = 0; vp < loads_.size(); vp++)
+            least_.emplace_back(-loads_[vp], -static_cast<i64>(vp));
+        std::make_heap(least_.begin(), least_.end());
+        while (n--) {
+            std::pop_heap(least_.begin(), least_.end());
+            const i64 vp = -least_.back().second;
+            next_row(group, launch_.streams.add(launch_.model, vp, size(group.words)));
+            loads_[vp] += group.load;
+            least_.back().first = -loads_[vp];
+            std::push_heap(least_.begin(), least_.end());
+        }
+    }
+
+    void give_to_owners(const Group& group, i64 n)
+    {
+        const i64 length = size(group.words);
+        const u32* made = nullptr;  // by the first owner
+        for (const i32 vp : group.owners) {
+            u32* words = launch_.streams.add(launch_.model, vp, n * length);
+            loads_[vp] += n * group.load * PRODUCT_LOAD;
+            if (made) {
+                std::copy_n(made, n * length, words);
+                continue;
+            }
+            made = words;
+            for (i64 row = 0; row < n; row++)
+                next_row(group, words + row * length);
+        }
+    }
+
+    // Copies the words of a row, and makes them those of the next one.
+    void next_row(const Group& group, u32* out)
+    {
+        std::copy(words_.begin(), words_.end(), out);
+        for (const Hole& hole : group.words.holes)
+            words_[hole.word] += static_cast<u32>(hole.per_row);
+    }
+};
