@@ -2,6 +2,7 @@
 // processor, the one with the least load so far; products are executed by all that hold rows of the matrix.
 #pragma once
 
+#include <numeric>
 #include "launch.h"
 #include "stages_in_order.h"
 
@@ -9,7 +10,11 @@ class PaperSchedule {
 public:
     explicit PaperSchedule(Launch& launch) : launch_(launch) {}
 
-    void begin() { loads_.assign(launch_.model.n_vps, 0); }
+    void begin()
+    {
+        least_.resize(launch_.model.n_vps);
+        std::iota(least_.begin(), least_.end(), 0);
+    }
 
     // The forward steps of all stages, or the backward ones, last stage first, with a barrier after every level of ops.
     void steps(bool backward)
@@ -42,11 +47,11 @@ public:
 
 private:
     static constexpr i64 PRODUCT_LOAD = 4;  // how much more a product weighs: every float of its vector meets many rows
+    static constexpr int SHIFT = 16;        // of a load, beside the number of a virtual processor
 
     Launch& launch_;
     StagesInOrder stages_;
-    std::vector<i64> loads_;  // by virtual processor
-    std::vector<std::pair<i64, i64>> least_;  // a heap of (-load, -virtual processor)
+    std::vector<i64> least_;  // a heap of virtual processors: loads, all less the same, with their numbers below
     std::vector<i64> first_, one_;
     std::vector<u32> words_;
 
@@ -67,21 +72,32 @@ private:
             give_to_owners(group, n);
     }
 
-    // The j-th one goes to whoever has the least load then; of equal ones to the first.
+    // Each one goes to whoever has the least load then; of equal ones to the first.
     void deal(const Group& group, i64 n)
     {
-        least_.clear();
-        for (size_t vp = 0; vp < loads_.size(); vp++)
-            least_.emplace_back(-loads_[vp], -static_cast<i64>(vp));
-        std::make_heap(least_.begin(), least_.end());
         while (n--) {
-            std::pop_heap(least_.begin(), least_.end());
-            const i64 vp = -least_.back().second;
-            next_row(group, launch_.streams.add(launch_.model, vp, size(group.words)));
-            loads_[vp] += group.load;
-            least_.back().first = -loads_[vp];
-            std::push_heap(least_.begin(), least_.end());
+            next_row(group, launch_.streams.add(launch_.model, virtual_processor(least_[0]), size(group.words)));
+            least_[0] += group.load << SHIFT;
+            sift_down();
         }
+    }
+
+    static size_t virtual_processor(i64 of) { return of & ((1 << SHIFT) - 1); }
+
+    // Puts the first of the heap where it belongs now.
+    void sift_down()
+    {
+        const i64 moved = least_[0];
+        const size_t n = least_.size();
+        size_t at = 0;
+        for (size_t child = 1; child < n; child = 2 * at + 1) {
+            child += child + 1 < n && least_[child + 1] < least_[child];
+            if (moved <= least_[child])
+                break;
+            least_[at] = least_[child];
+            at = child;
+        }
+        least_[at] = moved;
     }
 
     void give_to_owners(const Group& group, i64 n)
@@ -90,7 +106,6 @@ private:
         const u32* made = nullptr;  // by the first owner
         for (const i32 vp : group.owners) {
             u32* words = launch_.streams.add(launch_.model, vp, n * length);
-            loads_[vp] += n * group.load * PRODUCT_LOAD;
             if (made) {
                 std::copy_n(made, n * length, words);
                 continue;
@@ -99,6 +114,12 @@ private:
             for (i64 row = 0; row < n; row++)
                 next_row(group, words + row * length);
         }
+        if (group.owners.size() == least_.size())
+            return;  // all loads grow alike
+        for (i64& of : least_)
+            if (std::binary_search(group.owners.begin(), group.owners.end(), static_cast<i32>(virtual_processor(of))))
+                of += n * group.load * PRODUCT_LOAD << SHIFT;
+        std::make_heap(least_.begin(), least_.end(), [](i64 a, i64 b) { return a > b; });
     }
 
     // Copies the words of a row, and makes them those of the next one.
