@@ -116,13 +116,13 @@ def distribution_of(
     return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks)
 
 
-def plans(it: Example, c: Configuration, random: Random) -> Iterator[Plan]:
+def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = Planner) -> Iterator[Plan]:
     """Every kind of launch: training, clipped, averaging, accumulating, over what is held, inference."""
     rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
     passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)
     policy = policy_named(c.policy, Knowledge(settings=settings))
-    planner = Planner(distribution_of(it, c, rule, averages, passes), policy, c.schedule, passes, c.layout)
+    planner = made(distribution_of(it, c, rule, averages, passes), policy, c.schedule, passes, c.layout)
     averaging = Averaging(0.9, _factors) if averages else None
 
     def training(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:

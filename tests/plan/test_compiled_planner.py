@@ -14,7 +14,7 @@ import vpps
 from tests.classifier import new
 from tests.fuzz import graphs
 from tests.graph import bulk_models
-from tests.plan import test_used_rows
+from tests.plan import golden, test_used_rows
 from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
 from tests.simt import models
@@ -61,11 +61,12 @@ def planners(
     averages: bool = False,
     passes: Passes | None = None,
     layout: str = RECORDED,
+    schedule: str = "vector",
 ) -> tuple[Planner, CompiledPlanner]:
     """One in NumPy, and a compiled one; they share what the policy learns and decides."""
     distribution = Distribution(model, vps, 32, len(rule.moments), train=True, accumulates=True, averages=averages)
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
-    how = distribution, policy_named(policy, Knowledge(settings=settings)), "vector", passes, layout
+    how = distribution, policy_named(policy, Knowledge(settings=settings)), schedule, passes, layout
     return Planner(*how), CompiledPlanner(*how)
 
 
@@ -77,7 +78,7 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     different = np.flatnonzero(plan.script != in_numpy.script)
     assert not len(different), f"word {different[0]} of {len(plan.script)}"
     assert np.array_equal(plan.addresses, in_numpy.addresses)
-    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "grouping"):
+    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "grouping", "sequel"):
         assert getattr(plan, name) == getattr(in_numpy, name), name
     assert list(plan.tables) == list(in_numpy.tables)
     for table, used in in_numpy.tables.items():
@@ -90,6 +91,22 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     assert plan.held.dense == in_numpy.held.dense
     assert plan.held.rows.keys() == in_numpy.held.rows.keys()
     assert all(np.array_equal(plan.held.rows[p], rows) for p, rows in in_numpy.held.rows.items())
+
+
+class Both(CompiledPlanner):
+    """Plans twice, in NumPy, too, and compares."""
+
+    def plan_forward(self, *how: Any, **more: Any) -> Plan:
+        """See Planner."""
+        return self._same(super().plan_forward(*how, **more), Planner.plan_forward(self, *how, **more))
+
+    def plan_training(self, *how: Any, **more: Any) -> Plan:
+        """See Planner."""
+        return self._same(super().plan_training(*how, **more), Planner.plan_training(self, *how, **more))
+
+    def _same(self, plan: Plan, in_numpy: Plan) -> Plan:
+        assert_same(plan, in_numpy)
+        return plan
 
 
 def check_training(
@@ -180,6 +197,48 @@ def test_networks(network: str, policy: str, vps: int) -> None:
             graph, loss = net.batch(seed)
             check_training(pair, graph, loss, RULES[1])
             check_inference(pair, graph, [loss])
+
+
+@pytest.mark.parametrize("vps", [1, 3, 7])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_exclusive_scripts(network: str, vps: int) -> None:
+    net = NETWORKS[network]()
+    for passes, policy, layout in (
+        (Passes(), "sinks-last", READERS),
+        (Passes(lazy_batching=False, fusion=False), "depth", RECORDED),
+    ):
+        pair = planners(net.model, vps, RULES[1], policy, True, passes, layout, "paper")
+        graph, loss = net.batch(1)
+        check_training(pair, graph, loss, RULES[1], Averaging(0.9, factors))
+        check_inference(pair, graph, [loss])
+
+
+@pytest.mark.parametrize("target, gemm, schedule", [(t, g, s) for t, n, g, s in golden.MACHINES if n == 1])
+def test_targets(target: str, gemm: bool, schedule: str) -> None:
+    """Where parameters lie as on a machine: in slots, in several tiers, with gradients by products of matrices."""
+    products = 0
+    for name in golden.NAMES[::4]:
+        random = Random(f"{name} {schedule}")
+        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        c = golden.Configuration(target, 1, gemm, schedule, policy, layout)
+        for plan in golden.plans(golden.example(name), c, random, Both):
+            products += len(plan.sequel.products) if plan.sequel is not None else 0
+    assert (products > 100) == gemm
+
+
+@pytest.mark.parametrize("schedule", ["vector", "paper"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients_by_products_of_matrices(network: str, schedule: str) -> None:
+    net = NETWORKS[network]()
+    graph, loss = net.batch(1)
+    c = golden.Configuration("simt", 1, True, schedule, "sinks-last", RECORDED)
+    distribution = golden.distribution_of(golden.Example(net.model, graph, loss, [loss]), c, RULES[1], True, Passes())
+    how = distribution, c.policy, schedule, Passes(), c.layout
+    pair = Planner(*how), CompiledPlanner(*how)
+    check_training(pair, graph, loss, RULES[1], Averaging(0.9, factors))
+    check_inference(pair, graph, [loss])
+    plan = pair[1].plan_training(graph, loss, Update(RULES[1], 9, 5, None, Averaging(0.9, factors)), 1)
+    assert plan.launches == 2
 
 
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
@@ -340,7 +399,7 @@ class TestChoice:
     def test_numpy_and_compiled_can_be_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
         places = Distribution(new().model, 1, 32, 0, train=True)
         assert isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
-        assert not isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
+        assert isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
         assert not isinstance(planner_for(places, "depth", "vector", None, PQ), CompiledPlanner)
         monkeypatch.setenv("VPPS_PLANNER", "numpy")
         assert not isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)

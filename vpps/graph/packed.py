@@ -14,10 +14,13 @@ import numpy as np
 
 from vpps.graph.cell import Cell
 from vpps.graph.chunks import NO_DATA, Chunk
+from vpps.graph.native.interface import ArgumentForm, CutForm, IntForm, KindForm, MapForm
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import int_range
 from vpps.graph.trace import TracedCell
 from vpps.graph.vertex import CSR, Child, Kinds, Vertex
+from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL
+from vpps.kernel.shared_types import numbers
 
 if TYPE_CHECKING:
     from vpps.graph.graph import Graph
@@ -53,10 +56,11 @@ class PackedChunk(Chunk):
         if name not in Chunk.__slots__:
             raise AttributeError(f"a chunk has no {name!r}")
         n, n_args, n_ints = self.n, self.n_args, self.n_ints
-        ints = np.frombuffer(self.memory, np.int64)[self.at : self.at + n * (3 + n_args + n_ints)]
-        self.calls, self.first, self.levels = ints[: 3 * n].reshape(3, n)
-        self.args = ints[3 * n : n * (3 + n_args)].reshape(n, n_args)
-        self.ints = ints[n * (3 + n_args) :].reshape(n, n_ints)
+        ints = np.frombuffer(self.memory, np.int64)[self.at : self.at + n * (ARGS + n_args + n_ints)]
+        columns = ints[: ARGS * n].reshape(ARGS, n)
+        self.calls, self.first, self.levels = columns[CALL], columns[FIRST], columns[LEVEL]
+        self.args = ints[ARGS * n : n * (ARGS + n_args)].reshape(n, n_args)
+        self.ints = ints[n * (ARGS + n_args) :].reshape(n, n_ints)
         self.lists, self.data = [], NO_DATA
         return object.__getattribute__(self, name)
 
@@ -119,28 +123,30 @@ def program_of(vertex: Vertex, distinct: bool, once: int) -> TracedCell:
 
 
 def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
-    """What native/map.h has to know of a map: see there. Empty where it cannot do it."""
+    """What compiled code has to know of a map, see native/interface.py. Empty where it cannot do it."""
     nothing = array("q")
     if arity == CSR or not kinds.width or kinds.pushed is None:
         return nothing
     columns = list(inputs)
-    found = [arity, kinds.width, len(columns), len(kinds.vertices)]
+    found = numbers(MapForm(arity, kinds.width, n_columns=len(columns), n_kinds=len(kinds.vertices)))
     for vertex in kinds.vertices:
         if vertex.lists or len(vertex.ints) != len(vertex.program.int_limits):
             return nothing
-        found += (len(vertex.vectors), len(vertex.ints))
+        found += numbers(KindForm(n_arguments=len(vertex.vectors), n_ints=len(vertex.ints)))
         for source in vertex.vectors:
             if not isinstance(source, Child):
                 return nothing
-            found += (source.number, source.output)
+            found += numbers(ArgumentForm(child=source.number, result=source.output))
         for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
-            found += (columns.index(name), *int_range(limit))
+            low, high = int_range(limit)
+            found += numbers(IntForm(columns.index(name), low, high))
         cut = vertex.cut if distinct else None
         if cut is not None and len({*cut.ints, *cut.rest_ints}) < len(vertex.ints):
             return nothing  # an int that leads to no result is in no part, but it has to be in range
         if cut is None:
-            found += (0, 0, 0, len(vertex.ints), *range(len(vertex.ints)))
+            found += numbers(CutForm())
+            found += (0, len(vertex.ints), *range(len(vertex.ints)))
         else:
-            found += (len(cut.once.outputs), cut.rest is None)
+            found += numbers(CutForm(n_crossing=len(cut.once.outputs), whole=cut.rest is None))
             found += (len(cut.ints), *cut.ints, len(cut.rest_ints), *cut.rest_ints)
     return array("q", found)

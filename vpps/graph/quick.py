@@ -9,6 +9,7 @@ results it takes half the time, hence the generated source.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,14 @@ if TYPE_CHECKING:
     from vpps.graph.graph import Graph
     from vpps.graph.vertices import Tape
 
-Argument = tuple[str, Shape] | tuple[str, int] | tuple[str, Shape, int, list[int], list[int]]
-"""What an argument must be: ("vector", its shape), ("int", its bound), or a list of expressions: ("list", their shape,
-the number of the list's domain, where its length goes, where the value ids of its elements go)."""
+ArgumentKind = IntEnum("ArgumentKind", "VECTOR INT LIST", start=0)
+
+Argument = tuple[ArgumentKind, Shape] | tuple[ArgumentKind, int] | tuple[ArgumentKind, Shape, int, list[int], list[int]]
+"""What an argument must be: (VECTOR, its shape), (INT, its bound), or a list of expressions: (LIST, their shape, the
+number of the list's domain, where its length goes, where the value ids of its elements go)."""
+
+Kind = tuple[ArgumentKind, int]
+"""What the source of a recorder depends on: the kind of an argument, and the domain of a list."""
 
 
 def quick_record(
@@ -33,7 +39,7 @@ def quick_record(
     takes_empty: bool,
 ) -> Callable[[Graph, Sequence[Any]], Any]:
     """The function for one block of a graph; see `Tape.recorder`."""
-    kinds = tuple(f"list {a[2]}" if len(a) > 2 else a[0] for a in arguments)
+    kinds = tuple((a[0], a[2] if len(a) > 2 else -1) for a in arguments)
     factory = _factory(kinds, len(results), single, takes_empty)
     lists = [a[3:] for a in arguments if len(a) > 2]
     record: Callable[[Graph, Sequence[Any]], Any] = factory(tape, rows, [a[1] for a in arguments], results, lists)
@@ -41,19 +47,19 @@ def quick_record(
 
 
 @lru_cache(maxsize=1024)
-def _factory(kinds: tuple[str, ...], n_results: int, single: bool, takes_empty: bool) -> Any:
+def _factory(kinds: tuple[Kind, ...], n_results: int, single: bool, takes_empty: bool) -> Any:
     """Compiled once for all blocks whose cells take arguments of these kinds."""
     namespace: dict[str, Any] = {"Expression": Expression, "new": object.__new__}
     exec("\n".join(_source(kinds, n_results, single, takes_empty)), namespace)
     return namespace["make"]
 
 
-def _source(kinds: Sequence[str], n_results: int, single: bool, takes_empty: bool) -> list[str]:
+def _source(kinds: Sequence[Kind], n_results: int, single: bool, takes_empty: bool) -> list[str]:
     """The lines of a factory."""
     arguments, results = range(len(kinds)), range(n_results)
-    vectors = [k for k in arguments if kinds[k] == "vector"]
-    ints = [k for k in arguments if kinds[k] == "int"]
-    lists = [k for k in arguments if kinds[k].startswith("list")]
+    vectors = [k for k in arguments if kinds[k][0] == ArgumentKind.VECTOR]
+    ints = [k for k in arguments if kinds[k][0] == ArgumentKind.INT]
+    lists = [k for k in arguments if kinds[k][0] == ArgumentKind.LIST]
     return [
         "def make(tape, rows, expected, results, lists):",
         f"    {_names('want', arguments)} = expected",
@@ -69,7 +75,7 @@ def _source(kinds: Sequence[str], n_results: int, single: bool, takes_empty: boo
         "        except (ValueError, AttributeError):",
         "            return None",
         *(f"        if type(a{k}) is not int or not 0 <= a{k} < want{k}: return None" for k in ints),
-        *(f"        {line}" for line in _lengths_fit({k: kinds[k] for k in lists}, takes_empty)),
+        *(f"        {line}" for line in _lengths_fit({k: kinds[k][1] for k in lists}, takes_empty)),
         *(f"        {line}" for line in _level(vectors, lists)),
         "        first = len(levels)",
         "        call = tape.n_calls",
@@ -106,9 +112,9 @@ def _read_list(k: int) -> list[str]:
     ]
 
 
-def _lengths_fit(domains: dict[int, str], takes_empty: bool) -> list[str]:
+def _lengths_fit(domains: dict[int, int], takes_empty: bool) -> list[str]:
     """Lists of one domain have one length; lists that are empty are so all at once, or the call is a strange one."""
-    first_of: dict[str, int] = {}
+    first_of: dict[int, int] = {}
     lines = [
         f"if len(l{first_of[domain]}) != len(l{k}): return None"
         for k, domain in domains.items()

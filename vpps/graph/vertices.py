@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpps.graph.chunks import Chunk
 from vpps.graph.operand import Expression, interned
-from vpps.graph.quick import Argument, quick_record
+from vpps.graph.quick import Argument, ArgumentKind, quick_record
 from vpps.graph.trace import Int, List, TracedCell
 from vpps.ops import Shape
 from vpps.values import Float32
@@ -133,14 +133,14 @@ class Block:
         for kind in self.cell.kinds:
             if isinstance(kind, Int):
                 limit = next(limits)
-                arguments.append(("int", _UNBOUNDED if limit is None else limit[0]))
+                arguments.append((ArgumentKind.INT, _UNBOUNDED if limit is None else limit[0]))
                 continue
             assert kind.shape is not None
             if isinstance(kind, List):
                 domain, lengths, elements = next(lists)
-                arguments.append(("list", interned(kind.shape), domain - 1, lengths, elements))
+                arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, lengths, elements))
             else:
-                arguments.append(("vector", interned(kind.shape)))
+                arguments.append((ArgumentKind.VECTOR, interned(kind.shape)))
         return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from heapq import heappop, heappush
 
 import numpy as np
@@ -20,11 +21,12 @@ from vpps.graph.trace import Node, TracedCell
 from vpps.ops import Form
 from vpps.plan.topology import Topology
 
-LINEAR = ("list_sum", "list_mean", "add", "sub", "neg", "mul")
-"""Bare ops on scalars whose gradients are constants; of a product, one factor must be a number."""
+# Bare ops on scalars whose gradients are constants, by their names in capital letters; of a product one factor must be
+# a number, a graph input whose gradient nobody asks for.
+Linear = IntEnum("Linear", "LIST_SUM LIST_MEAN ADD SUB NEG MUL NUMBER", start=0)
 
-NUMBER = len(LINEAR)
-"""Kind of a block of graph inputs, scalars whose gradient nobody asks for."""
+NUMBER = Linear.NUMBER
+LINEAR = tuple(kind.name.lower() for kind in Linear if kind is not NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class LossChain:
 
 
 def linear_kind(cell: TracedCell) -> int:
-    """Index in LINEAR of a cell that is one such op on scalars, or NUMBER; else -1."""
+    """The Linear of a cell that is one such op on scalars, or such an input; else -1."""
     nodes = [n for n in cell.nodes if n.op.form is not Form.ARGUMENT]
     if len(nodes) != 1 or any(n.shape for n in cell.nodes) or len(cell.outputs) != 1:
         return -1
@@ -75,7 +77,7 @@ def loss_chain(topology: Topology, loss: int) -> LossChain:
 
 def _factor(topology: Topology, number: int, kinds: Sequence[int]) -> int | None:
     """Of a block of products, which operand is always a number; 0 of other blocks, None where neither is."""
-    if kinds[number] != LINEAR.index("mul"):
+    if kinds[number] != Linear.MUL:
         return 0
     args = topology.value_output[topology.blocks[number].args]
     are_numbers = [

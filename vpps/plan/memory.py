@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Collection, Iterable, Sequence
-from enum import Enum, auto
+from enum import IntEnum, auto
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from vpps.plan.rows import BlockPlan
 
 
-class Life(Enum):
+class Life(IntEnum):
     """How long a slab holds something. Where nothing else is said, it is one array for all rows of the block."""
 
-    KEPT = auto()  # to after the launch; in training values of vertices, and what else weight gradients read
+    KEPT = 0  # to after the launch; in training values of vertices, and what else weight gradients read
     ACROSS = auto()  # training: from the block's first step to its backward, the last step of backward
     LATE = auto()  # training: from the first step of backward to the end; gradients that are read at the end
     SCRATCH = auto()  # one step; all steps use the same memory, which is that of the largest

@@ -104,9 +104,15 @@ def _in_place(factors: _Factors, side: str) -> Rows | None:
     if len(factors.contributions) > 1:
         return None
     ((block, gradient, _, _),) = factors.contributions
-    operand = gradient.instr.operands[side]
-    views: list[View] = operand if isinstance(operand, list) else [operand]
-    if len(views) > 1 or views[0].slab < 0 or views[0].domain != gradient.instr.domain:
+    view = whole_slab(gradient, side)
+    if view is None:
         return None
-    view = views[0]  # of a slab that lives to the end of the launch: one array for all steps
     return Rows(int(block.bases[0, view.slab]) + view.offset, block.cell.lowered.slabs[view.slab].width)
+
+
+def whole_slab(gradient: ParameterGradient, side: str) -> View | None:
+    """The view of one slab that has all vectors of one side of a contribution, if there is one. It lives to the end of
+    the launch: one array for all steps."""
+    operand = gradient.instr.operands[side]
+    first, *others = operand if isinstance(operand, list) else [operand]
+    return None if others or first.slab < 0 or first.domain != gradient.instr.domain else first

@@ -262,7 +262,7 @@ class PaperSchedule:
             mine = chosen == vp
             self.writer.section(words[mine].reshape(-1), block, group, vertices[mine], phase, [streams[vp]])
 
-    def _least_loaded(self, n: int, load: float) -> Ints:
+    def _least_loaded(self, n: int, load: int) -> Ints:
         """Who executes each of n instructions of equal load, one after the other given to the least loaded."""
         # The j-th one that a virtual processor gets comes when its load is that of j more: the n smallest of all these.
         loads = (self.load[:, None] + load * np.arange(n)).reshape(-1)
@@ -271,10 +271,10 @@ class PaperSchedule:
         return chosen
 
 
-def reading_load(instr: Instr) -> float:
+def reading_load(instr: Instr) -> int:
     """Floats of the rows that an instruction reads; at least those that it writes (VPPS III-B1)."""
     views = [view.width for _, view in instr.views()]
-    return float(max(sum(views) - instr.width, instr.width))
+    return max(sum(views) - instr.width, instr.width)
 
 
 def n_steps(block: BlockPlan, backward: bool) -> int:

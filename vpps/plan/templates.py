@@ -125,7 +125,7 @@ class CellTemplates:
         self.handed_back = list(self.lowered.arguments)
         self.read_whole: set[int] = set()
         self.without_gradient: list[UsedLookup] = []
-        self._exclusive = exclusive
+        self.exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}
         self._fused: dict[tuple[Any, ...], Group] = {}
@@ -295,7 +295,7 @@ class CellTemplates:
 
     def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
         """Words of an operand with a row for each of a list's words."""
-        if self._exclusive:  # instructions of single vertices find them in lists, as those of VPPS do
+        if self.exclusive:  # instructions of single vertices find them in lists, as those of VPPS do
             return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
         operand = RowOperand(key, offset, whole)
         if operand not in self.operands:

@@ -20,6 +20,7 @@ from vpps.errors import CompileError, HandleError
 from vpps.graph import ranges, vertices
 from vpps.graph.cell import Cell
 from vpps.graph.graph import Graph
+from vpps.graph.native.interface import header
 from vpps.graph.operand import Expression, in_progress
 from vpps.kernel.cache import Label, loaded
 from vpps.kernel.host_compiler import build_library
@@ -29,7 +30,7 @@ from vpps.model import Lookup
 _log = logging.getLogger(__name__)
 
 NAME = "vpps_recorder"
-FILES = ("ints.h", "recorder.h", "map.h", "module.cpp")  # each includes those before it
+FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each includes those before it
 FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 # Tables of types, which Python's headers begin, are filled in by name; macOS looks up Python's symbols when loading.
 MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
@@ -40,7 +41,8 @@ _tried = False
 
 def source() -> str:
     """The recorder's source in one piece."""
-    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in FILES]
+    folder = Path(__file__).parent
+    texts = [header() if name == "interface.h" else (folder / name).read_text(encoding="utf-8") for name in FILES]
     return "".join(
         line
         for text in texts

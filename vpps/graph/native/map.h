@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 #include "recorder.h"
 
@@ -47,15 +48,17 @@ struct View {
 
 // ---- vertices
 
-// The form of a map (vpps/graph/packed.py): arity, outputs of a vertex, number of columns, number of kinds; then of
-// each kind how many vector arguments and ints it has, its vector arguments (number of a child, and which of its
-// results), its ints (column, lowest value, what is past the highest), and how it is cut (vpps/graph/distinct.py): how
-// many values are computed once for equal ints, 0 if it is not cut, whether that is all of it, and how many of its ints
-// that and the rest of it take, followed by their numbers.
-struct Kinds {
+// What is left of the form of a map (vpps/graph/native/interface.py).
+struct Form {
     const i64 *at, *end;
 
-    bool has(i64 n) const { return end - at >= n; }
+    // The next things of a kind, or null.
+    template <class T> const T* take(i64 n = 1)
+    {
+        const i64 length = n * static_cast<i64>(sizeof(T) / sizeof(i64));
+        if (end - at < length) return nullptr;
+        return reinterpret_cast<const T*>(std::exchange(at, at + length));
+    }
 };
 
 // Numbers of some of a kind's ints.
@@ -63,20 +66,20 @@ struct Chosen {
     const i64* at;
     i64 n;
 
-    bool read(Kinds& from, i64 n_ints)
+    bool read(Form& from, i64 n_ints)
     {
-        if (!from.has(1) || *from.at < 0 || *from.at > n_ints) return false;
-        n = *from.at++;
-        if (!from.has(n)) return false;
-        at = from.at;
-        from.at += n;
-        return std::all_of(at, at + n, [=](i64 k) { return k >= 0 && k < n_ints; });
+        const i64* length = from.take<i64>();
+        if (!length || *length < 0 || *length > n_ints) return false;
+        n = *length;
+        at = from.take<i64>(n);
+        return at && std::all_of(at, at + n, [=](i64 k) { return k >= 0 && k < n_ints; });
     }
 };
 
 struct PartOfMap {
     i64 kind, n, at;  // where its arrays begin in the memory
-    const i64 *arguments, *ints;
+    const ArgumentForm* arguments;
+    const IntForm* ints;
     i64 n_arguments, n_ints;
     int32_t* rows;
     i64 n_crossing;  // values that are computed once for equal ints; 0 where the kind is not cut
@@ -89,21 +92,22 @@ struct PartOfMap {
     i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
 };
 
-bool read_part(Kinds& from, i64 arity, i64 n_columns, PartOfMap& part)
+bool read_part(Form& from, i64 arity, i64 n_columns, PartOfMap& part)
 {
-    if (!from.has(2)) return false;
-    part.n_arguments = *from.at++;
-    part.n_ints = *from.at++;
-    if (!from.has(2 * part.n_arguments + 3 * part.n_ints + 2)) return false;
-    part.arguments = from.at;
-    part.ints = from.at += 2 * part.n_arguments;
-    from.at += 3 * part.n_ints;
+    const auto* kind = from.take<KindForm>();
+    if (!kind) return false;
+    part.n_arguments = kind->n_arguments;
+    part.n_ints = kind->n_ints;
+    part.arguments = from.take<ArgumentForm>(part.n_arguments);
+    part.ints = part.arguments ? from.take<IntForm>(part.n_ints) : nullptr;
+    const auto* cut = part.ints ? from.take<CutForm>() : nullptr;
+    if (!cut) return false;
     for (i64 k = 0; k < part.n_arguments; k++)
-        if (part.arguments[2 * k] < 0 || part.arguments[2 * k] >= arity) return false;
+        if (part.arguments[k].child < 0 || part.arguments[k].child >= arity) return false;
     for (i64 k = 0; k < part.n_ints; k++)
-        if (part.ints[3 * k] < 0 || part.ints[3 * k] >= n_columns) return false;
-    part.n_crossing = *from.at++;
-    part.whole = *from.at++;
+        if (part.ints[k].column < 0 || part.ints[k].column >= n_columns) return false;
+    part.n_crossing = cut->n_crossing;
+    part.whole = cut->whole;
     return part.n_crossing >= 0 && part.once.read(from, part.n_ints) && part.rest.read(from, part.n_ints);
 }
 
@@ -153,9 +157,9 @@ template <class T>
 [[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
                                      i64* __restrict to, i64 start, i64 base, i64 width, i64 rise)
 {
-    for (i64 i = 0; i < n; i++) to[i] = start + rows[i];
-    for (i64 i = 0; i < n; i++) to[n + i] = base + width * rows[i];
-    for (i64 i = 0; i < n; i++) to[2 * n + i] = heights[rows[i]] + rise;
+    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + rows[i];
+    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = base + width * rows[i];
+    for (i64 i = 0; i < n; i++) to[LEVEL * n + i] = heights[rows[i]] + rise;
 }
 
 [[gnu::noinline]] void look_up_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
@@ -163,9 +167,9 @@ template <class T>
                                         const i64* __restrict first)
 {
     for (i64 i = 0; i < n; i++) {
-        to[i] = start + (first[rows[i]] - base) / width;
-        to[n + i] = first[rows[i]];
-        to[2 * n + i] = heights[rows[i]] + rise;
+        to[CALL * n + i] = start + (first[rows[i]] - base) / width;
+        to[FIRST * n + i] = first[rows[i]];
+        to[LEVEL * n + i] = heights[rows[i]] + rise;
     }
 }
 
@@ -179,10 +183,10 @@ struct WholeMap {
     // One int of some vertices; whether they are in range.
     bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
     {
-        const i64* of = part.ints + 3 * k;
-        const View& column = *columns[static_cast<std::size_t>(of[0])];
-        return column.view.itemsize == 4 ? fill_ints(column.data<int32_t>(), rows, n_rows, to, step, of[1], of[2])
-                                         : fill_ints(column.data<i64>(), rows, n_rows, to, step, of[1], of[2]);
+        const auto [number, low, high] = part.ints[k];
+        const View& column = *columns[static_cast<std::size_t>(number)];
+        return column.view.itemsize == 4 ? fill_ints(column.data<int32_t>(), rows, n_rows, to, step, low, high)
+                                         : fill_ints(column.data<i64>(), rows, n_rows, to, step, low, high);
     }
 };
 
@@ -192,7 +196,7 @@ i64 n_children(const PartOfMap& part, i64 arity)
     i64 columns = 0;
     for (i64 column = 0; column < arity; column++)
         for (i64 k = 0; k < part.n_arguments; k++)
-            if (part.arguments[2 * k] == column) {
+            if (part.arguments[k].child == column) {
                 columns++;
                 break;
             }
@@ -215,10 +219,10 @@ bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
         look_up_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
     else
         fill_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise);
-    i64* args = to + 3 * n;
+    i64* args = to + ARGS * n;
     i64* ints = args + n * n_args;
     for (i64 k = 0; k < part.n_arguments; k++) {
-        const i64 number = part.arguments[2 * k], result = part.arguments[2 * k + 1];
+        const auto [number, result] = part.arguments[k];
         const bool fits = map.first ? look_up_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
                                                        map.first, result, map.n)
                                     : fill_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
@@ -238,11 +242,11 @@ bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
 void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
 {
     const i64 n = static_cast<i64>(part.firsts.size());
-    for (i64 i = 0; i < n; i++) to[i] = start + i;
-    for (i64 i = 0; i < n; i++) to[n + i] = part.base_once + part.n_crossing * i;
-    std::fill_n(to + 2 * n, n, 0);
+    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + i;
+    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = part.base_once + part.n_crossing * i;
+    std::fill_n(to + LEVEL * n, n, 0);
     for (i64 k = 0; k < part.once.n; k++)
-        map.take(part, part.once.at[k], part.firsts.data(), n, to + 3 * n + k, part.once.n);
+        map.take(part, part.once.at[k], part.firsts.data(), n, to + ARGS * n + k, part.once.n);
 }
 
 // Find the vertices of a kind with equal ints, by hashing. False where an int is out of range, or there are too many.
@@ -356,9 +360,11 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
     Tape* tape = as<Tape>(self);
     const View form(args[0], 1), levels(args[3], 1);
     const i64 n = levels.holds_ints(4) ? levels.length() : 0;
-    if (!n || n > INT32_MAX || !form.holds_ints(sizeof(i64)) || form.length() < 4) Py_RETURN_NONE;
-    Kinds from{form.data<i64>(), form.data<i64>() + form.length()};
-    const i64 arity = *from.at++, width = *from.at++, n_columns = *from.at++, n_kinds = *from.at++;
+    if (!n || n > INT32_MAX || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
+    Form from{form.data<i64>(), form.data<i64>() + form.length()};
+    const auto* head = from.take<MapForm>();
+    if (!head) Py_RETURN_NONE;
+    const auto [arity, width, n_columns, n_kinds] = *head;
     const View children(args[2], 2);
     if (arity && !(children.holds_ints(4) && children.length() == n && children.view.shape[1] == arity))
         Py_RETURN_NONE;
@@ -416,12 +422,12 @@ PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
             const i64 n_once = static_cast<i64>(part->firsts.size());
             part->at_once = size;
             part->base_once = map.base;
-            size += n_once * (3 + part->once.n);
+            size += n_once * (ARGS + part->once.n);
             map.base += n_once * part->n_crossing;
             map.start += n_once;
         }
         part->at = size;
-        size += part->n_own() * (3 + part->n_arguments + part->n_crossing + part->rest.n);
+        size += part->n_own() * (ARGS + part->n_arguments + part->n_crossing + part->rest.n);
         n_own += part->n_own();
         looks_up |= part->whole;
     }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <vector>
-#include "ints.h"
+#include "interface.h"
 
 namespace {
 
@@ -18,10 +18,8 @@ PyObject*& slot(PyObject* x, Py_ssize_t offset)
 
 // ---- recorders
 
-enum class Kind { VECTOR, INT, LIST };
-
 struct Argument {
-    Kind kind;
+    ArgumentKind kind;
     PyObject* shape = nullptr;  // of the vector, or of the list's elements
     i64 bound = 0;              // of the int
     Py_ssize_t domain = 0;      // number of the list's domain, from 0
@@ -33,8 +31,6 @@ struct Tape {
     Py_ssize_t n_calls;
     Ints* levels;
 };
-
-constexpr Py_ssize_t ARGS = 3;  // columns of a block's rows before the arguments (vpps/graph/vertices.py)
 
 struct Recorder {
     PyObject_HEAD
@@ -103,12 +99,12 @@ bool Recorder::read(PyObject* graph, PyObject* const* args, i64* row, i64& level
     for (Py_ssize_t& length : *lengths) length = -1;
     for (const Argument& a : *arguments) {
         PyObject* x = *args++;
-        if (a.kind == Kind::VECTOR) {
+        if (a.kind == ArgumentKind::VECTOR) {
             const i64 ref = fitting(x, graph, a.shape, tape->levels);
             if (ref < 0) return false;
             if (tape->levels->data[ref] > level) level = tape->levels->data[ref];
             *vectors++ = ref;
-        } else if (a.kind == Kind::INT) {
+        } else if (a.kind == ArgumentKind::INT) {
             int overflow;
             if (!PyLong_CheckExact(x)) return false;
             const i64 value = PyLong_AsLongLongAndOverflow(x, &overflow);
@@ -155,13 +151,13 @@ PyObject* Recorder::record(PyObject* graph, PyObject* const* args, Py_ssize_t n)
     }
     // Nothing fails from here on.
     level++;
-    row[0] = tape->n_calls++;
-    row[1] = first;
-    row[2] = level;
+    row[CALL] = tape->n_calls++;
+    row[FIRST] = first;
+    row[LEVEL] = level;
     rows->size += width;
     for (Py_ssize_t k = 0; k < n_results; k++) levels->data[levels->size++] = level;
     for (const Argument& a : *arguments) {
-        if (a.kind != Kind::LIST) continue;
+        if (a.kind != ArgumentKind::LIST) continue;
         const Py_ssize_t length = (*lengths)[a.domain];
         a.lengths->data[a.lengths->size++] = length;
         a.elements->size += length;
@@ -199,24 +195,19 @@ void recorder_free(PyObject* self)
     Py_TYPE(self)->tp_free(self);
 }
 
-// One of ("vector", shape), ("int", bound), ("list", shape, domain, lengths, elements).
+// One of (VECTOR, shape), (INT, bound), (LIST, shape, domain, lengths, elements).
 bool parse(PyObject* description, Argument& a)
 {
-    const char* kind = PyTuple_Check(description) && PyTuple_GET_SIZE(description) > 1
-                           ? PyUnicode_AsUTF8(PyTuple_GET_ITEM(description, 0))
-                           : "";
-    if (!kind) return false;
-    if (*kind == 'i') {
-        a.kind = Kind::INT;
-        return PyArg_ParseTuple(description, "sL", &kind, &a.bound);
-    }
-    if (*kind == 'v') {
-        a.kind = Kind::VECTOR;
-        if (!PyArg_ParseTuple(description, "sO!", &kind, &PyTuple_Type, &a.shape)) return false;
+    const bool is_one = PyTuple_Check(description) && PyTuple_GET_SIZE(description) > 1;
+    long kind = is_one ? PyLong_AsLong(PyTuple_GET_ITEM(description, 0)) : -1;
+    if (PyErr_Occurred()) return false;
+    a.kind = static_cast<ArgumentKind>(kind);
+    if (a.kind == ArgumentKind::INT) return PyArg_ParseTuple(description, "lL", &kind, &a.bound);
+    if (a.kind == ArgumentKind::VECTOR) {
+        if (!PyArg_ParseTuple(description, "lO!", &kind, &PyTuple_Type, &a.shape)) return false;
     } else {
-        a.kind = Kind::LIST;
         PyObject *lengths, *elements;
-        if (!PyArg_ParseTuple(description, "sO!nO!O!", &kind, &PyTuple_Type, &a.shape, &a.domain, &ints_type, &lengths,
+        if (!PyArg_ParseTuple(description, "lO!nO!O!", &kind, &PyTuple_Type, &a.shape, &a.domain, &ints_type, &lengths,
                               &ints_type, &elements))
             return false;
         a.lengths = as<Ints>(Py_NewRef(lengths));
@@ -268,9 +259,9 @@ PyObject* tape_recorder(PyObject* self, PyObject* args)
             Py_DECREF(made);
             return nullptr;
         }
-        x->width += a.kind != Kind::LIST;
-        x->n_vectors += a.kind == Kind::VECTOR;
-        if (a.kind == Kind::LIST && a.domain >= static_cast<Py_ssize_t>(x->lengths->size()))
+        x->width += a.kind != ArgumentKind::LIST;
+        x->n_vectors += a.kind == ArgumentKind::VECTOR;
+        if (a.kind == ArgumentKind::LIST && a.domain >= static_cast<Py_ssize_t>(x->lengths->size()))
             x->lengths->resize(static_cast<std::size_t>(a.domain) + 1);
         x->arguments->push_back(a);
     }

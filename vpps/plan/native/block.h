@@ -36,7 +36,7 @@ struct Block : Vertices {
 // Calls act(row, value) for the first n values of an argument, in the order of the rows.
 template <class Do> inline void values_read(const Block& b, const Source& s, i64 n, Do&& act)
 {
-    if (s.from == From::Elements) {
+    if (s.kind == From::ELEMENTS) {
         const List& xs = b.lists[s.a];
         i64 i = 0;
         for (i64 r = 0; i < n; r++) {
@@ -46,7 +46,7 @@ template <class Do> inline void values_read(const Block& b, const Source& s, i64
         }
         return;
     }
-    const Column& ids = b.args[s.from == From::Beside ? s.b : s.a];
+    const Column& ids = b.args[s.kind == From::BESIDE ? s.b : s.a];
     for (i64 r = 0; r < n; r++)
         act(r, ids[b.vertex(r)]);
 }

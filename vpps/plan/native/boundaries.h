@@ -13,7 +13,7 @@ public:
 
     explicit Boundaries(const Launch& launch) : launch_(launch) {}
 
-    void add_pair(const i64* pair, i64 answer) { answers_.emplace(Pair{pair[0], pair[1], pair[2], pair[3]}, answer); }
+    void add_pair(const Pair& pair, i64 answer) { answers_.emplace(key_of(pair), answer); }
 
     // False where it is not known of some pair what may follow what.
     bool decide()
@@ -25,7 +25,7 @@ public:
         const bool some = inside || free[false].size() + 1 < n_stages_;
         members_.find(launch_.rows, true, false);
         turns = some && since_.of_one_stage && !since_.pauses && members_.size() > 0;
-        if (turns && !all_answer(0, members_.end_of_stage(0), TURN, turns))
+        if (turns && !all_answer(0, members_.end_of_stage(0), Following::TURN, turns))
             return false;
         if (turns)
             since_.others = true;
@@ -41,12 +41,13 @@ private:
         bool others = false;                      // blocks have begun that took no part in the stage before
         bool pauses = false;                      // they have signalled for the next barrier already
     } since_;
-    using Pair = std::array<i64, 4>;  // cell after, cell before, group, what follows
 
     const Launch& launch_;
     StagesInOrder members_;
     size_t n_stages_ = 0;
-    std::map<Pair, i64> answers_;
+    std::map<std::array<i64, 4>, i64> answers_;
+
+    static std::array<i64, 4> key_of(const Pair& pair) { return {pair.after, pair.before, pair.group, pair.following}; }
 
     // Of one direction; `inside`: whether there are barriers inside stages.
     bool boundaries(bool backward, bool& inside)
@@ -97,7 +98,7 @@ private:
             others |= !found;
         }
         follows = !since_.pauses && (since_.of_one_stage || !(others || since_.others));
-        if (follows && !all_answer(end, after, backward ? BACKWARD : FORWARD, follows))
+        if (follows && !all_answer(end, after, backward ? Following::BACKWARD : Following::FORWARD, follows))
             return false;
         since_.others |= follows && others;
         return true;
@@ -121,14 +122,12 @@ private:
     // What is known of a pair; null where the caller must be asked first.
     const i64* answer(const Block& after, const std::pair<i64, i64>& before, Following following)
     {
-        const Pair pair{after.cell->id, launch_.rows.blocks[before.first].cell->id, before.second, following};
-        const auto known = answers_.find(pair);
+        const Pair pair{after.cell->id, launch_.rows.blocks[before.first].cell->id, before.second,
+                        static_cast<i64>(following)};
+        const auto known = answers_.find(key_of(pair));
         if (known != answers_.end())
             return &known->second;
-        launch_.call->after = pair[0];
-        launch_.call->before = pair[1];
-        launch_.call->group = pair[2];
-        launch_.call->backward = pair[3];
+        *pointer<Pair>(launch_.call->new_pair) = pair;
         return nullptr;
     }
 };

@@ -25,8 +25,19 @@ from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.loss_chain import linear_kind
 from vpps.plan.native.inputs import Batch
-from vpps.plan.native.policies import CODES
+from vpps.plan.native.interface import (
+    NOWHERE,
+    Call,
+    Following,
+    GivenCell,
+    GivenProduct,
+    Pair,
+    Status,
+    UsedTable,
+    code_of,
+)
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
+from vpps.plan.native.records import flat
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
@@ -41,6 +52,7 @@ from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
+from vpps.script.products import Product, Rows, Sequel
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
@@ -48,28 +60,7 @@ COMPILED_LAYOUTS = (RECORDED, READERS)
 """Those that the compiled planner knows."""
 
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
-NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
-
-DONE, MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE = 0, 1, 4, 5, 6  # as in planner.cpp, enum Status
-BACKWARD, TURN = 1, 2  # likewise, enum Following
-OF_TABLE = 6  # as in planner.cpp, enum OfTable
-
-
-class _Call(ctypes.Structure):
-    """As in planner.cpp, struct Call."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_int64)
-        for name in (
-            "training", "policy", "at_once", "by_readers", "splits", "dead_outputs", "chunk_rows", "n_blocks",
-            "blocks", "n_values", "wanted", "n_wanted", "loss_slot", "key_on", "key_low", "key_high",
-            "updates", "keeps", "clips", "max_norm", "averages", "n_hyper", "hyper", "hyper_of",
-            "held", "n_held_rows", "held_rows",
-            "script", "capacity", "addresses", "room_for_values", "touched", "tables", "cells",
-            "words", "pool_floats", "n_barriers", "encoding", "names", "n_tables", "n_all_values",
-            "new_block", "key", "n_key", "n_cells", "after", "before", "group", "backward", "unseen",
-        )
-    )  # fmt: skip
+AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE
 
 
 def address(numbers: Any) -> int:
@@ -83,16 +74,18 @@ class _Memory:
     Attributes:
         script, addresses: the words, and the address of each value.
         touched: which parameters have a gradient.
-        tables: what it says of tables.
-        at: addresses of the four.
+        tables, products: what it says of tables, and of products of matrices.
+        at: addresses of the five.
     """
 
     def __init__(self, words: int, values: int, parameters: int) -> None:
         self.script = np.empty(words, np.uint32)
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
-        self.tables = np.zeros((parameters + 1) * OF_TABLE, np.int64)
-        self.at = [a.ctypes.data for a in (self.script, self.addresses, self.touched, self.tables)]
+        self.tables = (UsedTable * (parameters + 1))()
+        self.products = (GivenProduct * (parameters + 1))()
+        arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
+        self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
@@ -107,13 +100,14 @@ class _Memory:
 class Found:
     """What the compiled planner finds of a graph; the attributes are those of a Plan."""
 
-    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: _Memory, call: _Call) -> None:
+    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: _Memory, call: Call) -> None:
         self.script: Words = memory.script[: call.words]
         self.pool_floats: int = call.pool_floats
         self.loss_slot: int = call.loss_slot
         self.n_barriers: int = call.n_barriers
         self.encoded = call.encoding, time.perf_counter_ns()
-        self._of_tables, self._keeps = memory.tables[: call.n_tables * OF_TABLE], bool(call.keeps)
+        self._of_products, self._n_products, self._entries = memory.products, call.n_products, call.entries
+        self._of_tables, self._n_tables, self._keeps = memory.tables, call.n_tables, bool(call.keeps)
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
         self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
@@ -150,14 +144,12 @@ class Found:
     def tables(self) -> dict[Parameter, UsedRows]:
         """The used rows of every table that has a gradient."""
         found: dict[Parameter, UsedRows] = {}
-        numbers_of_all = self._of_tables.tolist()
-        for k in range(0, len(numbers_of_all), OF_TABLE):
-            number, n, gradient, offsets, numbers, idle = numbers_of_all[k : k + OF_TABLE]
-            p = self._engine.parameters[number]
-            rows = self.script[numbers : numbers + n].astype(np.int64)
+        for used in self._of_tables[: self._n_tables]:
+            p = self._engine.parameters[used.parameter]
+            rows = self.script[used.numbers : used.numbers + used.rows].astype(np.int64)
             if self._keeps:  # the list holds addresses
-                rows = (rows - self._engine.gradients[number]) // size(p.shape[1:])
-            found[p] = UsedRows(rows, gradient, offsets, numbers, idle)
+                rows = (rows - self._engine.gradients[used.parameter]) // size(p.shape[1:])
+            found[p] = UsedRows(rows, used.gradient, used.offsets, used.numbers, used.idle)
         return found
 
     def held(self, before: Held) -> Held:
@@ -166,6 +158,15 @@ class Found:
         for table, used in self.tables.items():
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
         return Held(before.dense | self._with_gradient, rows)
+
+    def sequel(self, before: Held) -> Sequel | None:
+        """What follows the launch, before which some gradients were held."""
+        made = []
+        for found in self._of_products[: self._n_products]:
+            p, gradient = self._engine.parameters[found.parameter], self._engine.gradients[found.parameter]
+            (rows, columns), sides = p.shape, (Rows(found.dy, found.dy_stride), Rows(found.x, found.x_stride))
+            made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in before.dense))
+        return Sequel(tuple(made), self._entries) if made else None
 
 
 class Engine:
@@ -187,8 +188,9 @@ class Engine:
         self.parameters = list(distribution.physical)
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
-        numbers = ModelRecipe(distribution, self._bits, rule, averaging).numbers
-        self._handle = lib.vpps_planner(numbers.ctypes.data, len(numbers))
+        recipe = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging)
+        numbers = array("q", flat(recipe.record))
+        self._handle = lib.vpps_planner(*numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
         weakref.finalize(self, lib.vpps_planner_free, self._handle)
@@ -201,13 +203,15 @@ class Engine:
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
-        self._call = _Call(
-            policy=CODES.index(planner.policy),
+        self._pair = Pair()
+        self._call = Call(
+            policy=code_of(planner.policy),
             at_once=int(planner.batching.at_once),
             by_readers=int(planner.layout == READERS),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
             cells=address(self._ids),
+            new_pair=ctypes.addressof(self._pair),
         )
         self._call_at = ctypes.addressof(self._call)
 
@@ -270,23 +274,23 @@ class Engine:
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
         self._values = max(self._values, batch.n_values)
-        status = MORE_MEMORY
-        while status in (MORE_MEMORY, NEW_BLOCK, NEW_PAIR, NEW_RECURRENCE):
+        status: int = Status.MORE_MEMORY
+        while status in AGAIN:
             memory = self._memory()
-            call.script, call.addresses, call.touched, call.tables = memory.at
+            call.script, call.addresses, call.touched, call.tables, call.products = memory.at
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
             status = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)
             self._values = max(self._values, call.n_all_values)
-            if status == NEW_BLOCK:
+            if status == Status.NEW_BLOCK:
                 self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
-            elif status == NEW_PAIR:
-                self._tell_pair(call.after, call.before, call.group, call.backward)
-            elif status == NEW_RECURRENCE:
+            elif status == Status.NEW_PAIR:
+                self._tell_pair(self._pair)
+            elif status == Status.NEW_RECURRENCE:
                 self._tell_choice(Topology(graph), call.new_block)
         if call.unseen:
             self._note_unseen()
-        return Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call) if status == DONE else None
+        return Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call) if status == Status.DONE else None
 
     def _memory(self) -> _Memory:
         """One that nobody uses, large enough for what has been needed so far."""
@@ -307,8 +311,8 @@ class Engine:
         """The compiled planner's number of a cell."""
         number = self._cells.get(cell)
         if number is None:
-            counts = array("q", (*argument_counts(cell), linear_kind(cell)))
-            number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, counts.buffer_info()[0])
+            given = GivenCell(*argument_counts(cell), linear_kind(cell))
+            number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, ctypes.byref(given))
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
         return number
@@ -339,13 +343,12 @@ class Engine:
             encoded = planner.templates_of(parts, unread, training)
             recipes = [self._recipe(found.cell, found.beside, training) for found in encoded]
             eager = parts[0].batching is Batching.EAGER
-            numbers = in_parts(parts, recipes, eager and planner.streams(parts, training))
+            records = in_parts(parts, recipes, eager and planner.streams(parts, training))
         else:
             recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
-            numbers = whole(computed, recipe)
-        good = self._lib.vpps_planner_parts(
-            self._handle, self._cells[cell], key, len(key), numbers.ctypes.data, len(numbers)
-        )
+            records = whole(computed, recipe)
+        numbers = array("q", flat(records))
+        good = self._lib.vpps_planner_parts(self._handle, self._cells[cell], key, len(key), *numbers.buffer_info())
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
@@ -357,21 +360,14 @@ class Engine:
         rule, averaging = self._rule, self._averaging
         return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
 
-    def _tell_pair(self, *pair: int) -> None:
-        """Tell the compiled planner what of one cell may follow a step of another freely.
-
-        Args:
-            pair: their numbers, the latter's group that is still executed, and what follows: as in planner.cpp, enum
-                Following.
-        """
-        number, before, group, following = pair
-        after, other = self._encoded[number], self._encoded[before]
-        if following == TURN:
-            answer = int(after.may_turn(other, group))
+    def _tell_pair(self, pair: Pair) -> None:
+        """Tell the compiled planner what of one cell may follow a step of another freely."""
+        after, before = self._encoded[pair.after], self._encoded[pair.before]
+        if pair.following == Following.TURN:
+            answer = after.may_turn(before, pair.group)
         else:
-            answer = int(after.may_follow(other, group, backward=following == BACKWARD))
-        numbers = array("q", pair)
-        self._lib.vpps_planner_pair(self._handle, numbers.buffer_info()[0], answer)
+            answer = after.may_follow(before, pair.group, backward=pair.following == Following.BACKWARD)
+        self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
 
     def _tell_choice(self, topology: Topology, block: int) -> None:
         """Tell the compiled planner how the recurrence of a block runs: by which policy, and by what machine."""
@@ -387,7 +383,7 @@ class Engine:
             arranged = recurrence.arranged(members)
             machine = knowledge.machine(recurrence, TypedGraph.of(topology, arranged), map(load_of, arranged))
             numbers = np.concatenate([recurrence.order, machine.numbers()])
-        good = self._lib.vpps_planner_choice(self._handle, CODES.index(policy), numbers.ctypes.data, len(numbers))
+        good = self._lib.vpps_planner_choice(self._handle, code_of(policy), numbers.ctypes.data, len(numbers))
         if not good:
             raise ScriptError(f"the compiled planner cannot read a machine of policy {policy}; please report this")
         self._choices.append(recurrence)

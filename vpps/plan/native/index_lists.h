@@ -16,7 +16,7 @@ public:
             const i64 n_keys = training ? static_cast<i64>(b.cell->keys.size()) : b.cell->n_forward_keys;
             b.list_at.assign(b.cell->keys.size(), 0);
             for (i64 i = 0; i < n_keys; i++)
-                if (b.cell->sources[b.cell->keys[i]].from != From::Beside)
+                if (b.cell->sources[b.cell->keys[i]].kind != From::BESIDE)
                     b.list_at[i] = place_list(k, b.cell->keys[i], training);
             row_lists_.place(b, training);
         }
@@ -33,9 +33,9 @@ private:
         const Block& b = launch_.rows.blocks[block];
         const Source& s = b.cell->sources[source];
         u32* words;
-        if (s.from == From::Uses)
+        if (s.kind == From::USES)
             return training ? reverse_.of(block, s.a) : 0;
-        if (s.from == From::RandomKey) {
+        if (s.kind == From::RANDOM_KEY) {
             if (key_at_ < 0) {
                 key_at_ = launch_.place(3, words);
                 words[0] = static_cast<u32>(launch_.call->key_low);
@@ -44,7 +44,7 @@ private:
             }
             return key_at_;
         }
-        if (s.from == From::Offsets) {
+        if (s.kind == From::OFFSETS) {
             const i64 entries = place_list(block, s.of, training);
             const i64 at = launch_.place(b.n_rows + 1, words);
             for (i64 r = 0; r <= b.n_rows; r++)

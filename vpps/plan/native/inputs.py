@@ -31,8 +31,7 @@ class Batch:
 
     Attributes:
         cells: of the blocks.
-        at: address of their description, see planner.cpp, enum OfBlock: for each block its cell, its vertices, and for
-            every column where it begins and how many ints lie between the numbers of two vertices.
+        at: address of their description: numbers in the order of the fields of GivenBlock and GivenList (interface.py).
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:
@@ -70,9 +69,10 @@ class Batch:
     def _chunk(self, v: Chunk, found: list[int]) -> None:
         if type(v) is PackedChunk:
             n, at = v.n, v.address
-            args_at = at + 3 * WORD * n
-            found += (n, at, 1, at + WORD * n, 1, at + 2 * WORD * n, 1)
-            found += (args_at, v.n_args, args_at + WORD * n * v.n_args, v.n_ints, 0)
+            length = WORD * n
+            args_at = at + length * ARGS
+            found += (n, at + length * CALL, 1, at + length * FIRST, 1, at + length * LEVEL, 1)
+            found += (args_at, v.n_args, args_at + length * v.n_args, v.n_ints, 0)
             return
         n = len(v.calls)
         args, ints = v.args, v.ints

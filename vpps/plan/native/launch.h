@@ -2,11 +2,16 @@
 #pragma once
 
 #include "call.h"
-#include "script.h"
+#include "streams.h"
 
-// Holes of the instructions that no cell makes: what their words say of a table or of the launch.
-enum Frame : i64 {
-    F_ROWS, F_GRADIENT, F_OFFSETS, F_NUMBERS, F_IDLE, F_PARTIALS, F_HYPER, F_SOURCE, F_SLOT, F_NORM, FRAME
+// What the holes of instructions say that no cell makes.
+class FrameValues {
+public:
+    i64& operator[](Frame hole) { return values_[static_cast<i64>(hole)]; }
+    i64 at(i64 hole) const { return values_[hole]; }
+
+private:
+    i64 values_[FRAME] = {};
 };
 
 struct Launch {
@@ -14,17 +19,21 @@ struct Launch {
     Call* call = nullptr;
     RowsOfBlocks rows;
     Lists lists;
-    Script script;
+    Script script;    // its lists, and the instructions of all virtual processors where these have one stream
+    Streams streams;  // where each has its own
     i64 cursor = 0;  // the pool beyond is free
     i64 names = 0;   // bits of the instructions that no group of a cell's makes
-    i64 frame[FRAME] = {};
+    FrameValues frame;
 
     explicit Launch(const Model& of) : model(of) {}
 
     void begin(Call* of)
     {
         call = of;
-        call->words = call->unseen = names = 0;
+        call->words = call->unseen = call->n_tables = call->n_products = call->entries = names = 0;
+        script.reset(pointer<u32>(call->script), call->capacity);
+        if (model.exclusive)
+            streams.reset(model.n_vps);
     }
 
     // Memory of the pool for the whole launch.
@@ -55,24 +64,82 @@ struct Launch {
 
     // ---- instructions
 
+    // Behind all lists. `launches`: one or two.
+    void begin_instructions(int launches)
+    {
+        u32* words;
+        if (launches > 1)
+            call->entries = place(n_entries(), words);
+        begins_.assign(1, script.size);
+    }
+
+    // What follows is for a second launch of the script, which begins at other entry points.
+    void next_launch()
+    {
+        if (model.exclusive) {
+            streams.next_launch(model);
+            return;
+        }
+        script.add(model.stop);
+        script.next_launch();
+        begins_.push_back(script.size);
+    }
+
+    void barrier()
+    {
+        if (model.exclusive)
+            streams.barrier(model);
+        else
+            script.barrier(model.n_vps);
+    }
+
+    // Room for instructions of all virtual processors. Their words may change until the next ones are begun.
+    u32* room(i64 n)
+    {
+        if (model.exclusive)
+            return streams.add_for_all(model, n);
+        script.join(model);
+        return script.add(n);
+    }
+
     void write(const Instruction& instruction, u32 flags = 0)
     {
-        script.join(model);
-        u32* words = script.add(instruction.words.size());
-        const i64 none = 0;
-        instruction.words.fill(words, [&](i32 base) { return frame[base]; }, &none, &none);
+        u32* words = room(size(instruction.words));
+        fill(instruction, words);
         words[0] |= flags;
-        names |= i64{1} << instruction.name;
+    }
+
+    // Where virtual processors have streams of their own, the first one alone executes it.
+    void write_once(const Instruction& instruction)
+    {
+        const i64 n = size(instruction.words);
+        fill(instruction, model.exclusive ? streams.add(model, 0, n) : room(n));
     }
 
     u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
     {
-        script.join(model);
-        u32* words = script.add(group.size());
+        u32* words = room(size(group));
+        fill(b, group, step, first, count, words);
+        return words;
+    }
+
+    static void fill(const Block& b, const Template& group, i64 step, const i64* first, const i64* count, u32* words)
+    {
         const i64 n_bases = b.n_bases();
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
-        group.fill(words, [&](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; }, first, count);
-        return words;
+        const auto base_of = [=](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; };
+        ::fill(group, words, base_of, first, count);
+    }
+
+    // On all rows of a block that run backward.
+    u32* write_needed(const Block& b, const Instruction& instruction)
+    {
+        first_.assign(b.domains(), 0);
+        count_.clear();
+        for (i32 d = 0; d < b.domains(); d++)
+            count_.push_back(b.needed_rows(d));
+        names |= i64{1} << instruction.name;
+        return write(b, instruction.words, 0, first_.data(), count_.data());
     }
 
     // Lets the chip take in the weights that are used.
@@ -81,13 +148,54 @@ struct Launch {
         for (const Load& load : model.loads)
             for (i64 k = 0; k < rows.n_blocks; k++) {
                 const Block& b = rows.blocks[k];
-                const auto& numbers = b.cell->numbers[training && b.n_needed > 0];
+                const bool both = training && b.n_needed > 0;
+                const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
-                script.join(model);
-                script.add(load.words.words);
+                std::copy(load.words.words.begin(), load.words.words.end(), room(size(load.words)));
                 names |= i64{1} << model.load_name;
                 break;
             }
+    }
+
+    // Ends the streams of instructions, and the script. False where there was no memory for it.
+    bool finish()
+    {
+        if (model.exclusive)
+            streams.finish(model, script, begins_);
+        else
+            script.add(model.stop);
+        call->words = script.size;
+        call->n_barriers = model.exclusive ? streams.n_barriers : script.n_barriers;
+        if (!script.complete())
+            return false;
+        script.at(0)[3] = static_cast<u32>(script.size);
+        const size_t n_streams = begins_.size() / (call->entries ? 2 : 1);
+        enter(HEADER, begins_.data(), n_streams);
+        if (call->entries)
+            enter(call->entries, begins_.data() + n_streams, n_streams);
+        return true;
+    }
+
+private:
+    static constexpr i64 HEADER = 4;  // words before the entry points
+    std::vector<i64> begins_;         // where streams do, by launch
+    std::vector<i64> first_, count_;  // by domain
+
+    i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
+
+    // Writes the entry points of a launch: virtual processors share the streams evenly.
+    void enter(i64 at, const i64* begins, size_t n_streams)
+    {
+        const auto n = static_cast<size_t>(n_entries());
+        for (size_t vp = 0; vp < n; vp++)
+            script.at(at)[vp] = static_cast<u32>(begins[vp * n_streams / n]);
+    }
+
+    void fill(const Instruction& instruction, u32* words)
+    {
+        const i64 none = 0;
+        ::fill(instruction.words, words, [&](i32 base) { return frame.at(base); }, &none, &none);
+        names |= i64{1} << instruction.name;
     }
 };

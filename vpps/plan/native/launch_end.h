@@ -1,11 +1,25 @@
 // The end of a launch: gradients of parameters, and the optimizer's step (vpps/plan/update.py).
 #pragma once
 
+#include "products.h"
 #include "used_tables.h"
 
 class LaunchEnd {
 public:
-    explicit LaunchEnd(Launch& launch) : launch_(launch), tables_(launch), hyper_(launch.model.parameters.size()) {}
+    explicit LaunchEnd(Launch& launch)
+        : launch_(launch), products_(launch), tables_(launch), hyper_(launch.model.parameters.size())
+    {
+    }
+
+    // Takes what the end needs of the memory that slabs leave.
+    void take_memory(Memory& memory)
+    {
+        products_.find();
+        products_.take_memory(memory);
+    }
+
+    // Products of matrices are made between two launches, the second of which makes the steps that need them.
+    int n_launches() const { return launch_.call->updates && products_.any() ? 2 : 1; }
 
     // Which parameters have a gradient from this batch. Whether any has.
     bool touch()
@@ -23,6 +37,8 @@ public:
             if (!b.n_needed)
                 continue;
             for (const Gradient& g : b.cell->gradients)
+                any = (touched_[g.parameter] = 1);
+            for (const Gathered& g : b.cell->gathered)
                 any = (touched_[g.parameter] = 1);
             any |= tables_.take(*b.cell);
         }
@@ -50,24 +66,35 @@ public:
             schedule.meet();
             launch_.write(launch_.model.guard);
         }
+        // The norm of all gradients must be known before any step is made.
+        waits_ = call.clips && n_launches() > 1;
         gradients();
         schedule.meet();
+        if (waits_)
+            wait_for_products();
         if (guarded && !first)
             launch_.write(launch_.model.guard);
+        else if (waits_)
+            launch_.write(launch_.model.guard_again);
         if (call.updates)
             update();
     }
 
     // Tells the caller.
-    void report() const { tables_.report(); }
+    void report() const
+    {
+        tables_.report();
+        products_.report();
+    }
 
 private:
     Launch& launch_;
+    GradientProducts products_;
     UsedTables tables_;
+    bool waits_ = false;      // all steps are made in the second launch
     std::vector<i64> hyper_;  // by parameter: position of its hyper-parameters
     std::vector<u8> touched_, held_, written_, stepped_;
     std::vector<const Gradient*> last_;
-    std::vector<i64> first_, count_;
 
     void place_hyper()
     {
@@ -91,45 +118,34 @@ private:
                     last_[g.parameter] = &g;
     }
 
-    bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && g.stepped.words.size() > 0; }
+    bool makes_step(const Gradient& g) const { return last_[g.parameter] == &g && size(g.stepped.words) > 0; }
 
-    // Whether the gradients make steps, or add to what is held.
+    // Whether the gradients make steps, or add to what is held, or products of matrices replace some.
     bool changes_with_gradients() const
     {
         bool found = launch_.call->keeps || std::any_of(held_.begin(), held_.end(), [](u8 held) { return held; });
+        found |= products_.any() && !launch_.call->clips;
         for (i64 k = 0; k < launch_.rows.n_blocks; k++)
             for (const Gradient& g : launch_.rows.blocks[k].cell->gradients)
                 found |= makes_step(g);
         return found;
     }
 
-    // What of a block takes part in gradients: rows of each domain, from the first on.
-    void find_needed(const Block& b)
-    {
-        first_.assign(b.domains(), 0);
-        count_.clear();
-        for (i32 d = 0; d < b.domains(); d++)
-            count_.push_back(b.needed_rows(d));
-    }
-
     void watch()
     {
         for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
             const Block& b = launch_.rows.blocks[k];
-            if (!b.n_needed)
-                continue;
-            find_needed(b);
-            for (const Instruction& watch : b.cell->watches) {
-                launch_.write(b, watch.words, 0, first_.data(), count_.data());
-                launch_.names |= i64{1} << watch.name;
-            }
+            if (b.n_needed)
+                for (const Instruction& watch : b.cell->watches)
+                    launch_.write_needed(b, watch);
         }
     }
 
     void gradients()
     {
-        const bool updates = launch_.call->updates;
+        const bool updates = launch_.call->updates && !waits_;
         const auto& parameters = launch_.model.parameters;
+        products_.gather();
         written_ = held_;
         stepped_.assign(parameters.size(), 0);
         for (size_t p = 0; p < parameters.size(); p++)
@@ -139,12 +155,9 @@ private:
             const Block& b = launch_.rows.blocks[k];
             if (!b.n_needed)
                 continue;
-            find_needed(b);
             for (const Gradient& g : b.cell->gradients) {
                 const bool stepped = makes_step(g);
-                const Instruction& made = stepped ? g.stepped : g.plain;
-                launch_.names |= i64{1} << made.name;
-                u32* words = launch_.write(b, made.words, 0, first_.data(), count_.data());
+                u32* words = launch_.write_needed(b, stepped ? g.stepped : g.plain);
                 if (stepped) {
                     words[launch_.model.head_words] = static_cast<u32>(hyper_[g.parameter]);
                     stepped_[g.parameter] = 1;
@@ -164,15 +177,38 @@ private:
             }
     }
 
+    // Begins the second launch; gradients that the chip keeps went to memory meanwhile.
+    void wait_for_products()
+    {
+        const auto& parameters = launch_.model.parameters;
+        launch_.next_launch();
+        for (size_t p = 0; p < parameters.size(); p++)
+            if (parameters[p].keeps_gradient && (touched_[p] || held_[p]))
+                launch_.write(parameters[p].load_gradient);
+    }
+
     void update()
     {
         if (launch_.call->clips)
             clip();
+        if (waits_ || !products_.any()) {
+            steps([](size_t) { return true; });
+            return;
+        }
+        steps([&](size_t p) { return !products_.makes(p); });
+        launch_.next_launch();
+        launch_.write(launch_.model.guard_again);
+        steps([&](size_t p) { return products_.makes(p); });
+    }
+
+    // Of some parameters.
+    template <class Which> void steps(Which&& some)
+    {
         for (size_t p = 0; p < launch_.model.parameters.size(); p++) {
             const Parameter& parameter = launch_.model.parameters[p];
-            if (!parameter.trainable || stepped_[p])
+            if (!parameter.trainable || stepped_[p] || !some(p))
                 continue;
-            launch_.frame[F_HYPER] = hyper_[p];
+            launch_.frame[Frame::HYPER] = hyper_[p];
             if (parameter.is_table) {
                 if (!tables_.present(p))
                     continue;
@@ -194,22 +230,22 @@ private:
             else if (touched_[p] || held_[p])
                 total += parameters[p].squares;
         const i64 partials = launch_.take(total);
-        launch_.frame[F_PARTIALS] = partials;
+        launch_.frame[Frame::PARTIALS] = partials;
         for (size_t p = 0; p < parameters.size(); p++)
             if (!tables_.present(p) && (touched_[p] || held_[p])) {
                 launch_.write(parameters[p].square);
-                launch_.frame[F_PARTIALS] += parameters[p].squares;
+                launch_.frame[Frame::PARTIALS] += parameters[p].squares;
             }
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p)) {
                 tables_.describe(p);
                 launch_.write(parameters[p].square);
-                launch_.frame[F_PARTIALS] += tables_.n_rows(p);
+                launch_.frame[Frame::PARTIALS] += tables_.n_rows(p);
             }
-        launch_.script.barrier(launch_.model.n_vps);
-        launch_.frame[F_ROWS] = total;
-        launch_.frame[F_PARTIALS] = partials;
-        launch_.frame[F_NORM] = launch_.call->max_norm;
+        launch_.barrier();
+        launch_.frame[Frame::ROWS] = total;
+        launch_.frame[Frame::PARTIALS] = partials;
+        launch_.frame[Frame::NORM] = launch_.call->max_norm;
         launch_.write(launch_.model.clip);
     }
 };

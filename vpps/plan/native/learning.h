@@ -25,20 +25,18 @@ private:
     u64 state_;
 };
 
-// vpps/plan/policies/cost.py, class Costs; as in policies.py, class _Costs.
-struct Costs {
-    double barrier, speed, fixed, vps;
-    const double* flops;  // by type, as the barriers
-    const i64* barriers;
+// vpps/plan/policies/cost.py, class Costs.
+struct Costs : GivenCosts {
+    i64 barriers_of(i64 type) const { return pointer<const i64>(barriers)[type]; }
 
     double step(i64 type, i64 n) const
     {
-        return (static_cast<double>(n) + fixed) * flops[type] / (vps * speed);
+        return (static_cast<double>(n) + fixed) * pointer<const double>(flops)[type] / (vps * speed);
     }
 
     double alone(i64 type, i64 n, bool opens) const
     {
-        return step(type, n) / barrier + static_cast<double>(opens ? barriers[type] : 0);
+        return step(type, n) / barrier + static_cast<double>(opens ? barriers_of(type) : 0);
     }
 
     double seconds(const Execution& run) const
@@ -48,20 +46,12 @@ struct Costs {
         i64 n_barriers = 0, of_stage = 0;
         for (size_t i = 0; i < steps.size(); i++) {
             total += step(steps[i].type, steps[i].n);
-            of_stage = std::max(of_stage, barriers[steps[i].type]);
+            of_stage = std::max(of_stage, barriers_of(steps[i].type));
             if (i + 1 == steps.size() || steps[i + 1].stage != steps[i].stage)
                 n_barriers += std::exchange(of_stage, 0);
         }
         return barrier * static_cast<double>(n_barriers) + total;
     }
-};
-
-// vpps/plan/policies/learning.py, class Settings; as in policies.py, class _Settings.
-struct Settings {
-    Encoding encoding;
-    i64 by_time, horizon, trials, check_every;
-    u64 seed;
-    double alpha, rate, epsilon, least_epsilon, decay;
 };
 
 // What comes of it.
@@ -72,8 +62,12 @@ struct Learned {
 
 class Learner {
 public:
-    Learner(TypedGraph& graph, const Settings& settings, const Costs& costs)
-        : graph_(graph), settings_(settings), costs_(costs), chance_(settings.seed)
+    Learner(TypedGraph& graph, const GivenSettings& settings, const GivenCosts& costs)
+        : graph_(graph),
+          settings_(settings),
+          encoding_{static_cast<EncodingKind>(settings.encoding), settings.phases},
+          costs_{costs},
+          chance_(settings.seed)
     {
     }
 
@@ -117,8 +111,9 @@ private:
         double reward;
     };
     TypedGraph& graph_;
-    const Settings& settings_;
-    const Costs& costs_;
+    const GivenSettings& settings_;
+    const Encoding encoding_;
+    const Costs costs_;
     SplitMix64 chance_;
     Policies policies_;
     Execution run_;
@@ -133,7 +128,7 @@ private:
     // Batches the graph once.
     void trial(double epsilon)
     {
-        run_.start(graph_, settings_.encoding.ranks());
+        run_.start(graph_, encoding_.ranks());
         subgraphs_ = whole_;
         taken_.clear();
         while (!run_.done()) {
@@ -141,7 +136,7 @@ private:
             for (i32 t = 0; t < graph_.n_types; t++)
                 if (run_.ready(t))
                     types_.push_back(t);
-            settings_.encoding.encode(graph_, run_, state_);
+            encoding_.encode(graph_, run_, state_);
             const i64 state = states_.add(state_);
             i32 type = types_[0];
             if (types_.size() > 1) {
@@ -195,13 +190,13 @@ private:
         return found;
     }
 
-    i32 untried() const { return settings_.encoding.ranks() ? state_[1] : nearest(graph_, run_, subgraphs_); }
+    i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(graph_, run_, subgraphs_); }
 
     // What the latest trial did last in each state.
     Machine of_trial()
     {
         Machine found;
-        found.encoding = settings_.encoding;
+        found.encoding = encoding_;
         for (const Taken& taken : taken_)
             add(found, taken.state, taken.type);
         return found;
@@ -211,7 +206,7 @@ private:
     Machine of_values()
     {
         Machine found;
-        found.encoding = settings_.encoding;
+        found.encoding = encoding_;
         for (const i64 state : known_)
             add(found, state, best(state));
         return found;

@@ -11,13 +11,14 @@ import re
 import threading
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from vpps.config import PLANNER
 from vpps.errors import CompileError, HandleError
 from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import build_library
 from vpps.kernel.processes import EndedError, in_background
+from vpps.kernel.shared_types import bind
+from vpps.plan.native import interface
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ def source() -> str:
         if name in included:
             return ""
         included.add(name)
-        text = (_FOLDER / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        text = interface.header() if name == "interface.h" else (_FOLDER / name).read_text(encoding="utf-8")
+        text = text.replace("#pragma once\n", "")
         return _INCLUDE.sub(lambda found: text_of(found[1]), text)
 
     return text_of("planner.cpp")
@@ -60,29 +62,9 @@ def build() -> Path:
     return build_library(source(), "the planner's source", FLAGS, label=Label("planner"))
 
 
-_INT, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
-# What the functions return, and what they take.
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "vpps_planner": (_ADDRESS, _ADDRESS, _INT),
-    "vpps_planner_free": (None, _ADDRESS),
-    "vpps_planner_cell": (_INT, _ADDRESS, _ADDRESS),
-    "vpps_planner_parts": (_INT, _ADDRESS, _INT, ctypes.c_char_p, _INT, _ADDRESS, _INT),
-    "vpps_planner_pair": (None, _ADDRESS, _ADDRESS, _INT),
-    "vpps_planner_choice": (_INT, _ADDRESS, _INT, _ADDRESS, _INT),
-    "vpps_planner_unseen": (_INT, _ADDRESS, _INT),
-    "vpps_plan": (_INT, _ADDRESS, _ADDRESS),
-    "vpps_batches": (_INT, _ADDRESS, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS, _ADDRESS),
-    "vpps_lower_bound": (_INT, _ADDRESS),
-    "vpps_learn": (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS),
-    "vpps_learned": (None, _ADDRESS, _ADDRESS),
-}
-
-
 def _load(path: Path) -> ctypes.CDLL:
     lib = load_library(path)
-    for name, (returns, *takes) in _FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = returns, takes
+    bind(lib, interface.FUNCTIONS)
     return lib
 
 

@@ -15,8 +15,9 @@ public:
         in_chain_.assign(graph.n_blocks, 0);
         factor_.assign(graph.n_blocks, 0);
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const i64 kind = graph.blocks[k].cell->kind;
-            in_chain_[k] = kind >= 0 && kind < NUMBER && (kind != MUL || find_factor(graph, k));
+            const Linear op = op_of(graph.blocks[k]);
+            const bool known = op >= Linear::LIST_SUM && op < Linear::NUMBER;
+            in_chain_[k] = known && (op != Linear::MUL || find_factor(graph, k));
         }
         while (leave_out_what_others_read(graph)) {}
         if (!has(block_of(graph, loss)) || !fold(graph, loss)) {
@@ -29,9 +30,6 @@ public:
     void clear() { in_chain_.clear(); }
 
 private:
-    // As LINEAR and NUMBER there.
-    enum Kind : i64 { LIST_SUM, LIST_MEAN, ADD, SUB, NEG, MUL, NUMBER };
-
     std::vector<u8> in_chain_;
     std::vector<i64> factor_;  // by block: of products, which operand is a number
     std::vector<i64> pending_;     // a heap of values of the chain that have a gradient
@@ -45,6 +43,8 @@ private:
         return bits;
     }
 
+    static Linear op_of(const Whole& b) { return static_cast<Linear>(b.cell->linear); }
+
     static i64 block_of(const Graph& graph, i64 value) { return graph.block_of_kind(graph.made_by(value).kind); }
 
     bool find_factor(const Graph& graph, i64 block)
@@ -53,7 +53,7 @@ private:
         for (i64 k = 0; k < 2; k++)
             for (i64 kind = 0; kind < graph.n_kinds(); kind++)
                 if (graph.passes(graph.blocks[block], k, kind))
-                    number[k] &= graph.blocks[graph.block_of_kind(kind)].cell->kind == NUMBER;
+                    number[k] &= op_of(graph.blocks[graph.block_of_kind(kind)]) == Linear::NUMBER;
         factor_[block] = number[0] ? 0 : 1;
         return number[0] != number[1];
     }
@@ -111,11 +111,12 @@ private:
     {
         const i64 number = block_of(graph, value);
         const Whole& b = graph.blocks[number];
-        const i64 v = graph.producer(value) - b.first_vertex, kind = b.cell->kind;
-        if (kind == LIST_SUM || kind == LIST_MEAN) {
+        const i64 v = graph.producer(value) - b.first_vertex;
+        const Linear op = op_of(b);
+        if (op == Linear::LIST_SUM || op == Linear::LIST_MEAN) {
             const List& xs = b.lists[0];
             const i64 n = xs.ends[v + 1] - xs.ends[v];
-            if (kind == LIST_MEAN && n)
+            if (op == Linear::LIST_MEAN && n)
                 gradient = gradient * (1.f / static_cast<float>(n));
             for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++) {
                 if (xs.elements[e] >= value)
@@ -124,7 +125,7 @@ private:
             }
             return true;
         }
-        if (kind == MUL) {
+        if (op == Linear::MUL) {
             const i64 k = factor_[number], factor = b.args[k][v], other = b.args[1 - k][v];
             const Whole& numbers = graph.blocks[block_of(graph, factor)];
             float x;
@@ -138,7 +139,7 @@ private:
         for (size_t k = 0; k < b.args.size(); k++) {
             if (b.args[k][v] >= value)
                 return false;
-            add(graph, b.args[k][v], kind == NEG || (kind == SUB && k) ? -gradient : gradient);
+            add(graph, b.args[k][v], op == Linear::NEG || (op == Linear::SUB && k) ? -gradient : gradient);
         }
         return true;
     }

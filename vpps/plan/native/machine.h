@@ -54,10 +54,10 @@ private:
 
 // What of a frontier is a state: the phase, then types.
 struct Encoding {
-    enum Kind : i64 { BASE, MAX, SORT, CRITICAL };
-    i64 kind = SORT, phases = 1;
+    EncodingKind kind = EncodingKind::SORT;
+    i64 phases = 1;
 
-    bool ranks() const { return kind == CRITICAL; }
+    bool ranks() const { return kind == EncodingKind::CRITICAL; }
 
     void encode(const TypedGraph& graph, const Execution& run, std::vector<i32>& state) const
     {
@@ -74,7 +74,7 @@ struct Encoding {
                 state[at] = state[at - 1];
             state[at] = t;
         }
-        if (kind == MAX && state.size() > 2)
+        if (kind == EncodingKind::MAX && state.size() > 2)
             state.push_back(most);
     }
 
@@ -82,9 +82,9 @@ private:
     // Whether a type comes before another one of smaller number.
     bool precedes(const Execution& run, i32 type, i32 other) const
     {
-        if (kind == CRITICAL)
+        if (kind == EncodingKind::CRITICAL)
             return run.is_more_critical(type, other);
-        return kind == SORT && run.ready(type) > run.ready(other);
+        return kind == EncodingKind::SORT && run.ready(type) > run.ready(other);
     }
 };
 
@@ -97,7 +97,7 @@ struct Machine {
     // From what `Machine.numbers` of Python gives.
     explicit Machine(Numbers& from)
     {
-        encoding.kind = from.take();
+        encoding.kind = static_cast<EncodingKind>(from.take());
         encoding.phases = from.take();
         std::vector<i32> state;
         for (i64 n = from.take(); n-- > 0;) {
@@ -124,7 +124,7 @@ struct Machine {
                 out[n] = number;
             n++;
         };
-        add(encoding.kind);
+        add(static_cast<i64>(encoding.kind));
         add(encoding.phases);
         add(states.size());
         for (i64 state = 0; state < states.size(); state++) {

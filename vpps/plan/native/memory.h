@@ -3,8 +3,6 @@
 
 #include "rows.h"
 
-constexpr i64 ALIGN = 16;  // floats
-
 inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
 
 // In ascending order. libc++ has sorting by std::less only in its library, which is not everywhere (kernel/ziglang.py).
@@ -97,16 +95,18 @@ public:
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
     i64 end() const { return 2 * top + 2; }
 
-    // Both set the bases of all slabs and return where memory that they use stops.
+    i64 stop() const { return arena_.stop; }  // of what is used
+
+    // Both set the bases of all slabs.
     //
     // `forward`, `rest` of backward: stages that follow the one before with no barrier; `turns`: so does the first of backward.
-    i64 for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
-                     const std::vector<i64>& rest)
+    void for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
+                      const std::vector<i64>& rest)
     {
         begin(graph, start);
         const i64 last = end();
         for (i64 k : made_)
-            take_whole(graph.blocks[k], k, Life::Kept, last);
+            take_whole(graph.blocks[k], k, Life::KEPT, last);
         backward_of_values(graph);
         find_periods(graph);
         hurried_ = forward;
@@ -118,10 +118,10 @@ public:
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
             begin(first);
-            take_whole(b, k, Life::Across, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
+            take_whole(b, k, Life::ACROSS, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
             // A stage may have two steps, of which only the first runs backward.
-            take_scratch(b, k, Life::Forward, 0, b.n_needed_steps);
-            take_scratch(b, k, Life::Forward, b.n_needed_steps, b.n_steps);
+            take_scratch(b, k, Life::FORWARD, 0, b.n_needed_steps);
+            take_scratch(b, k, Life::FORWARD, b.n_needed_steps, b.n_steps);
         }
         // The last stage first: its backward begins.
         order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
@@ -130,15 +130,21 @@ public:
             if (!b.n_needed_steps)
                 continue;
             begin(backward(b.stage[b.n_needed_steps - 1]));
-            take_whole(b, k, Life::Late, last);
+            take_whole(b, k, Life::LATE, last);
             take_handed_back(b, k);
-            take_scratch(b, k, Life::Scratch, 0, b.n_needed_steps, backward(b.stage[0]));
+            take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]));
         }
         settle(graph);
-        return arena_.stop;
     }
 
-    i64 for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
+    // For the last period alone, after `for_training`.
+    i64 take_at_end(i64 floats)
+    {
+        begin(end());
+        return arena_.take(floats, end());
+    }
+
+    void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
     {
         begin(graph, start);
         const i64 never = end();
@@ -148,7 +154,7 @@ public:
         steps_.clear();
         for (i64 k : made_) {
             const Block& b = graph.blocks[k];
-            take_whole(b, k, Life::Kept, never);
+            take_whole(b, k, Life::KEPT, never);
             last_periods(b, k);
             for (i64 s = 0; s < b.n_steps; s++)
                 steps_.push_back({b.stage[s], k, s});
@@ -161,14 +167,14 @@ public:
             const Block& b = graph.blocks[step.block];
             Made& m = of_block_[step.block];
             for (const auto& [group, last] : m.passed_on) {
-                const i64 floats = group_of(b, group).floats(rows_of(b, group_of(b, group), step.step));
-                m.at[group * b.n_steps + step.step] = arena_.take(floats, std::max(stage, last[step.step]));
+                const SlabGroup& slabs = group_of(b, group);
+                const i64 size = floats(slabs, rows_of(b, slabs, step.step));
+                m.at[group * b.n_steps + step.step] = arena_.take(size, std::max(stage, last[step.step]));
             }
             if (step.step == 0)
-                take_scratch(b, step.block, Life::Scratch, 0, b.n_steps);
+                take_scratch(b, step.block, Life::SCRATCH, 0, b.n_steps);
         }
         settle(graph);
-        return arena_.stop;
     }
 
 private:
@@ -194,7 +200,7 @@ private:
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
     static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
 
-    static bool whole(Life life) { return life == Life::Kept || life == Life::Across || life == Life::Late; }
+    static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }
 
     // Rows of a group of slabs in a step; of a whole one, in all steps.
     static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
@@ -238,7 +244,7 @@ private:
         Made& m = of_block_[k];
         for (size_t g = 0; g < all.size(); g++)
             if (all[g].life == life) {
-                const i64 at = arena_.take(all[g].floats(b.rows(all[g].domain)), last);
+                const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
                 std::fill_n(m.at.begin() + g * b.n_steps, b.n_steps, at);
             }
     }
@@ -254,7 +260,7 @@ private:
         if (last < 0)
             last = *std::max_element(b.stage.begin() + begin, b.stage.begin() + end);
         // Scratch memory of backward is where it is in all steps, also in those that do not run backward.
-        const i64 first = life == Life::Scratch ? 0 : begin, stop = life == Life::Scratch ? b.n_steps : end;
+        const i64 first = life == Life::SCRATCH ? 0 : begin, stop = life == Life::SCRATCH ? b.n_steps : end;
         for (size_t g = 0; g < all.size(); g++) {
             if (all[g].life != life)
                 continue;
@@ -262,7 +268,7 @@ private:
             for (i64 s = begin; s < end; s++)
                 rows = std::max(rows, rows_of(b, all[g], s));
             Made& m = of_block_[k];
-            const i64 at = arena_.take(all[g].floats(rows), last);
+            const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + first, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + first, m.room.begin() + g * b.n_steps + stop, rows);
         }
@@ -344,7 +350,7 @@ private:
             const i64 last = *std::max_element(until.begin(), until.end());
             place_.clear();
             for (const i64 rows : slots_)
-                place_.push_back(arena_.take(group_of(b, group).floats(rows), last));
+                place_.push_back(arena_.take(floats(group_of(b, group), rows), last));
             for (i64 s = 0; s < b.n_needed_steps; s++) {
                 at[s] = place_[slot_of_[s]];
                 room[s] = slots_[slot_of_[s]];
@@ -418,7 +424,7 @@ private:
         m.passed_on.clear();
         for (size_t o = 0; o < b.cell->outputs.size(); o++) {
             const i32 group = b.cell->passed_on[o];
-            if (group_of(b, group).life != Life::PassedOn)
+            if (group_of(b, group).life != Life::PASSED_ON)
                 continue;
             auto found = std::find_if(m.passed_on.begin(), m.passed_on.end(), [&](auto& p) { return p.first == group; });
             if (found == m.passed_on.end())
@@ -441,13 +447,14 @@ private:
             if (!b.n_rows)
                 continue;
             const SlabGroups& all = groups(b);
-            for (size_t i = 0; i < all.group_of.size(); i++) {
-                const i32 g = all.group_of[i];
+            for (size_t i = 0; i < all.places.size(); i++) {
+                const SlabPlace& place = all.places[i];
+                const i32 g = place.group;
                 const SlabGroup& group = all.groups[g];
                 for (i64 s = 0; s < b.n_steps; s++) {
                     const i64 first = whole(group.life) ? 0 : b.first_row[s * domains + group.domain];
                     b.bases[s * n_bases + i] = of_block_[k].at[g * b.n_steps + s] +
-                                             of_block_[k].room[g * b.n_steps + s] * all.before[i] + all.stagger[i] -
+                                             of_block_[k].room[g * b.n_steps + s] * place.before + place.stagger -
                                              first * b.cell->slabs[i].width;
                 }
             }

@@ -1,9 +1,10 @@
-// The compiled planner: the script that vpps/plan/build.py writes, word for word, for schedule "vector" and one group of
-// virtual processors. Cells come as recipes (recipe.h), a batch as flat arrays (vpps/plan/native/planner.py).
+// The compiled planner: the script that vpps/plan/build.py writes, word for word, for one group of virtual processors.
+// Cells come as records (records.py), a batch as flat arrays (inputs.py).
 
 #include "policy_calls.h"
 #include "index_lists.h"
 #include "launch_end.h"
+#include "paper_schedule.h"
 #include "stages.h"
 #include "vector_schedule.h"
 
@@ -17,15 +18,15 @@ class Planner {
 public:
     explicit Planner(Numbers& from) : model_(from) {}
 
-    i64 add_cell(const i64* counts)
+    i64 add_cell(const GivenCell& cell)
     {
-        cells_.push_back(std::make_unique<WholeCell>(WholeCell{counts[0], counts[1], counts[2], counts[3], counts[4], {}}));
+        cells_.push_back(std::make_unique<WholeCell>(WholeCell{cell, {}}));
         return static_cast<i64>(cells_.size()) - 1;
     }
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
-        Parts parts = Cell::made<Part>(from);
+        auto parts = taken<std::vector<Part>>(from);
         if (!from.complete() || parts.empty())
             return false;
         cells_[cell]->by_key.emplace(std::move(key), std::move(parts));
@@ -33,10 +34,10 @@ public:
     }
 
     // Numbers of FSM: of its types, then its machine.
-    bool add_choice(Policy policy, Numbers& from)
+    bool add_choice(PolicyCode policy, Numbers& from)
     {
         Choice choice{policy, {}, {}};
-        if (policy == Policy::FSM) {
+        if (policy == PolicyCode::FSM) {
             from.take(choice.order, stages_.n_asked());
             choice.machine = Machine(from);
         }
@@ -45,10 +46,9 @@ public:
         return from.complete();
     }
 
-    // How many steps the machine of a choice did not know since this was asked last.
     i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
 
-    void add_pair(const i64* pair, i64 answer) { schedule_.boundaries.add_pair(pair, answer); }
+    void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
     Status plan(Call* call)
     {
@@ -56,18 +56,19 @@ public:
         launch_.begin(call);
         take_blocks(*call, cells_, graph_);
         if (!understood())
-            return NOT_MINE;
+            return Status::NOT_MINE;
         find_needed();
-        if (const Status lacking = arrange(); lacking != DONE)
+        if (const Status lacking = arrange(); lacking != Status::DONE)
             return lacking;
         find_memory();
-        launch_.script.reset(pointer<u32>(call->script), call->capacity);
         if (!place_lists())
-            return NO_GRADIENT;
+            return Status::NO_GRADIENT;
         call->encoding = now();
-        const i64 entry = launch_.script.size;
-        write_instructions();
-        return finish(entry);
+        if (model_.exclusive)
+            write_instructions(paper_);
+        else
+            write_instructions(vector_);
+        return finish();
     }
 
 private:
@@ -76,12 +77,14 @@ private:
     Call* call_ = nullptr;
     Graph graph_;
     Stages stages_;
-    LossChain chain_;
+    LossChain chain_, nothing_;
     Memory memory_;
     Launch launch_{model_};
     ReverseLists reverse_lists_{launch_};
     IndexLists index_lists_{launch_, reverse_lists_};
-    VectorSchedule schedule_{launch_};
+    Boundaries boundaries_{launch_};
+    VectorSchedule vector_{launch_, boundaries_};
+    PaperSchedule paper_{launch_};
     LaunchEnd end_{launch_};
     std::vector<u32> kept_;
 
@@ -121,36 +124,39 @@ private:
     {
         const bool training = call_->training;
         RowsOfBlocks& rows = launch_.rows;
-        call_->new_block = stages_.find(graph_, static_cast<Policy>(call_->policy));
+        call_->new_block = stages_.find(graph_, static_cast<PolicyCode>(call_->policy));
         if (call_->new_block >= 0)
-            return NEW_RECURRENCE;
+            return Status::NEW_RECURRENCE;
         if (!training)
             graph_.leave_out();  // stages are the same in inference
-        call_->new_block = rows.take(graph_, chain_, call_->at_once, call_->splits, training, call_->chunk_rows);
+        const LossChain& late = model_.exclusive ? nothing_ : chain_;
+        call_->new_block = rows.take(graph_, late, call_->at_once, call_->splits, training, call_->chunk_rows);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());
             call_->key = static_cast<i64>(reinterpret_cast<std::intptr_t>(rows.key.data()));
-            return NEW_BLOCK;
+            return Status::NEW_BLOCK;
         }
         call_->n_all_values = rows.n_values;
         if (rows.n_values > call_->room_for_values)
-            return MORE_MEMORY;
+            return Status::MORE_MEMORY;
         rows.arrange(graph_, !training, call_->by_readers);
-        return training && !schedule_.decide() ? NEW_PAIR : DONE;
+        const bool decided = !training || model_.exclusive || boundaries_.decide();
+        return decided ? Status::DONE : Status::NEW_PAIR;
     }
 
     // Where slabs lie, and thereby every value.
     void find_memory()
     {
         RowsOfBlocks& rows = launch_.rows;
-        const Boundaries& left_out = schedule_.boundaries;
-        const i64 stop = call_->training
-                             ? memory_.for_training(rows, model_.end, left_out.free[false], left_out.turns,
-                                                    left_out.free[true])
-                             : memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
-        launch_.cursor = aligned(std::max(stop, model_.end));
+        if (call_->training) {
+            memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
+            end_.take_memory(memory_);
+        } else {
+            memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
+        }
+        launch_.cursor = aligned(std::max(memory_.stop(), model_.end));
         launch_.lists.addresses = pointer<u32>(call_->addresses);
-        std::fill_n(launch_.lists.addresses, rows.n_values, ~0u);
+        std::fill_n(launch_.lists.addresses, rows.n_values, static_cast<u32>(NOWHERE));
         for (i64 k = 0; k < rows.n_blocks; k++)
             launch_.lists.address(rows.blocks[k]);
     }
@@ -171,44 +177,40 @@ private:
         return true;
     }
 
-    void write_instructions()
+    template <class Schedule> void write_instructions(Schedule& schedule)
     {
+        launch_.begin_instructions(call_->training ? end_.n_launches() : 1);
         launch_.load(call_->training);
-        schedule_.begin();
+        schedule.begin();
         if (call_->training) {
             reverse_lists_.write_constants();
-            schedule_.steps(false);
-            schedule_.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
-            schedule_.steps(true);
-            schedule_.end_backward();
-            end_.write(schedule_);
+            schedule.steps(false);
+            schedule.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
+            schedule.steps(true);
+            schedule.end_backward();
+            end_.write(schedule);
         } else {
-            schedule_.steps(false);
+            schedule.steps(false);
             keep(wanted(), call_->n_wanted);
         }
         launch_.script.add(model_.stop);
     }
 
-    // Tells the caller what it needs to know. `entry`: where the instructions begin.
-    Status finish(i64 entry)
+    // Tells the caller what it needs to know.
+    Status finish()
     {
-        Script& script = launch_.script;
         const RowsOfBlocks& rows = launch_.rows;
-        call_->words = script.size;
-        if (!script.complete())
-            return MORE_MEMORY;
-        script.at(0)[3] = static_cast<u32>(script.size);
-        for (size_t i = 4; i < model_.header.size(); i++)
-            script.at(0)[i] = static_cast<u32>(entry);
+        if (!launch_.finish())
+            return Status::MORE_MEMORY;
         call_->pool_floats = launch_.cursor;
-        call_->n_barriers = script.n_barriers;
         call_->names = launch_.names;
-        end_.report();
+        if (call_->training)
+            end_.report();
         call_->unseen = stages_.count_unseen();
         call_->n_cells = rows.n_blocks;
         for (i64 k = 0; k < rows.n_blocks; k++)
             pointer<i64>(call_->cells)[k] = rows.blocks[k].late ? ~rows.blocks[k].cell->id : rows.blocks[k].cell->id;
-        return DONE;
+        return Status::DONE;
     }
 
     // Where other values than the wanted ones lie, others have come since.
@@ -218,7 +220,7 @@ private:
         kept_.clear();
         for (i64 i = 0; i < n; i++)
             kept_.push_back(addresses[wanted[i]]);
-        std::fill_n(addresses, launch_.rows.n_values, ~0u);
+        std::fill_n(addresses, launch_.rows.n_values, static_cast<u32>(NOWHERE));
         for (i64 i = 0; i < n; i++)
             addresses[wanted[i]] = kept_[i];
     }
@@ -233,7 +235,8 @@ private:
 
 }  // namespace
 
-// A planner for parameters in their places, or null where the numbers are not what is expected.
+// What these do says vpps/plan/native/interface.py.
+
 EXPORT void* vpps_planner(const i64* numbers, i64 n)
 {
     Numbers from(numbers, n);
@@ -243,39 +246,37 @@ EXPORT void* vpps_planner(const i64* numbers, i64 n)
 
 EXPORT void vpps_planner_free(void* planner) { delete static_cast<Planner*>(planner); }
 
-// The number of a new cell, given its numbers of vector, int and list arguments and of outputs.
-EXPORT i64 vpps_planner_cell(void* planner, const i64* counts) { return static_cast<Planner*>(planner)->add_cell(counts); }
+EXPORT i64 vpps_planner_cell(void* planner, const GivenCell* cell)
+{
+    return static_cast<Planner*>(planner)->add_cell(*cell);
+}
 
-// Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
 EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {
     Numbers from(numbers, n);
     return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(key, key + n_key), from);
 }
 
-// Tells what may follow a step freely, given the numbers that `plan` has asked about: whether it may.
-EXPORT void vpps_planner_pair(void* planner, const i64* pair, i64 answer)
+EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)
 {
-    static_cast<Planner*>(planner)->add_pair(pair, answer);
+    static_cast<Planner*>(planner)->add_pair(*pair, answer);
 }
 
-// Tells by which policy the recurrence runs that `plan` has asked about. Of FSM: which of its cells, in the order of their
-// blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is expected.
-EXPORT i64 vpps_planner_choice(void* planner, i64 policy, const i64* numbers, i64 n)
+EXPORT i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numbers, i64 n)
 {
     Numbers from(numbers, n);
-    return static_cast<Planner*>(planner)->add_choice(static_cast<Policy>(policy), from);
+    return static_cast<Planner*>(planner)->add_choice(policy, from);
 }
 
 EXPORT i64 vpps_planner_unseen(void* planner, i64 choice) { return static_cast<Planner*>(planner)->unseen(choice); }
 
-EXPORT i64 vpps_plan(void* planner, Call* call)
+EXPORT Status vpps_plan(void* planner, Call* call)
 {
 #if defined(__cpp_exceptions)
     try {
         return static_cast<Planner*>(planner)->plan(call);
     } catch (const std::exception&) {  // no memory: NumPy says so in the user's words
-        return NOT_MINE;
+        return Status::NOT_MINE;
     }
 #else
     return static_cast<Planner*>(planner)->plan(call);

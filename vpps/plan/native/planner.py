@@ -1,14 +1,14 @@
 """The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
 
-It knows schedule "vector" and one group of virtual processors, and no gradients by products of matrices; for anything
-else, and whatever is wrong with a graph, NumPy does it. A plan made so holds what a launch needs; who made which word,
-and what is where for the verifier, is found by planning in NumPy when somebody asks.
+It knows one group of virtual processors; for several, and whatever is wrong with a graph, NumPy does it. A plan made so
+holds what a launch needs; who made which word, and what is where for the verifier, is found by planning in NumPy when
+somebody asks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,7 @@ def planner_for(
     layout: str = RECORDED,
 ) -> Planner:
     """The quickest planner that there is."""
-    gemm = any(place.slots is not None and place.slots.gemm for place in distribution.physical.values())
-    in_numpy = schedule != "vector" or distribution.groups > 1 or gemm or layout not in COMPILED_LAYOUTS
-    if in_numpy or library.choice() == "numpy":
+    if distribution.groups > 1 or layout not in COMPILED_LAYOUTS or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes, layout)
     return CompiledPlanner(distribution, policy, schedule, passes, layout)
 
@@ -73,7 +71,7 @@ class CompiledPlanner(Planner):
             found = engine.forward(graph, np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted]))
         if found is None:
             return in_numpy(graph, wanted, held, calls)
-        return CompiledPlan(graph, found, held, lambda: in_numpy(graph, wanted, held, n_calls))
+        return CompiledPlan(graph, found, held, held, lambda: in_numpy(graph, wanted, held, n_calls))
 
     def plan_training(
         self,
@@ -93,7 +91,8 @@ class CompiledPlanner(Planner):
         if found is None:
             return in_numpy(graph, loss, update, parity, key, held, keep, calls)
         kept = found.held(held) if keep else NOTHING_HELD
-        return CompiledPlan(graph, found, kept, lambda: in_numpy(graph, loss, update, parity, key, held, keep, n_calls))
+        again = partial(in_numpy, graph, loss, update, parity, key, held, keep, n_calls)
+        return CompiledPlan(graph, found, held, kept, again)
 
     def _engine(self, update: Update | None) -> Engine | None:
         """What plans launches with such an update."""
@@ -118,17 +117,18 @@ class CompiledPlan(Plan):
 
     Args:
         found: by the compiled planner.
-        held: gradients that the pool holds after the launch for a later one.
+        before, held: gradients that the pool holds before the launch, and after it for a later one.
         in_numpy: makes the same plan of the same vertices, however many have been recorded since.
     """
 
-    def __init__(self, graph: Graph, found: Found, held: Held, in_numpy: Callable[[], Plan]) -> None:
+    def __init__(self, graph: Graph, found: Found, before: Held, held: Held, in_numpy: Callable[[], Plan]) -> None:
         self.graph = graph
         self.script = found.script
         self.pool_floats = found.pool_floats
         self.loss_slot = found.loss_slot
         self.n_barriers = found.n_barriers
         self.held = held
+        self.sequel = found.sequel(before)
         self.encoded = found.encoded
         self._result = found
         self._in_numpy = in_numpy

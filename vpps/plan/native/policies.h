@@ -22,8 +22,6 @@ inline i32 nearest(const TypedGraph& graph, const Execution& run, const Subgraph
     });
 }
 
-enum class Policy : i64 { DEPTH, AGENDA, SINKS_LAST, SUFFICIENT, CRITICAL, FSM, AUTO };  // as in policies.py, CODES
-
 // Scratch memory of the graphs before stays.
 class Policies {
 public:
@@ -31,14 +29,14 @@ public:
     i64 unseen = 0;  // steps in which a machine did not know its state
 
     // By AGENDA, SUFFICIENT, CRITICAL or FSM; the machine is that of the latter.
-    void batch(TypedGraph& graph, Policy policy, const Machine& machine)
+    void batch(TypedGraph& graph, PolicyCode policy, const Machine& machine)
     {
         unseen = 0;
-        if (policy == Policy::AGENDA)
+        if (policy == PolicyCode::AGENDA)
             agenda(graph);
-        else if (policy == Policy::SUFFICIENT)
+        else if (policy == PolicyCode::SUFFICIENT)
             sufficient(graph);
-        else if (policy == Policy::CRITICAL)
+        else if (policy == PolicyCode::CRITICAL)
             critical(graph);
         else
             fsm(graph, machine);

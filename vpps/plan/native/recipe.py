@@ -1,9 +1,8 @@
-"""What is static of cells and parameters, as plain numbers for the compiled planner, which reads them in recipe.h."""
+"""What is static of cells and parameters, for the compiled planner: its records."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 from vpps.graph.trace import Int, List, TracedCell, Vector
 from vpps.model import Lookup, Parameter
 from vpps.ops import Form, size
-from vpps.plan.distribution import LEFT_OUT, Distribution
+from vpps.plan.barriers import owners_of
+from vpps.plan.distribution import AGAIN, LEFT_OUT, Distribution
 from vpps.plan.instr import (
     Args,
     Beside,
@@ -25,6 +25,7 @@ from vpps.plan.instr import (
     Ints,
     ListKey,
     Offsets,
+    ParameterGradient,
     Positions,
     RandomKey,
     RowNumber,
@@ -34,26 +35,63 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.memory import Life, SlabGroups
+from vpps.plan.native.records import (
+    ArgumentRecord,
+    BesideRecord,
+    CellRecord,
+    CrossingRecord,
+    FactorRecord,
+    Frame,
+    From,
+    GatheredRecord,
+    GradientRecord,
+    GroupRecord,
+    HoleRecord,
+    InstructionRecord,
+    LoadRecord,
+    ModelRecord,
+    ParameterRecord,
+    PartRecord,
+    RowOperandRecord,
+    RowsRecord,
+    SlabGroupRecord,
+    SlabGroupsRecord,
+    SlabPlaceRecord,
+    SlabRecord,
+    SourceRecord,
+    TableGradientRecord,
+    TemplateRecord,
+    UsedLookupRecord,
+    VectorCopyRecord,
+)
 from vpps.plan.passes.lazy_batching import Batching, Part
-from vpps.plan.templates import CellTemplates, Group
+from vpps.plan.products import whole_slab
+from vpps.plan.schedules import reading_load
+from vpps.plan.templates import CellTemplates, Gathered, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
 from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
 from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
-Numbers = NDArray[np.int64]
-
-# As in recipe.h, enum From.
-_FROM = (
-    Args, Elements, Rows, TableRows, Ints, None, Expand, Offsets, Ends, Uses, Data, Calls, Positions, RandomKey, Beside,
-)  # fmt: skip
-_CONSTANT = 5
+_SOURCES: dict[type[ListKey], From] = {
+    Args: From.ARGS,
+    Beside: From.BESIDE,
+    BesideGradient: From.BESIDE,
+    Calls: From.CALLS,
+    Data: From.DATA,
+    Elements: From.ELEMENTS,
+    Ends: From.ENDS,
+    Expand: From.EXPAND,
+    Ints: From.INTS,
+    Offsets: From.OFFSETS,
+    Positions: From.POSITIONS,
+    RandomKey: From.RANDOM_KEY,
+    Rows: From.ROWS,
+    TableRows: From.TABLE_ROWS,
+    Uses: From.USES,
+}
 _WIDTH = 3  # word of an instruction's head
-_LIVES = (Life.KEPT, Life.ACROSS, Life.LATE, Life.SCRATCH, Life.FORWARD, Life.PASSED_ON, Life.HANDED_BACK)
-
-# Holes of the instructions that no cell makes; as in planner.cpp, enum Frame.
-ROWS, GRADIENT, OFFSETS, NUMBERS, IDLE, PARTIALS, HYPER, SOURCE, SLOT, NORM = range(10)
 
 
 class Names:
@@ -71,34 +109,24 @@ class Names:
         return frozenset(name for name, bit in self._bits.items() if mask >> bit & 1)
 
 
-def _template(template: Template, base: NDArray[np.int64]) -> list[int]:
-    found = [len(template), *(template.constant & 0xFFFFFFFF).tolist()]
+def _template(template: Template, base: NDArray[np.int64]) -> TemplateRecord:
     holes = np.flatnonzero((base >= 0) | (template.per_row != 0) | (template.per_count != 0))
     columns = (holes, base[holes], template.domain[holes], template.per_row[holes], template.per_count[holes])
-    return [*found, len(holes), *np.column_stack(columns).reshape(-1).tolist()]
+    words = (template.constant & 0xFFFFFFFF).tolist()
+    return TemplateRecord(words, [HoleRecord(*hole) for hole in np.column_stack(columns).tolist()])
 
 
-def _alone(words: Sequence[AnyWord]) -> list[int]:
+def _alone(words: Sequence[AnyWord]) -> TemplateRecord:
     """The template of an instruction that no cell makes."""
     template = Template(words, [0] * len(words))
     return _template(template, template.base)
 
 
-def _counted(items: Iterable[Sequence[int]]) -> list[int]:
-    """Some things of any length, and before them how many."""
-    found = [0]
-    for item in items:
-        found[0] += 1
-        found.extend(item)
-    return found
-
-
-def _plain(numbers: Iterable[int]) -> list[int]:
-    return _counted([n] for n in numbers)
+_NOTHING = InstructionRecord(0, TemplateRecord([], []))  # where there is no such instruction
 
 
 class CellRecipe:
-    """The numbers of one cell.
+    """Makes the record of one cell.
 
     Args:
         cell: encoded.
@@ -125,64 +153,67 @@ class CellRecipe:
         self._cell = cell
         self._places, self._physical = distribution.places, distribution.physical
         self._sources: dict[ListKey, int] = {}
+        self._vps = distribution.panel, distribution.n_vps
+        self._exclusive = cell.exclusive
         self._names = names
-        self._written: list[Sequence[int]] = []
+        self._written: list[SourceRecord] = []
         self._beside = list(beside)
         self._bases = self._numbers_of_bases()
         program, lowered = cell.cell, cell.lowered
         keys = [self._source(key) for key in cell.keys]
         lists = {operand.key: None for operand in cell.operands}  # in the order of their first use
         row_lists = [self._source(key) for key in lists]
-        operands = [[list(lists).index(o.key), int(o.whole), o.offset] for o in cell.operands]
+        operands = [RowOperandRecord(list(lists).index(o.key), o.whole, o.offset) for o in cell.operands]
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
-        arguments, tables, of_parameters = [], [], cell.gradients if training else []
+        arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
+        matrices = frozenset[int]()
         if training:
             arguments = [
-                [self._source(key), *self._rows(view, cell.domain_of(key)), _handed_back(memory, view)]
+                ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
                 for key, view in cell.handed_back
             ]
             tables = [
-                [parameters[g.table], self._source(g.ids), *self._rows(g.view, g.view.domain)]
+                TableGradientRecord(parameters[g.table], self._source(g.ids), self._rows(g.view, g.view.domain))
                 for g in lowered.table_gradients
             ]
-        without = [[parameters[u.table], self._row_numbers(u.row)] for u in cell.without_gradient if training]
-        gradients = []
-        for gradient, group in of_parameters:
+            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u.row)) for u in cell.without_gradient]
+            watches = [self._instruction(group) for group in cell.watches]
+            gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
+            matrices = cell.numbers_used(training)
+        for gradient, group in cell.gradients if training else ():
             p = gradient.parameter
             slots = self._physical[p].slots
-            stepped: list[int] = [0, 0, 0]
+            stepped = _NOTHING
             if rule is not None and gradient.instr.name == "outer" and (slots is None or not slots.keeps_gradient):
                 fused = cell.fused(gradient, rule, step_fields(self._physical[p], averaging))
                 stepped = self._instruction(fused)
-            gradients.append([parameters[p], *self._instruction(group), *stepped])
-        self.numbers: Numbers = np.array(
-            [
-                id,
-                program.n_domains,
-                *_plain(program.lists.index(d) for d in range(1, program.n_domains + 1)),
-                *_counted([s.width, s.domain] for s in lowered.slabs),
-                *_counted(self._written),
-                *_counted([part, view.slab, view.offset] for part, view in beside.values()),
-                *_plain(keys),
-                cell.n_forward_keys,
-                *_plain(row_lists),
-                *_counted(operands),
-                cell.n_forward_operands,
-                *_counted(outputs),
-                *_plain(memory.places[v.slab][0] for v in lowered.outputs),
-                *_counted(arguments),
-                *_counted(tables),
-                *_counted(without),
-                *_slab_groups(memory),
-                *self._groups(cell.forward),
-                *self._groups(cell.backward if training else []),
-                *_counted(self._instruction(group) for group in (cell.watches if training else [])),
-                *_counted(gradients),
-                *_plain(sorted(cell.numbers_used(training=False))),
-                *_plain(sorted(cell.numbers_used(training)) if training else []),
-            ],
-            np.int64,
+            gradients.append(GradientRecord(parameters[p], self._instruction(group), stepped))
+        self.record = CellRecord(
+            id=id,
+            n_domains=program.n_domains,
+            list_of_domain=[program.lists.index(d) for d in range(1, program.n_domains + 1)],
+            slabs=[SlabRecord(s.width, s.domain) for s in lowered.slabs],
+            sources=self._written,
+            beside=[BesideRecord(part, view.slab, view.offset) for part, view in beside.values()],
+            keys=keys,
+            n_forward_keys=cell.n_forward_keys,
+            row_lists=row_lists,
+            operands=operands,
+            n_forward_operands=cell.n_forward_operands,
+            outputs=outputs,
+            passed_on=[memory.places[v.slab][0] for v in lowered.outputs],
+            arguments=arguments,
+            tables=tables,
+            without_gradient=without,
+            memory=_slab_groups(memory),
+            forward=self._groups(cell.forward),
+            backward=self._groups(cell.backward if training else []),
+            watches=watches,
+            gradients=gradients,
+            gathered=gathered,
+            matrices_of_forward=sorted(cell.numbers_used(training=False)),
+            matrices_of_training=sorted(matrices),
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
@@ -201,16 +232,35 @@ class CellRecipe:
             found[n_slabs + at : n_slabs + at + 2] = n_beside + 2 * i + np.arange(2)
         return found
 
-    def _template(self, template: Template) -> list[int]:
+    def _template(self, template: Template) -> TemplateRecord:
         return _template(template, self._bases[template.base])
 
-    def _instruction(self, group: Group) -> list[int]:
+    def _instruction(self, group: Group) -> InstructionRecord:
         """A group of one instruction, with the bit of its name."""
         (_, instr), *_ = group.starts
-        return [self._names.bit(instr.instruction.name), *self._template(group.template)]
+        return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
 
-    def _groups(self, by_barrier: list[list[Group]]) -> list[int]:
-        return _counted(_counted(self._template(g.template) for g in groups) for groups in by_barrier)
+    def _groups(self, by_barrier: list[list[Group]]) -> list[list[GroupRecord]]:
+        return [[self._group(g) for g in groups] for groups in by_barrier]
+
+    def _group(self, group: Group) -> GroupRecord:
+        """A group, and who executes it in an exclusive script: its only instruction, on each row by itself."""
+        template = self._template(group.template)
+        if not self._exclusive:
+            return GroupRecord(template, 0, 0, [])
+        ((_, instr),) = group.starts
+        owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
+        return GroupRecord(template, instr.domain, reading_load(instr), owners)
+
+    def _gathered(self, gradient: ParameterGradient, parameter: int, copies: Sequence[Gathered]) -> GatheredRecord:
+        """What a product of matrices needs of the cell, by side: where it lies side by side, and copies of it."""
+        factors = []
+        for side, width in zip(("dy", "x"), gradient.parameter.shape, strict=True):
+            view = whole_slab(gradient, side)
+            slab, offset = (-1, 0) if view is None else (view.slab, view.offset)
+            made = [VectorCopyRecord(c.column, self._instruction(c.group)) for c in copies if c.side == side]
+            factors.append(FactorRecord(width, slab, offset, made))
+        return GatheredRecord(parameter, gradient.instr.domain, factors)
 
     def _source(self, key: ListKey) -> int:
         """Number of the source of a list's words."""
@@ -218,12 +268,12 @@ class CellRecipe:
             return self._sources[key]
         cell, program = self._cell, self._cell.cell
         a, b, of, domain = 0, 0, -1, 0
-        kind = _FROM.index(type(key)) if type(key) in _FROM else -1
+        kind = _SOURCES[type(key)]
         match key:
             case Args(position):
                 a = cell.vector_index[position]
             case Beside() | BesideGradient():
-                kind, a = _FROM.index(Beside), self._beside.index(key)
+                a = self._beside.index(key)
                 # What is read of the other part also has the ids of its values, as an argument.
                 b = cell.vector_index[key.position] if isinstance(key, Beside) else 0
             case Elements(position):
@@ -238,7 +288,7 @@ class CellRecipe:
             case Ints(node):
                 attrs = program.nodes[node].attrs
                 if "constant" in attrs:
-                    kind, a = _CONSTANT, attrs["constant"]
+                    kind, a = From.CONSTANT, attrs["constant"]
                 else:
                     a = cell.int_index[attrs["position"]]
             case Expand(domain, inner):
@@ -254,20 +304,20 @@ class CellRecipe:
             case Data():
                 b = sum(size(n.shape) for n in program.nodes if n.op.form is Form.INPUT)
         self._sources[key] = len(self._written)
-        self._written.append((kind, a, b, of, domain))
+        self._written.append(SourceRecord(kind, a, b, of, domain))
         return self._sources[key]
 
     def _row_numbers(self, of: RowNumber) -> int:
         """Number of the source of the row numbers of a lookup."""
-        kind, a = (_CONSTANT, of.constant) if of.column < 0 else (_FROM.index(Ints), of.column)
-        self._written.append((kind, a, 0, -1, 0))
+        kind, a = (From.CONSTANT, of.constant) if of.column < 0 else (From.INTS, of.column)
+        self._written.append(SourceRecord(kind, a))
         return len(self._written) - 1
 
-    def _rows(self, view: View, domain: int) -> list[int]:
+    def _rows(self, view: View, domain: int) -> RowsRecord:
         """Where the rows of a view lie, for every row of a domain."""
         if view.shared:
-            return [-1, view.address + view.offset]
-        return [self._source(view.row_list(domain)), view.offset]
+            return RowsRecord(-1, view.address + view.offset)
+        return RowsRecord(self._source(view.row_list(domain)), view.offset)
 
 
 def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
@@ -276,22 +326,28 @@ def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
     return vectors, ints, lists, len(cell.outputs)
 
 
-def whole(cell: TracedCell, recipe: CellRecipe) -> Numbers:
-    """The numbers of a cell that stays whole: one part, which takes all and gives all."""
-    selections = [_plain(range(n)) for n in argument_counts(cell)]
-    return np.array([1, Batching.LEVEL, 0, *itertools.chain(*selections), 0, *recipe.numbers.tolist()], np.int64)
+def whole(cell: TracedCell, recipe: CellRecipe) -> list[PartRecord]:
+    """A cell that stays whole: one part, which takes all and gives all."""
+    vectors, ints, lists, outputs = (list(range(n)) for n in argument_counts(cell))
+    return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], recipe.record)]
 
 
-def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool) -> Numbers:
-    """The numbers of a cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
+def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool) -> list[PartRecord]:
+    """A cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
-    found = [len(parts)]
-    for part, recipe in zip(parts, recipes, strict=True):
-        selections = [_plain(of_kind) for of_kind in (part.vectors, part.ints, part.lists, part.outputs)]
-        crossings = _counted([numbers[c.batching], c.output] for c in part.crossings)
-        streaming = int(streams and part.batching is Batching.EAGER)
-        found += [part.batching, streaming, *itertools.chain(*selections), *crossings, *recipe.numbers.tolist()]
-    return np.array(found, np.int64)
+    return [
+        PartRecord(
+            batching=part.batching,
+            streams=streams and part.batching is Batching.EAGER,
+            vectors=list(part.vectors),
+            ints=list(part.ints),
+            lists=list(part.lists),
+            outputs=list(part.outputs),
+            crossings=[CrossingRecord(numbers[c.batching], c.output) for c in part.crossings],
+            cell=recipe.record,
+        )
+        for part, recipe in zip(parts, recipes, strict=True)
+    ]
 
 
 def _handed_back(memory: SlabGroups, gradient: View) -> int:
@@ -300,30 +356,38 @@ def _handed_back(memory: SlabGroups, gradient: View) -> int:
     return group if group in memory.of_life[Life.HANDED_BACK] else -1
 
 
-def _slab_groups(found: SlabGroups) -> list[int]:
-    groups = _counted([_LIVES.index(g.life), g.domain, g.width, g.floats(1) - g.width] for g in found.groups)
-    return [*groups, *_counted(found.places)]
+def _slab_groups(found: SlabGroups) -> SlabGroupsRecord:
+    groups = [SlabGroupRecord(g.life, g.domain, g.width, g.floats(1) - g.width) for g in found.groups]
+    return SlabGroupsRecord(groups, [SlabPlaceRecord(*place) for place in found.places])
 
 
 class ModelRecipe:
-    """The numbers of the parameters and of the end of a launch.
+    """Makes the record of the parameters and of the end of a launch.
 
     Args:
+        exclusive: whether every virtual processor has a script of its own (see ScriptWriter).
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
     """
 
-    def __init__(self, distribution: Distribution, names: Names, rule: str | None, averaging: Averaging | None) -> None:
+    def __init__(
+        self,
+        distribution: Distribution,
+        exclusive: bool,
+        names: Names,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
         self._distribution = distribution
         self._names = names
-        left_out = Word(LEFT_OUT, SLOT)
+        left_out = Word(LEFT_OUT, Frame.SLOT)
         position = HEAD_WORDS + [f.name for f in BY_NAME["clip"].fields].index("max_norm")
         clip = self._instruction(
             "clip",
-            Word(0, ROWS),
+            Word(0, Frame.ROWS),
             1,
-            holes={position: NORM},
-            partials=Word(0, PARTIALS),
+            holes={position: Frame.NORM},
+            partials=Word(0, Frame.PARTIALS),
             max_norm=0.0,
             left_out=left_out,
         )
@@ -338,32 +402,32 @@ class ModelRecipe:
                 if dealt is not None:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
-                    loads.append([dealt.number, *_alone(words)])
-        constants: dict[str, Any] = {"dst": direct(Word(0, GRADIENT), 0), "data": Word(0, NUMBERS)}
+                    loads.append(LoadRecord(dealt.number, _alone(words)))
+        alone = Flag.ALONE if exclusive else Flag.ROWS
+        constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
-        self.numbers: Numbers = np.array(
-            [
-                distribution.n_vps,
-                distribution.end,
-                names.bit("load"),
-                int(Flag.ACCUMULATE) << 16,
-                int(Flag.NO_GRADIENT) << 16,
-                HEAD_WORDS,
-                INDEXED,
-                OFFSET_MASK,
-                *_plain(header),
-                *_plain(BARRIERS[0].tolist()),
-                *_plain(SIGNALS[0].tolist()),
-                *_plain(WAITS[0].tolist()),
-                *_plain(_constant(encode("end", 0, 0))),
-                *self._instruction("loss", 1, 1, source=Word(0, SOURCE), slot=Word(0, SLOT)),
-                *self._instruction("input", 1, 0, Flag.ROWS, holes={_WIDTH: ROWS}, **constants),
-                *clip,
-                *self._instruction("guard", 1, 1, loss=Word(0, SOURCE), left_out=left_out),
-                *_counted(loads),
-                *_counted(self._parameter(p, rule, averaging) for p in distribution.physical),
-            ],
-            np.int64,
+        self.record = ModelRecord(
+            n_vps=distribution.n_vps,
+            end=distribution.end,
+            load_name=names.bit("load"),
+            exclusive=exclusive,
+            accumulate=int(Flag.ACCUMULATE) << 16,
+            no_gradient=int(Flag.NO_GRADIENT) << 16,
+            head_words=HEAD_WORDS,
+            indexed=INDEXED,
+            offset_mask=OFFSET_MASK,
+            header=header,
+            barrier=BARRIERS[0].tolist(),
+            signal=SIGNALS[0].tolist(),
+            wait=WAITS[0].tolist(),
+            stop=_constant(encode("end", 0, 0)),
+            loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
+            constants=self._instruction("input", 1, 0, alone, holes={_WIDTH: Frame.ROWS}, **constants),
+            clip=clip,
+            guard=self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
+            guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
+            loads=loads,
+            parameters=[self._parameter(p, rule, averaging) for p in distribution.physical],
         )
 
     def _instruction(
@@ -377,29 +441,28 @@ class ModelRecipe:
         parts: int = 1,
         holes: dict[int, int] | None = None,
         **fields: Any,
-    ) -> list[int]:
+    ) -> InstructionRecord:
         """An instruction whose holes are words of the frame; `holes` adds some at positions."""
         words = encode(name, n, width, parts, flags, **fields)
         for position, hole in (holes or {}).items():
             words[position] = Word(0, hole)
-        return [self._names.bit(instruction_of(name, fields).name), *_alone(words)]
+        return InstructionRecord(self._names.bit(instruction_of(name, fields).name), _alone(words))
 
-    def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> list[int]:
+    def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> ParameterRecord:
         place, width = self._distribution.physical[p], size(p.shape[1:])
         is_table, packed = isinstance(p, Lookup), self._distribution.is_packed(p)
         keeps = place.slots is not None and place.slots.keeps_gradient
-        nothing = [0, 0, 0]
-        load, store, square, step, summed, held = (nothing for _ in range(6))
+        load = store = square = step = summed = held = _NOTHING
         squares = p.shape[0] * -(-p.shape[1] // TILE_COLUMNS) if packed else 1
-        partials = Word(0, PARTIALS)
+        partials = Word(0, Frame.PARTIALS)
         gradient: AnyWord = place.gradient
         if is_table:
             by_rows = sliced_by_rows(width, 1, self._distribution.panel, self._distribution.n_vps)
             flags = Flag.ROWS if by_rows else NO_FLAGS
-            lists: dict[str, Any] = {"offsets": Word(0, OFFSETS), "shift": 0}
-            rows, gradient = Word(0, ROWS), Word(0, GRADIENT)
+            lists: dict[str, Any] = {"offsets": Word(0, Frame.OFFSETS), "shift": 0}
+            rows, gradient = Word(0, Frame.ROWS), Word(0, Frame.GRADIENT)
             summed = self._instruction("gather_sum", rows, width, flags, dst=direct(gradient, width), **lists)
-            held = self._instruction("gather_sum", rows, width, flags, dst=indexed(Word(0, NUMBERS), 0), **lists)
+            held = self._instruction("gather_sum", rows, width, flags, dst=indexed(Word(0, Frame.NUMBERS), 0), **lists)
             square = self._instruction("squares_rows", rows, width, Flag.ROWS, gradient=gradient, partials=partials)
         elif packed:
             load = self._on_matrix("load_gradient", p, gradient=gradient)
@@ -409,19 +472,31 @@ class ModelRecipe:
             fields: dict[str, Any] = {"gradient": gradient, "partials": partials}
             square = self._instruction("squares_rows", 1, size(p.shape), Flag.ROWS, **fields)
         if rule is not None and p.trainable:
-            fields = {**step_fields(place, averaging), "hyper": Word(0, HYPER), "gradient": gradient}
+            fields = {**step_fields(place, averaging), "hyper": Word(0, Frame.HYPER), "gradient": gradient}
             transposed = fields.pop("transposed")
             if is_table:
-                fields |= {"table_rows": Word(0, NUMBERS), "idle": Word(0, IDLE)}
-                step = self._instruction(f"update_rows.{rule}", Word(0, ROWS), width, Flag.ROWS, **fields)
+                fields |= {"table_rows": Word(0, Frame.NUMBERS), "idle": Word(0, Frame.IDLE)}
+                step = self._instruction(f"update_rows.{rule}", Word(0, Frame.ROWS), width, Flag.ROWS, **fields)
             elif packed:
                 step = self._on_matrix(f"update_matrix.{rule}", p, transposed=transposed, **fields)
             else:
                 step = self._instruction(f"update_vector.{rule}", 1, size(p.shape), **fields)
-        facts = [int(p.trainable), int(is_table), int(keeps), place.gradient, width, squares, place.floats]
-        return [*facts, *load, *store, *square, *step, *summed, *held]
+        return ParameterRecord(
+            trainable=p.trainable,
+            is_table=is_table,
+            keeps_gradient=keeps,
+            gradient=place.gradient,
+            width=width,
+            squares=squares,
+            load_gradient=load,
+            store_gradient=store,
+            square=square,
+            step=step,
+            sum=summed,
+            sum_held=held,
+        )
 
-    def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> list[int]:
+    def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> InstructionRecord:
         flags, parts, number = matrix_division(self._distribution.physical[p])
         return self._instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
 

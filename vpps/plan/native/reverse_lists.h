@@ -79,14 +79,14 @@ public:
     {
         if (constants_.empty())
             return;
-        launch_.frame[F_ROWS] = static_cast<i64>(constants_.size());
-        launch_.frame[F_GRADIENT] = constants_at_;
-        launch_.frame[F_NUMBERS] = numbers_;
-        launch_.write(launch_.model.constants);
+        launch_.frame[Frame::ROWS] = static_cast<i64>(constants_.size());
+        launch_.frame[Frame::GRADIENT] = constants_at_;
+        launch_.frame[Frame::NUMBERS] = numbers_;
+        launch_.write_once(launch_.model.constants);
     }
 
 private:
-    static constexpr u32 ONE = 1, WORD_OF_ONE = 0x3f800000;  // its address
+    static constexpr u32 WORD_OF_ONE = 0x3f800000;
 
     Launch& launch_;
     i64 at_ = 0;  // position of the offsets

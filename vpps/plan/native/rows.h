@@ -6,7 +6,7 @@
 
 class RowsOfBlocks {
 public:
-    static constexpr i64 LEVEL = 1, STAGES = 3;  // batching of a part; stages of a split cell for each of the whole
+    static constexpr i64 LEVEL = static_cast<i64>(Batching::LEVEL);
 
     std::vector<Block> blocks;  // more than there are
     i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
@@ -21,7 +21,7 @@ public:
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
             make_key(whole, splits, training, key);
-            const Parts* parts = whole.cell->parts(key);
+            const std::vector<Part>* parts = whole.cell->parts(key);
             if (!parts)
                 return k;
             of_whole_.push_back(parts);
@@ -33,7 +33,7 @@ public:
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
-            const Parts& parts = *of_whole_[k];
+            const std::vector<Part>& parts = *of_whole_[k];
             const bool split = parts.size() > 1;
             Block* first = &blocks[next];
             for (size_t p = 0; p < parts.size(); p++) {
@@ -80,7 +80,7 @@ public:
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
-            const Parts& parts = *of_whole_[k];
+            const std::vector<Part>& parts = *of_whole_[k];
             size_t leader = 0;  // the part that runs by level, if there is one
             for (size_t p = 0; p < parts.size(); p++)
                 if (parts[p].batching == LEVEL)
@@ -108,7 +108,7 @@ public:
     }
 
 private:
-    std::vector<const Parts*> of_whole_;
+    std::vector<const std::vector<Part>*> of_whole_;
     std::vector<Block*> leaders_;  // of the blocks of the graph: the part whose order the others have
     std::vector<i64> starts_;
     RowOrder order_;

@@ -43,6 +43,13 @@ public:
         signals_ += n_vps;
         busy_ = false;
     }
+    // What follows is for a second launch, whose counters are others.
+    void next_launch()
+    {
+        signals_ = awaited_ = 0;
+        busy_ = signalled = false;
+    }
+
     // Signals for the next barrier now: what is executed until then is ordered by the one after it.
     void signal_early(const Model& model)
     {
@@ -83,9 +90,9 @@ public:
     // Number of entries of a list.
     static i64 length(const Block& b, const Source& s)
     {
-        switch (s.from) {
-        case From::Ends: return b.n_rows + 1;
-        case From::Data: return b.n_rows * s.b;
+        switch (s.kind) {
+        case From::ENDS: return b.n_rows + 1;
+        case From::DATA: return b.n_rows * s.b;
         default: return b.rows(s.domain);
         }
     }
@@ -94,35 +101,35 @@ public:
     void values(const Block& b, i32 source, u32* out, i64 n)
     {
         const Source& s = b.cell->sources[source];
-        switch (s.from) {
-        case From::Args:
+        switch (s.kind) {
+        case From::ARGS:
             for (i64 r = 0; r < n; r++)
                 out[r] = addresses[b.args[s.a][b.vertex(r)]];
             break;
-        case From::Elements:
+        case From::ELEMENTS:
             values_read(b, s, n, [&](i64 i, i64 value) { out[i] = addresses[value]; });
             break;
-        case From::Rows:
+        case From::ROWS:
             rows_of_slab(b, static_cast<i32>(s.a), 0, out, n);
             break;
-        case From::Beside: {
+        case From::BESIDE: {
             const Beside& beside = b.cell->beside[s.a];
             rows_of_slab(b.parts[beside.part], beside.slab, beside.offset, out, n);
             break;
         }
-        case From::TableRows:
+        case From::TABLE_ROWS:
             values(b, s.of, out, n);
             for (i64 r = 0; r < n; r++)
                 out[r] = static_cast<u32>(s.a + static_cast<i32>(out[r]) * s.b);
             break;
-        case From::Ints:
+        case From::INTS:
             for (i64 r = 0; r < n; r++)
                 out[r] = static_cast<u32>(b.ints[s.a][b.vertex(r)]);
             break;
-        case From::Constant:
+        case From::CONSTANT:
             std::fill_n(out, n, static_cast<u32>(s.a));
             break;
-        case From::Expand: {
+        case From::EXPAND: {
             std::vector<u32>& of_vertex = expanded_;
             of_vertex.resize(std::max<size_t>(of_vertex.size(), b.n_rows));
             values(b, s.of, of_vertex.data(), b.n_rows);
@@ -131,28 +138,28 @@ public:
                 out[i] = of_vertex[owner[i]];
             break;
         }
-        case From::Ends:
+        case From::ENDS:
             for (i64 r = 0; r < n; r++)
                 out[r] = static_cast<u32>(b.ends[s.a - 1][r]);
             break;
-        case From::Data:
+        case From::DATA:
             for (i64 r = 0; r * s.b < n; r++)
                 std::copy_n(b.data + b.vertex(r) * s.b, s.b, out + r * s.b);
             break;
-        case From::Calls:
+        case From::CALLS:
             for (i64 r = 0; r < n; r++)
                 out[r] = static_cast<u32>(b.calls[b.vertex(r)]);
             break;
-        case From::Positions: {
+        case From::POSITIONS: {
             const i32* owner = b.owner[s.domain - 1].data();
             const i64* ends = b.ends[s.domain - 1].data();
             for (i64 i = 0; i < n; i++)
                 out[i] = static_cast<u32>(i - ends[owner[i]]);
             break;
         }
-        case From::Offsets:
-        case From::Uses:
-        case From::RandomKey:
+        case From::OFFSETS:
+        case From::USES:
+        case From::RANDOM_KEY:
             break;
         }
     }

@@ -7,7 +7,7 @@
 
 // How a recurrence of several cells runs: by any of the policies from SINKS_LAST to FSM.
 struct Choice {
-    Policy policy;
+    PolicyCode policy;
     Machine machine;         // of FSM
     std::vector<i64> order;  // of FSM: which member, in the order of the blocks, is each of its types
     i64 latest = 0, unseen = 0;  // steps in which it did not know its state: of the latest graph, of those counted
@@ -18,7 +18,7 @@ public:
     std::vector<Choice> choices;  // in the order in which they were told
 
     // Finds the stage of every vertex. A block whose recurrence it must be told how to run before that, or -1.
-    i64 find(Graph& graph, Policy policy)
+    i64 find(Graph& graph, PolicyCode policy)
     {
         for (Choice& choice : choices)
             choice.latest = 0;
@@ -27,9 +27,9 @@ public:
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
-        if (policy == Policy::DEPTH) {
+        if (policy == PolicyCode::DEPTH) {
             by_depth(graph);
-        } else if (policy == Policy::AGENDA) {
+        } else if (policy == PolicyCode::AGENDA) {
             members_.clear();
             for (i64 k = 0; k < graph.n_blocks; k++)
                 members_.push_back(k);
@@ -106,7 +106,7 @@ private:
     }
 
     // Stages within a component, from 0. False where nobody has told how to run it.
-    bool within(Graph& graph, i64 component, Policy policy)
+    bool within(Graph& graph, i64 component, PolicyCode policy)
     {
         members_.clear();
         for (i64 k = 0; k < graph.n_blocks; k++)
@@ -118,20 +118,20 @@ private:
             return true;
         }
         Choice* choice = nullptr;
-        if (members_.size() > 1 && policy >= Policy::FSM) {
+        if (members_.size() > 1 && policy >= PolicyCode::FSM) {
             choice = chosen(graph, policy);
             if (!choice)
                 return false;
             policy = choice->policy;
         }
-        if (members_.size() == 1 || policy == Policy::SINKS_LAST)
+        if (members_.size() == 1 || policy == PolicyCode::SINKS_LAST)
             levels(graph);
         else
             run(graph, policy, choice);
         return true;
     }
 
-    Choice* chosen(const Graph& graph, Policy policy)
+    Choice* chosen(const Graph& graph, PolicyCode policy)
     {
         asked_.clear();
         i64 n = 0;
@@ -140,7 +140,7 @@ private:
             n += graph.blocks[k].n;
         }
         i64 digits = 0;
-        for (; policy == Policy::AUTO && n; n >>= 1)
+        for (; policy == PolicyCode::AUTO && n; n >>= 1)
             digits++;
         asked_.push_back(digits);
         const auto found = choice_of_.find(asked_);
@@ -187,9 +187,9 @@ private:
     }
 
     // Batch by batch.
-    void run(Graph& graph, Policy policy, Choice* choice = nullptr)
+    void run(Graph& graph, PolicyCode policy, Choice* choice = nullptr)
     {
-        if (policy == Policy::FSM) {
+        if (policy == PolicyCode::FSM) {
             rising_ = members_;
             for (size_t t = 0; t < rising_.size(); t++)
                 members_[t] = rising_[choice->order[t]];

@@ -54,7 +54,7 @@ public:
     // Whether a step fills the pause at the end of its stage.
     bool fills(size_t i) const
     {
-        return !backward_ && block(i).pause > 0 && members_[i].stage % RowsOfBlocks::STAGES == RowsOfBlocks::LEVEL;
+        return !backward_ && block(i).pause > 0 && members_[i].stage % STAGES == RowsOfBlocks::LEVEL;
     }
 
 private:

@@ -67,27 +67,22 @@ public:
     void describe(size_t p) const
     {
         const UsedRows& used = used_[p];
-        launch_.frame[F_ROWS] = used.n;
-        launch_.frame[F_GRADIENT] = used.gradient;
-        launch_.frame[F_OFFSETS] = used.offsets;
-        launch_.frame[F_NUMBERS] = used.numbers;
-        launch_.frame[F_IDLE] = used.idle;
+        launch_.frame[Frame::ROWS] = used.n;
+        launch_.frame[Frame::GRADIENT] = used.gradient;
+        launch_.frame[Frame::OFFSETS] = used.offsets;
+        launch_.frame[Frame::NUMBERS] = used.numbers;
+        launch_.frame[Frame::IDLE] = used.idle;
     }
 
     // Tells the caller.
     void report() const
     {
-        launch_.call->n_tables = 0;
-        if (!launch_.call->training)
-            return;
-        i64* next = pointer<i64>(launch_.call->tables);
+        auto* next = pointer<UsedTable>(launch_.call->tables);
         for (size_t p = 0; p < used_.size(); p++) {
             const UsedRows& used = used_[p];
             if (!used.present)
                 continue;
-            const i64 found[TABLE] = {static_cast<i64>(p), used.n,       used.gradient,
-                                      used.offsets,        used.numbers, used.idle};
-            next = std::copy_n(found, TABLE, next);
+            *next++ = {static_cast<i64>(p), used.n, used.gradient, used.offsets, used.numbers, used.idle};
             launch_.call->n_tables++;
         }
     }

@@ -1,19 +1,14 @@
 // Schedule "vector": steps as vector instructions, in one stream for all virtual processors (vpps/plan/schedules.py).
 //
-// What the planner asks of a schedule: `decide`; then `begin`, `steps` forward, `report`, `steps` backward, `end_backward`,
-// and `meet` wherever all must have come so far.
+// What the planner asks of a schedule: `begin`, `steps` forward, `report`, `steps` backward, `end_backward`, and `meet`
+// wherever all must have come so far.
 #pragma once
 
 #include "boundaries.h"
 
 class VectorSchedule {
 public:
-    Boundaries boundaries;
-
-    explicit VectorSchedule(Launch& launch) : boundaries(launch), launch_(launch) {}
-
-    // Decides, for training, between which stages there are no barriers. False where the caller must be asked first.
-    bool decide() { return boundaries.decide(); }
+    VectorSchedule(Launch& launch, const Boundaries& boundaries) : launch_(launch), boundaries_(boundaries) {}
 
     void begin()
     {
@@ -25,14 +20,14 @@ public:
     // In training what follows the last one is left to what comes.
     void steps(bool backward)
     {
-        if (backward && !boundaries.turns)
+        if (backward && !boundaries_.turns)
             barrier();
         const bool training = launch_.call->training;
         members_.find(launch_.rows, backward, false);
-        auto free = boundaries.free[backward].begin();
+        auto free = boundaries_.free[backward].begin();
         for (size_t begin = 0, end; begin < members_.size(); begin = end) {
             end = members_.end_of_stage(begin);
-            const bool hurries = training && free != boundaries.free[backward].end() && *free == members_[begin].stage;
+            const bool hurries = training && free != boundaries_.free[backward].end() && *free == members_[begin].stage;
             if (hurries)
                 free++;
             else if (begin)
@@ -46,8 +41,8 @@ public:
     // Has the loss reported when it is there: behind the chain that makes it.
     void report(u32 source, i64 slot)
     {
-        launch_.frame[F_SOURCE] = source;
-        launch_.frame[F_SLOT] = slot;
+        launch_.frame[Frame::SOURCE] = source;
+        launch_.frame[Frame::SLOT] = slot;
         members_.find(launch_.rows, false, true);
         for (size_t begin = 0, end; begin < members_.size(); begin = end) {
             end = members_.end_of_stage(begin);
@@ -69,6 +64,7 @@ public:
 
 private:
     Launch& launch_;
+    const Boundaries& boundaries_;
     StagesInOrder members_;
     std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
     size_t next_late_ = 0;
@@ -76,12 +72,12 @@ private:
     // A barrier, and behind it what of the chain of the loss has waited for one.
     void barrier()
     {
-        launch_.script.barrier(launch_.model.n_vps);
+        launch_.barrier();
         if (next_late_ == late_.size())
             return;
         const auto& late = late_[next_late_++];
         if (late.empty())
-            launch_.write(launch_.model.loss);
+            launch_.write_once(launch_.model.loss);
         for (const StagesInOrder::InStage& member : late) {
             const Block& b = launch_.rows.blocks[member.block];
             for (size_t k = 0; k < b.cell->forward.size(); k++)
@@ -115,7 +111,7 @@ private:
     {
         const i64 at = step * b.domains();
         if (k < all.size())
-            for (const Template& group : all[k])
-                launch_.write(b, group, step, &b.first_row[at], &b.count[at]);
+            for (const Group& group : all[k])
+                launch_.write(b, group.words, step, &b.first_row[at], &b.count[at]);
     }
 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import chain
 from typing import Any, Self
 
@@ -15,7 +16,9 @@ from vpps.plan.policies.frontier import Frontier, Ranks
 State = tuple[int, ...]
 """The phase, then types."""
 
-ENCODINGS = ("base", "max", "sort", "critical")
+# Kinds of encodings, by their names in capital letters.
+EncodingKind = IntEnum("EncodingKind", "BASE MAX SORT CRITICAL", start=0)
+ENCODINGS = tuple(kind.name.lower() for kind in EncodingKind)
 
 MOST_PHASES = 1 << 20  # compiled code multiplies them by vertices
 

@@ -1,0 +1,132 @@
+// Schedule "paper" (vpps/plan/schedules.py): an instruction for each vertex and op, in the script of one virtual
+// processor, the one with the least load so far; products are executed by all that hold rows of the matrix.
+#pragma once
+
+#include <numeric>
+#include "launch.h"
+#include "stages_in_order.h"
+
+class PaperSchedule {
+public:
+    explicit PaperSchedule(Launch& launch) : launch_(launch) {}
+
+    void begin()
+    {
+        least_.resize(launch_.model.n_vps);
+        std::iota(least_.begin(), least_.end(), 0);
+    }
+
+    // The forward steps of all stages, or the backward ones, last stage first, with a barrier after every level of ops.
+    void steps(bool backward)
+    {
+        stages_.find(launch_.rows, backward, false);
+        for (size_t begin = 0, end; begin < stages_.size(); begin = end) {
+            end = stages_.end_of_stage(begin);
+            const size_t n_levels = stages_.groups_of_stage(begin, end);
+            for (size_t k = 0; k < n_levels; k++) {
+                for (size_t i = begin; i < end; i++)
+                    if (k < stages_.groups(i).size())
+                        for (const Group& group : stages_.groups(i)[k])
+                            vertices(stages_.block(i), stages_[i].step, group);
+                launch_.barrier();
+            }
+        }
+    }
+
+    // Has the loss reported: a barrier lies between the chain that makes it and this.
+    void report(u32 source, i64 slot)
+    {
+        launch_.frame[Frame::SOURCE] = source;
+        launch_.frame[Frame::SLOT] = slot;
+        launch_.write_once(launch_.model.loss);
+    }
+
+    void end_backward() {}  // a barrier follows each stage
+
+    void meet() { launch_.barrier(); }
+
+private:
+    static constexpr i64 PRODUCT_LOAD = 4;  // how much more a product weighs: every float of its vector meets many rows
+    static constexpr int SHIFT = 16;        // of a load, beside the number of a virtual processor
+
+    Launch& launch_;
+    StagesInOrder stages_;
+    std::vector<i64> least_;  // a heap of virtual processors: loads, all less the same, with their numbers below
+    std::vector<i64> first_, one_;
+    std::vector<u32> words_;
+
+    // One instruction for each row of a step.
+    void vertices(const Block& b, i64 step, const Group& group)
+    {
+        const i64 at = step * b.domains() + group.domain, n = b.count[at];
+        if (!n)
+            return;
+        first_.assign(b.domains(), 0);
+        one_.assign(b.domains(), 1);
+        first_[group.domain] = b.first_row[at];
+        words_.resize(size(group.words));
+        Launch::fill(b, group.words, step, first_.data(), one_.data(), words_.data());
+        if (group.owners.empty())
+            deal(group, n);
+        else
+            give_to_owners(group, n);
+    }
+
+    // Each one goes to whoever has the least load then; of equal ones to the first.
+    void deal(const Group& group, i64 n)
+    {
+        while (n--) {
+            next_row(group, launch_.streams.add(launch_.model, virtual_processor(least_[0]), size(group.words)));
+            least_[0] += group.load << SHIFT;
+            sift_down();
+        }
+    }
+
+    static size_t virtual_processor(i64 of) { return of & ((1 << SHIFT) - 1); }
+
+    // Puts the first of the heap where it belongs now.
+    void sift_down()
+    {
+        const i64 moved = least_[0];
+        const size_t n = least_.size();
+        size_t at = 0;
+        for (size_t child = 1; child < n; child = 2 * at + 1) {
+            child += child + 1 < n && least_[child + 1] < least_[child];
+            if (moved <= least_[child])
+                break;
+            least_[at] = least_[child];
+            at = child;
+        }
+        least_[at] = moved;
+    }
+
+    void give_to_owners(const Group& group, i64 n)
+    {
+        const i64 length = size(group.words);
+        const u32* made = nullptr;  // by the first owner
+        for (const i32 vp : group.owners) {
+            u32* words = launch_.streams.add(launch_.model, vp, n * length);
+            if (made) {
+                std::copy_n(made, n * length, words);
+                continue;
+            }
+            made = words;
+            for (i64 row = 0; row < n; row++)
+                next_row(group, words + row * length);
+        }
+        if (group.owners.size() == least_.size())
+            return;  // all loads grow alike
+        for (i64& of : least_)
+            if (std::binary_search(group.owners.begin(), group.owners.end(), static_cast<i32>(virtual_processor(of))))
+                of += n * group.load * PRODUCT_LOAD << SHIFT;
+        std::make_heap(least_.begin(), least_.end(), [](i64 a, i64 b) { return a > b; });
+    }
+
+    // Copies the words of a row, and makes them those of the next one.
+    void next_row(const Group& group, u32* out)
+    {
+        std::copy(words_.begin(), words_.end(), out);
+        for (const Hole& hole : group.words.holes)
+            words_[hole.word] += static_cast<u32>(hole.per_row);
+    }
+};
