@@ -21,6 +21,7 @@ from tests.simt import models
 from vpps.ops.philox import LaunchKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Held
+from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping
 from vpps.plan.native import library
 from vpps.plan.native.engine import COMPILED_LAYOUTS
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
@@ -65,9 +66,34 @@ def planners(
 ) -> tuple[Planner, CompiledPlanner]:
     """One in NumPy, and a compiled one; they share what the policy learns and decides."""
     distribution = Distribution(model, vps, 32, len(rule.moments), train=True, accumulates=True, averages=averages)
+    return pair_of(distribution, policy, passes, layout, schedule)
+
+
+def pair_of(
+    distribution: Distribution,
+    policy: str = "sinks-last",
+    passes: Passes | None = None,
+    layout: str = RECORDED,
+    schedule: str = "vector",
+) -> tuple[Planner, CompiledPlanner]:
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
     how = distribution, policy_named(policy, Knowledge(settings=settings)), schedule, passes, layout
     return Planner(*how), CompiledPlanner(*how)
+
+
+def planners_in_groups(
+    it: golden.Example,
+    groups: int,
+    rule: vpps.Optimizer,
+    policy: str = "sinks-last",
+    averages: bool = False,
+    passes: Passes | None = None,
+    layout: str = RECORDED,
+) -> tuple[Planner, CompiledPlanner]:
+    """The same for groups of virtual processors, with weights on the chip."""
+    passes = passes or Passes()
+    configuration = golden.Configuration("simt", groups, False, "vector", policy, layout)
+    return pair_of(golden.distribution_of(it, configuration, rule, averages, passes), policy, passes, layout)
 
 
 def assert_same(plan: Plan, in_numpy: Plan) -> None:
@@ -78,8 +104,13 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     different = np.flatnonzero(plan.script != in_numpy.script)
     assert not len(different), f"word {different[0]} of {len(plan.script)}"
     assert np.array_equal(plan.addresses, in_numpy.addresses)
-    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "grouping", "sequel"):
+    for name in ("pool_floats", "loss_slot", "n_barriers", "touched", "instructions", "tails", "sequel"):
         assert getattr(plan, name) == getattr(in_numpy, name), name
+    if in_numpy.grouping is None:
+        assert plan.grouping is None
+    else:
+        for found, expected in zip(attributes(plan.grouping), attributes(in_numpy.grouping), strict=True):
+            assert np.array_equal(found, expected)
     assert list(plan.tables) == list(in_numpy.tables)
     for table, used in in_numpy.tables.items():
         mine = plan.tables[table]
@@ -107,6 +138,13 @@ class Both(CompiledPlanner):
     def _same(self, plan: Plan, in_numpy: Plan) -> Plan:
         assert_same(plan, in_numpy)
         return plan
+
+
+def attributes(grouping: Grouping | None) -> list[Any]:
+    """Of a grouping, one after the other."""
+    assert grouping is not None
+    numbers = grouping.first_own, grouping.first_joining, grouping.n_components
+    return [*numbers, grouping.work, *grouping.groups, *grouping.stages]
 
 
 def check_training(
@@ -168,6 +206,21 @@ def test_random_graphs(part: int) -> None:
         check_training(
             pair, graph, vpps.sum(again) + vpps.sum(used[-1]), rule, Averaging(0.9, factors) if averages else None
         )
+
+
+@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("groups", [2, 4])
+def test_random_graphs_in_groups(groups: int, part: int) -> None:
+    for number in range(200 + 6 * part, 206 + 6 * part):
+        random = Random(f"{number} {groups}")
+        model, graph, used, loss = graphs.draw(random).build()
+        it = golden.Example(model, graph, loss, used)
+        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8)
+        rule, averages = random.choice(RULES), number % 2 == 1
+        pair = planners_in_groups(it, groups, rule, policy, averages, passes, layout)
+        check_training(pair, it.graph, it.loss, rule, Averaging(0.9, factors) if averages else None)
+        check_inference(pair, it.graph, it.wanted)
 
 
 def factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -239,6 +292,68 @@ def test_gradients_by_products_of_matrices(network: str, schedule: str) -> None:
     check_inference(pair, graph, [loss])
     plan = pair[1].plan_training(graph, loss, Update(RULES[1], 9, 5, None, Averaging(0.9, factors)), 1)
     assert plan.launches == 2
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_in_groups(network: str, groups: int) -> None:
+    net = NETWORKS[network]()
+    graph, loss = net.batch(1)
+    it = golden.Example(net.model, graph, loss, [loss])
+    for policy, passes, layout in (
+        ("sinks-last", Passes(), RECORDED),
+        ("depth", Passes(lazy_batching=False), READERS),
+        ("agenda", Passes(alignment=False), READERS),
+    ):
+        pair = planners_in_groups(it, groups, RULES[1], policy, passes=passes, layout=layout)
+        check_training(pair, graph, loss, RULES[1])
+        check_inference(pair, graph, [loss])
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("name", bulk_models.NETWORKS)
+def test_graphs_as_data_in_groups(name: str, groups: int) -> None:
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    graph = vpps.Graph()
+    recorded = network.bulk(graph, made, p, network.data(np.random.default_rng(4), 9))
+    it = golden.Example(model, graph, recorded.loss, [])
+    pair = planners_in_groups(it, groups, RULES[0])
+    check_training(pair, graph, recorded.loss, RULES[0])
+    each = [v if isinstance(values, list) else values for values in recorded.values for v in values[:4]]
+    check_inference(pair, graph, [recorded.loss, *each])
+
+
+@pytest.mark.parametrize("groups", [2, 3, 7])
+def test_more_unconnected_parts_than_are_dealt_one_by_one(groups: int) -> None:
+    """In numbers of which a third of the work, and a seventh, is no binary fraction."""
+    model = vpps.Model(seed=1)
+    table, W = model.lookup("E", (9, 8)), model.parameter("W", (8, 8))
+    step = vpps.cell(lambda x: vpps.tanh(W @ x))
+    graph, losses, random = vpps.Graph(), [], Random(groups)
+    for _ in range(DEALT_ONE_BY_ONE + 300):
+        state = graph.lookup(table, random.randrange(9))
+        for _ in range(random.randrange(4)):
+            state = step(state)
+        losses.append(vpps.sum(state))
+    loss = vpps.sum(losses)
+    pair = pair_of(Distribution(model, 2, 1, 0, train=True, groups=groups))
+    in_numpy, compiled = (p.plan_training(graph, loss, Update(RULES[0], 1, 1, None), 0) for p in pair)
+    assert_same(compiled, in_numpy)
+    assert compiled.grouping is not None
+    assert compiled.grouping.n_components > DEALT_ONE_BY_ONE
+    check_inference(pair, graph, [loss, *losses[:20]])
+
+
+def test_groups_that_have_nothing_to_do_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    net = new()
+    graph = vpps.Graph()
+    loss = vpps.sum(net.logits(graph, [1, 2, 3]))
+    _, compiled = pair_of(Distribution(net.model, 2, 1, 0, train=True, groups=2))
+    with caplog.at_level("INFO", logger="vpps"):
+        plan = compiled.plan_training(graph, loss, None, 0)
+    assert isinstance(plan, CompiledPlan)
+    assert "2 groups have 100%, 0% of the work of 1 unconnected parts" in caplog.text
 
 
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
@@ -399,6 +514,8 @@ class TestChoice:
     def test_numpy_and_compiled_can_be_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
         places = Distribution(new().model, 1, 32, 0, train=True)
         assert isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
+        in_groups = Distribution(new().model, 1, 32, 0, train=True, groups=2)
+        assert isinstance(planner_for(in_groups, "depth", "vector", None), CompiledPlanner)
         assert isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
         assert not isinstance(planner_for(places, "depth", "vector", None, PQ), CompiledPlanner)
         monkeypatch.setenv("VPPS_PLANNER", "numpy")

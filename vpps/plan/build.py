@@ -64,10 +64,10 @@ class Plan:
         held: gradients that the pool holds after the launch for a later one.
         instructions: names of those that it uses.
         tails: programs of those that it uses.
-        sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
         encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
         make_layout: see `layout`.
         grouping: which group of virtual processors runs what; None where there is one.
+        sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
     """
 
     graph: Graph
@@ -85,8 +85,8 @@ class Plan:
     tails: frozenset[Tail]
     encoded: tuple[int, int]
     make_layout: Callable[[], Layout]
+    grouping: Grouping | None
     sequel: Sequel | None = None
-    grouping: Grouping | None = None
 
     @property
     def launches(self) -> int:
@@ -367,8 +367,8 @@ class Build:
             frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in of_cells)),
             (began, time.perf_counter_ns()),
             self._layout,
-            end.sequel if end is not None else None,
             self.grouping,
+            end.sequel if end is not None else None,
         )
 
     def _layout(self) -> Layout:

@@ -81,6 +81,11 @@ class Grouping:
         """Whether a group has nothing to do."""
         return not self.work.all()
 
+    def note_idle(self) -> None:
+        """Log it where a group has nothing to do."""
+        if self.some_idle:
+            _log.info(self.describe())
+
 
 def group_vertices(
     topology: Topology,
@@ -125,8 +130,7 @@ def group_vertices(
         moved.append(np.where(best.first[b.calls], 0, late) if begin else late)
     groups = [best.group[b.calls] for b in blocks]
     result = Grouping(groups, moved, begin, begin + top + 1, best.n_components, best.loads)
-    if result.some_idle:
-        _log.info(result.describe())
+    result.note_idle()
     return result
 
 
@@ -213,7 +217,7 @@ def _edges(topology: Topology, connects: Bools) -> tuple[Ints, Ints]:
 def _joining(topology: Topology, sources: Sequence[bool], runs: Bools) -> Bools:
     """By recording index: vertices that deal with scalars and no matrices, and that no other kind of vertex reads."""
     joining = np.zeros(topology.n_calls, bool)
-    scalar = np.array([not s and _is_scalar(b.cell) for b, s in zip(topology.blocks, sources, strict=True)], bool)
+    scalar = np.array([not s and is_scalar(b.cell) for b, s in zip(topology.blocks, sources, strict=True)], bool)
     for b, of_scalars in zip(topology.blocks, scalar.tolist(), strict=True):
         if of_scalars:
             joining[b.calls] = runs[b.calls]
@@ -231,7 +235,7 @@ def _joining(topology: Topology, sources: Sequence[bool], runs: Bools) -> Bools:
     return joining
 
 
-def _is_scalar(cell: TracedCell) -> bool:
+def is_scalar(cell: TracedCell) -> bool:
     """Whether all that a cell reads and gives is scalar, and none of its parameters is a matrix."""
     shapes = [kind.shape for kind in cell.kinds if isinstance(kind, Vector | List)]
     shapes += [cell.nodes[o].shape for o in cell.outputs]
@@ -249,20 +253,26 @@ def _work(topology: Topology, cells: Sequence[CellTemplates], joining: Bools, ru
 
 
 def _work_of(block: BlockArrays, cell: CellTemplates) -> NDArray[np.float64] | float:
-    of_domain = [0.0] * (cell.cell.n_domains + 1)
-    for instr in cell.lowered.forward:
-        of_domain[instr.domain] += _floats(instr)
-    work: NDArray[np.float64] | float = of_domain[0]
-    for domain, of_element in enumerate(of_domain[1:], start=1):
-        lengths = np.diff(block.lists[cell.cell.lists.index(domain)].ends)
-        work = work + of_element * lengths
+    of_vertex, of_elements = floats_of(cell)
+    work: NDArray[np.float64] | float = float(of_vertex)
+    for xs, of_element in zip(block.lists, of_elements, strict=True):
+        work = work + of_element * np.diff(xs.ends)
     return work
 
 
-def _floats(instr: Instr) -> float:
+def floats_of(cell: CellTemplates) -> tuple[int, list[int]]:
+    """Floats that a vertex of a cell computes with in forward, and for each element of every list argument."""
+    of_domain = [0] * (cell.cell.n_domains + 1)
+    for instr in cell.lowered.forward:
+        of_domain[instr.domain] += _floats(instr)
+    lists = cell.cell.lists
+    return of_domain[0], [of_domain[d] if lists.index(d) == k else 0 for k, d in enumerate(lists)]
+
+
+def _floats(instr: Instr) -> int:
     """Floats that an instruction computes with for one row: of a product, those of the matrix."""
     inner = instr.values.get("inner", 1) if "matmul" in instr.name else instr.values.get("columns", 1)
-    return float(instr.width * inner) if "matmul" in instr.name or instr.name == "matvec" else float(instr.width)
+    return instr.width * inner if "matmul" in instr.name or instr.name == "matvec" else instr.width
 
 
 def _deal(work: NDArray[Any], n_groups: int) -> Ints:

@@ -17,6 +17,7 @@ struct Block : Vertices {
     i64 n_rows = 0, n_needed = 0;
     i64 n_steps = 0, n_needed_steps = 0;
     std::vector<i64> stage, first_row, count;  // by step; the last two by step and domain
+    std::vector<i32> group;                    // by step: of virtual processors, where there are several
     std::vector<std::vector<i64>> ends;        // by domain - 1: row of each vertex's first element
     std::vector<std::vector<i32>> owner;       // by domain - 1: vertex row of each element
 
@@ -24,6 +25,7 @@ struct Block : Vertices {
     std::vector<i64> list_at;  // by key
 
     i64 stage_at(i64 local) const { return stage_of.empty() ? base + factor * local : stage_of[local]; }
+    i32 group_of(i64 step) const { return group.empty() ? 0 : group[step]; }
     i64 vertex(i64 row) const { return identity ? row : order[row]; }
     i64 domains() const { return 1 + cell->n_domains; }
     i64 rows(i32 domain) const { return domain ? static_cast<i64>(owner[domain - 1].size()) : n_rows; }

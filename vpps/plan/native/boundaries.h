@@ -8,8 +8,10 @@
 
 class Boundaries {
 public:
-    std::vector<i64> free[2];  // by direction: stages that follow the one before with no barrier, in order
-    bool turns = false;        // backward begins with none behind forward
+    // By direction, in order: stages that follow the one before with no barrier, and where they begin.
+    std::vector<i64> free[2];
+    std::vector<size_t> free_at[2];
+    bool turns = false;  // backward begins with none behind forward
 
     explicit Boundaries(const Launch& launch) : launch_(launch) {}
 
@@ -34,6 +36,18 @@ public:
         return boundaries(true, inside);
     }
 
+    // The same for groups of virtual processors, each by itself.
+    bool decide_in_groups()
+    {
+        bool inside;
+        for (const bool backward : {false, true}) {
+            since_ = {};
+            if (!boundaries(backward, inside))
+                return false;
+        }
+        return true;
+    }
+
 private:
     struct Since {  // what virtual processors have executed since their last barrier
         std::vector<std::pair<i64, i64>> groups;  // (block, group)
@@ -54,18 +68,21 @@ private:
     {
         members_.find(launch_.rows, backward, false);
         free[backward].clear();
+        free_at[backward].clear();
         n_stages_ = 0;
         inside = false;
         for (size_t before = 0, begin = 0, end; begin < members_.size(); before = begin, begin = end) {
             end = members_.end_of_stage(begin);
             if (begin) {
                 bool no_barrier = false;
-                if (!follows_freely(before, begin, end, backward, no_barrier))
+                if (members_.goes_on(begin, before) && !follows_freely(before, begin, end, backward, no_barrier))
                     return false;
-                if (no_barrier)
+                if (no_barrier) {
                     free[backward].push_back(members_[begin].stage);
-                else
+                    free_at[backward].push_back(begin);
+                } else {
                     since_ = {};
+                }
             }
             const size_t n_groups = members_.groups_of_stage(begin, end);
             inside |= n_groups > 1;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import sys
 import time
 import weakref
@@ -22,6 +23,7 @@ from vpps.ops import Form, size
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
+from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.loss_chain import linear_kind
 from vpps.plan.native.inputs import Batch
@@ -37,7 +39,7 @@ from vpps.plan.native.interface import (
     code_of,
 )
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
-from vpps.plan.native.records import flat
+from vpps.plan.native.records import PartsRecord, flat
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
@@ -56,10 +58,13 @@ from vpps.script.products import Product, Rows, Sequel
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
+_log = logging.getLogger(__name__)
+
 COMPILED_LAYOUTS = (RECORDED, READERS)
 """Those that the compiled planner knows."""
 
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
+OF_GROUPING = 4  # numbers before the loads of the groups, as in grouping.h, `report`
 AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE
 
 
@@ -78,7 +83,7 @@ class _Memory:
         at: addresses of the five.
     """
 
-    def __init__(self, words: int, values: int, parameters: int) -> None:
+    def __init__(self, words: int, values: int, parameters: int, groups: int) -> None:
         self.script = np.empty(words, np.uint32)
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
@@ -86,6 +91,7 @@ class _Memory:
         self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
         self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
+        self.grouping = np.zeros(OF_GROUPING + groups + MAX_BLOCKS + 2 * values if groups > 1 else 0, np.int64)
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
@@ -111,6 +117,7 @@ class Found:
         self._engine = engine
         self._addresses = memory.addresses[: call.n_values]
         self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
+        self._grouping = memory.grouping
         self._key = call.names, ids, bool(call.training)
 
     @property
@@ -152,6 +159,19 @@ class Found:
             found[p] = UsedRows(rows, used.gradient, used.offsets, used.numbers, used.idle)
         return found
 
+    @cached_property
+    def grouping(self) -> Grouping | None:
+        """Which group of virtual processors runs what; None where there is one."""
+        if not len(self._grouping):
+            return None
+        first_own, first_joining, n_components, n_blocks = self._grouping[:OF_GROUPING].tolist()
+        n_groups = self._engine.groups
+        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + n_blocks])
+        n = int(sizes.sum())
+        ends = np.cumsum(sizes)[:-1]
+        stages, groups = (np.split(rest[begin : begin + n].copy(), ends) for begin in (0, n))
+        return Grouping(groups, stages, first_own, first_joining, n_components, work.astype(np.float64))
+
     def held(self, before: Held) -> Held:
         """What the pool holds after the launch, where that keeps gradients and before it some were held."""
         rows = dict(before.rows)
@@ -186,6 +206,7 @@ class Engine:
         self._distribution = distribution
         self._bits = Names()
         self.parameters = list(distribution.physical)
+        self.groups = distribution.groups
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
         recipe = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging)
@@ -278,6 +299,8 @@ class Engine:
         while status in AGAIN:
             memory = self._memory()
             call.script, call.addresses, call.touched, call.tables, call.products = memory.at
+            if self.groups > 1:
+                call.grouping = memory.grouping.ctypes.data
             call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
             status = self._lib.vpps_plan(self._handle, self._call_at)
             self._words = max(self._words, call.words)
@@ -290,7 +313,12 @@ class Engine:
                 self._tell_choice(Topology(graph), call.new_block)
         if call.unseen:
             self._note_unseen()
-        return Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call) if status == Status.DONE else None
+        if status != Status.DONE:
+            return None
+        found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
+        if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
+            found.grouping.note_idle()
+        return found
 
     def _memory(self) -> _Memory:
         """One that nobody uses, large enough for what has been needed so far."""
@@ -301,7 +329,7 @@ class Engine:
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = _Memory(words, values, len(self.parameters))
+        made = _Memory(words, values, len(self.parameters), self.groups)
         self._memories.append(made)
         return made
 
@@ -347,7 +375,11 @@ class Engine:
         else:
             recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
             records = whole(computed, recipe)
-        numbers = array("q", flat(records))
+        record = PartsRecord(records)
+        if self.groups > 1:
+            of_vertex, of_elements = floats_of(planner.templates(computed, training=training))
+            record = PartsRecord(records, is_scalar(computed), of_vertex, of_elements)
+        numbers = array("q", flat(record))
         good = self._lib.vpps_planner_parts(self._handle, self._cells[cell], key, len(key), *numbers.buffer_info())
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")

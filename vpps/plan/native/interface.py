@@ -26,7 +26,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows
-    script capacity addresses room_for_values touched tables cells
+    script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair
     products n_products entries
@@ -45,6 +45,7 @@ class Call(Structure):
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
+        grouping: memory for what grouping.h reports, where there are groups of virtual processors.
         entries: position of the entry points of the second launch.
         new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
     """

@@ -20,7 +20,7 @@ struct Launch {
     RowsOfBlocks rows;
     Lists lists;
     Script script;    // its lists, and the instructions of all virtual processors where these have one stream
-    Streams streams;  // where each has its own
+    Streams streams;  // where there are several
     i64 cursor = 0;  // the pool beyond is free
     i64 names = 0;   // bits of the instructions that no group of a cell's makes
     FrameValues frame;
@@ -32,8 +32,8 @@ struct Launch {
         call = of;
         call->words = call->unseen = call->n_tables = call->n_products = call->entries = names = 0;
         script.reset(pointer<u32>(call->script), call->capacity);
-        if (model.exclusive)
-            streams.reset(model.n_vps);
+        if (in_streams())
+            streams.reset(model);
     }
 
     // Memory of the pool for the whole launch.
@@ -76,7 +76,7 @@ struct Launch {
     // What follows is for a second launch of the script, which begins at other entry points.
     void next_launch()
     {
-        if (model.exclusive) {
+        if (in_streams()) {
             streams.next_launch(model);
             return;
         }
@@ -85,19 +85,38 @@ struct Launch {
         begins_.push_back(script.size);
     }
 
+    // What comes now is executed after all that came before.
     void barrier()
     {
-        if (model.exclusive)
+        if (in_streams())
             streams.barrier(model);
         else
             script.barrier(model.n_vps);
     }
 
-    // Room for instructions of all virtual processors. Their words may change until the next ones are begun.
-    u32* room(i64 n)
+    // The same for what a group of virtual processors executes.
+    void barrier_of_group(i64 group)
     {
-        if (model.exclusive)
-            return streams.add_for_all(model, n);
+        if (in_streams())
+            streams.barrier_of_group(model, group);
+        else
+            script.barrier(model.n_vps);
+    }
+
+    // A group signals for its next barrier now.
+    void signal_early(i64 group)
+    {
+        if (in_streams())
+            streams.signal_early(model, group);
+        else
+            script.signal_early(model);
+    }
+
+    // Room for instructions of all virtual processors, which may change until the next ones are begun; or of one stream.
+    u32* room(i64 n, i64 stream = ALL)
+    {
+        if (in_streams())
+            return stream == ALL ? streams.add_for_all(model, n) : streams.add(model, stream, n);
         script.join(model);
         return script.add(n);
     }
@@ -109,12 +128,8 @@ struct Launch {
         words[0] |= flags;
     }
 
-    // Where virtual processors have streams of their own, the first one alone executes it.
-    void write_once(const Instruction& instruction)
-    {
-        const i64 n = size(instruction.words);
-        fill(instruction, model.exclusive ? streams.add(model, 0, n) : room(n));
-    }
+    // Where there are several streams it is in the first one alone.
+    void write_once(const Instruction& instruction) { fill(instruction, room(size(instruction.words), 0)); }
 
     u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
     {
@@ -129,6 +144,13 @@ struct Launch {
         const i64 *bases = b.bases.data() + step * n_bases, *lists = b.list_at.data();
         const auto base_of = [=](i32 base) { return base < n_bases ? bases[base] : lists[base - n_bases]; };
         ::fill(group, words, base_of, first, count);
+    }
+
+    // Of a step that a group of virtual processors runs.
+    void write_step(const Block& b, const Template& group, i64 step)
+    {
+        const i64 at = step * b.domains();
+        fill(b, group, step, &b.first_row[at], &b.count[at], room(size(group), b.group_of(step)));
     }
 
     // On all rows of a block that run backward.
@@ -161,12 +183,12 @@ struct Launch {
     // Ends the streams of instructions, and the script. False where there was no memory for it.
     bool finish()
     {
-        if (model.exclusive)
+        if (in_streams())
             streams.finish(model, script, begins_);
         else
             script.add(model.stop);
         call->words = script.size;
-        call->n_barriers = model.exclusive ? streams.n_barriers : script.n_barriers;
+        call->n_barriers = in_streams() ? streams.n_barriers() : script.n_barriers;
         if (!script.complete())
             return false;
         script.at(0)[3] = static_cast<u32>(script.size);
@@ -178,10 +200,12 @@ struct Launch {
     }
 
 private:
+    static constexpr i64 ALL = -1;
     static constexpr i64 HEADER = 4;  // words before the entry points
     std::vector<i64> begins_;         // where streams do, by launch
     std::vector<i64> first_, count_;  // by domain
 
+    bool in_streams() const { return model.exclusive || model.groups > 1; }
     i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
 
     // Writes the entry points of a launch: virtual processors share the streams evenly.

@@ -1,91 +1,8 @@
 // Where slabs lie (vpps/plan/memory.py).
 #pragma once
 
+#include "arena.h"
 #include "rows.h"
-
-inline i64 aligned(i64 address) { return (address + ALIGN - 1) / ALIGN * ALIGN; }
-
-// In ascending order. libc++ has sorting by std::less only in its library, which is not everywhere (kernel/ziglang.py).
-template <class Number> void sort_numbers(std::vector<Number>& numbers)
-{
-    std::sort(numbers.begin(), numbers.end(), [](Number a, Number b) { return a < b; });
-}
-
-// Memory from a start on, given away first fit.
-class Arena {
-public:
-    i64 stop = 0;
-
-    void reset(i64 start)
-    {
-        stop = aligned(start);
-        holes_.clear();
-        dying_.clear();
-    }
-
-    // Frees what dies before a period.
-    void begin(i64 period)
-    {
-        while (!dying_.empty() && dying_.front().last < period) {
-            std::pop_heap(dying_.begin(), dying_.end(), later);
-            i64 start = dying_.back().start, end = dying_.back().stop;
-            dying_.pop_back();
-            auto at = std::lower_bound(holes_.begin(), holes_.end(), start,
-                                       [](const Hole& hole, i64 address) { return hole.start < address; });
-            if (at != holes_.end() && at->start == end) {
-                at->start = start;
-                if (at != holes_.begin() && (at - 1)->stop == start) {
-                    (at - 1)->stop = at->stop;
-                    holes_.erase(at);
-                }
-            } else if (at != holes_.begin() && (at - 1)->stop == start) {
-                (at - 1)->stop = end;
-            } else {
-                holes_.insert(at, {start, end});
-            }
-        }
-    }
-
-    // Whole cache lines until the end of period `last`.
-    i64 take(i64 floats, i64 last)
-    {
-        if (!floats)
-            return stop;
-        floats = aligned(floats);
-        i64 start = -1;
-        for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-            if (hole->stop - hole->start < floats)
-                continue;
-            start = hole->start;
-            hole->start += floats;
-            if (hole->start == hole->stop)
-                holes_.erase(hole);
-            break;
-        }
-        if (start < 0) {
-            start = stop;
-            if (!holes_.empty() && holes_.back().stop == stop) {
-                start = holes_.back().start;
-                holes_.pop_back();
-            }
-            stop = start + floats;
-        }
-        dying_.push_back({last, start, start + floats});
-        std::push_heap(dying_.begin(), dying_.end(), later);
-        return start;
-    }
-
-private:
-    struct Hole {
-        i64 start, stop;
-    };
-    struct Taken {
-        i64 last, start, stop;
-    };
-    static bool later(const Taken& a, const Taken& b) { return a.last > b.last; }
-    std::vector<Hole> holes_;   // sorted, with something taken between any two
-    std::vector<Taken> dying_;  // a heap, the first to die in front
-};
 
 class Memory {
 public:
@@ -97,7 +14,7 @@ public:
 
     i64 stop() const { return arena_.stop; }  // of what is used
 
-    // Both set the bases of all slabs.
+    // All of these set the bases of all slabs.
     //
     // `forward`, `rest` of backward: stages that follow the one before with no barrier; `turns`: so does the first of backward.
     void for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
@@ -132,7 +49,34 @@ public:
             begin(backward(b.stage[b.n_needed_steps - 1]));
             take_whole(b, k, Life::LATE, last);
             take_handed_back(b, k);
-            take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]));
+            take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]), b.n_steps);
+        }
+        settle(graph);
+    }
+
+    // Groups of virtual processors do not wait for each other at the end of a stage: all is kept but for scratch
+    // memory, and each has its own of that.
+    void for_training_in_groups(RowsOfBlocks& graph, i64 start)
+    {
+        begin(graph, start);
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            const i64 n = b.n_needed_steps;
+            for (const Life life : {Life::KEPT, Life::ACROSS, Life::LATE})
+                if (n || life != Life::LATE)
+                    take_whole(b, k, life, end());
+            order_.clear();
+            for (i64 s = 0; s < b.n_steps; s++)
+                if (std::find(order_.begin(), order_.end(), b.group_of(s)) == order_.end())
+                    order_.push_back(b.group_of(s));
+            for (const i64 group : order_) {
+                // A stage may have two of its steps, of which only the first runs backward.
+                const auto [begin, end] = steps_of(b, group, 0, n);
+                const auto [other, stop] = steps_of(b, group, n, b.n_steps);
+                take_scratch(b, k, Life::FORWARD, begin, end);
+                take_scratch(b, k, Life::FORWARD, other, stop);
+                take_scratch(b, k, Life::SCRATCH, begin, end);
+            }
         }
         settle(graph);
     }
@@ -157,22 +101,31 @@ public:
             take_whole(b, k, Life::KEPT, never);
             last_periods(b, k);
             for (i64 s = 0; s < b.n_steps; s++)
-                steps_.push_back({b.stage[s], k, s});
+                steps_.push_back({b.group_of(s), b.stage[s], k, s});
         }
-        std::stable_sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) { return a.stage < b.stage; });
-        i64 stage = -1;
+        std::stable_sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) {
+            return a.group != b.group ? a.group < b.group : a.stage < b.stage;
+        });
+        i64 stage = -1, group = 0;
         for (const Step& step : steps_) {
+            if (step.group != group) {
+                arena_.reset(arena_.stop);
+                group = step.group;
+                stage = -1;
+            }
             if (step.stage != stage)
                 arena_.begin(stage = step.stage);
             const Block& b = graph.blocks[step.block];
             Made& m = of_block_[step.block];
-            for (const auto& [group, last] : m.passed_on) {
-                const SlabGroup& slabs = group_of(b, group);
+            for (const auto& [number, last] : m.passed_on) {
+                const SlabGroup& slabs = group_of(b, number);
                 const i64 size = floats(slabs, rows_of(b, slabs, step.step));
-                m.at[group * b.n_steps + step.step] = arena_.take(size, std::max(stage, last[step.step]));
+                // What shared sources compute all groups of virtual processors read.
+                const i64 until = stage < graph.first_own ? never : std::max(stage, last[step.step]);
+                m.at[number * b.n_steps + step.step] = arena_.take(size, until);
             }
-            if (step.step == 0)
-                take_scratch(b, step.block, Life::SCRATCH, 0, b.n_steps);
+            if (step.step == 0 || b.group_of(step.step - 1) != group)
+                take_scratch(b, step.block, Life::SCRATCH, step.step, steps_of(b, group, step.step, b.n_steps).second);
         }
         settle(graph);
     }
@@ -183,7 +136,7 @@ private:
         std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // group, last reader of each step's rows
     };
     struct Step {
-        i64 stage, block, step;
+        i64 group, stage, block, step;
     };
 
     Arena arena_;
@@ -191,6 +144,7 @@ private:
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
     std::vector<i64> periods_;   // in which steps are executed, in order
     std::vector<i64> hurried_;   // those that no barrier separates from the one before
+    std::vector<i64> order_;     // groups of virtual processors, as they come in the steps of a block
     std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
     std::vector<std::pair<i64, i64>> taken_, idle_;        // heaps of (-last period, slot) and (rows, -slot)
     std::vector<Made> of_block_;
@@ -251,16 +205,27 @@ private:
 
     static i64 last_stage(const Block& b) { return *std::max_element(b.stage.begin(), b.stage.end()); }
 
-    // One piece of memory for some steps, that of the largest, until the last of their stages, or another period.
-    void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1)
+    // The first and the end of those of some steps that a group of virtual processors runs: they lie side by side.
+    static std::pair<i64, i64> steps_of(const Block& b, i64 group, i64 begin, i64 end)
+    {
+        while (begin < end && b.group_of(begin) != group)
+            begin++;
+        i64 stop = begin;
+        while (stop < end && b.group_of(stop) == group)
+            stop++;
+        return {begin, stop};
+    }
+
+    // One piece of memory for some steps, that of the largest, until the last of their stages, or another period. It is
+    // said to be there for all steps up to `stop`: scratch memory of backward also in those that do not run backward.
+    void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1, i64 stop = -1)
     {
         const auto& all = groups(b).groups;
         if (begin == end)
             return;
         if (last < 0)
             last = *std::max_element(b.stage.begin() + begin, b.stage.begin() + end);
-        // Scratch memory of backward is where it is in all steps, also in those that do not run backward.
-        const i64 first = life == Life::SCRATCH ? 0 : begin, stop = life == Life::SCRATCH ? b.n_steps : end;
+        stop = std::max(stop, end);
         for (size_t g = 0; g < all.size(); g++) {
             if (all[g].life != life)
                 continue;
@@ -269,8 +234,8 @@ private:
                 rows = std::max(rows, rows_of(b, all[g], s));
             Made& m = of_block_[k];
             const i64 at = arena_.take(floats(all[g], rows), last);
-            std::fill(m.at.begin() + g * b.n_steps + first, m.at.begin() + g * b.n_steps + stop, at);
-            std::fill(m.room.begin() + g * b.n_steps + first, m.room.begin() + g * b.n_steps + stop, rows);
+            std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
+            std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
         }
     }
 

@@ -1,12 +1,13 @@
-// The compiled planner: the script that vpps/plan/build.py writes, word for word, for one group of virtual processors.
-// Cells come as records (records.py), a batch as flat arrays (inputs.py).
+// The compiled planner: the script that vpps/plan/build.py writes, word for word. Cells come as records (records.py), a
+// batch as flat arrays (inputs.py).
 
+#include "grouped_schedule.h"
+#include "grouping.h"
 #include "policy_calls.h"
 #include "index_lists.h"
 #include "launch_end.h"
 #include "paper_schedule.h"
 #include "stages.h"
-#include "vector_schedule.h"
 
 #include <ctime>
 #include <exception>
@@ -26,8 +27,8 @@ public:
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
-        auto parts = taken<std::vector<Part>>(from);
-        if (!from.complete() || parts.empty())
+        Parts parts(from);
+        if (!from.complete() || parts.parts.empty())
             return false;
         cells_[cell]->by_key.emplace(std::move(key), std::move(parts));
         return true;
@@ -66,6 +67,8 @@ public:
         call->encoding = now();
         if (model_.exclusive)
             write_instructions(paper_);
+        else if (in_groups())
+            write_instructions(grouped_);
         else
             write_instructions(vector_);
         return finish();
@@ -84,9 +87,13 @@ private:
     IndexLists index_lists_{launch_, reverse_lists_};
     Boundaries boundaries_{launch_};
     VectorSchedule vector_{launch_, boundaries_};
+    Grouping grouping_;
+    GroupedSchedule grouped_{launch_, boundaries_};
     PaperSchedule paper_{launch_};
     LaunchEnd end_{launch_};
     std::vector<u32> kept_;
+
+    bool in_groups() const { return model_.groups > 1; }
 
     const i64* wanted() const { return pointer<const i64>(call_->wanted); }
 
@@ -129,18 +136,24 @@ private:
             return Status::NEW_RECURRENCE;
         if (!training)
             graph_.leave_out();  // stages are the same in inference
-        const LossChain& late = model_.exclusive ? nothing_ : chain_;
-        call_->new_block = rows.take(graph_, late, call_->at_once, call_->splits, training, call_->chunk_rows);
+        call_->new_block = rows.find_parts(graph_, call_->splits, training);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());
             call_->key = static_cast<i64>(reinterpret_cast<std::intptr_t>(rows.key.data()));
             return Status::NEW_BLOCK;
         }
+        if (in_groups())
+            grouping_.find(graph_, rows.of_whole, model_.groups, training ? nullptr : graph_.needed(graph_.blocks[0]));
+        const LossChain& late = model_.exclusive || in_groups() ? nothing_ : chain_;
+        rows.take(graph_, late, call_->at_once, call_->chunk_rows);
         call_->n_all_values = rows.n_values;
         if (rows.n_values > call_->room_for_values)
             return Status::MORE_MEMORY;
-        rows.arrange(graph_, !training, call_->by_readers);
-        const bool decided = !training || model_.exclusive || boundaries_.decide();
+        rows.arrange(graph_, !training, call_->by_readers, in_groups() ? grouping_.group.data() : nullptr);
+        rows.first_own = grouping_.first_own * rows.stretch;
+        rows.first_joining = grouping_.first_joining * rows.stretch;
+        const bool decided = !training || model_.exclusive ||
+                             (in_groups() ? boundaries_.decide_in_groups() : boundaries_.decide());
         return decided ? Status::DONE : Status::NEW_PAIR;
     }
 
@@ -148,12 +161,14 @@ private:
     void find_memory()
     {
         RowsOfBlocks& rows = launch_.rows;
-        if (call_->training) {
+        if (call_->training && in_groups())
+            memory_.for_training_in_groups(rows, model_.end);
+        else if (call_->training)
             memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
-            end_.take_memory(memory_);
-        } else {
+        else
             memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
-        }
+        if (call_->training)
+            end_.take_memory(memory_);
         launch_.cursor = aligned(std::max(memory_.stop(), model_.end));
         launch_.lists.addresses = pointer<u32>(call_->addresses);
         std::fill_n(launch_.lists.addresses, rows.n_values, static_cast<u32>(NOWHERE));
@@ -193,7 +208,6 @@ private:
             schedule.steps(false);
             keep(wanted(), call_->n_wanted);
         }
-        launch_.script.add(model_.stop);
     }
 
     // Tells the caller what it needs to know.
@@ -202,6 +216,8 @@ private:
         const RowsOfBlocks& rows = launch_.rows;
         if (!launch_.finish())
             return Status::MORE_MEMORY;
+        if (call_->grouping)
+            grouping_.report(graph_, rows.stretch, pointer<i64>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training)

@@ -1,8 +1,7 @@
 """The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
 
-It knows one group of virtual processors; for several, and whatever is wrong with a graph, NumPy does it. A plan made so
-holds what a launch needs; who made which word, and what is where for the verifier, is found by planning in NumPy when
-somebody asks.
+Whatever is wrong with a graph NumPy says. A plan made so holds what a launch needs; who made which word, and what is
+where for the verifier, is found by planning in NumPy when somebody asks.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def planner_for(
     layout: str = RECORDED,
 ) -> Planner:
     """The quickest planner that there is."""
-    if distribution.groups > 1 or layout not in COMPILED_LAYOUTS or library.choice() == "numpy":
+    if layout not in COMPILED_LAYOUTS or library.choice() == "numpy":
         return Planner(distribution, policy, schedule, passes, layout)
     return CompiledPlanner(distribution, policy, schedule, passes, layout)
 
@@ -137,7 +136,7 @@ class CompiledPlan(Plan):
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("addresses", "touched", "tables", "instructions", "tails"):
+        if name in ("addresses", "touched", "tables", "instructions", "tails", "grouping"):
             value = getattr(self._result, name)
         elif name in ("blocks", "streams"):
             value = getattr(self._whole, name)

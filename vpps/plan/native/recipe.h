@@ -26,9 +26,9 @@ using Groups = std::vector<std::vector<Group>>;  // by barrier
 // A cell as the user has it, and its parts by what they depend on (RowsOfBlocks::make_key); one that is all of a piece
 // has one.
 struct WholeCell : GivenCell {
-    std::map<std::vector<u8>, std::vector<Part>> by_key;
+    std::map<std::vector<u8>, Parts> by_key;
 
-    const std::vector<Part>* parts(const std::vector<u8>& key) const
+    const Parts* parts(const std::vector<u8>& key) const
     {
         const auto found = by_key.find(key);
         return found == by_key.end() ? nullptr : &found->second;

@@ -406,8 +406,10 @@ class ModelRecipe:
         alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
+        counters = distribution.groups + (distribution.groups > 1)  # the last one is that of all groups
         self.record = ModelRecord(
             n_vps=distribution.n_vps,
+            groups=distribution.groups,
             end=distribution.end,
             load_name=names.bit("load"),
             exclusive=exclusive,
@@ -417,9 +419,9 @@ class ModelRecipe:
             indexed=INDEXED,
             offset_mask=OFFSET_MASK,
             header=header,
-            barrier=BARRIERS[0].tolist(),
-            signal=SIGNALS[0].tolist(),
-            wait=WAITS[0].tolist(),
+            barrier=[words.tolist() for words in BARRIERS[:counters]],
+            signal=[words.tolist() for words in SIGNALS[:counters]],
+            wait=[words.tolist() for words in WAITS[:counters]],
             stop=_constant(encode("end", 0, 0)),
             loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
             constants=self._instruction("input", 1, 0, alone, holes={_WIDTH: Frame.ROWS}, **constants),
@@ -443,6 +445,8 @@ class ModelRecipe:
         **fields: Any,
     ) -> InstructionRecord:
         """An instruction whose holes are words of the frame; `holes` adds some at positions."""
+        if self._distribution.groups > 1 and name not in ("loss", "input"):  # those come before the end of a launch
+            flags |= Flag.ALL
         words = encode(name, n, width, parts, flags, **fields)
         for position, hole in (holes or {}).items():
             words[position] = Word(0, hole)
@@ -457,7 +461,7 @@ class ModelRecipe:
         partials = Word(0, Frame.PARTIALS)
         gradient: AnyWord = place.gradient
         if is_table:
-            by_rows = sliced_by_rows(width, 1, self._distribution.panel, self._distribution.n_vps)
+            by_rows = sliced_by_rows(width, 1, self._distribution.panel, self._distribution.all_vps)
             flags = Flag.ROWS if by_rows else NO_FLAGS
             lists: dict[str, Any] = {"offsets": Word(0, Frame.OFFSETS), "shift": 0}
             rows, gradient = Word(0, Frame.ROWS), Word(0, Frame.GRADIENT)

@@ -245,6 +245,21 @@ class PartRecord(NamedTuple):
     cell: CellRecord
 
 
+class PartsRecord(NamedTuple):
+    """A cell as it is planned: in parts, or one that is all of a piece; and, for groups of virtual processors, what its
+    vertices weigh (plan/grouping.py).
+
+    Attributes:
+        is_scalar: it deals with scalars and no matrices.
+        floats, element_floats: that a vertex computes with, and for each element of a list argument.
+    """
+
+    parts: list[PartRecord]
+    is_scalar: BOOL = False
+    floats: I64 = 0
+    element_floats: list[I64] = []  # noqa: RUF012
+
+
 class ParameterRecord(NamedTuple):
     """What the end of a launch does with a parameter (vpps/plan/update.py).
 
@@ -283,11 +298,13 @@ class ModelRecord(NamedTuple):
         accumulate, no_gradient: flags, shifted to their place.
         indexed, offset_mask: of an operand's second word.
         header: of a script; from the fifth word on entry points.
-        barrier, wait: the last word is the number of signals.
+        barrier, signal, wait: by counter, one of each group, then that of all where there are several; of a barrier and
+            a wait the last word is the number of signals.
         guard_again: in a second launch, by what the first has found.
     """
 
-    n_vps: I64
+    n_vps: I64  # of each group
+    groups: I64
     end: I64
     load_name: I64
     exclusive: BOOL
@@ -297,9 +314,9 @@ class ModelRecord(NamedTuple):
     indexed: I64
     offset_mask: I64
     header: list[U32]
-    barrier: list[U32]
-    signal: list[U32]
-    wait: list[U32]
+    barrier: list[list[U32]]
+    signal: list[list[U32]]
+    wait: list[list[U32]]
     stop: list[U32]
     loss: InstructionRecord
     constants: InstructionRecord
@@ -315,7 +332,7 @@ RECORDS = (
     *(SourceRecord, RowsRecord, SlabRecord, SlabGroupRecord, SlabPlaceRecord, SlabGroupsRecord, BesideRecord),
     *(RowOperandRecord, ArgumentRecord, TableGradientRecord, UsedLookupRecord, GradientRecord),
     *(VectorCopyRecord, FactorRecord, GatheredRecord, GroupRecord),
-    *(CellRecord, CrossingRecord, PartRecord, ParameterRecord, LoadRecord, ModelRecord),
+    *(CellRecord, CrossingRecord, PartRecord, PartsRecord, ParameterRecord, LoadRecord, ModelRecord),
 )
 
 

@@ -10,30 +10,43 @@ public:
 
     std::vector<Block> blocks;  // more than there are
     i64 n_blocks = 0, n_values = 0;  // values: what crosses between parts, too
+    i64 stretch = 1;  // by what the numbers of stages are multiplied
+    // Where there are groups of virtual processors, stages before these are those of shared sources, or of what groups run
+    // each for itself (grouping.h).
+    i64 first_own = 0, first_joining = 0;
+    std::vector<const Parts*> of_whole;  // of the blocks of the graph
 
-    // Makes the blocks of a graph. The number of the block whose parts nobody has told yet, or -1.
-    i64 take(const Graph& graph, const LossChain& chain, bool at_once, bool splits, bool training, i64 chunk_rows)
+    // Finds the parts of the cells of a graph. The number of the block whose parts nobody has told yet, or -1.
+    i64 find_parts(const Graph& graph, bool splits, bool training)
+    {
+        of_whole.clear();
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            make_key(graph.blocks[k], splits, training, key);
+            const Parts* parts = graph.blocks[k].cell->parts(key);
+            if (!parts)
+                return k;
+            of_whole.push_back(parts);
+        }
+        return -1;
+    }
+
+    // Makes the blocks of a graph. `late`: the chain of the loss that runs beside backward.
+    void take(const Graph& graph, const LossChain& late, bool at_once, i64 chunk_rows)
     {
         n_blocks = 0;
         n_values = graph.n_values;
         bool any = false;
-        of_whole_.clear();
-        for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Whole& whole = graph.blocks[k];
-            make_key(whole, splits, training, key);
-            const std::vector<Part>* parts = whole.cell->parts(key);
-            if (!parts)
-                return k;
-            of_whole_.push_back(parts);
-            any |= parts->size() > 1;
-            n_blocks += static_cast<i64>(parts->size());
+        for (const Parts* parts : of_whole) {
+            any |= parts->parts.size() > 1;
+            n_blocks += static_cast<i64>(parts->parts.size());
         }
+        stretch = any ? STAGES : 1;
         if (static_cast<i64>(blocks.size()) < n_blocks)
             blocks.resize(n_blocks);
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
-            const std::vector<Part>& parts = *of_whole_[k];
+            const std::vector<Part>& parts = of_whole[k]->parts;
             const bool split = parts.size() > 1;
             Block* first = &blocks[next];
             for (size_t p = 0; p < parts.size(); p++) {
@@ -42,8 +55,8 @@ public:
                 b.parts = first;
                 b.stage_of.clear();
                 b.pause = 0;
-                b.late = !split && chain.has(k);
-                b.factor = any ? STAGES : 1;
+                b.late = !split && late.has(k);
+                b.factor = stretch;
                 b.base = whole.rank * b.factor + (any ? LEVEL : 0);
                 if (!split) {
                     static_cast<Vertices&>(b) = whole;
@@ -59,7 +72,6 @@ public:
                 take_part(b, whole, parts[p], first);
             }
         }
-        return -1;
     }
 
     // What the parts of a cell depend on: its unread outputs, whether it is for training, what crosses between its
@@ -73,20 +85,21 @@ public:
             key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
     }
 
-    // `by_readers`: the layout is "readers", not the order in which vertices were recorded.
-    void arrange(const Graph& graph, bool skip_rest, bool by_readers)
+    // `by_readers`: the layout is "readers", not the order in which vertices were recorded; `group`: of virtual processors
+    // that runs each vertex, or null where there is one.
+    void arrange(const Graph& graph, bool skip_rest, bool by_readers, const i32* group)
     {
         leaders_.clear();
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
-            const std::vector<Part>& parts = *of_whole_[k];
+            const std::vector<Part>& parts = of_whole[k]->parts;
             size_t leader = 0;  // the part that runs by level, if there is one
             for (size_t p = 0; p < parts.size(); p++)
                 if (parts[p].batching == LEVEL)
                     leader = p;
             leaders_.push_back(&blocks[next + leader]);
-            arrange(*leaders_.back(), whole, graph.needed(whole), skip_rest);
+            arrange(*leaders_.back(), whole, graph.needed(whole), skip_rest, group ? group + whole.first_vertex : nullptr);
             next += static_cast<i64>(parts.size());
         }
         if (by_readers)
@@ -94,7 +107,7 @@ public:
         next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Block& led_by = *leaders_[k];
-            for (size_t p = 0; p < of_whole_[k]->size(); p++) {
+            for (size_t p = 0; p < of_whole[k]->parts.size(); p++) {
                 Block& b = blocks[next++];
                 if (&b != &led_by)
                     follow(b, led_by);
@@ -108,7 +121,6 @@ public:
     }
 
 private:
-    std::vector<const std::vector<Part>*> of_whole_;
     std::vector<Block*> leaders_;  // of the blocks of the graph: the part whose order the others have
     std::vector<i64> starts_;
     RowOrder order_;
@@ -164,29 +176,35 @@ private:
             b.lists.push_back(whole.lists[k]);
     }
 
-    // Vertices that run backward first, then by stage, then in the user's order.
-    void arrange(Block& b, const Whole& whole, const u8* needed, bool skip_rest)
+    // Vertices that run backward first, then by group and stage, then in the user's order.
+    void arrange(Block& b, const Whole& whole, const u8* needed, bool skip_rest, const i32* group)
     {
         const bool by_level = b.factor > 0;
         const i64 stages = by_level ? whole.top + 1 : 1;
+        const i64 side = group && b.n ? stages * (1 + *std::max_element(group, group + b.n)) : stages;
         b.n_needed = whole.n_needed;
         b.n_rows = skip_rest ? b.n_needed : b.n;
-        b.stage.clear();
-        b.first_row.clear();
-        b.count.clear();
-        b.identity = b.n_needed == b.n && (stages == 1 || one_stage(whole));
+        clear_steps(b);
+        b.identity = b.n_needed == b.n && (side == 1 || one_step(whole, stages > 1, group));
         if (b.identity) {
             add_step(b, by_level && b.n ? whole.local[0] : 0, 0, b.n);
+            if (group)
+                b.group.push_back(b.n ? group[0] : 0);
             return;
         }
-        auto key = [&](i64 v) { return (needed[v] ? 0 : stages) + (by_level ? whole.local[v] : 0); };
-        starts_.assign(2 * stages + 1, 0);
+        auto key = [&](i64 v) {
+            return (needed[v] ? 0 : side) + (group ? group[v] * stages : 0) + (by_level ? whole.local[v] : 0);
+        };
+        starts_.assign(2 * side + 1, 0);
         for (i64 v = 0; v < b.n; v++)
             starts_[key(v) + 1]++;
-        for (i64 i = 0; i < 2 * stages; i++) {
+        for (i64 i = 0; i < 2 * side; i++) {
             const i64 begin = starts_[i], end = begin + starts_[i + 1];
-            if (begin < end && begin < b.n_rows)
+            if (begin < end && begin < b.n_rows) {
                 add_step(b, i % stages, begin, end);
+                if (group)
+                    b.group.push_back(static_cast<i32>(i % side / stages));
+            }
             starts_[i + 1] = end;
         }
         b.order.resize(b.n);
@@ -202,26 +220,37 @@ private:
         b.identity = leader.identity;
         if (!b.identity)
             b.order = leader.order;
-        b.stage.clear();
-        b.first_row.clear();
-        b.count.clear();
+        clear_steps(b);
         for (size_t s = 0; s < leader.stage.size(); s++) {
             const i64 begin = leader.first_row[s * leader.domains()], n = leader.count[s * leader.domains()];
             const i64 local = leader.factor ? (leader.stage[s] - leader.base) / leader.factor : 0;
             const bool same_side = s && (begin < b.n_needed || leader.first_row[(s - 1) * leader.domains()] >= b.n_needed);
-            if (same_side && b.stage.back() == b.stage_at(local))
+            const bool same_group = leader.group.empty() || (s && leader.group[s] == leader.group[s - 1]);
+            if (same_side && same_group && b.stage.back() == b.stage_at(local)) {
                 b.count[b.count.size() - b.domains()] += n;
-            else
-                add_step(b, local, begin, begin + n);
+                continue;
+            }
+            add_step(b, local, begin, begin + n);
+            if (!leader.group.empty())
+                b.group.push_back(leader.group[s]);
         }
     }
 
-    static bool one_stage(const Whole& b)
+    // Whether all vertices are of one stage, if these are told apart, and of one group.
+    static bool one_step(const Whole& b, bool by_level, const i32* group)
     {
         for (i64 v = 1; v < b.n; v++)
-            if (b.local[v] != b.local[0])
+            if ((by_level && b.local[v] != b.local[0]) || (group && group[v] != group[0]))
                 return false;
         return true;
+    }
+
+    static void clear_steps(Block& b)
+    {
+        b.stage.clear();
+        b.group.clear();
+        b.first_row.clear();
+        b.count.clear();
     }
 
     static void add_step(Block& b, i64 local, i64 begin, i64 end)

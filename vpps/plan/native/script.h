@@ -56,7 +56,7 @@ public:
         if (model.n_vps == 1)
             return;
         join(model);
-        add(model.signal);
+        add(model.signal[0]);
         signalled = true;
     }
     bool signalled = false;
@@ -68,7 +68,7 @@ public:
         if (awaited_ == signals_)
             return;
         awaited_ = signals_;
-        const std::vector<u32>& waiting = signalled ? model.wait : model.barrier;
+        const std::vector<u32>& waiting = (signalled ? model.wait : model.barrier)[0];
         signalled = false;
         const auto n = static_cast<i64>(waiting.size());
         u32* words = add(n);

@@ -1,4 +1,4 @@
-// The steps of all blocks, in the order in which their stages run.
+// The steps of all blocks, by group of virtual processors, in the order in which their stages run.
 #pragma once
 
 #include "rows.h"
@@ -8,7 +8,7 @@ inline const Groups& groups_of(const Block& b, bool backward) { return backward 
 class StagesInOrder {
 public:
     struct InStage {
-        i64 stage, block, step;
+        i64 group, stage, block, step;
     };
 
     // Of one direction; `late`: those of the chain of the loss that run beside backward, else all others.
@@ -21,9 +21,11 @@ public:
             const Block& b = rows.blocks[k];
             if (!groups_of(b, backward).empty() && b.late == late)
                 for (i64 s = 0; s < (backward ? b.n_needed_steps : b.n_steps); s++)
-                    members_.push_back({b.stage[s], k, s});
+                    members_.push_back({b.group_of(s), b.stage[s], k, s});
         }
         std::stable_sort(members_.begin(), members_.end(), [&](const InStage& a, const InStage& b) {
+            if (a.group != b.group)
+                return a.group < b.group;
             return backward ? a.stage > b.stage : a.stage < b.stage;
         });
     }
@@ -37,9 +39,22 @@ public:
     size_t end_of_stage(size_t begin) const
     {
         size_t end = begin;
-        while (end < members_.size() && members_[end].stage == members_[begin].stage)
+        while (end < members_.size() && members_[end].stage == members_[begin].stage &&
+               members_[end].group == members_[begin].group)
             end++;
         return end;
+    }
+
+    // Which part of the direction a step is of: groups meet between them (GroupedSchedule).
+    i64 part(size_t i) const
+    {
+        return (members_[i].stage >= rows_->first_own) + (members_[i].stage >= rows_->first_joining);
+    }
+
+    // Whether a step is of the same group and part as another one.
+    bool goes_on(size_t i, size_t other) const
+    {
+        return members_[i].group == members_[other].group && part(i) == part(other);
     }
 
     // How many groups run one after the other in the stage from `begin` to `end`.

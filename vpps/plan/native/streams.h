@@ -1,49 +1,75 @@
-// Instructions of exclusive scripts: every virtual processor has a stream of its own (vpps/plan/writer.py).
+// Instructions of groups of virtual processors, and of exclusive scripts: each group, or each virtual processor, has a stream
+// of its own (vpps/plan/writer.py).
 #pragma once
 
 #include "script.h"
 
-// All barriers share one counter. Who has executed something since the last barrier signals; before anything more is
-// executed, whoever does waits for all signals given so far.
+// One counter of signals is for barriers of all streams: who has executed something since the last one signals; before
+// anything more is executed, whoever does waits for all signals given so far. Each group has one more, for the barriers among
+// its virtual processors.
 class Streams {
 public:
-    i64 n_barriers = 0;
-
-    void reset(i64 n_vps)
+    void reset(const Model& model)
     {
-        n_ = static_cast<size_t>(n_vps);
-        first_ = signals_ = n_barriers = n_for_all_ = 0;
+        n_ = model.exclusive ? model.n_vps : model.groups;
+        first_ = n_barriers_ = n_for_all_ = 0;
         begin();
     }
 
-    // Room for n words of a virtual processor's next instructions, which wait if they must.
-    u32* add(const Model& model, size_t vp, i64 n)
+    // Room for n words of a stream's next instructions, which wait if they must.
+    u32* add(const Model& model, i64 stream, i64 n)
     {
         give_to_all(model);
-        return append(model, of_[first_ + vp], n);
+        return append(model, stream, n);
     }
 
     // Room for instructions of all. They go to them when the next ones are begun: until then their words may change.
     u32* add_for_all(const Model& model, i64 n)
     {
         give_to_all(model);
-        n_for_all_ = static_cast<size_t>(n);
-        for_all_.resize(std::max(for_all_.size(), n_for_all_));
+        n_for_all_ = n;
+        for_all_.resize(std::max(for_all_.size(), static_cast<size_t>(n)));
         return for_all_.data();
     }
 
+    // A barrier of all streams. A group that has come to one of its own just before leaves that out.
     void barrier(const Model& model)
     {
         give_to_all(model);
-        n_barriers++;
-        for (size_t vp = 0; vp < n_ && n_ > 1; vp++) {
-            Stream& stream = of_[first_ + vp];
-            if (!stream.busy)
-                continue;
-            signals_++;  // others may wait for it, whether or not it goes on
-            stream.add(model.signal);
-            stream.busy = false;
+        n_barriers_++;
+        for (i64 i = 0; i < n_ && n_ > 1; i++) {
+            Stream& stream = of_[first_ + i];
+            if (stream.unmet) {  // others may wait for it, whether or not it goes on
+                stream.add(model.signal.back());
+                signals_ += model.exclusive ? 1 : model.n_vps;
+            }
+            stream.busy = stream.unmet = false;
+            if (stream.signals > stream.awaited) {
+                stream.signals = stream.awaited;
+                stream.n_barriers--;
+            }
         }
+    }
+
+    void barrier_of_group(const Model& model, i64 group)
+    {
+        give_to_all(model);
+        Stream& stream = of_[first_ + group];
+        stream.n_barriers++;
+        if (model.n_vps == 1 || !stream.busy)
+            return;
+        stream.signals += model.n_vps;
+        stream.busy = false;
+    }
+
+    // Signals for the next barrier of a group now: what is executed until then is ordered by the one after it.
+    void signal_early(const Model& model, i64 group)
+    {
+        if (model.n_vps == 1)
+            return;
+        add(model, group, 0);
+        of_[first_ + group].add(model.signal[group]);
+        of_[first_ + group].signalled = true;
     }
 
     // What follows is for a second launch, whose counters are others.
@@ -51,8 +77,16 @@ public:
     {
         give_to_all(model);
         first_ = n_;
-        signals_ = 0;
         begin();
+    }
+
+    // Those of the stream that has most.
+    i64 n_barriers() const
+    {
+        i64 most = 0;
+        for (i64 i = first_; i < first_ + n_; i++)
+            most = std::max(most, of_[i].n_barriers);
+        return n_barriers_ + most;
     }
 
     // Puts all of them into the script, one behind the other, and tells where they begin.
@@ -60,7 +94,7 @@ public:
     {
         give_to_all(model);
         begins.clear();
-        for (size_t i = 0; i < first_ + n_; i++) {
+        for (i64 i = 0; i < first_ + n_; i++) {
             begins.push_back(script.size);
             of_[i].add(model.stop);
             std::copy_n(of_[i].words.data(), of_[i].size, script.add(static_cast<i64>(of_[i].size)));
@@ -71,8 +105,12 @@ private:
     struct Stream {
         std::vector<u32> words;  // more than there are
         size_t size = 0;
-        i64 awaited = 0;    // signals that it has waited for
-        bool busy = false;  // there are instructions after its latest signal
+        i64 met = 0;                   // signals of all streams that it has waited for
+        i64 signals = 0, awaited = 0;  // of its group: given, and waited for
+        i64 n_barriers = 0;            // of its group
+        bool unmet = false;            // there are instructions after its latest signal to all,
+        bool busy = false;             // and to its group
+        bool signalled = false;        // for the next barrier of its group, before what is executed until then
 
         u32* add(size_t n)
         {
@@ -82,38 +120,48 @@ private:
             return words.data() + size - n;
         }
         void add(const std::vector<u32>& more) { std::copy(more.begin(), more.end(), add(more.size())); }
+        void wait(const std::vector<u32>& waiting, i64 until)
+        {
+            add(waiting);
+            words[size - 1] = static_cast<u32>(until);
+        }
+        void begin()
+        {
+            size = 0;
+            met = signals = awaited = n_barriers = 0;
+            unmet = busy = signalled = false;
+        }
     };
-    std::vector<Stream> of_;  // by launch and virtual processor; more than there are
-    size_t n_ = 0, first_ = 0, n_for_all_ = 0;
-    i64 signals_ = 0;
+    std::vector<Stream> of_;  // by launch; more than there are
+    i64 n_ = 0, first_ = 0;   // streams of a launch, the first of this one
+    i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // of all streams
     std::vector<u32> for_all_;
 
     void begin()
     {
-        of_.resize(std::max(of_.size(), first_ + n_));
-        for (size_t vp = 0; vp < n_; vp++) {
-            Stream& stream = of_[first_ + vp];
-            stream.size = 0;
-            stream.awaited = 0;
-            stream.busy = false;
-        }
+        signals_ = 0;
+        of_.resize(std::max(of_.size(), static_cast<size_t>(first_ + n_)));
+        for (i64 i = first_; i < first_ + n_; i++)
+            of_[i].begin();
     }
 
-    u32* append(const Model& model, Stream& stream, i64 n)
+    u32* append(const Model& model, i64 i, i64 n)
     {
-        stream.busy = true;
-        if (stream.awaited < signals_) {
-            stream.awaited = signals_;
-            stream.add(model.wait);
-            stream.words[stream.size - 1] = static_cast<u32>(signals_);
+        Stream& stream = of_[first_ + i];
+        stream.busy = stream.unmet = true;
+        if (stream.awaited < stream.signals) {
+            stream.wait((stream.signalled ? model.wait : model.barrier)[i], stream.awaited = stream.signals);
+            stream.signalled = false;
         }
+        if (stream.met < signals_)
+            stream.wait(model.wait.back(), stream.met = signals_);
         return stream.add(static_cast<size_t>(n));
     }
 
     void give_to_all(const Model& model)
     {
-        for (size_t vp = 0; vp < n_ && n_for_all_; vp++)
-            std::copy_n(for_all_.data(), n_for_all_, append(model, of_[first_ + vp], static_cast<i64>(n_for_all_)));
+        for (i64 i = 0; i < n_ && n_for_all_; i++)
+            std::copy_n(for_all_.data(), n_for_all_, append(model, i, n_for_all_));
         n_for_all_ = 0;
     }
 };

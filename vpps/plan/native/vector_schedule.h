@@ -22,19 +22,9 @@ public:
     {
         if (backward && !boundaries_.turns)
             barrier();
-        const bool training = launch_.call->training;
         members_.find(launch_.rows, backward, false);
-        auto free = boundaries_.free[backward].begin();
-        for (size_t begin = 0, end; begin < members_.size(); begin = end) {
-            end = members_.end_of_stage(begin);
-            const bool hurries = training && free != boundaries_.free[backward].end() && *free == members_[begin].stage;
-            if (hurries)
-                free++;
-            else if (begin)
-                barrier();
-            stage(begin, end);
-        }
-        if (!training && members_.size())
+        run(0, members_.size(), backward);
+        if (!launch_.call->training && members_.size())
             barrier();
     }
 
@@ -62,17 +52,30 @@ public:
             barrier();
     }
 
-private:
+protected:
     Launch& launch_;
     const Boundaries& boundaries_;
     StagesInOrder members_;
-    std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
-    size_t next_late_ = 0;
 
-    // A barrier, and behind it what of the chain of the loss has waited for one.
-    void barrier()
+    // Writes stages of a group.
+    void run(size_t begin, size_t end, bool backward)
     {
-        launch_.barrier();
+        const std::vector<size_t>& free = boundaries_.free_at[backward];
+        auto next_free = std::lower_bound(free.begin(), free.end(), begin);
+        for (size_t at = begin, next; at < end; at = next) {
+            next = members_.end_of_stage(at);
+            if (launch_.call->training && next_free != free.end() && *next_free == at)
+                next_free++;
+            else if (at != begin)
+                barrier(members_[at].group);
+            stage(at, next);
+        }
+    }
+
+    // A barrier of a group, and behind it what of the chain of the loss has waited for one.
+    void barrier(i64 group = 0)
+    {
+        launch_.barrier_of_group(group);
         if (next_late_ == late_.size())
             return;
         const auto& late = late_[next_late_++];
@@ -85,12 +88,16 @@ private:
         }
     }
 
+private:
+    std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
+    size_t next_late_ = 0;
+
     void stage(size_t begin, size_t end)
     {
         const size_t n_groups = members_.groups_of_stage(begin, end);
         for (size_t k = 0; k < n_groups; k++) {
             if (k)
-                barrier();
+                barrier(members_[begin].group);
             // What fills the pause of the barrier comes last, behind the signal.
             bool signals = false;
             for (const bool filling : {false, true})
@@ -100,7 +107,7 @@ private:
                         continue;
                     if (filling && !signals) {
                         signals = true;
-                        launch_.script.signal_early(launch_.model);
+                        launch_.signal_early(members_[begin].group);
                     }
                     write(b, members_.groups(i), k, members_[i].step);
                 }
@@ -109,9 +116,8 @@ private:
 
     void write(const Block& b, const Groups& all, size_t k, i64 step)
     {
-        const i64 at = step * b.domains();
         if (k < all.size())
             for (const Group& group : all[k])
-                launch_.write(b, group.words, step, &b.first_row[at], &b.count[at]);
+                launch_.write_step(b, group.words, step);
     }
 };

@@ -1,0 +1,71 @@
+// Deals work to groups of virtual processors (vpps/plan/grouping.py).
+#pragma once
+
+#include "recipe.h"
+
+#include <algorithm>
+#include <utility>
+
+// Vertices that depend on each other.
+struct Component {
+    i64 work, first_call;  // floats; the recording index of the first of its vertices
+    i32 root;              // one of them
+};
+
+class Dealing {
+public:
+    // The largest first, each to the group with the least so far (Graham 1969); of many, the smallest ones go into the
+    // room below the mean, group after group. `total`: the work of all; `group_of`: by root.
+    void deal(std::vector<Component>& components, i64 total, i64 n_groups, std::vector<i32>& group_of)
+    {
+        std::sort(components.begin(), components.end(), [](const Component& a, const Component& b) {
+            return a.work != b.work ? a.work > b.work : a.first_call < b.first_call;
+        });
+        heap_.clear();
+        for (i64 g = 0; g < n_groups; g++)
+            heap_.emplace_back(0, g);
+        const size_t n = components.size(), one_by_one = std::min(n, DEALT_ONE_BY_ONE);
+        for (size_t i = 0; i < one_by_one; i++) {
+            group_of[components[i].root] = heap_[0].second;
+            heap_[0].first += components[i].work;
+            sift_down();
+        }
+        if (one_by_one == n)
+            return;
+        // In the order of the heap: what room there is up to each group.
+        const double mean = static_cast<double>(total) / static_cast<double>(n_groups);
+        double room = 0;
+        room_.clear();
+        for (const auto& [load, g] : heap_)
+            room_.push_back(room += std::max(mean - static_cast<double>(load), 0.));
+        i64 rest = 0, until = 0;
+        for (size_t i = one_by_one; i < n; i++)
+            rest += components[i].work;
+        for (size_t i = one_by_one; i < n; i++) {
+            const i64 work = components[i].work;
+            until += work;
+            const double middle = static_cast<double>(until) - static_cast<double>(work) / 2;
+            const auto at = std::lower_bound(room_.begin(), room_.end() - 1, middle * (room / static_cast<double>(rest)));
+            group_of[components[i].root] = heap_[at - room_.begin()].second;
+        }
+    }
+
+private:
+    static constexpr size_t DEALT_ONE_BY_ONE = 512;
+
+    std::vector<std::pair<i64, i32>> heap_;  // (load, group), the least first
+    std::vector<double> room_;
+
+    void sift_down()
+    {
+        const auto item = heap_[0];
+        size_t at = 0;
+        for (size_t child = 1; child < heap_.size(); at = child, child = 2 * child + 1) {
+            child += child + 1 < heap_.size() && heap_[child + 1] < heap_[child];
+            if (item < heap_[child])
+                break;
+            heap_[at] = heap_[child];
+        }
+        heap_[at] = item;
+    }
+};

@@ -1,0 +1,47 @@
+// Schedule "vector" for groups of virtual processors (vpps/plan/grouped.py): each has its own steps and its own barriers.
+// Barriers of all groups lie around what the first one runs for all alone (grouping.h).
+#pragma once
+
+#include "vector_schedule.h"
+
+class GroupedSchedule : public VectorSchedule {
+public:
+    using VectorSchedule::VectorSchedule;
+
+    // Shared sources, then every group's own vertices, then what joins them; backward the other way round.
+    void steps(bool backward)
+    {
+        members_.find(launch_.rows, backward, false);
+        for (i64 k = 0; k < PARTS; k++) {
+            const i64 part = backward ? PARTS - 1 - k : k;
+            bool any = false;
+            for (size_t begin = 0, end; begin < members_.size(); begin = end) {
+                end = begin + 1;
+                while (end < members_.size() && members_.goes_on(end, begin))
+                    end++;
+                if (members_.part(begin) != part)
+                    continue;
+                any = true;
+                run(begin, end, backward);
+                barrier(members_[begin].group);
+            }
+            if (any)
+                launch_.barrier();
+        }
+    }
+
+    void report(u32 source, i64 slot)
+    {
+        launch_.frame[Frame::SOURCE] = source;
+        launch_.frame[Frame::SLOT] = slot;
+        launch_.write_once(launch_.model.loss);
+    }
+
+    // All have met.
+    void end_backward() {}
+
+    void meet() { launch_.barrier(); }
+
+private:
+    static constexpr i64 PARTS = 3;
+};
