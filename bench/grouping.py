@@ -1,8 +1,9 @@
 """What groups of virtual processors cost the host: planning a batch of the Tree-LSTM of treelstm.py, by their number.
 
-One JSON object per line, microseconds for planning a batch whose graph is there, as for a GPU of 132 multiprocessors;
-`share` is the work of the busiest group, 1 / groups at best, and `barriers` those of the group that has most. No kernel
-runs, and no GPU is needed. Dealing the vertices to groups is a part of it, with a line of its own.
+One JSON object per line, microseconds for planning a batch whose graph is there, recorded by one call (`bulk`) or a
+call per vertex (`cells`), as for a GPU of 132 multiprocessors; `peer` is the planner in NumPy. `share` is the work of
+the busiest group, 1 / groups at best, and `barriers` those of the group that has most. No kernel runs, and no GPU is
+needed.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from pathlib import Path
 
 import harness
 import numpy as np
-from models import VppsTreeLstm
+from models import VppsBulkTreeLstm, VppsTreeLstm
 from treelstm import in_batches, initial_weights
 from trees import read_trees
 
 import vpps
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
-from vpps.plan.grouping import group_vertices
+from vpps.plan.native import library
+from vpps.plan.native.planner import planner_for
 from vpps.plan.planner import Planner
-from vpps.plan.topology import Topology
 from vpps.plan.update import Update
 
 BENCH = "grouping"
 BLOCKS = 132
+FORMS: dict[str, type[VppsTreeLstm]] = {"bulk": VppsBulkTreeLstm, "cells": VppsTreeLstm}
 
 
 def seconds(work: Callable[[], object], times: int) -> float:
@@ -41,15 +43,6 @@ def seconds(work: Callable[[], object], times: int) -> float:
     return float(np.median(found))
 
 
-def dealing(planner: Planner, graph: vpps.Graph) -> Callable[[], object]:
-    """What deals the vertices of a graph to the planner's groups."""
-    topology = Topology(graph)
-    cells = [planner.templates(b.cell) for b in topology.blocks]
-    of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
-    runs = np.ones(topology.n_calls, bool)
-    return partial(group_vertices, topology, cells, of_vertex, planner.distribution.groups, runs)
-
-
 def busiest(plan: Plan) -> float:
     """Share of the work that the busiest group has."""
     if plan.grouping is None:
@@ -57,34 +50,35 @@ def busiest(plan: Plan) -> float:
     return float(plan.grouping.work.max() / plan.grouping.work.sum())
 
 
-def run(batch_size: int, options: argparse.Namespace) -> None:
+def run(form: str, batch_size: int, options: argparse.Namespace) -> None:
     """Time all numbers of groups on one batch, interleaved."""
     trees, words = read_trees(options.trees, options.limit)
-    model = VppsTreeLstm(initial_weights(words, options.hidden, options.hidden), "sgd", 0.01, 1)
-    batch = in_batches([VppsTreeLstm.prepare(tree) for tree in trees], batch_size)[0]
+    weights = initial_weights(words, options.hidden, options.hidden)
+    model = FORMS[form](weights, "sgd", 0.01, 1)
+    batch = in_batches([model.prepare(tree) for tree in trees], batch_size)[0]
     graph, loss = model.graph(batch)
     update = Update(vpps.SGD(lr=0.01), 1, 1, None)
-    work: dict[str, Callable[[], float]] = {}
+    work: dict[tuple[str, bool], Callable[[], float]] = {}
     shares: dict[str, tuple[float, int]] = {}
     for groups in options.groups:
         distribution = Distribution(model.handle.model, BLOCKS // groups, 1, 0, train=True, groups=groups)
-        planner = Planner(distribution, "sinks-last")
-        planning = partial(planner.plan_training, graph, loss, update, 0)
-        plan = planning()
-        case = f"batch={batch_size} groups={groups} hidden={options.hidden}"
-        shares[f"plan, {case}"] = busiest(plan), plan.n_barriers
-        work[f"plan, {case}"] = partial(seconds, planning, options.times)
-        if groups > 1:
-            work[f"dealing, {case}"] = partial(seconds, dealing(planner, graph), options.times)
-    found: dict[str, list[float]] = {case: [] for case in work}
+        case = f"form={form} batch={batch_size} groups={groups} hidden={options.hidden}"
+        for compiled in (True, False):
+            planner = (planner_for if compiled else Planner)(distribution, "sinks-last", "vector", None)
+            planning = partial(planner.plan_training, graph, loss, update, 0)
+            plan = planning()
+            shares[case] = busiest(plan), plan.n_barriers
+            work[case, compiled] = partial(seconds, planning, options.times)
+    found: dict[tuple[str, bool], list[float]] = {case: [] for case in work}
     for _ in range(options.rounds):
         for case, measure in work.items():
             found[case].append(1e6 * measure())
     model.close()
-    for case, values in found.items():
-        share, barriers = shares.get(case, (None, None))
-        extra = {} if share is None else {"share": round(share, 3), "barriers": barriers}
-        harness.report(BENCH, case, values, "us", **extra)
+    for case, (share, barriers) in shares.items():
+        harness.report(
+            BENCH, f"plan, {case}", found[case, True], "us", ("planned with NumPy", found[case, False]),
+            higher_is_better=False, share=round(share, 3), barriers=barriers,
+        )  # fmt: skip
 
 
 def _numbers(text: str) -> list[int]:
@@ -95,6 +89,7 @@ def main() -> None:
     """Run every batch size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=Path, required=True, metavar="FILE", help="Penn-bracketed trees, one a line")
+    parser.add_argument("--forms", type=lambda text: text.split(","), default=list(FORMS), help="bulk,cells")
     parser.add_argument("--batch-sizes", type=_numbers, default=[1, 16, 64], metavar="N,N,...")
     parser.add_argument("--groups", type=_numbers, default=[1, 2, 4], metavar="N,N,...")
     parser.add_argument("--hidden", type=int, default=256)
@@ -102,8 +97,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10, help="plans of which the median counts")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    for batch_size in options.batch_sizes:
-        run(batch_size, options)
+    library.prepare(wait=True)
+    for form in options.forms:
+        for batch_size in options.batch_sizes:
+            run(form, batch_size, options)
 
 
 if __name__ == "__main__":

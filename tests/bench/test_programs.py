@@ -99,10 +99,11 @@ def test_grouping_deals_even_work(trees_file: Path) -> None:
         "grouping.py", "--trees", str(trees_file), "--batch-sizes", "1,12", "--hidden", "32", "--groups", "1,3",
         "--times", "1", "--rounds", "1",
     )  # fmt: skip
-    assert [line["case"].partition(",")[0] for line in lines] == ["plan", "plan", "dealing"] * 2
-    assert [line["share"] for line in lines if "share" in line][:3] == [1, 1, 1]  # of one tree
-    assert 1 / 3 <= lines[4]["share"] < 0.5
-    assert all(line["value"] > 0 for line in lines)
+    assert [line["case"].partition(" batch")[0] for line in lines] == ["plan, form=bulk"] * 4 + ["plan, form=cells"] * 4
+    for of_one, in_three, one_group, three_groups in (lines[:4], lines[4:]):
+        assert [line["share"] for line in (of_one, in_three, one_group)] == [1, 1, 1]  # the first two of one tree
+        assert 1 / 3 <= three_groups["share"] < 0.5
+    assert all(line["value"] > 0 and line["peer_value"] > 0 for line in lines)
 
 
 def test_memory_tells_training_from_importing(trees_file: Path) -> None:
