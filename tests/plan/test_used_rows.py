@@ -34,8 +34,9 @@ class Net:
         """The next state, and two results that nobody reads unless asked for."""
         gone = vpps.concat([vpps.lookup(self.E, j), h])[H:]  # `h`, to a pass
         fixed = vpps.stop_gradient(vpps.lookup(self.E, k))
+        held = vpps.stop_gradient(vpps.tanh(vpps.lookup(self.E, 10)) + h)  # crosses between parts, with no gradient
         unread = vpps.lookup(self.F, 2) * h
-        return vpps.tanh(self.W @ h + gone + fixed), vpps.lookup(self.E, i) * h, unread
+        return vpps.tanh(self.W @ h + gone + fixed + held), vpps.lookup(self.E, i) * h, unread
 
     def batch(self, read: bool = False) -> tuple[vpps.Graph, vpps.Expression]:
         """Two steps that the loss depends on, and one that it does not; `read`: of a third one, the second result."""

@@ -64,7 +64,7 @@ def encode_parts(
     made: dict[int, PartTemplates] = {}
     numbers = {part.batching: k for k, part in enumerate(parts)}
     handed: dict[tuple[Batching, int], tuple[int, Beside, View]] = {}  # by what crosses: who hands it back, and where
-    crossed = {(c.batching, c.output) for part in parts for c in part.crossings}
+    with_gradient: set[tuple[Batching, int]] = set()  # of what crosses: that which some reader has a gradient of
     for k in reversed(range(len(parts))):  # readers first
         part = parts[k]
         beside: dict[Beside | BesideGradient, tuple[int, View]] = {}
@@ -78,12 +78,14 @@ def encode_parts(
         dead = [
             output
             for output, k in enumerate(part.outputs)
-            if k in unread and (part.batching, output) not in crossed  # what other parts read has a gradient
+            if (k < 0 or k in unread) and (part.batching, output) not in with_gradient
         ]
         cell = encode(part.cell, part.first_crossing, taken_back, training, dead)
         for position, crossing in enumerate(part.crossings, start=part.first_crossing):
             key = Beside(position)
             found = [view for to, view in cell.lowered.arguments if to == key]
+            if found:
+                with_gradient.add((crossing.batching, crossing.output))
             if crossing.alone and len(found) == 1 and found[0].slab >= 0:
                 handed[crossing.batching, crossing.output] = k, key, found[0]
         made[k] = PartTemplates(cell, beside)
