@@ -371,7 +371,7 @@ class Engine:
             encoded = planner.templates_of(parts, unread, training)
             recipes = [self._recipe(found.cell, found.beside, training) for found in encoded]
             eager = parts[0].batching is Batching.EAGER
-            records = in_parts(parts, recipes, eager and planner.streams(parts, training))
+            records = in_parts(parts, recipes, eager and planner.streams(parts, training, unread))
         else:
             recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
             records = whole(computed, recipe)
