@@ -19,19 +19,21 @@ from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
 from tests.simt import models
 from vpps.ops.philox import LaunchKey
-from vpps.plan.build import Plan
+from vpps.plan.build import NumpyPlan
 from vpps.plan.distribution import Distribution, Held
 from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping
 from vpps.plan.native import library
 from vpps.plan.native.engine import COMPILED_LAYOUTS
-from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for
+from vpps.plan.native.planner import CompiledPlanner, planner_for
 from vpps.plan.passes import Passes, streaming
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
 from vpps.plan.row_order import PQ, READERS, RECORDED
 from vpps.plan.update import Averaging, Update
+from vpps.plan.writer import spans
 
 pytestmark = pytest.mark.cpu
 
@@ -98,8 +100,8 @@ def planners_in_groups(
 
 def assert_same(plan: Plan, in_numpy: Plan) -> None:
     """All that a launch and the user may learn of a plan is the same."""
-    assert isinstance(plan, CompiledPlan)
-    assert not isinstance(in_numpy, CompiledPlan)
+    assert not isinstance(plan, NumpyPlan)
+    assert isinstance(in_numpy, NumpyPlan)
     assert len(plan.script) == len(in_numpy.script)
     different = np.flatnonzero(plan.script != in_numpy.script)
     assert not len(different), f"word {different[0]} of {len(plan.script)}"
@@ -122,6 +124,29 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
     assert plan.held.dense == in_numpy.held.dense
     assert plan.held.rows.keys() == in_numpy.held.rows.keys()
     assert all(np.array_equal(plan.held.rows[p], rows) for p, rows in in_numpy.held.rows.items())
+    assert_same_account(plan, in_numpy)
+
+
+def assert_same_account(plan: Plan, in_numpy: NumpyPlan) -> None:
+    """Who made which word, lists, periods, and memory that was taken for the whole launch."""
+    account, build = plan.account, in_numpy.make_layout.__self__
+    assert np.array_equal(account.lists, spans(build.writer.lists))
+    assert np.array_equal(account.memory, spans(build.writer.memory))
+    assert account.periods.tolist() == [list(period) for period in build.writer.periods]
+    streams = account.streams(in_numpy.blocks)
+    assert [(start, stream.words) for start, stream in streams] == [(at, s.words) for at, s in in_numpy.streams]
+    for (_, mine), (_, theirs) in zip(streams, in_numpy.streams, strict=True):
+        for found, expected in zip(mine.sections, theirs.sections, strict=True):
+            assert found[:1] + found[4:] == expected[:1] + expected[4:]
+            assert found.block is expected.block
+            assert type(found.first) is type(expected.first)
+            assert np.array_equal(found.first, expected.first)
+            if expected.group is None:
+                assert found.group is None
+            else:
+                assert found.group is not None
+                assert np.array_equal(found.group.template.constant, expected.group.template.constant)
+                assert [at for at, _ in found.group.starts] == [at for at, _ in expected.group.starts]
 
 
 class Both(CompiledPlanner):
@@ -310,6 +335,23 @@ def test_networks_in_groups(network: str, groups: int) -> None:
         check_inference(pair, graph, [loss])
 
 
+@pytest.mark.parametrize("gemm", [False, True])
+@pytest.mark.parametrize("schedule, groups", [("vector", 1), ("vector", 2), ("paper", 1)])
+def test_words_of_messages(schedule: str, groups: int, gemm: bool) -> None:
+    """At every position of the script."""
+    net = models.tree_lstm()
+    graph, loss = net.batch(1)
+    c = golden.Configuration("simt", groups, gemm and groups == 1, schedule, "sinks-last", RECORDED)
+    it = golden.Example(net.model, graph, loss, [loss])
+    pair = pair_of(golden.distribution_of(it, c, RULES[1], False, Passes()), schedule=schedule)
+    in_numpy, compiled = (p.plan_training(graph, loss, Update(RULES[1], 9, 5, 0.5), 0) for p in pair)
+    for position in range(len(compiled.script)):
+        assert compiled.origin(position) == in_numpy.origin(position)
+    for start, stream in in_numpy.streams:
+        for s in stream.sections:
+            assert compiled.whereabouts(start + s.start) == in_numpy.whereabouts(start + s.start)
+
+
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
 def test_graphs_as_data_in_groups(name: str, groups: int) -> None:
@@ -352,7 +394,7 @@ def test_groups_that_have_nothing_to_do_are_logged(caplog: pytest.LogCaptureFixt
     _, compiled = pair_of(Distribution(net.model, 2, 1, 0, train=True, groups=2))
     with caplog.at_level("INFO", logger="vpps"):
         plan = compiled.plan_training(graph, loss, None, 0)
-    assert isinstance(plan, CompiledPlan)
+    assert not isinstance(plan, NumpyPlan)
     assert "2 groups have 100%, 0% of the work of 1 unconnected parts" in caplog.text
 
 
@@ -532,7 +574,7 @@ class TestChoice:
             patch.setattr(library, "_loader", library._Loader())
             first = compiled.plan_training(graph, loss, None, 0)
         later = compiled.plan_training(graph, loss, None, 0)
-        assert not isinstance(first, CompiledPlan)
+        assert isinstance(first, NumpyPlan)
         assert_same(later, first)
 
     def test_without_a_compiler_one_line_says_so(

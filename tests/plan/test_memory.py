@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import vpps
 from vpps.errors import ScriptError
 from vpps.plan import memory
-from vpps.plan.build import Plan
 from vpps.plan.distribution import ALIGN, Distribution
 from vpps.plan.lower import LoweredCell
 from vpps.plan.memory import STAGGER, Arena, Life, SlabMemory
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.verify import verify

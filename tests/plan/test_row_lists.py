@@ -13,8 +13,8 @@ import vpps
 from tests.graph import bulk_models
 from tests.plan.test_random_graphs import examples
 from vpps.inspection.gathering import gathering
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.row_lists import UNEVEN, runs
 from vpps.plan.row_order import LAYOUTS, PQ, READERS, RECORDED

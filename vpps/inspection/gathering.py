@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpps.inspection.report import counted
-from vpps.plan.build import Plan
 from vpps.plan.onchip.report import in_bytes
+from vpps.plan.plan import Plan
 from vpps.plan.row_lists import row_lists
 from vpps.plan.rows import BlockPlan
-from vpps.plan.writer import Phase
+from vpps.plan.sections import Phase
 from vpps.script.disassemble import Decoded, Operand, Words, decode
 from vpps.script.instructions import INDEXED, Kind
 from vpps.script.tails import Use

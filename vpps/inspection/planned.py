@@ -12,9 +12,9 @@ from vpps.graph.arrays import BlockArrays
 from vpps.inspection.gathering import gathering
 from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
 from vpps.inspection.words import said_of_list, symbol_of
-from vpps.plan.build import Plan
 from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, RandomKey, Uses
 from vpps.plan.memory import WHOLE, Life
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies.comparison import lower_bound, orders
 from vpps.plan.row_lists import row_lists
