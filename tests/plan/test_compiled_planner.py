@@ -21,7 +21,8 @@ from tests.simt import models
 from vpps.ops.philox import LaunchKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Held
-from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping
+from vpps.plan.group_vertices import DEALT_ONE_BY_ONE
+from vpps.plan.grouping import Grouping
 from vpps.plan.native import library
 from vpps.plan.native.engine import COMPILED_LAYOUTS
 from vpps.plan.native.planner import CompiledPlan, CompiledPlanner, planner_for

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import vpps
 from vpps.plan.distribution import Distribution
-from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components, group_vertices
-from vpps.plan.grouping import _deal as deal
+from vpps.plan.group_vertices import DEALT_ONE_BY_ONE, components, group_vertices
+from vpps.plan.group_vertices import _deal as deal
+from vpps.plan.grouping import Grouping
 from vpps.plan.planner import Planner
 from vpps.plan.topology import Topology
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import vpps
 from vpps.errors import ScriptError
-from vpps.plan import memory
+from vpps.plan import slabs
 from vpps.plan.build import Plan
 from vpps.plan.distribution import ALIGN, Distribution
 from vpps.plan.lower import LoweredCell
-from vpps.plan.memory import STAGGER, Arena, Life, SlabMemory
+from vpps.plan.memory import Arena, SlabMemory
 from vpps.plan.planner import Planner
+from vpps.plan.slabs import STAGGER, Life
 from vpps.plan.update import Update
 from vpps.script.verify import verify
 
@@ -172,12 +173,12 @@ def test_a_slab_that_lives_too_short_is_found(
     net = Net()
     graph, states = net.chain(6)
     loss = vpps.sum(states[-1])
-    lives = memory._lives_in_training
+    lives = slabs._lives_in_training
 
     def shorter(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
         return [wrong if life is right else life for life in lives(lowered, read_by_steps)]
 
-    monkeypatch.setattr(memory, "_lives_in_training", shorter)
+    monkeypatch.setattr(slabs, "_lives_in_training", shorter)
     plan = net.planner(vps).plan_training(graph, loss, Update(vpps.SGD(0.1), 1, 1, None), 0)
     with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
         verify(plan.script, plan.layout, plan.origin)

@@ -14,12 +14,12 @@ from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, 
 from vpps.inspection.words import said_of_list, symbol_of
 from vpps.plan.build import Plan
 from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, RandomKey, Uses
-from vpps.plan.memory import WHOLE, Life
 from vpps.plan.planner import Planner
 from vpps.plan.policies.comparison import lower_bound, orders
 from vpps.plan.row_lists import row_lists
 from vpps.plan.rows import BlockPlan
 from vpps.plan.schedules import SCHEDULES, stages_in_order
+from vpps.plan.slabs import WHOLE, Life
 from vpps.plan.topology import Topology
 from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED

@@ -19,8 +19,10 @@ from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.distribution import FIRST_FREE, LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held, held_matrices
+from vpps.plan.end_of_launch import EndOfLaunch
+from vpps.plan.group_vertices import group_vertices
 from vpps.plan.grouped import GroupedSchedule
-from vpps.plan.grouping import Grouping, group_vertices
+from vpps.plan.grouping import Grouping
 from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Offsets, RandomKey, Uses
 from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
@@ -33,7 +35,7 @@ from vpps.plan.rows import BlockPlan, step_keys
 from vpps.plan.schedules import Schedule
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
-from vpps.plan.update import EndOfLaunch, Update, UsedRows
+from vpps.plan.update import Update, UsedRows
 from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
 from vpps.script.encode import direct
 from vpps.script.instructions import Flag

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.barriers import owners_of
 from vpps.plan.boundaries import Members, Since, Stages, boundaries, fillers, groups_of, turns
-from vpps.plan.instr import Instr
+from vpps.plan.instr import reading_load
 from vpps.plan.rows import BlockPlan
 from vpps.plan.templates import Group
 from vpps.plan.writer import Phase, ScriptWriter, Stream, Words
@@ -269,12 +269,6 @@ class PaperSchedule:
         chosen: Ints = np.argsort(loads, kind="stable")[:n] // n
         self.load += load * np.bincount(chosen, minlength=len(self.load))
         return chosen
-
-
-def reading_load(instr: Instr) -> int:
-    """Floats of the rows that an instruction reads; at least those that it writes (VPPS III-B1)."""
-    views = [view.width for _, view in instr.views()]
-    return max(sum(views) - instr.width, instr.width)
 
 
 def n_steps(block: BlockPlan, backward: bool) -> int:

@@ -29,8 +29,8 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.lower import LoweredCell
-from vpps.plan.memory import REUSED, SlabGroups
 from vpps.plan.passes import Passes
+from vpps.plan.slabs import REUSED, SlabGroups
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 from vpps.script.tails import Tail, Use

@@ -25,7 +25,7 @@ from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
-from vpps.plan.loss_chain import linear_kind
+from vpps.plan.linear import linear_kind
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.interface import (
     NOWHERE,

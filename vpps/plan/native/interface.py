@@ -8,11 +8,11 @@ from enum import IntEnum, auto
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
 from vpps.plan.distribution import ALIGN, ONE
-from vpps.plan.loss_chain import Linear
-from vpps.plan.memory import Life
+from vpps.plan.linear import Linear
 from vpps.plan.native.records import RECORDS, Frame, From
 from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.policies.machine import EncodingKind
+from vpps.plan.slabs import Life
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
