@@ -15,6 +15,7 @@ from tests.classifier import new
 from tests.fuzz import graphs
 from tests.graph import bulk_models
 from tests.plan import golden, test_used_rows
+from tests.plan.memory_maps import MappingPlanner, assert_same_map
 from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
 from tests.simt import models
@@ -79,7 +80,7 @@ def pair_of(
 ) -> tuple[Planner, CompiledPlanner]:
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
     how = distribution, policy_named(policy, Knowledge(settings=settings)), schedule, passes, layout
-    return Planner(*how), CompiledPlanner(*how)
+    return Planner(*how), MappingPlanner(*how)
 
 
 def planners_in_groups(
@@ -120,12 +121,14 @@ def assert_same(plan: Plan, in_numpy: Plan) -> None:
         assert (mine.gradient, mine.offsets, mine.numbers, mine.idle) == (
             used.gradient, used.offsets, used.numbers, used.idle,
         )  # fmt: skip
+    if plan._result.memory is not None:
+        assert_same_map(plan, in_numpy)
     assert plan.held.dense == in_numpy.held.dense
     assert plan.held.rows.keys() == in_numpy.held.rows.keys()
     assert all(np.array_equal(plan.held.rows[p], rows) for p, rows in in_numpy.held.rows.items())
 
 
-class Both(CompiledPlanner):
+class Both(MappingPlanner):
     """Plans twice, in NumPy, too, and compares."""
 
     def plan_forward(self, *how: Any, **more: Any) -> Plan:
@@ -288,7 +291,7 @@ def test_gradients_by_products_of_matrices(network: str, schedule: str) -> None:
     c = golden.Configuration("simt", 1, True, schedule, "sinks-last", RECORDED)
     distribution = golden.distribution_of(golden.Example(net.model, graph, loss, [loss]), c, RULES[1], True, Passes())
     how = distribution, c.policy, schedule, Passes(), c.layout
-    pair = Planner(*how), CompiledPlanner(*how)
+    pair = Planner(*how), MappingPlanner(*how)
     check_training(pair, graph, loss, RULES[1], Averaging(0.9, factors))
     check_inference(pair, graph, [loss])
     plan = pair[1].plan_training(graph, loss, Update(RULES[1], 9, 5, None, Averaging(0.9, factors)), 1)

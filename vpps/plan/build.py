@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from vpps.graph.operand import Expression, shown
 from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey, StepKey
+from vpps.plan.blocks import PlannedBlock
 from vpps.plan.distribution import FIRST_FREE, LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held, held_matrices
 from vpps.plan.end_of_launch import EndOfLaunch
 from vpps.plan.group_vertices import group_vertices
@@ -32,7 +33,7 @@ from vpps.plan.phases import Piece, pieces
 from vpps.plan.row_lists import place_row_lists
 from vpps.plan.row_order import StepKeys, row_orders
 from vpps.plan.rows import BlockPlan, step_keys
-from vpps.plan.schedules import Schedule
+from vpps.plan.schedules import WRITERS, Schedule
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
 from vpps.plan.update import Update, UsedRows
@@ -77,7 +78,7 @@ class Plan:
     pool_floats: int
     addresses: Ints
     loss_slot: int
-    blocks: list[BlockPlan]
+    blocks: list[PlannedBlock]
     streams: list[tuple[int, Stream]]
     n_barriers: int
     touched: set[Parameter]
@@ -213,7 +214,7 @@ class Build:
             self.grouping = self.grouping.stretched(stretch)
             self.schedule = GroupedSchedule(self.writer, self.grouping)
         else:
-            self.schedule = planner.schedule(self.writer)
+            self.schedule = WRITERS[planner.schedule.name](self.writer)
         self.n_values = topology.n_values
         self.addresses: Ints = np.full(n_values, -1, np.int64)  # of what crosses between parts of cells, too
         self.blocks: list[BlockPlan] = []
@@ -359,7 +360,7 @@ class Build:
             self.writer.pool_floats,
             addresses,
             loss_slot,
-            self.blocks,
+            cast(list[PlannedBlock], self.blocks),
             streams,
             self.writer.n_barriers,
             touched,

@@ -26,7 +26,7 @@ from vpps.plan.phases import PartTemplates, crossing, encode_parts
 from vpps.plan.policies import Policy, policy_named
 from vpps.plan.policies.cost import Load, flops
 from vpps.plan.row_order import RECORDED, known_layout
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.plan.slabs import Life
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology

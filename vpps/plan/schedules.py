@@ -292,4 +292,4 @@ def stages_in_order(
     return sorted(members.items(), reverse=backward)
 
 
-SCHEDULES: dict[str, type[Schedule]] = {"vector": VectorSchedule, "paper": PaperSchedule}
+WRITERS: dict[str, type[Schedule]] = {"vector": VectorSchedule, "paper": PaperSchedule}

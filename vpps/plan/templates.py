@@ -249,6 +249,13 @@ class CellTemplates:
                 return self.lowered.slabs[slab].domain
         return 0
 
+    def row_lists(self, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
+        """The index lists that operands may need, in the order of their first use; of forward alone, or of all."""
+        found: dict[ListKey, list[RowOperand]] = {}
+        for operand in list(self.operands)[: None if training else self.n_forward_operands]:
+            found.setdefault(operand.key, []).append(operand)
+        return list(found.items())
+
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
         """The group of an outer product that goes straight into its matrix's step, made at first use.
 

@@ -31,6 +31,7 @@ from vpps.plan.native.interface import (
     NOWHERE,
     Call,
     Following,
+    FoundMemory,
     GivenCell,
     GivenProduct,
     Pair,
@@ -38,6 +39,7 @@ from vpps.plan.native.interface import (
     UsedTable,
     code_of,
 )
+from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
 from vpps.plan.passes import streaming
@@ -50,7 +52,6 @@ from vpps.plan.policies.knowledge import RecurrentCells, cells_of
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import READERS, RECORDED
 from vpps.plan.stacks import members
-from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.plan.writer import Words
@@ -119,6 +120,7 @@ class Found:
         self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
         self._grouping = memory.grouping
         self._key = call.names, ids, bool(call.training)
+        self.memory: MemoryMap | None = None
 
     @property
     def addresses(self) -> NDArray[np.int64]:
@@ -222,7 +224,7 @@ class Engine:
         self._memories: list[_Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
-        self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
+        self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
@@ -316,6 +318,10 @@ class Engine:
         if status != Status.DONE:
             return None
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
+        if call.maps:
+            where = FoundMemory()
+            self._lib.vpps_planner_map(self._handle, ctypes.byref(where))
+            found.memory = memory_map(where, graph, self._encoded)
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
             found.grouping.note_idle()
         return found
@@ -369,11 +375,14 @@ class Engine:
             parts = planner.split(computed, gathered, scattered)
         if parts:
             encoded = planner.templates_of(parts, unread, training)
-            recipes = [self._recipe(found.cell, found.beside, training) for found in encoded]
+            recipes = [
+                self._recipe(Encoded(cell, part.cell, found.cell), found.beside, training)
+                for part, found in zip(parts, encoded, strict=True)
+            ]
             eager = parts[0].batching is Batching.EAGER
             records = in_parts(parts, recipes, eager and planner.streams(parts, training))
         else:
-            recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
+            recipe = self._recipe(Encoded(cell, computed, planner.templates(computed, unread, training)), {}, training)
             records = whole(computed, recipe)
         record = PartsRecord(records)
         if self.groups > 1:
@@ -385,16 +394,16 @@ class Engine:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
     def _recipe(
-        self, cell: CellTemplates, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
+        self, encoded: Encoded, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
     ) -> CellRecipe:
-        self._encoded.append(cell)
-        number = len(self._encoded) - 1
+        self._encoded.append(encoded)
+        number, cell = len(self._encoded) - 1, encoded.cell
         rule, averaging = self._rule, self._averaging
         return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""
-        after, before = self._encoded[pair.after], self._encoded[pair.before]
+        after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
         if pair.following == Following.TURN:
             answer = after.may_turn(before, pair.group)
         else:
@@ -435,7 +444,7 @@ class Engine:
         """
         key = mask, ids
         if key not in self._used:
-            cells = [(self._encoded[max(i, ~i)], training and i >= 0) for i in ids]
+            cells = [(self._encoded[max(i, ~i)].cell, training and i >= 0) for i in ids]
             self._used[key] = (
                 self._bits.of(mask).union(*(cell.instructions_used(backward) for cell, backward in cells)),
                 frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in cells)),

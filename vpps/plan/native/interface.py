@@ -30,6 +30,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair
     products n_products entries
+    maps
     """
 )
 class Call(Structure):
@@ -48,6 +49,7 @@ class Call(Structure):
         grouping: memory for what grouping.h reports, where there are groups of virtual processors.
         entries: position of the entry points of the second launch.
         new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
+        maps: 0 or 1; whether vpps_planner_map will be asked.
     """
 
 
@@ -105,6 +107,42 @@ class UsedTable(Structure):
 @fields(ints="parameter n dy dy_stride x x_stride")
 class GivenProduct(Structure):
     """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
+
+
+# ---- what is asked about a plan
+
+
+@fields(ints="n_blocks blocks n_arrays arrays stop end")
+class FoundMemory(Structure):
+    """What lies where in the pool.
+
+    Attributes:
+        blocks: a FoundBlock for each.
+        arrays: of each start, stop, first and last period and group, but of those that last.
+        stop: no slab lies beyond.
+        end: the last period.
+    """
+
+
+@fields(
+    ints="""
+    cell late pause n_needed n_needed_steps
+    n_vertices calls n_outputs values n_rows order
+    n_steps n_domains stage group first count
+    n_bases operands bases n_lists lists
+    """
+)
+class FoundBlock(Structure):
+    """The rows of a cell, see PlannedBlock.
+
+    Attributes:
+        cell: number of the encoded cell.
+        calls, values: by vertex, and of each output one after the other.
+        order: by row.
+        stage, group, first, count: by step, the last two by step and domain.
+        bases: by step: of the slabs; of what other parts have; and, from `operands` on, the two words of each operand.
+        lists: positions in the script, in the order of CellTemplates.keys.
+    """
 
 
 # ---- policies
@@ -166,6 +204,8 @@ FUNCTIONS = (
     # How many steps the machine of a choice did not know since this was asked last.
     "i64 vpps_planner_unseen(void* planner, i64 choice)",
     "Status vpps_plan(void* planner, Call* call)",
+    # Where everything is in the latest plan, which was made with `maps`; until the next one.
+    "void vpps_planner_map(void* planner, FoundMemory* found)",
     # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 where the numbers of
     # the machine are not what is expected.
     "i64 vpps_batches(const GivenGraph* given, PolicyCode policy, const i64* machine, i64 n_machine, i64* sequence, "
@@ -183,7 +223,7 @@ def header() -> str:
     """`interface.h`."""
     enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
     )
     numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}
