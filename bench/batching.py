@@ -44,8 +44,8 @@ from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.inspection.gathering import gathering
-from vpps.plan.build import Plan
 from vpps.plan.native.policies import learn
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES as KNOWN_POLICIES
 from vpps.plan.policies import Knowledge, Policy, policy_named

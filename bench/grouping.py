@@ -21,10 +21,10 @@ from treelstm import in_batches, initial_weights
 from trees import read_trees
 
 import vpps
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library
 from vpps.plan.native.planner import planner_for
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 

@@ -12,8 +12,8 @@ import pytest
 import vpps
 from tests.comparison import GRADIENT_TOLERANCE, relative_error
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan
 from vpps.plan.onchip import ChipOptions, Device
+from vpps.plan.plan import Plan
 from vpps.reference import Reference, weights_of
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions

@@ -23,11 +23,11 @@ from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Lookup, Model
 from vpps.optim import SGD, Optimizer
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
 from vpps.plan.passes import Passes
 from vpps.plan.passes.stacking import Stacking
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.schedule import SCHEDULES
 from vpps.plan.stacks import Stacks

@@ -26,11 +26,11 @@ from vpps.model import Model
 from vpps.nonfinite import where_it_began
 from vpps.ops.philox import launch_key
 from vpps.optim import Optimizer
-from vpps.plan.build import Plan
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
 from vpps.plan.native.planner import planner_for
 from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.stacking import Stacking
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.policies.cost import costs_on

@@ -35,11 +35,11 @@ from vpps.losses import ON_NONFINITE, Losses, OnNonfinite
 from vpps.memory import MemoryUse
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library as compiled_planner
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge
 from vpps.plan.policies.comparison import compared

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
+from vpps.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from vpps.errors import GraphError
 from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.model import Parameter
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Pool
+from vpps.plan.plan import Plan
 
 LONG_ROW = 64
 """Rows from so many floats on are copied one by one; of shorter ones the place of every float is found first."""

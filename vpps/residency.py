@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from vpps.model import Lookup, Model, Parameter
 from vpps.ops.philox import StepKey
 from vpps.optim import Optimizer, OptimizerState
-from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, ONE, Distribution, Held, InSlots
+from vpps.plan.plan import Plan
 from vpps.plan.stacks import NO_STACKS, Stacks, members
 from vpps.plan.update import Averaging, Update
 from vpps.runtime.machine import Machine

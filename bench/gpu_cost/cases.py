@@ -16,7 +16,7 @@ from vpps.ahead import Example, Specialized
 from vpps.cli.workload import load_workload
 from vpps.data import graphs_of_trees
 from vpps.data.treebank import Tree, parse_tree
-from vpps.plan.build import Plan
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.instructions import COUNTERS

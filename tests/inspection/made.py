@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vpps.inspection.timeline import HostSpan, Timeline
-from vpps.plan.build import Plan
-from vpps.plan.writer import BARRIERS, Phase, Section, Stream
+from vpps.plan.plan import Plan
+from vpps.plan.sections import Phase, Section, Stream
 from vpps.runtime.recording import RECORD, Recording
-from vpps.script.encode import encode, plain
+from vpps.script.encode import barrier, encode, plain
 
 START = 10**15  # nanoseconds: clocks run for a while
 
@@ -46,23 +46,27 @@ def made_timeline(
     """
     steps, n_vps = len(work), len(late)
     fill = plain(encode("zero", 4, 8, 1, dst=(0, 8)))
-    stream = Stream()
+    stream, chunks = Stream(0, []), [np.zeros(8, np.uint32)]
+
+    def add(words: np.ndarray[Any, Any], first: int, phase: str, during: Phase) -> None:
+        stream.sections.append(Section(stream.words, None, None, first, phase, during))
+        stream.words += len(words)
+        chunks.append(words)
+
     places: list[tuple[int, int]] = []  # of the instruction, and of the barrier behind it
     for step in range(steps):
         during = list(Phase)[step * len(Phase) // steps]
         at = stream.words
-        stream.add(fill, (None, None, 0, f"zero of 'p{step}'", during))
+        add(fill, 0, f"zero of 'p{step}'", during)
         if step < steps - 1:
             places.append((at, stream.words))
-            words = BARRIERS[0].copy()
-            words[-1] = n_vps * (step + 1)
-            stream.add(words, (None, None, step + 1, "test", during))
+            add(barrier(target=n_vps * (step + 1)), step + 1, "test", during)
         else:
             places.append((at, 0))
-    script = np.concatenate([np.zeros(8, np.uint32), *stream.chunks])
+    script = np.concatenate(chunks)
     rows: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_vps)]
     clocks = [start + x for x in late]
-    for step, (at, barrier) in enumerate(places):
+    for step, (at, behind) in enumerate(places):
         for vp in range(n_vps):
             end = clocks[vp] + work[step][vp]
             rows[vp].append((clocks[vp], end, 16 * vp, 8 + at, vp))
@@ -70,7 +74,7 @@ def made_timeline(
         if step < steps - 1:
             last = max(clocks)
             for vp in range(n_vps):
-                rows[vp].append((clocks[vp], last + vp, 0, 8 + barrier, vp))
+                rows[vp].append((clocks[vp], last + vp, 0, 8 + behind, vp))
                 clocks[vp] = last + vp
     plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[], sequel=None)
     plan.section_at = lambda position: (section := stream.section_at(position - 8), position - 8 - section.start)

@@ -15,7 +15,7 @@ from vpps.inspection import Inspection, inspect
 from vpps.inspection.plan_report import MOST_ROWS, LevelUse
 from vpps.plan.onchip import DEVICES
 from vpps.plan.passes import Passes
-from vpps.plan.writer import Phase
+from vpps.plan.sections import Phase
 from vpps.runtime import driver
 from vpps.runtime.driver import Properties
 from vpps.script.disassemble import disassemble

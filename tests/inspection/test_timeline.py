@@ -18,7 +18,7 @@ from vpps.inspection.timeline import HOST_SPANS, PHASES, Timeline
 from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu, compiler
 from vpps.kernel.render import TIMELINE_LINE
 from vpps.optim import OPTIMIZERS
-from vpps.plan.build import Plan
+from vpps.plan.plan import Plan
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import encode, plain

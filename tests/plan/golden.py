@@ -23,10 +23,10 @@ from tests.zoo.cases import CASES
 from vpps.ahead import gpu_for, stacks_of
 from vpps.arrangement import arrangements, matrices_of
 from vpps.ops.philox import LaunchKey
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Held
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings

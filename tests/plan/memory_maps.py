@@ -6,32 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from vpps.plan.build import Build, Plan
 from vpps.plan.instr import Beside, BesideGradient
-from vpps.plan.native.engine import Engine
-from vpps.plan.native.memory_map import MemoryMap
-from vpps.plan.native.planner import CompiledPlan, CompiledPlanner
-from vpps.plan.update import Update
+from vpps.plan.plan import Plan
 
 
-class MappingPlanner(CompiledPlanner):
-    """Whose plans all come with a map."""
-
-    def _engine(self, update: Update | None) -> Engine | None:
-        engine = super()._engine(update)
-        if engine is not None:
-            engine._call.maps = 1
-        return engine
-
-
-def assert_same_map(plan: CompiledPlan, in_numpy: Plan) -> None:
+def assert_same_map(plan: Plan, in_numpy: Plan) -> None:
     """Rows, and the layout for the verifier, are NumPy's."""
-    found = plan._result.memory
-    assert found is not None
     training = plan.loss_slot >= 0
-    for mine, theirs in zip(found.blocks, in_numpy.blocks, strict=True):
+    for mine, theirs in zip(plan.blocks, in_numpy.blocks, strict=True):
         _assert_same_block(mine, theirs, training)
-    _assert_same_layout(found, in_numpy)
+    layout, expected = plan.layout, in_numpy.layout
+    for name in ("n_vps", "groups", "panel", "pool_floats", "knows"):
+        assert getattr(layout, name) == getattr(expected, name), name
+    for name in ("periods", "unwritten", "lists"):
+        assert np.array_equal(getattr(layout, name), getattr(expected, name)), name
+    assert sorted(layout.memory.tolist()) == sorted(expected.memory.tolist())
 
 
 def _assert_same_block(mine: Any, theirs: Any, training: bool) -> None:
@@ -58,17 +47,3 @@ def _assert_same_block(mine: Any, theirs: Any, training: bool) -> None:
     for operand in theirs.cell.operands:
         for a, b in zip(mine.operand_words(operand), theirs.operand_words(operand), strict=True):
             assert np.array_equal(a, b)
-
-
-def _assert_same_layout(found: MemoryMap, in_numpy: Plan) -> None:
-    build: Build = in_numpy.make_layout.__self__  # type: ignore[attr-defined]
-    expected, writer = build._layout(), build.writer
-    layout = found.layout(
-        build.distribution, build.held, writer.pool_floats, writer.memory, writer.periods, writer.lists
-    )
-    for name in ("n_vps", "groups", "panel", "pool_floats"):
-        assert getattr(layout, name) == getattr(expected, name), name
-    for name in ("periods", "unwritten", "lists"):
-        assert np.array_equal(getattr(layout, name), getattr(expected, name)), name
-    assert sorted(layout.memory.tolist()) == sorted(expected.memory.tolist())
-    assert layout.knows == expected.knows

@@ -10,10 +10,10 @@ import pytest
 import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.ahead import gpu_for, specs
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import entry_points, instructions

@@ -10,7 +10,7 @@ import pytest
 import vpps
 from tests.classifier import new, same_bits
 from vpps.graph.arrays import BlockArrays
-from vpps.plan.build import Plan
+from vpps.plan.plan import Plan
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 import vpps
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
-from vpps.plan.writer import BARRIERS
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Failure
-from vpps.script.encode import encode, plain
+from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
 Words = NDArray[np.uint32]
@@ -38,12 +37,7 @@ def script(*streams: Words) -> Words:
 
 def barriers(vps: int, n: int) -> Words:
     """A stream of barriers of all virtual processors."""
-    parts = []
-    for k in range(n):
-        words = BARRIERS[0].copy()
-        words[-1] = vps * (k + 1)
-        parts.append(words)
-    return np.concatenate([plain([]), *parts])
+    return np.concatenate([plain([]), *(barrier(target=vps * (k + 1)) for k in range(n))])
 
 
 def work(vps: int, source: int, slot: int, n: int = 2) -> Words:

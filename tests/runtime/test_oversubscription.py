@@ -11,10 +11,9 @@ import vpps
 from tests.classifier import new, same_bits
 from tests.processes import run
 from vpps.plan.distribution import FIRST_FREE
-from vpps.plan.writer import BARRIERS
 from vpps.runtime.cores import usable_cores
 from vpps.runtime.cpu import CpuMachine
-from vpps.script.encode import encode, plain
+from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
 pytestmark = pytest.mark.cpu
@@ -24,12 +23,9 @@ MANY = 4 * usable_cores() + 1
 
 def barriers(vps: int, n: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """A script of n barriers and nothing else."""
-    parts = [plain([MAGIC, vps, 1, 0] + [HEADER_WORDS + vps] * vps)]
-    for k in range(n):
-        words = BARRIERS[0].copy()
-        words[-1] = vps * (k + 1)
-        parts.append(words)
-    return np.concatenate([*parts, plain(encode("end", 0, 0))])
+    header = plain([MAGIC, vps, 1, 0] + [HEADER_WORDS + vps] * vps)
+    barriers = (barrier(target=vps * (k + 1)) for k in range(n))
+    return np.concatenate([header, *barriers, plain(encode("end", 0, 0))])
 
 
 @pytest.mark.parametrize("vps", [2, 3, MANY])

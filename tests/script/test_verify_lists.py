@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 import vpps
 from tests.script.test_verify import _conflicts, _Races, barriers, check, listing
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded

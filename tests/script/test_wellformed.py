@@ -14,7 +14,7 @@ import pytest
 import vpps
 from tests.simt import models
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan
+from vpps.plan.plan import Plan
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS, INDEXED, Flag

@@ -11,9 +11,9 @@ import numpy as np
 from vpps.graph.operand import shown
 from vpps.graph.trace import Node, TracedCell
 from vpps.ops import Form
-from vpps.plan.build import Plan
 from vpps.plan.instr import Instr
-from vpps.plan.writer import Section
+from vpps.plan.plan import Plan
+from vpps.plan.sections import Section
 from vpps.script.instructions import TABLE
 
 SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)

@@ -11,11 +11,11 @@ from vpps.inspection.report import Report, counted
 from vpps.inspection.words import InstructionWords, dimensions, line_of
 from vpps.ops import Form
 from vpps.plan.blocks import PlannedBlock
-from vpps.plan.build import Plan
 from vpps.plan.instr import Instr
 from vpps.plan.lower import LoweredCell
 from vpps.plan.passes.horizontal import horizontal
 from vpps.plan.passes.nodes import NODE_PASSES
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.prepare import VIEWS, live_nodes
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from vpps.inspection.report import counted
 from vpps.plan.blocks import PlannedBlock
-from vpps.plan.build import Plan
 from vpps.plan.onchip.report import in_bytes
-from vpps.plan.writer import Phase
+from vpps.plan.plan import Plan
+from vpps.plan.sections import Phase
 from vpps.script.disassemble import Decoded, Operand, Words, decode
 from vpps.script.instructions import INDEXED, Kind
 from vpps.script.tails import Use

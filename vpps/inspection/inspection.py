@@ -24,10 +24,10 @@ from vpps.kernel.spec import KernelSpec
 from vpps.model import Model
 from vpps.ops.philox import StepKey
 from vpps.optim import SGD, Optimizer
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.native.policies import learn
 from vpps.plan.onchip import Device
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.cost import costs_on

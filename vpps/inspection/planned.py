@@ -13,8 +13,8 @@ from vpps.inspection.gathering import gathering
 from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
 from vpps.inspection.words import said_of_list, symbol_of
 from vpps.plan.blocks import PlannedBlock, stages_in_order
-from vpps.plan.build import Plan
 from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, Positions, RandomKey, Uses
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies.comparison import lower_bound, orders
 from vpps.plan.slabs import WHOLE, Life

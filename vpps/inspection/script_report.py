@@ -8,7 +8,7 @@ from typing import Any
 
 from vpps.errors import ScriptError
 from vpps.inspection.report import Report, counted
-from vpps.plan.build import Plan
+from vpps.plan.plan import Plan
 from vpps.script.disassemble import Decoded, Operand, entry_points, instructions, line_of
 from vpps.script.instructions import Flag, Kind
 from vpps.script.products import entered_at

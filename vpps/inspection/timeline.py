@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from vpps.errors import KernelError
 from vpps.inspection.activity import Activity, activities
-from vpps.plan.build import Plan
-from vpps.plan.writer import Phase
+from vpps.plan.plan import Plan
+from vpps.plan.sections import Phase
 from vpps.runtime.recording import Recording, Records
 from vpps.script.instructions import TABLE
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,30 +14,31 @@ from numpy.typing import NDArray
 from vpps.errors import GraphError
 from vpps.graph.arrays import Ints
 from vpps.graph.graph import Graph
-from vpps.graph.operand import Expression, shown
+from vpps.graph.operand import Expression
 from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.plan.blocks import PlannedBlock
 from vpps.plan.distribution import FIRST_FREE, LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held, held_matrices
 from vpps.plan.end_of_launch import EndOfLaunch
 from vpps.plan.group_vertices import group_vertices
 from vpps.plan.grouped import GroupedSchedule
 from vpps.plan.grouping import Grouping
-from vpps.plan.instr import Beside, BesideGradient, Data, Instr, Offsets, RandomKey, Uses
+from vpps.plan.instr import Beside, BesideGradient, Data, Offsets, RandomKey, Uses
 from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.phases import Piece, pieces
+from vpps.plan.plan import Plan
 from vpps.plan.row_lists import place_row_lists
 from vpps.plan.row_order import StepKeys, row_orders
 from vpps.plan.rows import BlockPlan, step_keys
 from vpps.plan.schedules import WRITERS, Schedule
+from vpps.plan.sections import Phase, Stream, Words
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
 from vpps.plan.update import Update, UsedRows
-from vpps.plan.writer import Phase, ScriptWriter, Section, Stream, Words, spans
+from vpps.plan.writer import ScriptWriter, spans
 from vpps.script.encode import direct
 from vpps.script.instructions import Flag
 from vpps.script.products import Sequel
@@ -50,109 +51,44 @@ if TYPE_CHECKING:
     from vpps.plan.planner import Planner
 
 
-@dataclass
-class Plan:
-    """A script with everything needed to run and to explain it.
+class NumpyPlan(Plan):
+    """A plan that NumPy has made: all that may be asked of it is known."""
 
-    Attributes:
-        script: the words; index lists and input data included.
-        pool_floats: floats of the pool that it uses.
-        addresses: address of each value's first float, by value id; -1 where it is not computed.
-        loss_slot: address of the loss after the launch, or -1.
-        blocks: rows and slabs of each cell.
-        streams: the instructions, with where each came from, by the position where they begin.
-        n_barriers: barriers of a launch.
-        touched: dense parameters that have a gradient.
-        tables: used rows of each lookup table that has one.
-        held: gradients that the pool holds after the launch for a later one.
-        instructions: names of those that it uses.
-        tails: programs of those that it uses.
-        encoded: when its instructions began to be written, and when the script was complete (`time.perf_counter_ns`).
-        make_layout: see `layout`.
-        grouping: which group of virtual processors runs what; None where there is one.
-        sequel: what follows the script's first launch: products of matrices and a second launch; None for nothing.
-    """
-
-    graph: Graph
-    script: Words
-    pool_floats: int
-    addresses: Ints
-    loss_slot: int
-    blocks: list[PlannedBlock]
-    streams: list[tuple[int, Stream]]
-    n_barriers: int
-    touched: set[Parameter]
-    tables: dict[Parameter, UsedRows]
-    held: Held
-    instructions: frozenset[str]
-    tails: frozenset[Tail]
-    encoded: tuple[int, int]
-    make_layout: Callable[[], Layout]
-    grouping: Grouping | None
-    sequel: Sequel | None = None
-
-    @property
-    def launches(self) -> int:
-        """Launches that a step takes."""
-        return 1 + (self.sequel.launches if self.sequel is not None else 0)
+    def __init__(
+        self,
+        graph: Graph,
+        script: Words,
+        pool_floats: int,
+        addresses: Ints,
+        loss_slot: int,
+        blocks: Any,  # as good as those of PlannedBlock
+        streams: list[tuple[int, Stream]],
+        n_barriers: int,
+        touched: set[Parameter],
+        tables: dict[Parameter, UsedRows],
+        held: Held,
+        instructions: frozenset[str],
+        tails: frozenset[Tail],
+        encoded: tuple[int, int],
+        make_layout: Callable[[], Layout],
+        grouping: Grouping | None,
+        sequel: Sequel | None = None,
+    ) -> None:
+        known = {name: value for name, value in locals().items() if name != "self" and not name.startswith("_")}
+        self.__dict__.update(known)
 
     @cached_property
     def layout(self) -> Layout:
-        """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
-        layout = self.make_layout()
+        """See Plan."""
+        layout = self.__dict__["make_layout"]()
         tails = {tail.number: tail for tail in self.tails}
-        return replace(layout, knows=replace(layout.knows, instructions=self.instructions, tails=tails))
+        found: Layout = replace(layout, knows=replace(layout.knows, instructions=self.instructions, tails=tails))
+        return found
 
     @property
     def lists(self) -> Ints:
-        """Spans of the script that hold a list (or data) each."""
+        """See Plan."""
         return self.layout.lists
-
-    def origin(self, position: int) -> str:
-        """The user's words for the instruction at a position of the script."""
-        found = self._found(position)
-        return "" if found is None else _words(found[1], found[2])
-
-    def section_at(self, position: int) -> tuple[Section, int] | None:
-        """The section that made the instruction at a position of the script, and the offset in it."""
-        found = self._found(position)
-        return None if found is None else found[1:]
-
-    def whereabouts(self, position: int) -> str:
-        """The user's words for where a virtual processor is; at a barrier, also what it has just executed."""
-        found = self._found(position)
-        if found is None:
-            return ""
-        stream, section, offset = found
-        words = _words(section, offset)
-        before = [s for s in stream.sections if s.block is not None and s.group is not None and s.start < section.start]
-        if section.block is not None or not section.first or not before:
-            return words
-        return f"{words}, after {_words(before[-1], before[-1].words - 1)}"
-
-    def _found(self, position: int) -> tuple[Stream, Section, int] | None:
-        """The stream and the section that hold a position of the script, and the offset in the section."""
-        found = [(start, stream) for start, stream in self.streams if start <= position]
-        if not found:
-            return None
-        start, stream = found[-1]
-        section = stream.section_at(position - start)
-        return stream, section, position - start - section.start
-
-
-def _words(section: Section, offset: int) -> str:
-    """The user's words for the instruction at an offset in a section."""
-    if section.block is None or section.group is None:
-        return f"barrier {section.first}, {section.phase}" if section.first else section.phase
-    repetition, offset = divmod(offset, len(section.group.template))
-    instr: Instr = [instr for first, instr in section.group.starts if first <= offset][-1]
-    cell = section.block.arrays.cell
-    row = section.first if isinstance(section.first, int) else section.first[repetition]
-    call = int(section.block.arrays.calls[section.block.order[row]])
-    node = cell.nodes[instr.node] if instr.node < len(cell.nodes) else None
-    op = "output" if node is None else shown(node.op.name)
-    of = f" of {node.parameter.name!r}" if node is not None and node.parameter is not None else ""
-    return f"{section.phase} of cell {cell.name!r}, op {op!r}{of}, from call {call}"
 
 
 def _step_keys(planned: Sequence[Piece], needed: NDArray[np.bool_], skip_rest: bool) -> list[StepKeys]:
@@ -354,13 +290,13 @@ class Build:
         of_cells = [(b.cell, end is not None and not b.late) for b in self.blocks]
         tables, held = (end.tables, end.held) if end is not None else ({}, self.held)
         touched = {member for p in end.touched for member in members(p)} if end is not None else set()
-        return Plan(
+        return NumpyPlan(
             self.graph,
             script,
             self.writer.pool_floats,
             addresses,
             loss_slot,
-            cast(list[PlannedBlock], self.blocks),
+            self.blocks,
             streams,
             self.writer.n_barriers,
             touched,

@@ -14,7 +14,7 @@ from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.graph.trace import TracedCell
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.plan.build import Build, Plan
+from vpps.plan.build import Build
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.loss_chain import loss_chain
 from vpps.plan.passes import Passes, dead_outputs, lazy_batching
@@ -23,6 +23,7 @@ from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.passes.nodes import Note, compiled, simplified
 from vpps.plan.passes.report import describe
 from vpps.plan.phases import PartTemplates, crossing, encode_parts
+from vpps.plan.plan import Plan
 from vpps.plan.policies import Policy, policy_named
 from vpps.plan.policies.cost import Load, flops
 from vpps.plan.row_order import RECORDED, known_layout

@@ -20,8 +20,9 @@ from vpps.plan.barriers import owners_of
 from vpps.plan.boundaries import Members, Since, Stages, boundaries, fillers, groups_of, turns
 from vpps.plan.instr import reading_load
 from vpps.plan.rows import BlockPlan
+from vpps.plan.sections import Phase, Words
 from vpps.plan.templates import Group
-from vpps.plan.writer import Phase, ScriptWriter, Stream, Words
+from vpps.plan.writer import ScriptWriter, WrittenStream
 
 Ints = NDArray[np.int64]
 
@@ -127,7 +128,7 @@ class VectorSchedule:
         while self._late:
             self.barrier("for the loss", self.writer.streams[0])
 
-    def barrier(self, why: str, stream: Stream) -> None:
+    def barrier(self, why: str, stream: WrittenStream) -> None:
         """A barrier, and behind it what of the chain of the loss has waited for one."""
         self.writer.barrier_of_group(why, stream.group)
         if self._late:
@@ -141,7 +142,7 @@ class VectorSchedule:
         backward: bool,
         period: Callable[[int], int],
         free: Sequence[bool],
-        stream: Stream,
+        stream: WrittenStream,
     ) -> None:
         """Write stages that the virtual processors of a stream run.
 
@@ -172,7 +173,7 @@ class VectorSchedule:
         members: Members,
         backward: bool,
         stage: int,
-        stream: Stream,
+        stream: WrittenStream,
     ) -> None:
         """Write some steps of one stage."""
         phase = "backward" if backward else "forward"

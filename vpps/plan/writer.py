@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.plan.distribution import Distribution, aligned
-from vpps.script.encode import encode, plain
+from vpps.plan.sections import Ints, Phase, Section, Stream, Words
+from vpps.script.encode import barrier, encode, plain, signal, wait
 from vpps.script.instructions import COUNTERS, HEADER_WORDS, MAGIC, NO_FLAGS, Flag, instruction_of
 from vpps.script.slices import sliced_by_rows
 
@@ -19,80 +18,28 @@ if TYPE_CHECKING:
     from vpps.plan.rows import BlockPlan
     from vpps.plan.templates import Group
 
-Words = NDArray[np.uint32]
-Ints = NDArray[np.int64]
 Span = tuple[int, int]
 
 
-def _signal(counter: int) -> Words:
-    return plain(encode("signal", 0, 0, counter=counter))
-
-
-def _wait(counter: int) -> Words:
-    """The last word is the number of signals to wait for."""
-    return plain(encode("wait", 0, 0, counter=counter, target=0))
-
-
-def _barrier(counter: int) -> Words:
-    """Both in one; the last word is that of the wait."""
-    return plain(encode("barrier", 0, 0, counter=counter, target=0))
-
-
 # By number of the counter.
-SIGNALS = [_signal(counter) for counter in range(COUNTERS)]
-WAITS = [_wait(counter) for counter in range(COUNTERS)]
-BARRIERS = [_barrier(counter) for counter in range(COUNTERS)]
+SIGNALS = [signal(counter) for counter in range(COUNTERS)]
+WAITS = [wait(counter) for counter in range(COUNTERS)]
+BARRIERS = [barrier(counter) for counter in range(COUNTERS)]
 
 
 BEFORE = -1  # number of the period before the first
-
-
-class Phase(Enum):
-    """What a launch does, in this order."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    GRADIENTS = "gradients"  # of the weights
-    UPDATE = "update"
-
-
-class Section(NamedTuple):
-    """A run of words: those that a group of a cell's instructions made for one step, or a single instruction.
-
-    Attributes:
-        start: position of its first word in its stream.
-        block, group: the cell's rows and instructions, if a cell made it.
-        first: first row of the step, or one row for each repetition of the group; of a barrier, its number.
-        phase: what it is for, in words.
-        during: the phase of the launch that it belongs to.
-    """
-
-    start: int
-    block: BlockPlan | None
-    group: Group | None
-    first: int | Ints
-    phase: str
-    during: Phase
-
-    @property
-    def words(self) -> int:
-        """Of those that a group made."""
-        repetitions = 1 if isinstance(self.first, int) else len(self.first)
-        return 0 if self.group is None else repetitions * len(self.group.template)
 
 
 # What a section holds, but for its position.
 Origin = tuple["BlockPlan | None", "Group | None", int | Ints, str, Phase]
 
 
-class Stream:
+class WrittenStream(Stream):
     """Instructions that one virtual processor executes, or that all of a group do.
 
     Attributes:
         group: whose they are.
         chunks: the words.
-        words: their number.
-        sections: where they came from, in order.
         periods: (position, number) where each period of the launch begins.
         busy: whether there are instructions after the latest signal.
         awaited: signals that it has waited for.
@@ -110,34 +57,27 @@ class Stream:
         "group",
         "met",
         "periods",
-        "sections",
         "signalled",
         "unmet",
-        "words",
     )
 
     def __init__(self, group: int = 0) -> None:
+        super().__init__(0, [])
         self.group = group
         self.unmet = False
         self.met = 0
         self.barriers = 0
         self.chunks: list[Words] = []
-        self.words = 0
-        self.sections: list[Section] = []
         self.periods: list[Span] = [(0, BEFORE)]
         self.busy = False
         self.signalled = False
         self.awaited = 0
 
-    def add(self, words: Words, origin: Origin) -> None:
+    def add(self, words: Words, origin: Any) -> None:
         """Append a section."""
         self.sections.append(Section(self.words, *origin))
         self.chunks.append(words)
         self.words += len(words)
-
-    def section_at(self, position: int) -> Section:
-        """The section that holds a position of the stream."""
-        return self.sections[bisect_right(self.sections, position, key=lambda s: s.start) - 1]
 
 
 class ScriptWriter:
@@ -169,14 +109,18 @@ class ScriptWriter:
         self.exclusive = exclusive
         self.groups = distribution.groups
         self.all_vps = distribution.all_vps
-        self.streams = [Stream() for _ in range(self.n_vps)] if exclusive else [Stream(g) for g in range(self.groups)]
+        self.streams = (
+            [WrittenStream() for _ in range(self.n_vps)]
+            if exclusive
+            else [WrittenStream(g) for g in range(self.groups)]
+        )
         self.lists: list[Span] = []
         self.memory: list[Span] = []
         self.periods: list[Span] = []
         self.during = Phase.FORWARD
         self.names: set[str] = set()
         self.entries = 0
-        self._first_launch: list[Stream] = []
+        self._first_launch: list[WrittenStream] = []
         self._entry_points = np.zeros(0, np.uint32)  # of the second launch; `finish` fills them in
         self._signals = [0] * self.groups
         self._meetings = 0  # signals to all groups
@@ -233,7 +177,7 @@ class ScriptWriter:
         group: Group,
         first: int | Ints,
         phase: str,
-        streams: Iterable[Stream] | None = None,
+        streams: Iterable[WrittenStream] | None = None,
         during: Phase | None = None,
     ) -> None:
         """Add what a group of a cell's instructions makes for one step, to all streams or some.
@@ -298,7 +242,7 @@ class ScriptWriter:
                     stream.add(SIGNALS[0], (None, None, self.n_barriers, why, self.during))
                 stream.busy = False
 
-    def signal_early(self, stream: Stream) -> None:
+    def signal_early(self, stream: WrittenStream) -> None:
         """Let the virtual processors of a stream signal for the next barrier now, and go on meanwhile."""
         if self.n_vps > 1:
             self._join(stream)
@@ -329,7 +273,7 @@ class ScriptWriter:
                 self._signals[stream.group] = stream.awaited
                 stream.barriers -= 1
 
-    def _join(self, stream: Stream) -> None:
+    def _join(self, stream: WrittenStream) -> None:
         """Let a stream wait for the signals given so far, if it has not."""
         stream.busy = stream.unmet = True
         if stream.awaited < self._signals[stream.group]:
@@ -348,7 +292,7 @@ class ScriptWriter:
         """What follows is for a second launch of the script, whose virtual processors begin at other entry points."""
         assert not self.entries
         self._first_launch = self.streams
-        self.streams = [Stream(stream.group) for stream in self.streams]
+        self.streams = [WrittenStream(stream.group) for stream in self.streams]
         self._entry_points = np.zeros(self.all_vps, np.uint32)  # kept, not copied, by `place_list`
         self.entries = self.place_list(self._entry_points)
         self._signals, self._meetings = [0] * self.groups, 0  # its counters are others
@@ -356,7 +300,8 @@ class ScriptWriter:
     def finish(self) -> tuple[Words, list[tuple[int, Stream]]]:
         """The script, and its streams by the position where they begin."""
         end = plain(encode("end", 0, 0))
-        chunks, found, position = self._data, [], self._data_words
+        chunks, position = self._data, self._data_words
+        found: list[tuple[int, Stream]] = []
         for stream in (*self._first_launch, *self.streams):
             stream.add(end, (None, None, 0, "", self.during))
             found.append((position, stream))

@@ -23,11 +23,10 @@ from vpps.files import replacing
 from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import ISA_FLAGS, build_library, cpu_features, processor_name
 from vpps.kernel.render import TILES
-from vpps.plan import writer
 from vpps.plan.distribution import FIRST_FREE
 from vpps.runtime.cores import usable_cores
 from vpps.runtime.cpu import CpuMachine
-from vpps.script.encode import encode, plain
+from vpps.script.encode import barrier, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC
 
 _log = logging.getLogger(__name__)
@@ -234,12 +233,9 @@ def peak_flops(isa: str, threads: int = 1) -> float:
 def barriers_script(n_vps: int, barriers: int) -> NDArray[np.uint32]:
     """A script of barriers alone."""
     entry = HEADER_WORDS + n_vps
-    parts = [plain([MAGIC, n_vps, 1, 0] + [entry] * n_vps)]
-    for k in range(barriers):
-        words = writer.BARRIERS[0].copy()
-        words[-1] = n_vps * (k + 1)
-        parts.append(words)
-    script = np.concatenate([*parts, plain(encode("end", 0, 0))])
+    header = plain([MAGIC, n_vps, 1, 0] + [entry] * n_vps)
+    parts = (barrier(target=n_vps * (k + 1)) for k in range(barriers))
+    script = np.concatenate([header, *parts, plain(encode("end", 0, 0))])
     script[3] = len(script)
     return script
 

@@ -11,8 +11,8 @@ from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
-from vpps.plan.build import Plan
 from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.roofline.peaks import Bandwidth, Peaks

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from vpps.kernel.render import TILES
 from vpps.optim import OPTIMIZERS
-from vpps.plan.build import Plan
-from vpps.plan.writer import Phase
+from vpps.plan.plan import Plan
+from vpps.plan.sections import Phase
 from vpps.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
 from vpps.roofline.shares import Slice, Tiles, slice_of, tiles_of
 from vpps.script.disassemble import Decoded, Operand, entry_points, instructions

@@ -123,3 +123,18 @@ class Template:
 def plain(words: Sequence[AnyWord]) -> NDArray[np.uint32]:
     """Words that depend on nothing, as an array."""
     return np.array(words, np.uint32)
+
+
+def signal(counter: int = 0) -> NDArray[np.uint32]:
+    """A signal for a barrier, on its counter."""
+    return plain(encode("signal", 0, 0, counter=counter))
+
+
+def wait(counter: int = 0, target: int = 0) -> NDArray[np.uint32]:
+    """A wait for so many signals: the last word."""
+    return plain(encode("wait", 0, 0, counter=counter, target=target))
+
+
+def barrier(counter: int = 0, target: int = 0) -> NDArray[np.uint32]:
+    """Both in one; the last word is that of the wait."""
+    return plain(encode("barrier", 0, 0, counter=counter, target=target))

@@ -11,8 +11,8 @@ import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.nn import LSTM
 from vpps.nn.tree_lstm import NaryTreeLSTM
-from vpps.plan.build import Plan
 from vpps.plan.passes import Passes
+from vpps.plan.plan import Plan
 
 pytestmark = pytest.mark.cpu
 

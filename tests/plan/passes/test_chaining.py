@@ -11,8 +11,8 @@ import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.simt import models
 from vpps.errors import ScriptError
-from vpps.plan.build import Plan
 from vpps.plan.passes import Passes
+from vpps.plan.plan import Plan
 from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag

@@ -17,12 +17,12 @@ from vpps.errors import CompileError, ScriptError
 from vpps.kernel.render import template_dir
 from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.ops import OPS, Form
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Instr
 from vpps.plan.lower import LoweredCell
 from vpps.plan.passes import Passes
 from vpps.plan.passes.fusion import MOST
+from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import disassemble, instructions

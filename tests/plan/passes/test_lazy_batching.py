@@ -9,9 +9,9 @@ import vpps
 from tests.comparison import assert_agrees_with_reference, relative_error
 from vpps.graph.trace import TracedCell
 from vpps.nn import LSTM, ChildSumTreeLSTM
-from vpps.plan.build import Plan
 from vpps.plan.passes import Passes
 from vpps.plan.passes.lazy_batching import Batching, Part, split
+from vpps.plan.plan import Plan
 from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import entry_points, instructions
 

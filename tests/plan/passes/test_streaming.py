@@ -8,9 +8,9 @@ import pytest
 import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.nn import LSTM
-from vpps.plan.build import Plan
 from vpps.plan.passes import Passes, streaming
 from vpps.plan.passes.streaming import BEFORE, pauses
+from vpps.plan.plan import Plan
 from vpps.script.disassemble import entry_points, instructions
 
 pytestmark = pytest.mark.cpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import sys
+import threading
 import time
 import weakref
 from array import array
@@ -26,6 +26,7 @@ from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.linear import linear_kind
+from vpps.plan.native.account import Account, Ending
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.interface import (
     NOWHERE,
@@ -33,12 +34,12 @@ from vpps.plan.native.interface import (
     Following,
     FoundMemory,
     GivenCell,
-    GivenProduct,
+    Noted,
     Pair,
     Status,
-    UsedTable,
     code_of,
 )
+from vpps.plan.native.memory import MAX_BLOCKS, OF_GROUPING, Memory
 from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
@@ -51,10 +52,10 @@ from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import RecurrentCells, cells_of
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import READERS, RECORDED
+from vpps.plan.sections import Words
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
-from vpps.plan.writer import Words
 from vpps.script.products import Product, Rows, Sequel
 from vpps.script.tails import Tail
 from vpps.values import float_word
@@ -64,8 +65,6 @@ _log = logging.getLogger(__name__)
 COMPILED_LAYOUTS = (RECORDED, READERS)
 """Those that the compiled planner knows."""
 
-MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
-OF_GROUPING = 4  # numbers before the loads of the groups, as in grouping.h, `report`
 AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE
 
 
@@ -74,40 +73,17 @@ def address(numbers: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
 
-class _Memory:
-    """Where the compiled planner leaves a plan. Plans hold views of its arrays; when there are none it is used again.
+class Found:
+    """What the compiled planner finds of a graph; the attributes are those of a Plan.
 
     Attributes:
-        script, addresses: the words, and the address of each value.
-        touched: which parameters have a gradient.
-        tables, products: what it says of tables, and of products of matrices.
-        at: addresses of the five.
+        account, map: of who made which word, and what lies where, if that was asked for.
     """
 
-    def __init__(self, words: int, values: int, parameters: int, groups: int) -> None:
-        self.script = np.empty(words, np.uint32)
-        self.addresses = np.empty(values, np.uint32)
-        self.touched = np.zeros(parameters + 1, np.uint8)
-        self.tables = (UsedTable * (parameters + 1))()
-        self.products = (GivenProduct * (parameters + 1))()
-        arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
-        self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
-        self.grouping = np.zeros(OF_GROUPING + groups + MAX_BLOCKS + 2 * values if groups > 1 else 0, np.int64)
-        self._unused = self._references()
+    account: Account | None = None
+    map: MemoryMap | None = None
 
-    def _references(self) -> tuple[int, int, int]:
-        return sys.getrefcount(self.script), sys.getrefcount(self.addresses), sys.getrefcount(self.touched)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nobody looks at it."""
-        return self._references() == self._unused
-
-
-class Found:
-    """What the compiled planner finds of a graph; the attributes are those of a Plan."""
-
-    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: _Memory, call: Call) -> None:
+    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: Memory, call: Call) -> None:
         self.script: Words = memory.script[: call.words]
         self.pool_floats: int = call.pool_floats
         self.loss_slot: int = call.loss_slot
@@ -120,7 +96,6 @@ class Found:
         self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
         self._grouping = memory.grouping
         self._key = call.names, ids, bool(call.training)
-        self.memory: MemoryMap | None = None
 
     @property
     def addresses(self) -> NDArray[np.int64]:
@@ -198,6 +173,9 @@ class Engine:
         planner: knows the encoded cells.
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
+
+    Attributes:
+        lock: held while it plans; somebody may ask about a plan while another one is made.
     """
 
     def __init__(self, lib: ctypes.CDLL, planner: Planner, rule: str | None, averaging: Averaging | None) -> None:
@@ -221,7 +199,7 @@ class Engine:
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
         self._ids = np.zeros(len(Batching) * MAX_BLOCKS, np.int64)  # of the encoded cells of the latest plan
-        self._memories: list[_Memory] = []
+        self._memories: list[Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
@@ -237,18 +215,23 @@ class Engine:
             new_pair=ctypes.addressof(self._pair),
         )
         self._call_at = ctypes.addressof(self._call)
+        self.lock = threading.Lock()
 
     # ---- plans
 
-    def forward(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
-        """A plan without gradients; None where NumPy must make it."""
+    def forward(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None = None) -> Found | None:
+        """A plan without gradients; None where NumPy must make it.
+
+        Args:
+            calls: plan only the first so many vertices, with an account.
+        """
         call = self._call
         call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
             call.averages
         ) = 0
         call.loss_slot = -1
         call.held = call.n_held_rows = 0
-        return self._plan(graph, wanted)
+        return self._plan(graph, wanted, calls)
 
     def training(
         self,
@@ -259,8 +242,9 @@ class Engine:
         key: LaunchKey | StepKey | None,
         held: Held,
         keep: bool,
+        calls: int | None = None,
     ) -> Found | None:
-        """A plan of training; None where NumPy must make it."""
+        """A plan of training; None where NumPy must make it. `calls`: as of `forward`."""
         call = self._call
         call.training, call.loss_slot = 1, LOSS_SLOTS + parity
         call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
@@ -277,21 +261,22 @@ class Engine:
                 call.clips, call.max_norm = 1, float_word(update.clip_norm)
             call.averages = int(update.averaging is not None)
         alive.append(self._take_held(held))
-        found = self._plan(graph, np.array([loss]))
+        found = self._plan(graph, np.array([loss]), calls)
         if found is not None and update is not None and update.averaging is not None:
             for table, used in found.tables.items():
                 factors = update.averaging.idle(table, used.rows).view(np.uint32)
                 found.script[used.idle : used.idle + len(factors)] = factors
         return found
 
-    def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
-        batch = Batch(graph, self._cell)
+    def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found | None:
+        self._call.account = int(calls is not None)
+        batch = Batch(graph, self._cell, calls)
         try:
-            return self._plan_batch(graph, batch, wanted) if batch.n_blocks <= MAX_BLOCKS else None
+            return self._plan_batch(graph, batch, wanted, calls) if batch.n_blocks <= MAX_BLOCKS else None
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
 
-    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64]) -> Found | None:
+    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64], calls: int | None) -> Found | None:
         call = self._call
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
@@ -312,21 +297,29 @@ class Engine:
             elif status == Status.NEW_PAIR:
                 self._tell_pair(self._pair)
             elif status == Status.NEW_RECURRENCE:
-                self._tell_choice(Topology(graph), call.new_block)
+                self._tell_choice(Topology(graph, calls), call.new_block)
         if call.unseen:
-            self._note_unseen()
+            self._note_unseen(counts=calls is None)
         if status != Status.DONE:
             return None
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
-        if call.maps:
+        if calls is not None:
+            found.account = self._account(call)
             where = FoundMemory()
-            self._lib.vpps_planner_map(self._handle, ctypes.byref(where))
-            found.memory = memory_map(where, graph, self._encoded)
+            self._lib.vpps_map(self._handle, ctypes.byref(where))
+            found.map = memory_map(where, graph, self._encoded, self._distribution)
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
             found.grouping.note_idle()
         return found
 
-    def _memory(self) -> _Memory:
+    def _account(self, call: Call) -> Account:
+        """Of the latest plan."""
+        noted = Noted()
+        self._lib.vpps_account(self._handle, ctypes.byref(noted))
+        cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells].tolist()]
+        return Account(noted, call.words, cells, Ending(self._distribution, self._rule, self._averaging))
+
+    def _memory(self) -> Memory:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
@@ -335,7 +328,7 @@ class Engine:
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = _Memory(words, values, len(self.parameters), self.groups)
+        made = Memory(words, values, len(self.parameters), self.groups)
         self._memories.append(made)
         return made
 
@@ -429,10 +422,11 @@ class Engine:
             raise ScriptError(f"the compiled planner cannot read a machine of policy {policy}; please report this")
         self._choices.append(recurrence)
 
-    def _note_unseen(self) -> None:
+    def _note_unseen(self, counts: bool) -> None:
+        """`counts`: it has not been noted when the same was planned before."""
         for number, recurrence in enumerate(self._choices):
             steps = self._lib.vpps_planner_unseen(self._handle, number)
-            if steps:
+            if steps and counts:
                 self._planner.batching.knowledge.note_unseen(recurrence, steps)
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:

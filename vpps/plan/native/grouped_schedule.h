@@ -26,7 +26,7 @@ public:
                 barrier(members_[begin].group);
             }
             if (any)
-                launch_.barrier();
+                meet(Reason::GROUPS);
         }
     }
 
@@ -34,13 +34,17 @@ public:
     {
         launch_.frame[Frame::SOURCE] = source;
         launch_.frame[Frame::SLOT] = slot;
-        launch_.write_once(launch_.model.loss);
+        launch_.write_once(Made::LOSS, launch_.model.loss);
     }
 
     // All have met.
     void end_backward() {}
 
-    void meet() { launch_.barrier(); }
+    void meet(Reason reason)
+    {
+        launch_.because(reason);
+        launch_.barrier();
+    }
 
 private:
     static constexpr i64 PARTS = 3;

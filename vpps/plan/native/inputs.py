@@ -15,6 +15,7 @@ from vpps.graph.graph import Graph
 from vpps.graph.packed import PackedChunk
 from vpps.graph.trace import TracedCell
 from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
+from vpps.plan.topology import Topology
 from vpps.values import Float32
 
 WORD = 8  # bytes of an int
@@ -28,18 +29,22 @@ class Batch:
 
     Args:
         number: gives the compiled planner's number of a cell.
+        calls: take only the first so many vertices.
 
     Attributes:
         cells: of the blocks.
         at: address of their description: numbers in the order of the fields of GivenBlock and GivenList (interface.py).
     """
 
-    def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:
+    def __init__(self, graph: Graph, number: Callable[[TracedCell], int], calls: int | None = None) -> None:
+        self._alive: list[Any] = []
+        found: list[int] = []
+        if calls is not None and calls < graph.n_calls:
+            self._first(graph, calls, number, found)
+            return
         self.cells = tuple(graph.blocks)
         self.n_blocks = len(self.cells)
         self.n_values = graph.n_values
-        self._alive: list[Any] = []
-        found: list[int] = []
         for cell, block in graph.blocks.items():
             found.append(number(cell))
             if not block.bulk:
@@ -47,14 +52,29 @@ class Batch:
             elif len(block.bulk) == 1 and not len(block.rows):
                 self._chunk(block.bulk[0][1], found)
             else:
-                b = BlockArrays(block)
-                self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
-        self._description = array("q", found)
-        self.at = self._description.buffer_info()[0]
+                self._arrays(BlockArrays(block), found)
+        self._describe(found)
 
     def release(self) -> None:
         """Let go of the arrays: their addresses are used no more, and they may grow."""
         self._alive.clear()
+
+    def _first(self, graph: Graph, calls: int, number: Callable[[TracedCell], int], found: list[int]) -> None:
+        """Take the first vertices of a graph that has grown since."""
+        topology = Topology(graph, calls)
+        self.cells = tuple(b.cell for b in topology.blocks)
+        self.n_blocks, self.n_values = len(self.cells), topology.n_values
+        for b in topology.blocks:
+            found.append(number(b.cell))
+            self._arrays(b, found)
+        self._describe(found)
+
+    def _arrays(self, b: BlockArrays, found: list[int]) -> None:
+        self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
+
+    def _describe(self, found: list[int]) -> None:
+        self._description = array("q", found)
+        self.at = self._description.buffer_info()[0]
 
     def _one_by_one(self, block: Block, found: list[int]) -> None:
         ints, width = block.rows, block.width

@@ -22,7 +22,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 @fields(
     ints="""
-    training policy at_once by_readers splits dead_outputs chunk_rows
+    training policy at_once by_readers splits dead_outputs chunk_rows account
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows
@@ -30,7 +30,6 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
     new_block key n_key new_pair
     products n_products entries
-    maps
     """
 )
 class Call(Structure):
@@ -38,6 +37,7 @@ class Call(Structure):
 
     Attributes:
         training, at_once, by_readers, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
+        account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
         policy: a PolicyCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
@@ -49,7 +49,6 @@ class Call(Structure):
         grouping: memory for what grouping.h reports, where there are groups of virtual processors.
         entries: position of the entry points of the second launch.
         new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
-        maps: 0 or 1; whether vpps_planner_map will be asked.
     """
 
 
@@ -109,12 +108,93 @@ class GivenProduct(Structure):
     """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
 
 
-# ---- what is asked about a plan
+# ---- the account of a plan (vpps/plan/native/account.py)
+
+
+# The phases of a launch, by their names in capital letters.
+During = IntEnum("During", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
+
+
+class Made(IntEnum):
+    """What made a section of a script; what `a` and `b` of it say."""
+
+    FORWARD = 0  # a cell's group: between which barriers, and which there
+    BACKWARD = auto()  # likewise
+    WATCH = auto()  # -, which of the cell's
+    GRADIENT = auto()  # likewise
+    STEPPED = auto()  # likewise; it makes the matrix's step as well
+    COPY = auto()  # a copy for a product of matrices: which of the cell's gradients, which of its copies
+    BARRIER = auto()  # a Reason, a stage
+    END = auto()
+    # Instructions that no cell makes; `a` is the parameter that some of them work on.
+    LOSS = auto()
+    CONSTANTS = auto()
+    LOAD = auto()
+    GUARD = auto()
+    CLIP = auto()
+    LOAD_GRADIENT = auto()
+    STORE_GRADIENT = auto()
+    SUM = auto()
+    SQUARE = auto()
+    STEP = auto()
+
+
+class Reason(IntEnum):
+    """What a barrier is for."""
+
+    NONE = 0
+    FORWARD = auto()  # a stage is over
+    BACKWARD = auto()
+    GROUPS = auto()
+    LOSS = auto()
+    GRADIENTS = auto()
+    UPDATE = auto()
+    CLIPPING = auto()
+
+
+@fields(ints="first second")
+class NotedPair(Structure):
+    """Two positions, or a position and a number."""
+
+
+@fields(ints="start made block a b first n_rows run during")
+class NotedSection(Structure):
+    """A section of a stream (vpps/plan/sections.py).
+
+    Attributes:
+        made: a Made; what a and b are it says.
+        block: -1 where no cell made it.
+        first: first row of the step; of a barrier, its number.
+        run, n_rows: where rows are executed one by one, the number of the group that was executed so, and how many of
+            its rows are in this section; else 0.
+        during: a During.
+    """
+
+
+@fields(
+    ints="""
+    n_streams streams n_sections sections n_rows rows
+    n_lists lists n_periods periods n_taken taken
+    """
+)
+class Noted(Structure):
+    """Where the account of a plan lies.
+
+    Attributes:
+        streams: of each where it begins in the script, and the number of its sections; NotedPairs.
+        sections: of all streams, one after the other; NotedSections.
+        rows: of all sections, likewise.
+        lists, taken: spans of the script, and of the pool, that were taken for the whole launch; NotedPairs.
+        periods: where each begins, and its number; NotedPairs.
+    """
+
+
+# ---- what lies where (vpps/plan/native/memory_map.py)
 
 
 @fields(ints="n_blocks blocks n_arrays arrays stop end")
 class FoundMemory(Structure):
-    """What lies where in the pool.
+    """Where everything lies in the pool.
 
     Attributes:
         blocks: a FoundBlock for each.
@@ -204,8 +284,10 @@ FUNCTIONS = (
     # How many steps the machine of a choice did not know since this was asked last.
     "i64 vpps_planner_unseen(void* planner, i64 choice)",
     "Status vpps_plan(void* planner, Call* call)",
-    # Where everything is in the latest plan, which was made with `maps`; until the next one.
-    "void vpps_planner_map(void* planner, FoundMemory* found)",
+    # Tells where the account of the latest plan lies, which was asked for one; until the next one is made.
+    "void vpps_account(void* planner, Noted* noted)",
+    # Likewise, what lies where.
+    "void vpps_map(void* planner, FoundMemory* found)",
     # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 where the numbers of
     # the machine are not what is expected.
     "i64 vpps_batches(const GivenGraph* given, PolicyCode policy, const i64* machine, i64 n_machine, i64* sequence, "
@@ -221,9 +303,10 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind)
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind, During, Made, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundMemory, FoundBlock),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
+        *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
     )
     numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}

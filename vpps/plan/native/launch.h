@@ -21,6 +21,7 @@ struct Launch {
     Lists lists;
     Script script;    // its lists, and the instructions of all virtual processors where these have one stream
     Streams streams;  // where there are several
+    Account* account = nullptr;  // null where nobody asks
     i64 cursor = 0;  // the pool beyond is free
     i64 names = 0;   // bits of the instructions that no group of a cell's makes
     FrameValues frame;
@@ -31,9 +32,42 @@ struct Launch {
     {
         call = of;
         call->words = call->unseen = call->n_tables = call->n_products = call->entries = names = 0;
-        script.reset(pointer<u32>(call->script), call->capacity);
+        account = call->account ? &noted_ : nullptr;
+        if (account)
+            account->begin();
+        script.reset(pointer<u32>(call->script), call->capacity, account);
         if (in_streams())
-            streams.reset(model);
+            streams.reset(model, account);
+    }
+
+    // ---- for the account: what comes
+
+    // What the next instructions are; see Made.
+    void note(Made made, i64 a = 0, i64 b = 0) { note(made, nullptr, a, b); }
+    void note(Made made, const Block* block, i64 a, i64 b, i64 step = 0)
+    {
+        if (!account)
+            return;
+        const bool forward = made == Made::FORWARD || made == Made::LOSS;
+        const During during = forward ? During::FORWARD : settled().during;
+        account->next = {0, static_cast<i64>(made), block ? block - rows.blocks.data() : -1, a, b,
+                         block ? block->first_row[step * block->domains()] : 0, 0, 0, static_cast<i64>(during)};
+    }
+    void begin_stage(bool backward, i64 stage)
+    {
+        if (account)
+            settled().begin_stage(backward, stage);
+    }
+    void begin_phase(During during)
+    {
+        if (account)
+            settled().begin_phase(during);
+    }
+    // What the next barriers are for.
+    void because(Reason reason)
+    {
+        if (account)
+            settled().because(reason, 0);
     }
 
     // Memory of the pool for the whole launch.
@@ -41,23 +75,27 @@ struct Launch {
     {
         const i64 start = cursor;
         cursor = aligned(start + floats);
+        if (account)
+            account->take(start, floats);
         return start;
     }
 
     // ---- lists
 
-    // Room for a list: its position, and its words.
-    i64 place(i64 n, u32*& words)
+    // Room for a list: its position, and its words. `goes_on`: it is more of the one before.
+    i64 place(i64 n, u32*& words, bool goes_on = false)
     {
         const i64 at = script.size;
+        if (account)
+            account->list(at, n, goes_on);
         words = script.add(n);
         return at;
     }
 
-    i64 place_words(const u32* from, i64 n)
+    i64 place_words(const u32* from, i64 n, bool goes_on = false)
     {
         u32* words;
-        const i64 at = place(n, words);
+        const i64 at = place(n, words, goes_on);
         std::copy_n(from, n, words);
         return at;
     }
@@ -71,6 +109,8 @@ struct Launch {
         if (launches > 1)
             call->entries = place(n_entries(), words);
         begins_.assign(1, script.size);
+        if (account && !in_streams())
+            account->begin_stream(script.size);
     }
 
     // What follows is for a second launch of the script, which begins at other entry points.
@@ -80,9 +120,11 @@ struct Launch {
             streams.next_launch(model);
             return;
         }
-        script.add(model.stop);
+        stop();
         script.next_launch();
         begins_.push_back(script.size);
+        if (account)
+            account->begin_stream(script.size);
     }
 
     // What comes now is executed after all that came before.
@@ -118,18 +160,25 @@ struct Launch {
         if (in_streams())
             return stream == ALL ? streams.add_for_all(model, n) : streams.add(model, stream, n);
         script.join(model);
+        if (account)
+            account->section(account->last_stream(), script.size);
         return script.add(n);
     }
 
-    void write(const Instruction& instruction, u32 flags = 0)
+    void write(Made made, const Instruction& instruction, i64 parameter = 0, u32 flags = 0)
     {
+        note(made, parameter);
         u32* words = room(size(instruction.words));
         fill(instruction, words);
         words[0] |= flags;
     }
 
     // Where there are several streams it is in the first one alone.
-    void write_once(const Instruction& instruction) { fill(instruction, room(size(instruction.words), 0)); }
+    void write_once(Made made, const Instruction& instruction)
+    {
+        note(made);
+        fill(instruction, room(size(instruction.words), 0));
+    }
 
     u32* write(const Block& b, const Template& group, i64 step, const i64* first, const i64* count)
     {
@@ -174,6 +223,7 @@ struct Launch {
                 const auto& numbers = both ? b.cell->matrices_of_training : b.cell->matrices_of_forward;
                 if (std::find(numbers.begin(), numbers.end(), load.number) == numbers.end())
                     continue;
+                note(Made::LOAD, load.parameter);
                 std::copy(load.words.words.begin(), load.words.words.end(), room(size(load.words)));
                 names |= i64{1} << model.load_name;
                 break;
@@ -186,7 +236,7 @@ struct Launch {
         if (in_streams())
             streams.finish(model, script, begins_);
         else
-            script.add(model.stop);
+            stop();
         call->words = script.size;
         call->n_barriers = in_streams() ? streams.n_barriers() : script.n_barriers;
         if (!script.complete())
@@ -199,14 +249,32 @@ struct Launch {
         return true;
     }
 
+    // Where the account lies, until something else is planned.
+    void report(Noted& into) { noted_.report(begins_, into); }
+
 private:
     static constexpr i64 ALL = -1;
     static constexpr i64 HEADER = 4;  // words before the entry points
     std::vector<i64> begins_;         // where streams do, by launch
     std::vector<i64> first_, count_;  // by domain
+    Account noted_;
 
     bool in_streams() const { return model.exclusive || model.groups > 1; }
     i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
+
+    Account& settled()
+    {
+        if (in_streams())
+            streams.give_to_all(model);
+        return *account;
+    }
+
+    void stop()
+    {
+        if (account)
+            account->end(account->last_stream(), script.size);
+        script.add(model.stop);
+    }
 
     // Writes the entry points of a launch: virtual processors share the streams evenly.
     void enter(i64 at, const i64* begins, size_t n_streams)

@@ -63,19 +63,20 @@ public:
         if (guarded && (first || !call.clips))
             watch();
         if (first) {
-            schedule.meet();
-            launch_.write(launch_.model.guard);
+            schedule.meet(Reason::GRADIENTS);
+            launch_.write(Made::GUARD, launch_.model.guard);
         }
         // The norm of all gradients must be known before any step is made.
         waits_ = call.clips && n_launches() > 1;
         gradients();
-        schedule.meet();
+        schedule.meet(Reason::UPDATE);
+        launch_.begin_phase(During::UPDATE);
         if (waits_)
             wait_for_products();
         if (guarded && !first)
-            launch_.write(launch_.model.guard);
+            launch_.write(Made::GUARD, launch_.model.guard);
         else if (waits_)
-            launch_.write(launch_.model.guard_again);
+            launch_.write(Made::GUARD, launch_.model.guard_again);
         if (call.updates)
             update();
     }
@@ -101,7 +102,9 @@ private:
         const i64* of = pointer<const i64>(launch_.call->hyper_of);  // by parameter: its set; last, the size of one
         const size_t n = hyper_.size();
         const i64 each = of[n];
-        const i64 at = launch_.place_words(pointer<const u32>(launch_.call->hyper), launch_.call->n_hyper * each);
+        const i64 at = launch_.script.size;
+        for (i64 i = 0; i < launch_.call->n_hyper; i++)
+            launch_.place_words(pointer<const u32>(launch_.call->hyper) + i * each, each);
         for (size_t p = 0; p < n; p++)
             hyper_[p] = at + of[p] * each;
     }
@@ -136,8 +139,10 @@ private:
         for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
             const Block& b = launch_.rows.blocks[k];
             if (b.n_needed)
-                for (const Instruction& watch : b.cell->watches)
-                    launch_.write_needed(b, watch);
+                for (size_t i = 0; i < b.cell->watches.size(); i++) {
+                    launch_.note(Made::WATCH, &b, 0, i);
+                    launch_.write_needed(b, b.cell->watches[i]);
+                }
         }
     }
 
@@ -150,13 +155,14 @@ private:
         stepped_.assign(parameters.size(), 0);
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && written_[p] && (updates || touched_[p]))
-                launch_.write(parameters[p].load_gradient);
+                launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
         for (i64 k = 0; k < launch_.rows.n_blocks; k++) {
             const Block& b = launch_.rows.blocks[k];
             if (!b.n_needed)
                 continue;
             for (const Gradient& g : b.cell->gradients) {
                 const bool stepped = makes_step(g);
+                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, &b, 0, &g - b.cell->gradients.data());
                 u32* words = launch_.write_needed(b, stepped ? g.stepped : g.plain);
                 if (stepped) {
                     words[launch_.model.head_words] = static_cast<u32>(hyper_[g.parameter]);
@@ -169,11 +175,11 @@ private:
         }
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && !updates && touched_[p])
-                launch_.write(parameters[p].store_gradient);
+                launch_.write(Made::STORE_GRADIENT, parameters[p].store_gradient, p);
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p)) {
                 tables_.describe(p);
-                launch_.write(launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum);
+                launch_.write(Made::SUM, launch_.call->keeps ? parameters[p].sum_held : parameters[p].sum, p);
             }
     }
 
@@ -184,7 +190,7 @@ private:
         launch_.next_launch();
         for (size_t p = 0; p < parameters.size(); p++)
             if (parameters[p].keeps_gradient && (touched_[p] || held_[p]))
-                launch_.write(parameters[p].load_gradient);
+                launch_.write(Made::LOAD_GRADIENT, parameters[p].load_gradient, p);
     }
 
     void update()
@@ -197,7 +203,7 @@ private:
         }
         steps([&](size_t p) { return !products_.makes(p); });
         launch_.next_launch();
-        launch_.write(launch_.model.guard_again);
+        launch_.write(Made::GUARD, launch_.model.guard_again);
         steps([&](size_t p) { return products_.makes(p); });
     }
 
@@ -213,9 +219,9 @@ private:
                 if (!tables_.present(p))
                     continue;
                 tables_.describe(p);
-                launch_.write(parameter.step);
+                launch_.write(Made::STEP, parameter.step, p);
             } else {
-                launch_.write(parameter.step, touched_[p] || held_[p] ? 0 : launch_.model.no_gradient);
+                launch_.write(Made::STEP, parameter.step, p, touched_[p] || held_[p] ? 0 : launch_.model.no_gradient);
             }
         }
     }
@@ -233,19 +239,20 @@ private:
         launch_.frame[Frame::PARTIALS] = partials;
         for (size_t p = 0; p < parameters.size(); p++)
             if (!tables_.present(p) && (touched_[p] || held_[p])) {
-                launch_.write(parameters[p].square);
+                launch_.write(Made::SQUARE, parameters[p].square, p);
                 launch_.frame[Frame::PARTIALS] += parameters[p].squares;
             }
         for (size_t p = 0; p < parameters.size(); p++)
             if (tables_.present(p)) {
                 tables_.describe(p);
-                launch_.write(parameters[p].square);
+                launch_.write(Made::SQUARE, parameters[p].square, p);
                 launch_.frame[Frame::PARTIALS] += tables_.n_rows(p);
             }
+        launch_.because(Reason::CLIPPING);
         launch_.barrier();
         launch_.frame[Frame::ROWS] = total;
         launch_.frame[Frame::PARTIALS] = partials;
         launch_.frame[Frame::NORM] = launch_.call->max_norm;
-        launch_.write(launch_.model.clip);
+        launch_.write(Made::CLIP, launch_.model.clip);
     }
 };

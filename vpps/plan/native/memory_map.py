@@ -14,8 +14,10 @@ from vpps.graph.graph import Graph
 from vpps.graph.trace import TracedCell
 from vpps.plan.blocks import PlannedBlock, Vertices
 from vpps.plan.distribution import FIRST_FREE, Distribution, Held, held_matrices
+from vpps.plan.native.account import Account
 from vpps.plan.native.interface import FoundBlock, FoundMemory
 from vpps.plan.templates import CellTemplates
+from vpps.script.tails import Tail
 from vpps.script.verify import Layout
 from vpps.script.wellformed import Knowledge
 
@@ -38,6 +40,7 @@ class MemoryMap:
     """What lies where.
 
     Attributes:
+        distribution: where parameters lie.
         blocks: rows and slabs of each cell.
         arrays: `(n, 5)`: start, stop, first and last period, and group or -1 for all of them, of each array that gives
             way: a slab, or what one step has of it.
@@ -45,48 +48,46 @@ class MemoryMap:
         end: the last period.
     """
 
+    distribution: Distribution
     blocks: list[PlannedBlock]
     arrays: Ints
     stop: int
     end: int
 
     def layout(
-        self,
-        distribution: Distribution,
-        held: Held,
-        pool_floats: int,
-        taken: Iterable[tuple[int, int]],
-        periods: Iterable[tuple[int, int]],
-        lists: Iterable[tuple[int, int]],
+        self, account: Account, held: Held, pool_floats: int, instructions: frozenset[str], tails: Iterable[Tail]
     ) -> Layout:
-        """What of the pool and of the script is what; for the verifier.
+        """What of the pool and of the script is what, and what the kernel knows; for the verifier.
 
         Args:
+            account: of the same plan.
             held: gradients that the pool holds before the launch.
-            taken: spans of the pool that were taken for the whole launch.
-            periods: see Layout.
-            lists: spans of the script.
+            instructions: names of those that the kernel has code for.
+            tails: programs, likewise.
         """
+        distribution = self.distribution
         fixed, gradients = distribution.spans(held)
-        lasting = _spans([*fixed, *taken])
+        lasting = _spans(fixed, account.memory)
         return Layout(
             n_vps=distribution.all_vps,
             groups=distribution.groups,
             panel=distribution.panel,
             pool_floats=pool_floats,
             memory=np.concatenate([np.hstack([lasting, np.full((len(lasting), 3), [-1, self.end, -1])]), self.arrays]),
-            periods=np.array(list(periods), np.int64).reshape(-1, 2),
-            unwritten=_spans([*gradients, *taken, (distribution.end, self.stop)]),
-            lists=_spans(lists),
-            knows=Knowledge(matrices=held_matrices(distribution), reported=FIRST_FREE),
+            periods=account.periods,
+            unwritten=_spans([*gradients, (distribution.end, self.stop)], account.memory),
+            lists=account.lists,
+            knows=Knowledge(
+                instructions, {tail.number: tail for tail in tails}, held_matrices(distribution), reported=FIRST_FREE
+            ),
         )
 
 
-def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded]) -> MemoryMap:
+def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded], distribution: Distribution) -> MemoryMap:
     """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
     blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
-    return MemoryMap(made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
+    return MemoryMap(distribution, made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
 def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
@@ -110,9 +111,10 @@ def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
     )
 
 
-def _spans(found: Iterable[tuple[int, int]]) -> Ints:
-    """Spans, sorted, as an array."""
-    return np.array(sorted(found), np.int64).reshape(-1, 2)
+def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:
+    """Spans, sorted."""
+    found = np.concatenate([np.array(some, np.int64).reshape(-1, 2), others])
+    return found[np.lexsort(found.T[::-1])]
 
 
 def _copy(address: int, *shape: int) -> Ints:

@@ -22,12 +22,14 @@ public:
         stages_.find(launch_.rows, backward, false);
         for (size_t begin = 0, end; begin < stages_.size(); begin = end) {
             end = stages_.end_of_stage(begin);
+            launch_.begin_stage(backward, stages_[begin].stage);
             const size_t n_levels = stages_.groups_of_stage(begin, end);
             for (size_t k = 0; k < n_levels; k++) {
                 for (size_t i = begin; i < end; i++)
-                    if (k < stages_.groups(i).size())
-                        for (const Group& group : stages_.groups(i)[k])
-                            vertices(stages_.block(i), stages_[i].step, group);
+                    for (size_t g = 0; k < stages_.groups(i).size() && g < stages_.groups(i)[k].size(); g++) {
+                        launch_.note(backward ? Made::BACKWARD : Made::FORWARD, &stages_.block(i), k, g);
+                        vertices(stages_.block(i), stages_[i].step, stages_.groups(i)[k][g]);
+                    }
                 launch_.barrier();
             }
         }
@@ -38,12 +40,16 @@ public:
     {
         launch_.frame[Frame::SOURCE] = source;
         launch_.frame[Frame::SLOT] = slot;
-        launch_.write_once(launch_.model.loss);
+        launch_.write_once(Made::LOSS, launch_.model.loss);
     }
 
     void end_backward() {}  // a barrier follows each stage
 
-    void meet() { launch_.barrier(); }
+    void meet(Reason reason)
+    {
+        launch_.because(reason);
+        launch_.barrier();
+    }
 
 private:
     static constexpr i64 PRODUCT_LOAD = 4;  // how much more a product weighs: every float of its vector meets many rows
@@ -54,6 +60,8 @@ private:
     std::vector<i64> least_;  // a heap of virtual processors: loads, all less the same, with their numbers below
     std::vector<i64> first_, one_;
     std::vector<u32> words_;
+    std::vector<i64> rows_;  // of vertices, for the account
+    i64 runs_ = 0;           // how many groups have been executed so, likewise
 
     // One instruction for each row of a step.
     void vertices(const Block& b, i64 step, const Group& group)
@@ -66,16 +74,30 @@ private:
         first_[group.domain] = b.first_row[at];
         words_.resize(size(group.words));
         Launch::fill(b, group.words, step, first_.data(), one_.data(), words_.data());
+        runs_++;
+        const i32* owner = group.domain ? b.owner[group.domain - 1].data() : nullptr;
+        const auto note = [&](i64 begin, i64 end) { note_rows(owner, first_[group.domain] + begin, first_[group.domain] + end); };
         if (group.owners.empty())
-            deal(group, n);
+            deal(group, n, note);
         else
-            give_to_owners(group, n);
+            give_to_owners(group, n, note);
+    }
+
+    void note_rows(const i32* owner, i64 begin, i64 end)
+    {
+        if (!launch_.account)
+            return;
+        rows_.clear();
+        for (i64 row = begin; row < end; row++)
+            rows_.push_back(owner ? owner[row] : row);
+        launch_.account->give_rows(runs_, rows_);
     }
 
     // Each one goes to whoever has the least load then; of equal ones to the first.
-    void deal(const Group& group, i64 n)
+    template <class Note> void deal(const Group& group, i64 n, Note&& note)
     {
-        while (n--) {
+        for (i64 row = 0; row < n; row++) {
+            note(row, row + 1);
             next_row(group, launch_.streams.add(launch_.model, virtual_processor(least_[0]), size(group.words)));
             least_[0] += group.load << SHIFT;
             sift_down();
@@ -100,8 +122,9 @@ private:
         least_[at] = moved;
     }
 
-    void give_to_owners(const Group& group, i64 n)
+    template <class Note> void give_to_owners(const Group& group, i64 n, Note&& note)
     {
+        note(0, n);
         const i64 length = size(group.words);
         const u32* made = nullptr;  // by the first owner
         for (const i32 vp : group.owners) {

@@ -50,6 +50,8 @@ public:
 
     i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
 
+    void report(Noted* into) { launch_.report(*into); }
+
     void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
     void map(FoundMemory& found) { memory_map_.find(launch_.rows, memory_, found); }
@@ -57,7 +59,7 @@ public:
     Status plan(Call* call)
     {
         call_ = call;
-        memory_.keeps_arrays = call->maps;
+        memory_.keeps_arrays = call->account;
         launch_.begin(call);
         take_blocks(*call, cells_, graph_);
         if (!understood())
@@ -200,13 +202,17 @@ private:
     template <class Schedule> void write_instructions(Schedule& schedule)
     {
         launch_.begin_instructions(call_->training ? end_.n_launches() : 1);
+        if (launch_.account)
+            launch_.account->top = memory_.top;
         launch_.load(call_->training);
         schedule.begin();
         if (call_->training) {
             reverse_lists_.write_constants();
             schedule.steps(false);
             schedule.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
+            launch_.begin_phase(During::BACKWARD);
             schedule.steps(true);
+            launch_.begin_phase(During::GRADIENTS);
             schedule.end_backward();
             end_.write(schedule);
         } else {
@@ -291,7 +297,9 @@ EXPORT i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numb
 
 EXPORT i64 vpps_planner_unseen(void* planner, i64 choice) { return static_cast<Planner*>(planner)->unseen(choice); }
 
-EXPORT void vpps_planner_map(void* planner, FoundMemory* found) { static_cast<Planner*>(planner)->map(*found); }
+EXPORT void vpps_map(void* planner, FoundMemory* found) { static_cast<Planner*>(planner)->map(*found); }
+
+EXPORT void vpps_account(void* planner, Noted* noted) { static_cast<Planner*>(planner)->report(noted); }
 
 EXPORT Status vpps_plan(void* planner, Call* call)
 {

@@ -112,7 +112,10 @@ private:
 
     void copy(const Contribution& c, int side, i64 address, i64 stride)
     {
+        const auto number = c.gathered - c.block->cell->gathered.data();
+        i64 copy = side ? static_cast<i64>(c.gathered->factors[0].copies.size()) : 0;
         for (const VectorCopy& made : c.gathered->factors[side].copies) {
+            launch_.note(Made::COPY, c.block, number, copy++);
             u32* words = launch_.write_needed(*c.block, made.copy);
             words[launch_.model.head_words] = static_cast<u32>(address + made.column);
             words[launch_.model.head_words + 1] = static_cast<u32>(stride);

@@ -69,8 +69,7 @@ from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.slabs import Life, SlabGroups
 from vpps.plan.templates import CellTemplates, Gathered, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
-from vpps.plan.writer import BARRIERS, SIGNALS, WAITS
-from vpps.script.encode import AnyWord, Template, Word, direct, encode, indexed
+from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
 from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
 
@@ -392,7 +391,7 @@ class ModelRecipe:
             left_out=left_out,
         )
         loads = []
-        for p, place in distribution.physical.items():
+        for number, (p, place) in enumerate(distribution.physical.items()):
             if place.slots is None:
                 continue
             for dealt, weights, shape in (
@@ -402,7 +401,7 @@ class ModelRecipe:
                 if dealt is not None:
                     fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
                     words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
-                    loads.append(LoadRecord(dealt.number, _alone(words)))
+                    loads.append(LoadRecord(number, dealt.number, _alone(words)))
         alone = Flag.ALONE if exclusive else Flag.ROWS
         constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
         header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
@@ -419,9 +418,9 @@ class ModelRecipe:
             indexed=INDEXED,
             offset_mask=OFFSET_MASK,
             header=header,
-            barrier=[words.tolist() for words in BARRIERS[:counters]],
-            signal=[words.tolist() for words in SIGNALS[:counters]],
-            wait=[words.tolist() for words in WAITS[:counters]],
+            barrier=[barrier(counter).tolist() for counter in range(counters)],
+            signal=[signal(counter).tolist() for counter in range(counters)],
+            wait=[wait(counter).tolist() for counter in range(counters)],
             stop=_constant(encode("end", 0, 0)),
             loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
             constants=self._instruction("input", 1, 0, alone, holes={_WIDTH: Frame.ROWS}, **constants),

@@ -285,6 +285,7 @@ class ParameterRecord(NamedTuple):
 class LoadRecord(NamedTuple):
     """A matrix that is loaded into the chip where something uses its number."""
 
+    parameter: I32
     number: I32
     words: TemplateRecord
 

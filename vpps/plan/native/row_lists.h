@@ -30,12 +30,15 @@ public:
                 for (i64 step = 0; step < b.n_steps; step++)
                     set_operands(b, list, true, n_operands, step, all, at);
             }
+            bool goes_on = false;  // steps that are not even share a list
             for (i64 step = 0; step < b.n_steps && by_step; step++) {
                 const i64 first = b.first_row[step * domains + domain], count = b.count[step * domains + domain];
                 const Run rows = run(found_.data() + first, count);
                 i64 position = at + first;
-                if (rows.stride == UNEVEN && at == UNEVEN)
-                    position = launch_.place_words(found_.data() + first, count);
+                if (rows.stride == UNEVEN && at == UNEVEN) {
+                    position = launch_.place_words(found_.data() + first, count, goes_on);
+                    goes_on = true;
+                }
                 set_operands(b, list, false, n_operands, step, rows, position);
             }
         }

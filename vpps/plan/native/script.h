@@ -1,6 +1,7 @@
 // Words of a script in the caller's memory (vpps/plan/writer.py), and the contents of its lists (vpps/plan/rows.py).
 #pragma once
 
+#include "account.h"
 #include "memory.h"
 
 // Where it does not suffice words go nowhere, but are counted: the caller comes again with more.
@@ -8,9 +9,11 @@ class Script {
 public:
     i64 size = 0;
 
-    void reset(u32* memory, i64 capacity)
+    // `account`: null where nobody asks.
+    void reset(u32* memory, i64 capacity, Account* account)
     {
         memory_ = memory;
+        account_ = account;
         capacity_ = capacity;
         size = 0;
         signals_ = awaited_ = 0;
@@ -38,6 +41,8 @@ public:
     void barrier(i64 n_vps)
     {
         n_barriers++;
+        if (account_)
+            account_->come();
         if (n_vps == 1 || !busy_)
             return;
         signals_ += n_vps;
@@ -56,6 +61,7 @@ public:
         if (model.n_vps == 1)
             return;
         join(model);
+        note_barrier();
         add(model.signal[0]);
         signalled = true;
     }
@@ -65,22 +71,36 @@ public:
     void join(const Model& model)
     {
         busy_ = true;
-        if (awaited_ == signals_)
-            return;
+        if (awaited_ != signals_)
+            wait(model);
+        if (account_)
+            account_->begin_period(account_->last_stream(), size);
+    }
+
+private:
+    u32* memory_ = nullptr;
+    Account* account_ = nullptr;
+    i64 capacity_ = 0, signals_ = 0, awaited_ = 0;
+    bool busy_ = false;
+    std::vector<u32> nowhere_;
+
+    void wait(const Model& model)
+    {
         awaited_ = signals_;
         const std::vector<u32>& waiting = (signalled ? model.wait : model.barrier)[0];
         signalled = false;
+        note_barrier();
         const auto n = static_cast<i64>(waiting.size());
         u32* words = add(n);
         std::copy(waiting.begin(), waiting.end(), words);
         words[n - 1] = static_cast<u32>(awaited_);
     }
 
-private:
-    u32* memory_ = nullptr;
-    i64 capacity_ = 0, signals_ = 0, awaited_ = 0;
-    bool busy_ = false;
-    std::vector<u32> nowhere_;
+    void note_barrier()
+    {
+        if (account_)
+            account_->barrier(account_->last_stream(), size, n_barriers);
+    }
 };
 
 class Lists {

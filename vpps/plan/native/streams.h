@@ -9,8 +9,10 @@
 // its virtual processors.
 class Streams {
 public:
-    void reset(const Model& model)
+    // `account`: null where nobody asks.
+    void reset(const Model& model, Account* account)
     {
+        account_ = account;
         n_ = model.exclusive ? model.n_vps : model.groups;
         first_ = n_barriers_ = n_for_all_ = 0;
         begin();
@@ -37,9 +39,12 @@ public:
     {
         give_to_all(model);
         n_barriers_++;
+        if (account_)
+            account_->come();
         for (i64 i = 0; i < n_ && n_ > 1; i++) {
             Stream& stream = of_[first_ + i];
             if (stream.unmet) {  // others may wait for it, whether or not it goes on
+                note_barrier(first_ + i);
                 stream.add(model.signal.back());
                 signals_ += model.exclusive ? 1 : model.n_vps;
             }
@@ -58,6 +63,8 @@ public:
         stream.n_barriers++;
         if (model.n_vps == 1 || !stream.busy)
             return;
+        if (account_)
+            account_->come();
         stream.signals += model.n_vps;
         stream.busy = false;
     }
@@ -68,6 +75,7 @@ public:
         if (model.n_vps == 1)
             return;
         add(model, group, 0);
+        note_barrier(first_ + group);
         of_[first_ + group].add(model.signal[group]);
         of_[first_ + group].signalled = true;
     }
@@ -96,9 +104,19 @@ public:
         begins.clear();
         for (i64 i = 0; i < first_ + n_; i++) {
             begins.push_back(script.size);
+            if (account_)
+                account_->end(i, static_cast<i64>(of_[i].size));
             of_[i].add(model.stop);
             std::copy_n(of_[i].words.data(), of_[i].size, script.add(static_cast<i64>(of_[i].size)));
         }
+    }
+
+    // What is for all goes to them now.
+    void give_to_all(const Model& model)
+    {
+        for (i64 i = 0; i < n_ && n_for_all_; i++)
+            std::copy_n(for_all_.data(), n_for_all_, append(model, i, n_for_all_));
+        n_for_all_ = 0;
     }
 
 private:
@@ -136,13 +154,17 @@ private:
     i64 n_ = 0, first_ = 0;   // streams of a launch, the first of this one
     i64 n_barriers_ = 0, signals_ = 0, n_for_all_ = 0;  // of all streams
     std::vector<u32> for_all_;
+    Account* account_ = nullptr;
 
     void begin()
     {
         signals_ = 0;
         of_.resize(std::max(of_.size(), static_cast<size_t>(first_ + n_)));
-        for (i64 i = first_; i < first_ + n_; i++)
+        for (i64 i = first_; i < first_ + n_; i++) {
             of_[i].begin();
+            if (account_)
+                account_->begin_stream(0);
+        }
     }
 
     u32* append(const Model& model, i64 i, i64 n)
@@ -150,18 +172,30 @@ private:
         Stream& stream = of_[first_ + i];
         stream.busy = stream.unmet = true;
         if (stream.awaited < stream.signals) {
+            note_barrier(first_ + i);
             stream.wait((stream.signalled ? model.wait : model.barrier)[i], stream.awaited = stream.signals);
             stream.signalled = false;
         }
-        if (stream.met < signals_)
+        if (stream.met < signals_) {
+            note_barrier(first_ + i);
             stream.wait(model.wait.back(), stream.met = signals_);
+        }
+        if (account_)
+            note_words(first_ + i, n > 0);
         return stream.add(static_cast<size_t>(n));
     }
 
-    void give_to_all(const Model& model)
+    void note_words(i64 i, bool any)
     {
-        for (i64 i = 0; i < n_ && n_for_all_; i++)
-            std::copy_n(for_all_.data(), n_for_all_, append(model, i, n_for_all_));
-        n_for_all_ = 0;
+        const auto at = static_cast<i64>(of_[i].size);
+        account_->begin_period(i, at);
+        if (any)
+            account_->section(i, at);
+    }
+
+    void note_barrier(i64 i)
+    {
+        if (account_)
+            account_->barrier(i, static_cast<i64>(of_[i].size), n_barriers());
     }
 };

@@ -45,9 +45,11 @@ public:
     void end_backward() { barrier(); }
 
     // A barrier, and all that has waited for one.
-    void meet()
+    void meet(Reason reason)
     {
+        launch_.because(reason);
         barrier();
+        launch_.because(Reason::LOSS);
         while (next_late_ < late_.size())
             barrier();
     }
@@ -68,7 +70,8 @@ protected:
                 next_free++;
             else if (at != begin)
                 barrier(members_[at].group);
-            stage(at, next);
+            launch_.begin_stage(backward, members_[at].stage);
+            stage(at, next, backward);
         }
     }
 
@@ -80,11 +83,11 @@ protected:
             return;
         const auto& late = late_[next_late_++];
         if (late.empty())
-            launch_.write_once(launch_.model.loss);
+            launch_.write_once(Made::LOSS, launch_.model.loss);
         for (const StagesInOrder::InStage& member : late) {
             const Block& b = launch_.rows.blocks[member.block];
             for (size_t k = 0; k < b.cell->forward.size(); k++)
-                write(b, b.cell->forward, k, member.step);
+                write(b, false, k, member.step);
         }
     }
 
@@ -92,7 +95,7 @@ private:
     std::vector<std::vector<StagesInOrder::InStage>> late_;  // stages of the chain of the loss; an empty one reports it
     size_t next_late_ = 0;
 
-    void stage(size_t begin, size_t end)
+    void stage(size_t begin, size_t end, bool backward)
     {
         const size_t n_groups = members_.groups_of_stage(begin, end);
         for (size_t k = 0; k < n_groups; k++) {
@@ -109,15 +112,17 @@ private:
                         signals = true;
                         launch_.signal_early(members_[begin].group);
                     }
-                    write(b, members_.groups(i), k, members_[i].step);
+                    write(b, backward, k, members_[i].step);
                 }
         }
     }
 
-    void write(const Block& b, const Groups& all, size_t k, i64 step)
+    void write(const Block& b, bool backward, size_t k, i64 step)
     {
-        if (k < all.size())
-            for (const Group& group : all[k])
-                launch_.write_step(b, group.words, step);
+        const Groups& all = groups_of(b, backward);
+        for (size_t i = 0; k < all.size() && i < all[k].size(); i++) {
+            launch_.note(backward ? Made::BACKWARD : Made::FORWARD, &b, k, i, step);
+            launch_.write_step(b, all[k][i].words, step);
+        }
     }
 };

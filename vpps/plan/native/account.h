@@ -1,0 +1,152 @@
+// Who made which word of a script, and what it has beside instructions: noted while it is written, where a call asks.
+#pragma once
+
+#include "interface.h"
+
+class Account {
+public:
+    i64 top = 0;  // the last stage
+    During during = During::FORWARD;
+    NotedSection next{};  // what the next words are
+
+    void begin()
+    {
+        during = During::FORWARD;
+        coming_ = why_ = {static_cast<i64>(Reason::NONE), 0};
+        period_ = BEFORE;
+        streams_.clear();
+        lists_.clear();
+        taken_.clear();
+    }
+
+    // ---- lists, and memory for the whole launch
+
+    // `goes_on`: it belongs to the list before.
+    void list(i64 start, i64 n, bool goes_on)
+    {
+        if (goes_on)
+            lists_.back().second = start + n;
+        else
+            lists_.push_back({start, start + n});
+    }
+    void take(i64 start, i64 floats)
+    {
+        if (floats)
+            taken_.push_back({start, start + floats});
+    }
+
+    // ---- what comes
+
+    void begin_phase(During phase)
+    {
+        during = phase;
+        if (phase == During::GRADIENTS)
+            period_ = 2 * top + 2;
+    }
+
+    // A new period of the launch (memory.h), with what barriers in and behind it are for.
+    void begin_stage(bool backward, i64 stage)
+    {
+        period_ = backward ? 2 * top + 1 - stage : stage;
+        because(backward ? Reason::BACKWARD : Reason::FORWARD, stage);
+    }
+
+    // What the next barriers are for.
+    void because(Reason reason, i64 stage) { coming_ = {static_cast<i64>(reason), stage}; }
+
+    // Such a barrier has come. Instructions that signal or wait for it are noted by `barrier`.
+    void come() { why_ = coming_; }
+
+    // ---- instructions
+
+    // `origin`: position of what is position 0 of the stream.
+    void begin_stream(i64 origin) { streams_.push_back({origin, {}, {}, {{0, BEFORE}}}); }
+    size_t last_stream() const { return streams_.size() - 1; }
+
+    // Instructions begin that `next` tells of.
+    void section(size_t stream, i64 at)
+    {
+        Stream& s = streams_[stream];
+        if (next.run && !s.sections.empty() && s.sections.back().run == next.run) {
+            s.sections.back().n_rows += next.n_rows;
+        } else {
+            s.sections.push_back(next);
+            s.sections.back().start = at - s.origin;
+        }
+        s.rows.insert(s.rows.end(), rows_.begin(), rows_.begin() + next.n_rows);
+    }
+
+    // Rows are executed one by one: more of those that `run` counts.
+    void give_rows(i64 run, const std::vector<i64>& rows)
+    {
+        next.run = run;
+        next.n_rows = static_cast<i64>(rows.size());
+        rows_ = rows;
+    }
+
+    void barrier(size_t stream, i64 at, i64 number) { add(stream, at, Made::BARRIER, why_.first, why_.second, number); }
+    void end(size_t stream, i64 at) { add(stream, at, Made::END, 0, 0, 0); }
+
+    // What follows may be the first instruction of a period.
+    void begin_period(size_t stream, i64 at)
+    {
+        Stream& s = streams_[stream];
+        if (s.periods.back().second != period_)
+            s.periods.push_back({at - s.origin, period_});
+    }
+
+    // ----
+
+    // `begins`: of the streams, in the script.
+    void report(const std::vector<i64>& begins, Noted& into)
+    {
+        begun_.clear();
+        sections_.clear();
+        all_rows_.clear();
+        periods_.clear();
+        for (size_t i = 0; i < streams_.size(); i++) {
+            const Stream& s = streams_[i];
+            begun_.push_back({begins[i], static_cast<i64>(s.sections.size())});
+            sections_.insert(sections_.end(), s.sections.begin(), s.sections.end());
+            all_rows_.insert(all_rows_.end(), s.rows.begin(), s.rows.end());
+            for (const auto& [at, period] : s.periods)
+                periods_.push_back({begins[i] + at, period});
+        }
+        tell(begun_, into.n_streams, into.streams);
+        tell(sections_, into.n_sections, into.sections);
+        tell(all_rows_, into.n_rows, into.rows);
+        tell(lists_, into.n_lists, into.lists);
+        tell(periods_, into.n_periods, into.periods);
+        tell(taken_, into.n_taken, into.taken);
+    }
+
+private:
+    static constexpr i64 BEFORE = -1;  // the period before the first
+    struct Stream {
+        i64 origin;
+        std::vector<NotedSection> sections;
+        std::vector<i64> rows;  // of its sections, one after the other
+        std::vector<NotedPair> periods;
+    };
+
+    std::vector<Stream> streams_;
+    std::vector<NotedPair> lists_, taken_;
+    std::vector<i64> rows_;
+    NotedPair coming_{}, why_{};  // reason and stage: of the next barrier, and of the latest
+    i64 period_ = BEFORE;
+    std::vector<NotedPair> begun_, periods_;  // as they are told
+    std::vector<NotedSection> sections_;
+    std::vector<i64> all_rows_;
+
+    void add(size_t stream, i64 at, Made made, i64 a, i64 b, i64 first)
+    {
+        Stream& s = streams_[stream];
+        s.sections.push_back({at - s.origin, static_cast<i64>(made), -1, a, b, first, 0, 0, static_cast<i64>(during)});
+    }
+
+    template <class T> static void tell(const std::vector<T>& found, i64& n, i64& at)
+    {
+        n = static_cast<i64>(found.size());
+        at = static_cast<i64>(reinterpret_cast<std::intptr_t>(found.data()));
+    }
+};
