@@ -28,7 +28,7 @@ from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching
-from vpps.plan.phases import Piece, pieces
+from vpps.plan.pieces import Piece, pieces
 from vpps.plan.plan import Plan
 from vpps.plan.row_lists import place_row_lists
 from vpps.plan.row_order import StepKeys, row_orders
