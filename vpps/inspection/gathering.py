@@ -76,9 +76,10 @@ def _instructions(plan: Plan) -> Iterator[tuple[Phase, Decoded]]:
     seen: set[tuple[int, int, int]] = set()
     for start, stream in plan.streams:
         for s in stream.sections:
-            if s.block is None:
+            if s.block is None or s.group is None:
                 continue
-            if not isinstance(s.first, int):  # schedule "paper": several virtual processors execute it
+            # Schedule "paper": all who own rows of a product's matrix execute it.
+            if not isinstance(s.first, int) and not s.group.starts[0][1].alone:
                 key = id(s.block), id(s.group), id(s.first)
                 if key in seen:
                     continue
