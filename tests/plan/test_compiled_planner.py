@@ -338,6 +338,23 @@ def test_networks_in_groups(network: str, groups: int) -> None:
         check_inference(pair, graph, [loss])
 
 
+@pytest.mark.parametrize("gemm", [False, True])
+@pytest.mark.parametrize("schedule, groups", [("vector", 1), ("vector", 2), ("paper", 1)])
+def test_words_of_messages(schedule: str, groups: int, gemm: bool) -> None:
+    """At every position of the script."""
+    net = models.tree_lstm()
+    graph, loss = net.batch(1)
+    c = golden.Configuration("simt", groups, gemm and groups == 1, schedule, "sinks-last", RECORDED)
+    it = golden.Example(net.model, graph, loss, [loss])
+    pair = pair_of(golden.distribution_of(it, c, RULES[1], False, Passes()), schedule=schedule)
+    in_numpy, compiled = (p.plan_training(graph, loss, Update(RULES[1], 9, 5, 0.5), 0) for p in pair)
+    for position in range(len(compiled.script)):
+        assert compiled.origin(position) == in_numpy.origin(position)
+    for start, stream in in_numpy.streams:
+        for s in stream.sections:
+            assert compiled.whereabouts(start + s.start) == in_numpy.whereabouts(start + s.start)
+
+
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize("name", bulk_models.NETWORKS)
 def test_graphs_as_data_in_groups(name: str, groups: int) -> None:
