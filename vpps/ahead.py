@@ -29,7 +29,7 @@ from vpps.plan.passes import Passes
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
 from vpps.values import as_count, as_flag, as_number

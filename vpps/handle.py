@@ -44,7 +44,7 @@ from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge
 from vpps.plan.policies.comparison import compared
 from vpps.plan.row_order import LAYOUTS
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.plan.topology import Topology
 from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool

@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vpps
+from tests.plan import compiled
+from vpps.graph.arrays import BlockArrays
 from vpps.plan.distribution import Distribution
-from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components, group_vertices
-from vpps.plan.grouping import _deal as deal
-from vpps.plan.planner import Planner
+from vpps.plan.grouping import Grouping
+from vpps.plan.passes import Passes
 from vpps.plan.topology import Topology
+from vpps.script.verify import verify
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.cpu
 
 E = vpps.Expression
 WIDTH = 4
-
-
-@settings(max_examples=200, deadline=None)
-@given(n=st.integers(1, 60), data=st.data())
-def test_components_are_those_of_a_search(n: int, data: st.DataObject) -> None:
-    vertices = st.integers(0, n - 1)
-    edges = data.draw(st.lists(st.tuples(vertices, vertices), max_size=2 * n))
-    ends = np.array(edges, np.int64).reshape(-1, 2)
-    label = list(range(n))
-    for _ in range(n):
-        for a, b in edges:
-            label[a] = label[b] = min(label[a], label[b])
-    assert components(n, ends[:, 0], ends[:, 1]).tolist() == label
-
-
-def test_components_of_long_chains_and_of_a_large_star() -> None:
-    """In few passes: one that joined two vertices at a time would need minutes."""
-    n = 100_000
-    order = np.random.default_rng(0).permutation(n)
-    for a, b in (
-        (np.arange(n - 1), np.arange(1, n)),
-        (np.arange(n - 1), np.full(n - 1, n - 1)),
-        (order[:-1], order[1:]),
-    ):
-        assert not components(n, a, b).any()
 
 
 class Net(NamedTuple):
@@ -81,19 +58,21 @@ class Found(NamedTuple):
     stage: list[int]
 
 
-def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E] | None = None) -> Found:
-    topology = Topology(graph)
-    planner = Planner(Distribution(net.model, 2, 1, 0, train=True, groups=n_groups), "sinks-last")
-    cells = [planner.templates(b.cell) for b in topology.blocks]
-    runs = np.ones(topology.n_calls, bool)
-    if wanted is not None:
-        runs = topology.reaching(np.array([e.ref for e in wanted]))
-    of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
-    grouping = group_vertices(topology, cells, of_vertex, n_groups, runs)
-    group, stage = np.zeros((2, topology.n_calls), np.int64)
-    for b, of_group, of_stage in zip(topology.blocks, grouping.groups, grouping.stages, strict=True):
+def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> Found:
+    """How what some values depend on is dealt; in training, if that is one loss."""
+    distribution = Distribution(net.model, 2, 1, 0, train=True, groups=n_groups)
+    planner = compiled.planner(distribution, passes=Passes(lazy_batching=False))  # stages are those of vertices
+    if len(wanted) == 1 and not wanted[0].shape:
+        plan = planner.plan_training(graph, wanted[0], None, 0)
+    else:
+        plan = planner.plan_forward(graph, wanted)
+    verify(plan.script, plan.layout, plan.origin)
+    assert plan.grouping is not None
+    group, stage = np.zeros((2, graph.n_calls), np.int64)
+    blocks = map(BlockArrays, graph.blocks.values())
+    for b, of_group, of_stage in zip(blocks, plan.grouping.groups, plan.grouping.stages, strict=True):
         group[b.calls], stage[b.calls] = of_group, of_stage
-    return Found(grouping, group.tolist(), stage.tolist())
+    return Found(plan.grouping, group.tolist(), stage.tolist())
 
 
 def chain(net: Net, graph: vpps.Graph, state: E, length: int) -> E:
@@ -115,8 +94,7 @@ def test_a_tree_belongs_to_one_group_with_its_leaves_and_losses(net: Net, n_grou
             losses.append(net.loss(net.node(a, b), 1))
         trees.append(range(first, graph.n_calls))
     total = graph.n_calls
-    vpps.sum(losses)
-    found = grouped(net, graph, n_groups)
+    found = grouped(net, graph, n_groups, [vpps.sum(losses)])
     assert {len({found.group[call] for call in tree}) for tree in trees} == {1}
     assert {found.group[tree[0]] for tree in trees} == set(range(n_groups))
     assert found.grouping.n_components == len(trees)
@@ -131,8 +109,8 @@ def test_scalars_that_vectors_depend_on_join_their_sources(net: Net) -> None:
     both = a * b  # a scalar, which scales a vector
     vector = graph.lookup(net.words, 3) * both
     loss = net.loss(vector, 0)
-    assert (a + b).shape == ()
-    found = grouped(net, graph, 2)
+    total = a + b + loss
+    found = grouped(net, graph, 2, [total])
     first = [both.ref, vector.ref, loss.ref]
     assert found.grouping.n_components == 1
     assert len({found.group[call] for call in first}) == 1
@@ -144,24 +122,21 @@ def test_a_state_that_all_sequences_begin_with_runs_first(net: Net) -> None:
     graph = vpps.Graph()
     start = graph.zeros(WIDTH)
     ends = [chain(net, graph, start, 3) for _ in range(6)]
-    vpps.sum([net.loss(end, 0) for end in ends])
-    found = grouped(net, graph, 2)
+    found = grouped(net, graph, 2, [vpps.sum([net.loss(end, 0) for end in ends])])
     assert (found.group[0], found.stage[0], found.grouping.first_own) == (0, 0, 1)
     assert min(found.stage[1:]) >= 1
     assert {found.group[end.ref] for end in ends} == {0, 1}
     # One that few read belongs to them, where work is even all the same.
     graph = vpps.Graph()
-    for _ in range(2):
-        state = chain(net, graph, graph.lookup(net.words, 0), 3)
-        net.node(state, net.node(state, state))
-    assert grouped(net, graph, 2).grouping.first_own == 0
+    states = [chain(net, graph, graph.lookup(net.words, 0), 3) for _ in range(2)]
+    assert grouped(net, graph, 2, [net.node(s, net.node(s, s)) for s in states]).grouping.first_own == 0
 
 
 def test_one_component_leaves_other_groups_idle_and_says_so(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     graph = vpps.Graph()
-    net.loss(chain(net, graph, graph.lookup(net.words, 0), 5), 0)
+    loss = net.loss(chain(net, graph, graph.lookup(net.words, 0), 5), 0)
     with caplog.at_level("INFO", logger="vpps"):
-        found = grouped(net, graph, 2)
+        found = grouped(net, graph, 2, [loss])
     assert set(found.group) == {0}
     assert found.grouping.some_idle
     assert "2 groups have 100%, 0% of the work of 1 unconnected parts" in caplog.text
@@ -171,9 +146,9 @@ def test_one_component_leaves_other_groups_idle_and_says_so(net: Net, caplog: py
 def test_what_does_not_run_does_not_connect(net: Net) -> None:
     graph = vpps.Graph()
     a, b = (chain(net, graph, graph.lookup(net.words, k), 3) for k in range(2))
-    net.node(a, b)
-    assert grouped(net, graph, 2).grouping.n_components == 1
-    assert grouped(net, graph, 2, wanted=[a, b]).grouping.n_components == 2
+    both = net.node(a, b)
+    assert grouped(net, graph, 2, [a, b]).grouping.n_components == 2
+    assert grouped(net, graph, 2, [both, b]).grouping.n_components == 1
 
 
 def test_cells_without_arguments_are_dealt_as_well(net: Net) -> None:
@@ -182,14 +157,50 @@ def test_cells_without_arguments_are_dealt_as_well(net: Net) -> None:
         return vpps.sum(vpps.tanh(vpps.lookup(net.words, row)))
 
     graph = vpps.Graph()
-    vpps.sum([graph.call(word, k % 9) for k in range(10)])
-    found = grouped(net, graph, 2)
+    found = grouped(net, graph, 2, [vpps.sum([graph.call(word, k % 9) for k in range(10)])])
     assert sorted(found.group[:10]) == [0] * 5 + [1] * 5
 
 
-@given(work=st.lists(st.floats(0.5, 100), min_size=1, max_size=3 * DEALT_ONE_BY_ONE), n=st.integers(1, 5))
-@settings(max_examples=50, deadline=None)
-def test_work_is_dealt_evenly(work: list[float], n: int) -> None:
-    loads = np.bincount(deal(np.array(work), n), weights=work, minlength=n)
-    assert loads.max() <= sum(work) / n + 2 * max(work)
-    assert len(work) < n or (loads > 0).all()
+@given(data=st.data(), n_groups=st.integers(2, 4))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_connected_components_stay_together_and_are_dealt_evenly(net: Net, data: st.DataObject, n_groups: int) -> None:
+    """Components as a search finds them."""
+    graph = vpps.Graph()
+    n = data.draw(st.integers(1, 40))
+    states: list[E] = []
+    label: list[int] = []
+    for k in range(n):
+        if k == 0 or data.draw(st.booleans()):
+            states.append(net.node(graph.lookup(net.words, k % 9), graph.lookup(net.words, k % 5)))
+            label.append(k)
+        else:
+            a, b = (data.draw(st.integers(0, k - 1)) for _ in range(2))
+            states.append(net.node(states[a], states[b]))
+            same = {label[a], label[b]}
+            label = [min(same) if of in same else of for of in label]
+            label.append(min(same))
+    found = grouped(net, graph, n_groups, states)
+    assert found.grouping.n_components == len(set(label))
+    group_of: dict[int, set[int]] = {}
+    for state, of in zip(states, label, strict=True):
+        group_of.setdefault(of, set()).add(found.group[call_of(graph, state)])
+    assert all(len(groups) == 1 for groups in group_of.values())
+    largest = max(map(label.count, label)) / n
+    share = found.grouping.work.max() / found.grouping.work.sum()
+    assert share <= 1 / n_groups + 2 * largest
+    assert len(set(label)) < n_groups or found.grouping.work.all()
+
+
+@pytest.mark.parametrize("n_groups", [2, 3, 7])
+def test_more_components_than_are_dealt_one_by_one(net: Net, n_groups: int) -> None:
+    """The smallest ones fill up what room is left."""
+    graph, random = vpps.Graph(), Random(n_groups)
+    ends = [chain(net, graph, graph.lookup(net.words, 0), random.randrange(1, 5)) for _ in range(900)]
+    found = grouped(net, graph, n_groups, ends)
+    assert found.grouping.n_components == len(ends)
+    assert found.grouping.work.max() <= 1.02 * found.grouping.work.mean()
+
+
+def call_of(graph: vpps.Graph, value: E) -> int:
+    """The recording index of the vertex that makes a value."""
+    return int(Topology(graph).value_call[value.ref])

@@ -3,63 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import vpps
+from tests.plan import compiled, golden
 from vpps.errors import ScriptError
-from vpps.plan import memory
+from vpps.graph.arrays import Ints
+from vpps.plan import slabs
 from vpps.plan.distribution import ALIGN, Distribution
 from vpps.plan.lower import LoweredCell
-from vpps.plan.memory import STAGGER, Arena, Life, SlabMemory
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
+from vpps.plan.slabs import STAGGER, Life
 from vpps.plan.update import Update
 from vpps.script.verify import verify
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.cpu
 
 H = 32
+START, STOP, FIRST, LAST, GROUP = range(5)  # columns of the arrays of a layout
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(
-    start=st.integers(0, 100),
-    requests=st.lists(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 6)), max_size=5), min_size=1, max_size=20),
-)
-def test_an_arena_never_gives_what_is_in_use(start: int, requests: list[list[tuple[int, int]]]) -> None:
-    arena = Arena(start)
-    alive: list[tuple[int, int, int]] = []
-    most = 0
-    for now, wanted in enumerate(requests):
-        arena.begin(now)
-        alive = [a for a in alive if a[0] >= now]
-        for floats, periods in wanted:
-            at = arena.take(floats, now + periods)
-            if floats:
-                assert at % ALIGN == 0
-                assert at >= start
-                assert at + floats <= arena.stop
-                assert all(at >= stop or at + floats <= begin for _, begin, stop in alive)
-                alive.append((now + periods, at, at + floats))
-        most = max(most, sum(stop - begin for _, begin, stop in alive))
-    assert most <= arena.stop - start
+def assert_apart(arrays: Ints) -> None:
+    """No two of some arrays share memory while both are there; nor ever, if groups of virtual processors own them."""
+    start, stop, first, last, group = arrays.T
+    shared = (start < stop[:, None]) & (start[:, None] < stop)
+    at_once = (first <= last[:, None]) & (first[:, None] <= last)
+    several = (group != group[:, None]) & (group >= 0) & (group[:, None] >= 0)
+    found = np.argwhere(np.triu(shared & (at_once | several), 1))
+    assert not len(found), arrays[found[0]].tolist()
 
 
-def test_an_arena_closes_the_gaps_between_holes() -> None:
-    arena = Arena(0)
-    assert [arena.take(n, last) for n, last in ((16, 0), (32, 1), (16, 0), (48, 2))] == [0, 16, 48, 64]
-    arena.begin(1)
-    assert arena.take(20, 1) == 112  # neither hole of 16 will do
-    arena.begin(2)
-    assert arena.take(64, 9) == 0  # three holes have become one
-    arena.begin(3)
-    assert arena.take(100, 9) == 64  # the last hole grows beyond the end
-    assert arena.stop == 64 + 112
+@pytest.mark.parametrize("name", golden.NAMES[::4])
+def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
+    """Of any schedule, in groups or not, of training and inference; nor beyond what a plan says that it needs."""
+    it, random = golden.example(name), Random(name)
+    for c in random.sample(list(golden.configurations(name)), 4):
+        for plan in golden.plans(it, c, random, type(compiled.planner(Distribution(it.model, 1, 16, 0, train=True)))):
+            arrays = plan.layout.memory
+            assert_apart(arrays)
+            assert arrays[:, STOP].max() <= plan.pool_floats
+            assert (arrays[:, FIRST] <= arrays[:, LAST]).all()
 
 
 class Net:
@@ -86,11 +74,15 @@ class Net:
         return graph, states
 
     def planner(self, vps: int = 2) -> Planner:
-        return Planner(Distribution(self.model, vps, 32, 0, train=True), "sinks-last")
+        return compiled.planner(Distribution(self.model, vps, 32, 0, train=True))
 
 
 def batch_floats(planner: Planner, plan: Plan) -> int:
     return plan.pool_floats - planner.distribution.end
+
+
+def training(net: Net, vps: int, graph: vpps.Graph, states: list[vpps.Expression]) -> Plan:
+    return net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
 
 
 def test_inference_keeps_what_is_still_to_be_read() -> None:
@@ -116,16 +108,30 @@ def test_wanted_values_stay() -> None:
 
 def test_training_uses_the_memory_of_a_step_again() -> None:
     net = Net()
-    planner = net.planner()
-    floats = []
-    for length in (10, 100):
-        graph, states = net.chain(length)
-        plan = planner.plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
-        floats.append(batch_floats(planner, plan))
+    floats = [batch_floats(net.planner(), training(net, 2, *net.chain(length))) for length in (10, 100)]
     # A step and its word: three slabs that weight gradients or the user read, two from forward to backward, two
     # gradients for the end. Two that are gone after its backward, that of the state before, which is gone two steps
     # later, and the word's gradient lie where others were.
     assert (floats[1] - floats[0]) / 90 == (3 + 2 + 2) * H
+
+
+@pytest.mark.parametrize("widths", [(32, 32, 32), (32, 64, 16), (16, 64, 32)])
+def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
+    """States of different widths, which live for two stages each, need no more than the largest that lie side by side,
+    and what lies between them."""
+    model = vpps.Model(seed=1)
+    graph = vpps.Graph()
+    state = graph.input(np.ones(widths[-1]))
+    for k in range(30):
+        W = model.parameter(f"W{k}", (widths[k % 3], state.shape[0]))
+        state = vpps.tanh(W @ state)
+    planner = compiled.planner(Distribution(model, 2, 32, 0, train=True))
+    plan = planner.plan_forward(graph, [state])
+    verify(plan.script, plan.layout, plan.origin)
+    # Products and their tanh are vertices of their own: at any time there is one that is read, and one that is made.
+    assert batch_floats(planner, plan) <= 2 * max(widths) + max(widths)
+    begins = plan.layout.memory[plan.layout.memory[:, START] >= planner.distribution.end, START]
+    assert not (begins % ALIGN).any()
 
 
 def test_slabs_live_as_long_as_they_are_read() -> None:
@@ -141,18 +147,41 @@ def test_slabs_live_as_long_as_they_are_read() -> None:
     assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
 
 
+def given_back(plan: Plan) -> np.ndarray:
+    """Numbers of the arrays that are there for several periods, and gone before the end."""
+    arrays = plan.layout.memory
+    return np.flatnonzero((arrays[:, FIRST] < arrays[:, LAST]) & (arrays[:, LAST] < arrays[:, LAST].max()))
+
+
+def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
+    """The verifier accepts the plan, and nothing that has some of its arrays for a shorter time."""
+    verify(plan.script, plan.layout, plan.origin)
+    memory = plan.layout.memory.copy()
+    memory[which, LAST] -= by
+    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+        verify(plan.script, replace(plan.layout, memory=memory), plan.origin)
+
+
 @pytest.mark.parametrize("vps", [1, 2])
-def test_a_value_that_dies_before_its_last_reader_is_found(vps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_gives_way_after_its_last_reader(vps: int) -> None:
     net = Net()
     graph, states = net.chain(6)
-    planner = net.planner(vps)
-    plan = planner.plan_forward(graph, [states[-1]])
-    verify(plan.script, plan.layout, plan.origin)
-    right = SlabMemory._last_readers
-    monkeypatch.setattr(SlabMemory, "_last_readers", lambda self, n_values: right(self, n_values) - 1)
-    plan = planner.plan_forward(graph, [states[-1]])
-    with pytest.raises(ScriptError, match="which nothing has written"):
-        verify(plan.script, plan.layout, plan.origin)
+    plan = net.planner(vps).plan_forward(graph, [states[-1]])
+    passed_on = given_back(plan)
+    assert len(passed_on) == 6  # all words, which are one step, and the states that are not asked for
+    for one in passed_on:
+        assert_refused_where_shorter(plan, np.array([one]), by=1)
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+def test_a_gradient_gives_way_after_its_last_reader(vps: int) -> None:
+    """And not at once: barriers between steps may be left out."""
+    net = Net()
+    plan = training(net, vps, *net.chain(6))
+    arrays = plan.layout.memory
+    of_backward = [k for k in given_back(plan) if arrays[k, FIRST] > arrays[:, LAST].max() // 2]
+    assert len(of_backward) >= 4
+    assert_refused_where_shorter(plan, np.array(of_backward), by=2)
 
 
 @pytest.mark.parametrize("vps", [1, 2])
@@ -171,18 +200,17 @@ def test_a_slab_that_lives_too_short_is_found(
 ) -> None:
     net = Net()
     graph, states = net.chain(6)
-    loss = vpps.sum(states[-1])
-    lives = memory._lives_in_training
+    lives = slabs._lives_in_training
 
     def shorter(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
         return [wrong if life is right else life for life in lives(lowered, read_by_steps)]
 
-    monkeypatch.setattr(memory, "_lives_in_training", shorter)
-    plan = net.planner(vps).plan_training(graph, loss, Update(vpps.SGD(0.1), 1, 1, None), 0)
+    monkeypatch.setattr(slabs, "_lives_in_training", shorter)
+    plan = training(net, vps, graph, states)
     with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
         verify(plan.script, plan.layout, plan.origin)
     monkeypatch.undo()
-    plan = net.planner(vps).plan_training(graph, loss, Update(vpps.SGD(0.1), 1, 1, None), 0)
+    plan = training(net, vps, graph, states)
     verify(plan.script, plan.layout, plan.origin)
 
 
@@ -193,24 +221,9 @@ def test_vertices_without_backward_do_not_share_scratch_with_those_that_have_one
     word = graph.lookup(net.table, 2)
     beside = [net.step(s, word) for s in states]
     for vps in (1, 2, 7):
-        plan = net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
+        plan = training(net, vps, graph, states)
         verify(plan.script, plan.layout, plan.origin)
         assert all(plan.addresses[s.ref] >= 0 for s in beside)
-
-
-@pytest.mark.parametrize("vps", [1, 2])
-def test_a_gradient_that_gives_way_before_its_last_reader_is_found(vps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = Net()
-    graph, states = net.chain(6)
-    right = SlabMemory._handed_back_until
-
-    def earlier(self: SlabMemory, *args: Any) -> dict[int, list[int]]:
-        return {group: [last - 2 for last in until] for group, until in right(self, *args).items()}
-
-    monkeypatch.setattr(SlabMemory, "_handed_back_until", earlier)
-    plan = net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
-    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
-        verify(plan.script, plan.layout, plan.origin)
 
 
 def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
@@ -227,7 +240,7 @@ def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
         h = graph.lookup(table, 0)
         for k in range(1, 5):
             h = step(h, graph.lookup(table, k))
-        planner = Planner(Distribution(model, vps, 32, 0, train=True), "sinks-last")
+        planner = compiled.planner(Distribution(model, vps, 32, 0, train=True))
         plan = planner.plan_training(graph, vpps.sum(h), Update(vpps.SGD(0.1), 1, 1, None), 0)
         verify(plan.script, plan.layout, plan.origin)
         cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")

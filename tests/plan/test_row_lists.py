@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import vpps
 from tests.graph import bulk_models
-from tests.plan.test_random_graphs import examples
+from tests.plan import compiled
 from vpps.inspection.gathering import gathering
 from vpps.plan.distribution import Distribution
 from vpps.plan.plan import Plan
-from vpps.plan.planner import Planner
-from vpps.plan.row_lists import UNEVEN, runs
 from vpps.plan.row_order import LAYOUTS, PQ, READERS, RECORDED
-from vpps.script.instructions import OFFSET_MASK
+from vpps.script.instructions import INDEXED
 from vpps.script.verify import verify
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.cpu
 
 LENGTHS = (3, 7, 1, 5, 7, 2)
 WIDTH = 8
-
-
-@examples(100)
-@given(st.lists(st.lists(st.sampled_from([0, 4, 8, 12, 5, OFFSET_MASK + 6]), max_size=5), min_size=1, max_size=5))
-def test_runs_are_those_of_equal_gaps(given_runs: list[list[int]]) -> None:
-    count = np.array([len(run) for run in given_runs])
-    first = np.cumsum(count) - count
-    found = runs(np.array([a for run in given_runs for a in run], np.int64), first, count)
-    for run, address, stride in zip(given_runs, *found, strict=True):
-        gaps = {b - a for a, b in itertools.pairwise(run)} or {0}
-        expected = gaps.pop() if len(gaps) == 1 else UNEVEN
-        assert stride == (expected if 0 <= expected <= OFFSET_MASK else UNEVEN)
-        assert not run or address == run[0]
 
 
 def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression]]:
@@ -63,7 +44,7 @@ def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vp
 def plans(layout: str, lengths: tuple[int, ...] = LENGTHS, policy: str = "sinks-last") -> tuple[Plan, Plan]:
     """Of inference and of training, verified."""
     model, graph, ends = sequences(lengths)
-    planner = Planner(Distribution(model, 2, 32, 0, train=True), policy, layout=layout)
+    planner = compiled.planner(Distribution(model, 2, 32, 0, train=True), policy, layout=layout)
     inference = planner.plan_forward(graph, ends)
     training = planner.plan_training(graph, vpps.sum([vpps.sum(h) for h in ends]), None, 0)
     for plan in (inference, training):
@@ -88,6 +69,28 @@ def test_one_sequence_needs_no_lists() -> None:
         assert gathering(inference).bytes == 0
 
 
+@pytest.mark.parametrize("order, stride", [((0, 1, 2), WIDTH), ((0, 2, 4), 2 * WIDTH), ((3, 3, 3), 0), ((4,), 0)])
+def test_rows_at_equal_gaps_need_no_list(order: tuple[int, ...], stride: int) -> None:
+    assert modes(order) == {stride}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3), (2, 1, 0), (1, 1, 2), (0, 2, 1, 3)])
+def test_rows_at_other_gaps_need_one(order: tuple[int, ...]) -> None:
+    assert modes(order) == {INDEXED}
+
+
+def modes(order: tuple[int, ...]) -> set[int]:
+    """Second words of the operand by which one step reads some of five inputs in an order."""
+    model = vpps.Model(seed=1)
+    graph = vpps.Graph()
+    inputs = graph.rows(np.zeros((5, WIDTH)))
+    read = [vpps.tanh(inputs[k]) for k in order]
+    planner = compiled.planner(Distribution(model, 1, 32, 0, train=True))
+    plan = planner.plan_forward(graph, [*read, inputs])
+    (block,) = (b for b in plan.blocks if "tanh" in b.arrays.cell.name)
+    return {int(mode) for operand in block.cell.operands for mode in block.operand_words(operand)[1]}
+
+
 def test_gradients_of_weights_keep_their_lists() -> None:
     """They are summed over all steps at once."""
     _, training = plans("readers")
@@ -104,7 +107,7 @@ def test_every_step_has_its_vertices(name: str, policy: str, layout: str) -> Non
     graph = vpps.Graph()
     loss = network.bulk(graph, made, p, network.data(np.random.default_rng(3), 6)).loss
     distribution = Distribution(model, 1, 32, 0, train=True)
-    planners = [Planner(distribution, policy, layout=which) for which in (layout, RECORDED)]
+    planners = [compiled.planner(distribution, policy, layout=which) for which in (layout, RECORDED)]
     made_plan, recorded = (planner.plan_training(graph, loss, None, 0) for planner in planners)
     for block, in_recorded_order in zip(made_plan.blocks, recorded.blocks, strict=True):
         assert np.array_equal(block.first[:, 0], in_recorded_order.first[:, 0])

@@ -21,7 +21,7 @@ from vpps.inspection.listing import Listing
 from vpps.inspection.report import Report
 from vpps.plan.passes import Passes
 from vpps.plan.policies import POLICIES
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_called, tuned_on
 

@@ -16,7 +16,7 @@ from vpps.cli.console import plain_console
 from vpps.cli.workload import load_workload
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.roofline.measure import BATCHES, PASSES, Point, estimated_point, measured_point
 from vpps.roofline.peaks import MIB, Peaks, machine_peaks
 from vpps.roofline.plot import check_plot, draw

@@ -10,6 +10,7 @@ from vpps.graph.trace import Int, List, Node, TracedCell, Vector
 from vpps.inspection.report import Report, counted
 from vpps.inspection.words import InstructionWords, dimensions, line_of
 from vpps.ops import Form
+from vpps.plan.blocks import PlannedBlock
 from vpps.plan.instr import Instr
 from vpps.plan.lower import LoweredCell
 from vpps.plan.passes.horizontal import horizontal
@@ -17,7 +18,6 @@ from vpps.plan.passes.nodes import NODE_PASSES
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.prepare import VIEWS, live_nodes
-from vpps.plan.rows import BlockPlan
 
 TRACED = "traced"
 _NO_OPERATORS = (Form.ARGUMENT, Form.PARAMETER, Form.INDEX, Form.LOOKUP, Form.CONCAT, *VIEWS)
@@ -214,7 +214,7 @@ def cells_report(plan: Plan, planner: Planner) -> CellsReport:
         plan: of the graph.
         planner: that has made it.
     """
-    blocks: dict[TracedCell, list[BlockPlan]] = {cell: [] for cell in plan.graph.blocks}
+    blocks: dict[TracedCell, list[PlannedBlock]] = {cell: [] for cell in plan.graph.blocks}
     for b in plan.blocks:
         blocks[b.arrays.block.cell].append(b)
     training = plan.loss_slot >= 0
@@ -224,7 +224,7 @@ def cells_report(plan: Plan, planner: Planner) -> CellsReport:
 
 
 def _report(
-    cell: TracedCell, vertices: int, blocks: Sequence[BlockPlan], planner: Planner, training: bool
+    cell: TracedCell, vertices: int, blocks: Sequence[PlannedBlock], planner: Planner, training: bool
 ) -> CellReport:
     stages = list(_stages(cell, planner))
     dead = [note for note in planner.notes.get(cell, ()) if note[0] == "dead_outputs"]

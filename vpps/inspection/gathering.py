@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpps.inspection.report import counted
+from vpps.plan.blocks import PlannedBlock
 from vpps.plan.onchip.report import in_bytes
 from vpps.plan.plan import Plan
-from vpps.plan.row_lists import row_lists
-from vpps.plan.rows import BlockPlan
 from vpps.plan.sections import Phase
 from vpps.script.disassemble import Decoded, Operand, Words, decode
 from vpps.script.instructions import INDEXED, Kind
@@ -54,7 +53,7 @@ class Gathering:
 
 
 def gathering(plan: Plan) -> Gathering:
-    """What goes through index lists. Plans it again in NumPy, where compiled code has made the plan."""
+    """What goes through index lists."""
     found = dict.fromkeys(Phase, 0)
     for during, d in _instructions(plan):
         found[during] += _gathered(plan.script, d)
@@ -77,9 +76,10 @@ def _instructions(plan: Plan) -> Iterator[tuple[Phase, Decoded]]:
     seen: set[tuple[int, int, int]] = set()
     for start, stream in plan.streams:
         for s in stream.sections:
-            if s.block is None:
+            if s.block is None or s.group is None:
                 continue
-            if not isinstance(s.first, int):  # schedule "paper": several virtual processors execute it
+            # Schedule "paper": all who own rows of a product's matrix execute it.
+            if not isinstance(s.first, int) and not s.group.starts[0][1].alone:
                 key = id(s.block), id(s.group), id(s.first)
                 if key in seen:
                     continue
@@ -132,9 +132,9 @@ def _rows(script: Words, d: Decoded) -> int:
     return _entries(script, elements, d.n)
 
 
-def _arguments(block: BlockPlan, training: bool) -> Iterator[tuple[int, int]]:
+def _arguments(block: PlannedBlock, training: bool) -> Iterator[tuple[int, int]]:
     """For each operand that a plan decides about: in how many steps it has rows, in how many of them at a stride."""
-    for key, operands in row_lists(block, training):
+    for key, operands in block.cell.row_lists(training):
         domain = block.cell.domain_of(key)
         for operand in operands:
             _, mode = block.operand_words(operand)

@@ -32,7 +32,7 @@ from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.cost import costs_on
 from vpps.plan.row_order import LAYOUTS
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.plan.update import Update
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.machines import MachineFiles

@@ -12,14 +12,12 @@ from vpps.graph.arrays import BlockArrays
 from vpps.inspection.gathering import gathering
 from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
 from vpps.inspection.words import said_of_list, symbol_of
-from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, RandomKey, Uses
-from vpps.plan.memory import WHOLE, Life
+from vpps.plan.blocks import PlannedBlock, stages_in_order
+from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, Positions, RandomKey, Uses
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies.comparison import lower_bound, orders
-from vpps.plan.row_lists import row_lists
-from vpps.plan.rows import BlockPlan
-from vpps.plan.schedules import SCHEDULES, stages_in_order
+from vpps.plan.slabs import WHOLE, Life
 from vpps.plan.topology import Topology
 from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
@@ -63,7 +61,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
     return PlanReport(
         training=training,
         policy=planner.policy,
-        schedule=next(name for name, schedule in SCHEDULES.items() if schedule is planner.schedule),
+        schedule=planner.schedule.name,
         layout=planner.layout,
         vps=n_vps,
         groups=distribution.groups,
@@ -101,7 +99,7 @@ def _levels(plan: Plan) -> Iterator[LevelUse]:
         yield LevelUse(level, dict(found[level]))
 
 
-def _steps(blocks: list[BlockPlan], names: dict[int, tuple[str, str]], backward: bool) -> Iterator[StepUse]:
+def _steps(blocks: list[PlannedBlock], names: dict[int, tuple[str, str]], backward: bool) -> Iterator[StepUse]:
     phase = "backward" if backward else "forward"
     late = [] if backward else stages_in_order(blocks, backward, late=True)
     for stage, members in [*stages_in_order(blocks, backward), *late]:
@@ -111,7 +109,7 @@ def _steps(blocks: list[BlockPlan], names: dict[int, tuple[str, str]], backward:
             yield StepUse(stage, *names[id(block)], phase, rows, first)
 
 
-def _slabs(block: BlockPlan, cell: str, part: str, training: bool) -> Iterator[SlabUse]:
+def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterator[SlabUse]:
     lowered = block.cell.lowered
     for group in block.cell.slab_groups(training).groups:
         steps = _steps_with(block, group.life, training)
@@ -136,7 +134,7 @@ def _slabs(block: BlockPlan, cell: str, part: str, training: bool) -> Iterator[S
             yield SlabUse(cell, part, symbol, node, per, rows, width, taken, LIVES[group.life], tuple(spans))
 
 
-def _steps_with(block: BlockPlan, life: Life, training: bool) -> int:
+def _steps_with(block: PlannedBlock, life: Life, training: bool) -> int:
     """How many of a block's steps, the first ones, have slabs of a life."""
     if training and life in (Life.LATE, Life.SCRATCH, Life.HANDED_BACK):
         return block.n_needed_steps  # those that run backward
@@ -162,17 +160,17 @@ def _barriers(plan: Plan) -> dict[str, int]:
     return {phase: len(numbers) for phase, numbers in found.items()}
 
 
-def _lists(plan: Plan, blocks: list[BlockPlan], training: bool) -> Iterator[ListUse]:
+def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[ListUse]:
     spans = [(start, stop) for start, stop in plan.lists.tolist() if stop > start]
     starts = np.array([start for start, _ in spans], np.int64)
     said: list[dict[str, dict[str, None]]] = [{} for _ in spans]  # what -> cells
     before: dict[int, str] = {}  # what the list before one holds
     for block in blocks:
         n_keys = len(block.cell.keys) if training else block.cell.n_forward_keys
-        for key, i in list(block.cell.keys.items())[:n_keys]:
+        for key in list(block.cell.keys)[:n_keys]:
             if isinstance(key, Beside | BesideGradient) or not _holds(block, key):
                 continue
-            position = int(block.bases[0, len(block.cell.lowered.slabs) + i])
+            position = block.list_position(key)
             k = int(starts.searchsorted(position, "right")) - 1
             what = said_of_list(key)
             if isinstance(key, Uses):
@@ -180,7 +178,7 @@ def _lists(plan: Plan, blocks: list[BlockPlan], training: bool) -> Iterator[List
             elif isinstance(key, Offsets):
                 before[k - 1] = said_of_list(key.of)
             said[k].setdefault(what, {})[block.arrays.cell.name] = None
-        for key, operands in row_lists(block, training):
+        for key, operands in block.cell.row_lists(training):
             for operand in operands:
                 address, mode = block.operand_words(operand)
                 for at in address[mode & INDEXED != 0][:1].tolist():  # nothing where all rows lie at a stride
@@ -192,8 +190,9 @@ def _lists(plan: Plan, blocks: list[BlockPlan], training: bool) -> Iterator[List
         yield ListUse("; ".join(names), stop - start, start)
 
 
-def _holds(block: BlockPlan, key: ListKey) -> bool:
+def _holds(block: PlannedBlock, key: ListKey) -> bool:
     """Whether a list of a block has any words."""
     if isinstance(key, Uses | RandomKey | Offsets | Data):
         return True
-    return len(block.list_values(key)) > 0
+    domain = key.domain if isinstance(key, Positions) else block.cell.domain_of(key)
+    return block.n_rows(domain) > 0

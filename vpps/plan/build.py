@@ -19,23 +19,25 @@ from vpps.graph.vertices import Block
 from vpps.model import Parameter
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.distribution import FIRST_FREE, LEFT_OUT, LOSS_SLOTS, NOTHING_HELD, ONE, Held, held_matrices
+from vpps.plan.end_of_launch import EndOfLaunch
+from vpps.plan.group_vertices import group_vertices
 from vpps.plan.grouped import GroupedSchedule
-from vpps.plan.grouping import Grouping, group_vertices
+from vpps.plan.grouping import Grouping
 from vpps.plan.instr import Beside, BesideGradient, Data, Offsets, RandomKey, Uses
 from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
-from vpps.plan.phases import Piece, pieces
+from vpps.plan.pieces import Piece, pieces
 from vpps.plan.plan import Plan
 from vpps.plan.row_lists import place_row_lists
 from vpps.plan.row_order import StepKeys, row_orders
 from vpps.plan.rows import BlockPlan, step_keys
-from vpps.plan.schedules import Schedule
+from vpps.plan.schedules import WRITERS, Schedule
 from vpps.plan.sections import Phase, Stream, Words
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
-from vpps.plan.update import EndOfLaunch, Update, UsedRows
+from vpps.plan.update import Update, UsedRows
 from vpps.plan.writer import ScriptWriter, spans
 from vpps.script.encode import direct
 from vpps.script.instructions import Flag
@@ -59,7 +61,7 @@ class NumpyPlan(Plan):
         pool_floats: int,
         addresses: Ints,
         loss_slot: int,
-        blocks: list[BlockPlan],
+        blocks: Any,  # as good as those of PlannedBlock
         streams: list[tuple[int, Stream]],
         n_barriers: int,
         touched: set[Parameter],
@@ -152,7 +154,7 @@ class Build:
             self.grouping = self.grouping.stretched(stretch)
             self.schedule = GroupedSchedule(self.writer, self.grouping)
         else:
-            self.schedule = planner.schedule(self.writer)
+            self.schedule = WRITERS[planner.schedule.name](self.writer)
         self.n_values = topology.n_values
         self.addresses: Ints = np.full(n_values, -1, np.int64)  # of what crosses between parts of cells, too
         self.blocks: list[BlockPlan] = []

@@ -18,10 +18,11 @@ from vpps.script.tails import Tail
 from vpps.script.verify import Layout
 
 if TYPE_CHECKING:
+    from vpps.plan.blocks import PlannedBlock
     from vpps.plan.grouping import Grouping
     from vpps.plan.native.account import Account
     from vpps.plan.native.engine import Found
-    from vpps.plan.rows import BlockPlan
+    from vpps.plan.native.memory_map import MemoryMap
     from vpps.plan.update import UsedRows
 
 
@@ -36,7 +37,6 @@ class Plan:
         before: gradients that the pool holds before the launch.
         held: gradients that it holds after the launch for a later one.
         again: plans the same vertices once more, however many have been recorded since, with an account.
-        in_numpy: the same in NumPy.
 
     Attributes:
         script: the words; index lists and input data included.
@@ -67,7 +67,6 @@ class Plan:
         before: Held,
         held: Held,
         again: Callable[[], Found],
-        in_numpy: Callable[[], Plan],
     ) -> None:
         self.graph = graph
         self.script: Words = found.script
@@ -75,11 +74,11 @@ class Plan:
         self.loss_slot = found.loss_slot
         self.n_barriers = found.n_barriers
         self.held = held
+        self._before = before
         self.sequel = found.sequel(before)
         self.encoded = found.encoded
         self._found = found
         self._again = again
-        self._in_numpy = in_numpy
 
     def __repr__(self) -> str:
         return f"<plan of {self.graph.describe()}: {len(self.script)} words>"
@@ -98,17 +97,23 @@ class Plan:
     # ---- where words come from
 
     @cached_property
-    def account(self) -> Account:
-        """Who made which word, and what lists there are."""
+    def _explained(self) -> tuple[Account, MemoryMap]:
+        """Of the same plan once more."""
         found = self._again()
         assert found.account is not None
+        assert found.map is not None
         if len(found.script) != len(self.script) or not np.array_equal(self._entries(found.script), self._entries()):
             raise ScriptError(
                 f"a plan of {len(self.script):,} words has {len(found.script):,}, or other streams of instructions, "
                 "when it is made again to be explained; if groups of hyper-parameters have been added to the optimizer "
                 "since, ask before that; else please report this"
             )
-        return found.account
+        return found.account, found.map
+
+    @property
+    def account(self) -> Account:
+        """Who made which word, and what lists there are."""
+        return self._explained[0]
 
     def _entries(self, script: Words | None = None) -> Words:
         """Where the instructions of virtual processors begin, in a script of the same length as this plan's."""
@@ -152,36 +157,17 @@ class Plan:
 
     # ---- what lies where
 
+    @property
+    def map(self) -> MemoryMap:
+        """What lies where in the pool."""
+        return self._explained[1]
+
     @cached_property
-    def blocks(self) -> list[BlockPlan]:
+    def blocks(self) -> list[PlannedBlock]:
         """Rows and slabs of each cell."""
-        return self._whole.blocks
+        return self.map.blocks
 
     @cached_property
     def layout(self) -> Layout:
-        """What of the pool and of the script is what, and what the kernel knows; for the verifier.
-
-        That checks the script, so the script is compared with NumPy's as well.
-        """
-        whole = self._whole
-        different = np.flatnonzero(whole.script != self.script)
-        if len(different):
-            at = int(different[0])
-            self._disagree(f"word {at} of the script", int(self.script[at]), int(whole.script[at]))
-        if self.pool_floats != whole.pool_floats:
-            self._disagree("the pool", self.pool_floats, whole.pool_floats)
-        return whole.layout
-
-    @cached_property
-    def _whole(self) -> Plan:
-        """The same plan as NumPy makes it."""
-        plan = self._in_numpy()
-        if len(plan.script) != len(self.script):
-            self._disagree("the script's length", len(self.script), len(plan.script))
-        return plan
-
-    def _disagree(self, what: str, compiled: int, in_numpy: int) -> None:
-        raise ScriptError(
-            f"{what} is {compiled} as compiled code plans the graph and {in_numpy} as NumPy does; set "
-            "VPPS_PLANNER=numpy, and report this"
-        )
+        """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
+        return self.map.layout(self.account, self._before, self.pool_floats, self.instructions, self.tails)

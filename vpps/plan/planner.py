@@ -17,7 +17,6 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Build
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.loss_chain import loss_chain
-from vpps.plan.memory import Life
 from vpps.plan.passes import Passes, dead_outputs, lazy_batching
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread
 from vpps.plan.passes.lazy_batching import Batching, Part
@@ -28,7 +27,8 @@ from vpps.plan.plan import Plan
 from vpps.plan.policies import Policy, policy_named
 from vpps.plan.policies.cost import Load, flops
 from vpps.plan.row_order import RECORDED, known_layout
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
+from vpps.plan.slabs import Life
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Update

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from vpps.model import Parameter
 from vpps.plan.distribution import Distribution, Held
-from vpps.plan.instr import ParameterGradient, View
+from vpps.plan.instr import ParameterGradient, whole_slab
 from vpps.plan.memory import SlabMemory
 from vpps.plan.rows import BlockPlan
 from vpps.plan.templates import Gathered
@@ -108,11 +108,3 @@ def _in_place(factors: _Factors, side: str) -> Rows | None:
     if view is None:
         return None
     return Rows(int(block.bases[0, view.slab]) + view.offset, block.cell.lowered.slabs[view.slab].width)
-
-
-def whole_slab(gradient: ParameterGradient, side: str) -> View | None:
-    """The view of one slab that has all vectors of one side of a contribution, if there is one. It lives to the end of
-    the launch: one array for all steps."""
-    operand = gradient.instr.operands[side]
-    first, *others = operand if isinstance(operand, list) else [operand]
-    return None if others or first.slab < 0 or first.domain != gradient.instr.domain else first

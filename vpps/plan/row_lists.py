@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.graph.arrays import Ints
-from vpps.plan.instr import ListKey, RowOperand
+from vpps.plan.instr import RowOperand
 from vpps.plan.rows import BlockPlan
 from vpps.script.instructions import INDEXED, OFFSET_MASK
 
@@ -52,7 +52,7 @@ def runs(addresses: Ints, first: Ints, count: Ints) -> Runs:
 
 def place_row_lists(block: BlockPlan, place_list: Callable[[Ints], int], training: bool) -> None:
     """Put the index lists that a block's operands need into the script, and set the operands' words."""
-    for key, operands in row_lists(block, training):
+    for key, operands in block.cell.row_lists(training):
         domain = block.cell.domain_of(key)
         addresses = block.list_values(key)
         position = UNEVEN  # of the whole list
@@ -71,15 +71,6 @@ def place_row_lists(block: BlockPlan, place_list: Callable[[Ints], int], trainin
             if position == UNEVEN:
                 at = _place_uneven(found.stride == UNEVEN, addresses, count, place_list)
             _set(block, by_step, found, at)
-
-
-def row_lists(block: BlockPlan, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
-    """The index lists that operands of a block's cell may need, in the order of their first use."""
-    cell = block.cell
-    found: dict[ListKey, list[RowOperand]] = {}
-    for operand in list(cell.operands)[: None if training else cell.n_forward_operands]:
-        found.setdefault(operand.key, []).append(operand)
-    return list(found.items())
 
 
 def _set(block: BlockPlan, operands: list[RowOperand], found: Runs, position: Ints) -> None:

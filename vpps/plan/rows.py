@@ -208,6 +208,10 @@ class BlockPlan:
         column = len(self.cell.lowered.slabs) + self.cell.operands[operand]
         return self.bases[:, column], self.bases[:, column + 1]
 
+    def list_position(self, key: ListKey) -> int:
+        """Where in the script a list is."""
+        return int(self.bases[0, len(self.cell.lowered.slabs) + self.cell.keys[key]])
+
     def values_read(self, key: Args | Beside | Elements) -> IntArray:
         """Value ids of an argument: one per row, or one per list element."""
         values: IntArray

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.barriers import owners_of
 from vpps.plan.boundaries import Members, Since, Stages, boundaries, fillers, groups_of, turns
-from vpps.plan.instr import Instr
+from vpps.plan.instr import reading_load
 from vpps.plan.rows import BlockPlan
 from vpps.plan.sections import Phase, Words
 from vpps.plan.templates import Group
@@ -272,12 +272,6 @@ class PaperSchedule:
         return chosen
 
 
-def reading_load(instr: Instr) -> int:
-    """Floats of the rows that an instruction reads; at least those that it writes (VPPS III-B1)."""
-    views = [view.width for _, view in instr.views()]
-    return max(sum(views) - instr.width, instr.width)
-
-
 def n_steps(block: BlockPlan, backward: bool) -> int:
     """Steps of a cell that run: all of them forward, the needed ones backward."""
     return block.n_needed_steps if backward else len(block.step_stage)
@@ -299,4 +293,4 @@ def stages_in_order(
     return sorted(members.items(), reverse=backward)
 
 
-SCHEDULES: dict[str, type[Schedule]] = {"vector": VectorSchedule, "paper": PaperSchedule}
+WRITERS: dict[str, type[Schedule]] = {"vector": VectorSchedule, "paper": PaperSchedule}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vpps.graph.operand import shown
 
 if TYPE_CHECKING:
+    from vpps.plan.blocks import PlannedBlock
     from vpps.plan.instr import Instr
-    from vpps.plan.rows import BlockPlan
     from vpps.plan.templates import Group
 
 Words = NDArray[np.uint32]
@@ -42,7 +42,7 @@ class Section(NamedTuple):
     """
 
     start: int
-    block: BlockPlan | None
+    block: PlannedBlock | None
     group: Group | None
     first: int | Ints
     phase: str

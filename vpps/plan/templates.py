@@ -29,8 +29,8 @@ from vpps.plan.instr import (
     View,
 )
 from vpps.plan.lower import LoweredCell
-from vpps.plan.memory import REUSED, SlabGroups
 from vpps.plan.passes import Passes
+from vpps.plan.slabs import REUSED, SlabGroups
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
 from vpps.script.tails import Tail, Use
@@ -248,6 +248,13 @@ class CellTemplates:
             case Rows(slab):
                 return self.lowered.slabs[slab].domain
         return 0
+
+    def row_lists(self, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
+        """The index lists that operands may need, in the order of their first use; of forward alone, or of all."""
+        found: dict[ListKey, list[RowOperand]] = {}
+        for operand in list(self.operands)[: None if training else self.n_forward_operands]:
+            found.setdefault(operand.key, []).append(operand)
+        return list(found.items())
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
         """The group of an outer product that goes straight into its matrix's step, made at first use.

@@ -73,7 +73,7 @@ class WrittenStream(Stream):
         self.signalled = False
         self.awaited = 0
 
-    def add(self, words: Words, origin: Origin) -> None:
+    def add(self, words: Words, origin: Any) -> None:
         """Append a section."""
         self.sections.append(Section(self.words, *origin))
         self.chunks.append(words)

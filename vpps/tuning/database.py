@@ -28,7 +28,7 @@ from vpps.model import Model
 from vpps.plan.onchip import Device
 from vpps.plan.policies import POLICIES
 from vpps.plan.row_order import LAYOUTS
-from vpps.plan.schedules import SCHEDULES
+from vpps.plan.schedule import SCHEDULES
 from vpps.runtime.machine import Machine
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from vpps.kernel import shared_types
-from vpps.plan.memory import Life
 from vpps.plan.native.records import (
     HoleRecord,
     InstructionRecord,
@@ -15,6 +14,7 @@ from vpps.plan.native.records import (
     TemplateRecord,
     flat,
 )
+from vpps.plan.slabs import Life
 
 pytestmark = pytest.mark.host
 

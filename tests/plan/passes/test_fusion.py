@@ -11,6 +11,7 @@ import pytest
 
 import vpps
 from tests.kernels import know_gradients, widen
+from tests.plan import compiled
 from tests.plan.passes.test_barriers_per_level import gru, lstm, per_level, sru, tree_lstm
 from tests.simt import models
 from vpps.errors import CompileError, ScriptError
@@ -390,7 +391,7 @@ class TestScripts:
     def plan(self) -> Plan:
         net = Gated()
         graph, loss = net.batch()
-        planner = Planner(Distribution(net.model, 2, 32, 0, train=True), "sinks-last", passes=FUSED)
+        planner = compiled.planner(Distribution(net.model, 2, 32, 0, train=True), passes=FUSED)
         return planner.plan_training(graph, loss, None, 0)
 
     def test_the_disassembly_says_what_a_tail_reads_and_writes(self, plan: Plan) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.model import Lookup, Parameter
+from vpps.plan.blocks import PlannedBlock
 from vpps.plan.distribution import Distribution
 from vpps.plan.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
-from vpps.plan.rows import BlockPlan
 from vpps.plan.sections import Phase, Section, Stream
 from vpps.plan.templates import CellTemplates, Group
 from vpps.plan.update import Averaging, step_fields
@@ -80,7 +80,7 @@ class Account:
         self._ending = ending
         self._parameters = list(ending.distribution.physical)
 
-    def streams(self, blocks: Sequence[BlockPlan]) -> list[tuple[int, Stream]]:
+    def streams(self, blocks: Sequence[PlannedBlock]) -> list[tuple[int, Stream]]:
         """The instructions, with where each came from, by the position where they begin."""
         names = [name for name, *_ in NotedSection._fields_]
         n_rows, run = (self._sections[:, names.index(name)] for name in ("n_rows", "run"))

@@ -1,4 +1,4 @@
-// Memory that is given away and freed period by period (vpps/plan/memory.py).
+// Memory that is given away and freed period by period (memory.h).
 #pragma once
 
 #include "interface.h"

@@ -1,4 +1,4 @@
-// The vertices of a cell in rows, in execution order (vpps/plan/rows.py).
+// The vertices of a cell in rows, in execution order (vpps/plan/blocks.py).
 #pragma once
 
 #include "graph.h"

@@ -25,13 +25,14 @@ from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
-from vpps.plan.loss_chain import linear_kind
+from vpps.plan.linear import linear_kind
 from vpps.plan.native.account import Account, Ending
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.interface import (
     NOWHERE,
     Call,
     Following,
+    FoundMemory,
     GivenCell,
     Noted,
     Pair,
@@ -39,6 +40,7 @@ from vpps.plan.native.interface import (
     code_of,
 )
 from vpps.plan.native.memory import MAX_BLOCKS, OF_GROUPING, Memory
+from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
 from vpps.plan.passes import streaming
@@ -52,7 +54,6 @@ from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import READERS, RECORDED
 from vpps.plan.sections import Words
 from vpps.plan.stacks import members
-from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
 from vpps.plan.update import Averaging, Update, UsedRows
 from vpps.script.products import Product, Rows, Sequel
@@ -76,10 +77,11 @@ class Found:
     """What the compiled planner finds of a graph; the attributes are those of a Plan.
 
     Attributes:
-        account: of who made which word, where it was asked for.
+        account, map: of who made which word, and what lies where, if that was asked for.
     """
 
     account: Account | None = None
+    map: MemoryMap | None = None
 
     def __init__(self, engine: Engine, ids: tuple[int, ...], memory: Memory, call: Call) -> None:
         self.script: Words = memory.script[: call.words]
@@ -200,7 +202,7 @@ class Engine:
         self._memories: list[Memory] = []
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
-        self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
+        self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
@@ -303,6 +305,9 @@ class Engine:
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
         if calls is not None:
             found.account = self._account(call)
+            where = FoundMemory()
+            self._lib.vpps_map(self._handle, ctypes.byref(where))
+            found.map = memory_map(where, graph, self._encoded, self._distribution)
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
             found.grouping.note_idle()
         return found
@@ -311,7 +316,7 @@ class Engine:
         """Of the latest plan."""
         noted = Noted()
         self._lib.vpps_account(self._handle, ctypes.byref(noted))
-        cells = [self._encoded[max(i, ~i)] for i in self._ids[: call.n_cells].tolist()]
+        cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells].tolist()]
         return Account(noted, call.words, cells, Ending(self._distribution, self._rule, self._averaging))
 
     def _memory(self) -> Memory:
@@ -363,11 +368,14 @@ class Engine:
             parts = planner.split(computed, gathered, scattered)
         if parts:
             encoded = planner.templates_of(parts, unread, training)
-            recipes = [self._recipe(found.cell, found.beside, training) for found in encoded]
+            recipes = [
+                self._recipe(Encoded(cell, part.cell, found.cell), found.beside, training)
+                for part, found in zip(parts, encoded, strict=True)
+            ]
             eager = parts[0].batching is Batching.EAGER
             records = in_parts(parts, recipes, eager and planner.streams(parts, training, unread))
         else:
-            recipe = self._recipe(planner.templates(computed, unread, training), {}, training)
+            recipe = self._recipe(Encoded(cell, computed, planner.templates(computed, unread, training)), {}, training)
             records = whole(computed, recipe)
         record = PartsRecord(records)
         if self.groups > 1:
@@ -379,16 +387,16 @@ class Engine:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
     def _recipe(
-        self, cell: CellTemplates, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
+        self, encoded: Encoded, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
     ) -> CellRecipe:
-        self._encoded.append(cell)
-        number = len(self._encoded) - 1
+        self._encoded.append(encoded)
+        number, cell = len(self._encoded) - 1, encoded.cell
         rule, averaging = self._rule, self._averaging
         return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
 
     def _tell_pair(self, pair: Pair) -> None:
         """Tell the compiled planner what of one cell may follow a step of another freely."""
-        after, before = self._encoded[pair.after], self._encoded[pair.before]
+        after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
         if pair.following == Following.TURN:
             answer = after.may_turn(before, pair.group)
         else:
@@ -430,7 +438,7 @@ class Engine:
         """
         key = mask, ids
         if key not in self._used:
-            cells = [(self._encoded[max(i, ~i)], training and i >= 0) for i in ids]
+            cells = [(self._encoded[max(i, ~i)].cell, training and i >= 0) for i in ids]
             self._used[key] = (
                 self._bits.of(mask).union(*(cell.instructions_used(backward) for cell, backward in cells)),
                 frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in cells)),

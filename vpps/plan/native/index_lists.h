@@ -1,4 +1,4 @@
-// The index lists of blocks, and the data of their cells (vpps/plan/rows.py).
+// The index lists of blocks, and the data of their cells.
 #pragma once
 
 #include "reverse_lists.h"

@@ -8,11 +8,11 @@ from enum import IntEnum, auto
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
 from vpps.plan.distribution import ALIGN, ONE
-from vpps.plan.loss_chain import Linear
-from vpps.plan.memory import Life
+from vpps.plan.linear import Linear
 from vpps.plan.native.records import RECORDS, Frame, From
 from vpps.plan.passes.lazy_batching import STAGES, Batching
 from vpps.plan.policies.machine import EncodingKind
+from vpps.plan.slabs import Life
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
@@ -37,7 +37,7 @@ class Call(Structure):
 
     Attributes:
         training, at_once, by_readers, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
-        account: 0 or 1, whether `vpps_account` is to tell who made which word.
+        account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
         policy: a PolicyCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
@@ -189,6 +189,42 @@ class Noted(Structure):
     """
 
 
+# ---- what lies where (vpps/plan/native/memory_map.py)
+
+
+@fields(ints="n_blocks blocks n_arrays arrays stop end")
+class FoundMemory(Structure):
+    """Where everything lies in the pool.
+
+    Attributes:
+        blocks: a FoundBlock for each.
+        arrays: of each start, stop, first and last period and group, but of those that last.
+        stop: no slab lies beyond.
+        end: the last period.
+    """
+
+
+@fields(
+    ints="""
+    cell late pause n_needed n_needed_steps
+    n_vertices calls n_outputs values n_rows order
+    n_steps n_domains stage group first count
+    n_bases operands bases n_lists lists
+    """
+)
+class FoundBlock(Structure):
+    """The rows of a cell, see PlannedBlock.
+
+    Attributes:
+        cell: number of the encoded cell.
+        calls, values: by vertex, and of each output one after the other.
+        order: by row.
+        stage, group, first, count: by step, the last two by step and domain.
+        bases: by step: of the slabs; of what other parts have; and, from `operands` on, the two words of each operand.
+        lists: positions in the script, in the order of CellTemplates.keys.
+    """
+
+
 # ---- policies
 
 
@@ -250,6 +286,8 @@ FUNCTIONS = (
     "Status vpps_plan(void* planner, Call* call)",
     # Tells where the account of the latest plan lies, which was asked for one; until the next one is made.
     "void vpps_account(void* planner, Noted* noted)",
+    # Likewise, what lies where.
+    "void vpps_map(void* planner, FoundMemory* found)",
     # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 where the numbers of
     # the machine are not what is expected.
     "i64 vpps_batches(const GivenGraph* given, PolicyCode policy, const i64* machine, i64 n_machine, i64* sequence, "
@@ -268,7 +306,7 @@ def header() -> str:
     enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind, During, Made, Reason)
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
-        *(NotedPair, NotedSection, Noted),
+        *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
     )
     numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}

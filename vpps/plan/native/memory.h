@@ -1,12 +1,19 @@
-// Where slabs lie (vpps/plan/memory.py).
+// Where slabs lie: memory is used again when nothing will read it any more.
+//
+// The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each of
+// them. `Life` says from which period to which a slab holds something (vpps/plan/slabs.py). Training looks at whole blocks,
+// which costs next to nothing, but for gradients that are handed back; these, and values in inference, give way step by
+// step: a long chain needs no more memory for them than a short one.
 #pragma once
 
 #include "arena.h"
+#include "memory_of_block.h"
 #include "rows.h"
 
 class Memory {
 public:
     i64 top = 0;  // the last stage
+    bool keeps_arrays = false;  // whether to note from when to when everything is where, for who asks
 
     // The period of a stage's backward; that of its forward is the stage itself.
     i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
@@ -20,10 +27,10 @@ public:
     void for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
                       const std::vector<i64>& rest)
     {
-        begin(graph, start);
+        begin(graph, start, true);
         const i64 last = end();
         for (i64 k : made_)
-            take_whole(graph.blocks[k], k, Life::KEPT, last);
+            take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, last);
         backward_of_values(graph);
         find_periods(graph);
         hurried_ = forward;
@@ -35,7 +42,7 @@ public:
         for (const auto& [first, k] : sorted_) {
             const Block& b = graph.blocks[k];
             begin(first);
-            take_whole(b, k, Life::ACROSS, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
+            take_whole(b, k, Life::ACROSS, first, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
             // A stage may have two steps, of which only the first runs backward.
             take_scratch(b, k, Life::FORWARD, 0, b.n_needed_steps);
             take_scratch(b, k, Life::FORWARD, b.n_needed_steps, b.n_steps);
@@ -46,8 +53,9 @@ public:
             const Block& b = graph.blocks[k];
             if (!b.n_needed_steps)
                 continue;
-            begin(backward(b.stage[b.n_needed_steps - 1]));
-            take_whole(b, k, Life::LATE, last);
+            const i64 first = backward(b.stage[b.n_needed_steps - 1]);
+            begin(first);
+            take_whole(b, k, Life::LATE, first, last);
             take_handed_back(b, k);
             take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]), b.n_steps);
         }
@@ -58,13 +66,13 @@ public:
     // memory, and each has its own of that.
     void for_training_in_groups(RowsOfBlocks& graph, i64 start)
     {
-        begin(graph, start);
+        begin(graph, start, true);
         for (i64 k : made_) {
             const Block& b = graph.blocks[k];
             const i64 n = b.n_needed_steps;
             for (const Life life : {Life::KEPT, Life::ACROSS, Life::LATE})
                 if (n || life != Life::LATE)
-                    take_whole(b, k, life, end());
+                    take_whole(b, k, life, BEFORE, end());
             order_.clear();
             for (i64 s = 0; s < b.n_steps; s++)
                 if (std::find(order_.begin(), order_.end(), b.group_of(s)) == order_.end())
@@ -85,12 +93,15 @@ public:
     i64 take_at_end(i64 floats)
     {
         begin(end());
-        return arena_.take(floats, end());
+        const i64 at = arena_.take(floats, end());
+        if (keeps_arrays && floats)
+            at_end_.push_back({at, at + floats, end(), end(), Array::ALL});
+        return at;
     }
 
     void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
     {
-        begin(graph, start);
+        begin(graph, start, false);
         const i64 never = end();
         last_readers(graph);
         for (i64 i = 0; i < n_wanted; i++)
@@ -98,7 +109,7 @@ public:
         steps_.clear();
         for (i64 k : made_) {
             const Block& b = graph.blocks[k];
-            take_whole(b, k, Life::KEPT, never);
+            take_whole(b, k, Life::KEPT, BEFORE, never);
             last_periods(b, k);
             for (i64 s = 0; s < b.n_steps; s++)
                 steps_.push_back({b.group_of(s), b.stage[s], k, s});
@@ -123,6 +134,7 @@ public:
                 // What shared sources compute all groups of virtual processors read.
                 const i64 until = stage < graph.first_own ? never : std::max(stage, last[step.step]);
                 m.at[number * b.n_steps + step.step] = arena_.take(size, until);
+                note(step.block, number * b.n_steps + step.step, stage, until);
             }
             if (step.step == 0 || b.group_of(step.step - 1) != group)
                 take_scratch(b, step.block, Life::SCRATCH, step.step, steps_of(b, group, step.step, b.n_steps).second);
@@ -130,16 +142,25 @@ public:
         settle(graph);
     }
 
+    // All arrays but those that last: what `take_at_end` gave, then those of the blocks.
+    std::vector<Array> arrays(const RowsOfBlocks& graph) const
+    {
+        std::vector<Array> found = at_end_;
+        for (const i64 k : made_)
+            of_block_[k].arrays(graph.blocks[k], found);
+        return found;
+    }
+
 private:
-    struct Made {
-        std::vector<i64> at, room;  // by group and step; room: rows that each slab has room for
-        std::vector<std::pair<i32, std::vector<i64>>> passed_on;  // group, last reader of each step's rows
-    };
+    static constexpr i64 BEFORE = -1;  // the period before the launch
+    using Made = MemoryOfBlock;
     struct Step {
         i64 group, stage, block, step;
     };
 
     Arena arena_;
+    bool training_ = false;
+    std::vector<Array> at_end_;  // where arrays are kept
     std::vector<i64> made_, readers_;
     std::vector<i64> executed_;  // the stages in which anything runs backward, in order
     std::vector<i64> periods_;   // in which steps are executed, in order
@@ -153,18 +174,20 @@ private:
 
     static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
     static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
+    static bool whole(Life life) { return Made::whole(life); }
+    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step) { return Made::rows_of(b, group, step); }
 
-    static bool whole(Life life) { return life == Life::KEPT || life == Life::ACROSS || life == Life::LATE; }
-
-    // Rows of a group of slabs in a step; of a whole one, in all steps.
-    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step)
+    void note(i64 k, i64 at, i64 first, i64 last)
     {
-        return whole(group.life) ? b.rows(group.domain) : b.count[step * b.domains() + group.domain];
+        if (keeps_arrays)
+            of_block_[k].lives[at] = {first, last};
     }
 
-    void begin(RowsOfBlocks& graph, i64 start)
+    void begin(RowsOfBlocks& graph, i64 start, bool training)
     {
+        training_ = training;
         arena_.reset(start);
+        at_end_.clear();
         made_.clear();
         top = 0;
         of_block_.resize(std::max<size_t>(of_block_.size(), graph.n_blocks));
@@ -176,6 +199,7 @@ private:
             const auto& all = groups(b).groups;
             Made& m = of_block_[k];
             m.at.assign(all.size() * b.n_steps, 0);
+            m.lives.assign(keeps_arrays ? m.at.size() : 0, {});
             m.room.clear();
             for (const SlabGroup& group : all)
                 for (i64 s = 0; s < b.n_steps; s++)
@@ -192,7 +216,7 @@ private:
         std::sort(sorted_.begin(), sorted_.end());
     }
 
-    void take_whole(const Block& b, i64 k, Life life, i64 last)
+    void take_whole(const Block& b, i64 k, Life life, i64 first, i64 last)
     {
         const auto& all = groups(b).groups;
         Made& m = of_block_[k];
@@ -200,6 +224,7 @@ private:
             if (all[g].life == life) {
                 const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
                 std::fill_n(m.at.begin() + g * b.n_steps, b.n_steps, at);
+                note(k, g * b.n_steps, first, last);
             }
     }
 
@@ -236,6 +261,10 @@ private:
             const i64 at = arena_.take(floats(all[g], rows), last);
             std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
             std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
+            for (i64 s = begin; keeps_arrays && s < end; s++) {
+                const i64 now = training_ && life == Life::SCRATCH ? backward(b.stage[s]) : b.stage[s];
+                note(k, g * b.n_steps + s, now, now);
+            }
         }
     }
 
@@ -319,6 +348,7 @@ private:
             for (i64 s = 0; s < b.n_needed_steps; s++) {
                 at[s] = place_[slot_of_[s]];
                 room[s] = slots_[slot_of_[s]];
+                note(k, group * b.n_steps + s, backward(b.stage[s]), until[s]);
             }
         }
     }

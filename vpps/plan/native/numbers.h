@@ -17,6 +17,7 @@ using u8 = std::uint8_t;
 
 // Addresses of arrays come as numbers.
 template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
+inline i64 address(const void* of) { return static_cast<i64>(reinterpret_cast<std::intptr_t>(of)); }
 
 // Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
 class Numbers {

@@ -6,6 +6,7 @@
 #include "policy_calls.h"
 #include "index_lists.h"
 #include "launch_end.h"
+#include "memory_map.h"
 #include "paper_schedule.h"
 #include "stages.h"
 
@@ -53,9 +54,12 @@ public:
 
     void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
+    void map(FoundMemory& found) { memory_map_.find(launch_.rows, memory_, found); }
+
     Status plan(Call* call)
     {
         call_ = call;
+        memory_.keeps_arrays = call->account;
         launch_.begin(call);
         take_blocks(*call, cells_, graph_);
         if (!understood())
@@ -84,6 +88,7 @@ private:
     Stages stages_;
     LossChain chain_, nothing_;
     Memory memory_;
+    MemoryMap memory_map_;
     Launch launch_{model_};
     ReverseLists reverse_lists_{launch_};
     IndexLists index_lists_{launch_, reverse_lists_};
@@ -141,7 +146,7 @@ private:
         call_->new_block = rows.find_parts(graph_, call_->splits, training);
         if (call_->new_block >= 0) {
             call_->n_key = static_cast<i64>(rows.key.size());
-            call_->key = static_cast<i64>(reinterpret_cast<std::intptr_t>(rows.key.data()));
+            call_->key = address(rows.key.data());
             return Status::NEW_BLOCK;
         }
         if (in_groups())
@@ -291,6 +296,8 @@ EXPORT i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numb
 }
 
 EXPORT i64 vpps_planner_unseen(void* planner, i64 choice) { return static_cast<Planner*>(planner)->unseen(choice); }
+
+EXPORT void vpps_map(void* planner, FoundMemory* found) { static_cast<Planner*>(planner)->map(*found); }
 
 EXPORT void vpps_account(void* planner, Noted* noted) { static_cast<Planner*>(planner)->report(noted); }
 

@@ -1,7 +1,7 @@
 """The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
 
 Whatever is wrong with a graph NumPy says. A plan made so holds what a launch needs; who made which word, and what is
-where for the verifier, is found by planning in NumPy when somebody asks.
+where for the verifier, is found by planning once more when somebody asks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CompiledPlanner(Planner):
         if found is None:
             return in_numpy(graph, wanted, held, calls)
         again = partial(self._asked, engine, graph, (values,), n_calls)
-        return Plan(graph, found, held, held, again, lambda: in_numpy(graph, wanted, held, n_calls))
+        return Plan(graph, found, held, held, again)
 
     def plan_training(
         self,
@@ -95,8 +95,7 @@ class CompiledPlanner(Planner):
             return in_numpy(graph, loss, update, parity, key, held, keep, calls)
         kept = found.held(held) if keep else NOTHING_HELD
         again = partial(self._asked, engine, graph, how, n_calls)
-        in_numpy = partial(in_numpy, graph, loss, update, parity, key, held, keep, n_calls)
-        return Plan(graph, found, held, kept, again, in_numpy)
+        return Plan(graph, found, held, kept, again)
 
     def _asked(self, engine: Engine, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
         """The same once more, with an account; it needs the cells that this planner knows."""

@@ -33,8 +33,9 @@ from vpps.plan.instr import (
     TableRows,
     Uses,
     View,
+    reading_load,
+    whole_slab,
 )
-from vpps.plan.memory import Life, SlabGroups
 from vpps.plan.native.records import (
     ArgumentRecord,
     BesideRecord,
@@ -65,8 +66,7 @@ from vpps.plan.native.records import (
     VectorCopyRecord,
 )
 from vpps.plan.passes.lazy_batching import Batching, Part
-from vpps.plan.products import whole_slab
-from vpps.plan.schedules import reading_load
+from vpps.plan.slabs import Life, SlabGroups
 from vpps.plan.templates import CellTemplates, Gathered, Group
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from vpps.kernel.shared_types import BOOL, I32, I64, U32
-from vpps.plan.memory import Life
+from vpps.plan.slabs import Life
 
 # Where the words of a list come from: the list keys of vpps/plan/instr.py.
 From = IntEnum(

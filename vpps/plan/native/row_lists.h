@@ -1,4 +1,8 @@
-// How operands find their rows: at an even stride, or through a list (vpps/plan/row_lists.py).
+// How operands find their rows: at an even stride where a plan has put them so, else through an index list.
+//
+// Rows of one step are even if each lies as far behind the one before it as all others do. An operand says so in its
+// words, at no cost to the kernel; the list has words for the other steps alone. Where an instruction works on all rows of
+// a cell at once - the gradient of a matrix - it needs the whole list, and steps that are not even point into that.
 #pragma once
 
 #include "launch.h"

@@ -1,4 +1,4 @@
-// The rows of cells in execution order (vpps/plan/rows.py), those of a recurrence in parts (vpps/plan/phases.py).
+// The rows of cells in execution order, those of a recurrence in parts (vpps/plan/phases.py).
 #pragma once
 
 #include "loss_chain.h"
