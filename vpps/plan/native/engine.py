@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import ScriptError
+from vpps.errors import GraphError, ScriptError
+from vpps.graph.arrays import Ints
 from vpps.graph.graph import Graph
 from vpps.graph.trace import List, TracedCell, Vector
 from vpps.model import Parameter
@@ -33,6 +34,7 @@ from vpps.plan.native.interface import (
     Following,
     GivenCell,
     GivenProduct,
+    LayoutCode,
     Pair,
     Status,
     UsedTable,
@@ -48,7 +50,7 @@ from vpps.plan.policies.auto import Auto
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import RecurrentCells, cells_of
 from vpps.plan.policies.typed_graph import TypedGraph
-from vpps.plan.row_order import READERS, RECORDED
+from vpps.plan.pq_order import places_by_pq_tree
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
 from vpps.plan.topology import Topology
@@ -60,12 +62,9 @@ from vpps.values import float_word
 
 _log = logging.getLogger(__name__)
 
-COMPILED_LAYOUTS = (RECORDED, READERS)
-"""Those that the compiled planner knows."""
-
-MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
+STEP = 4  # bytes of the number of one
 OF_GROUPING = 4  # numbers before the loads of the groups, as in grouping.h, `report`
-AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE
+AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE, Status.NEW_STEPS
 
 
 def address(numbers: Any) -> int:
@@ -73,17 +72,44 @@ def address(numbers: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
 
+def _places(topology: Topology, steps: bytes) -> Ints:
+    """Where vertices come within their steps, in layout "pq"; both block after block."""
+    calls = np.concatenate([b.calls for b in topology.blocks])
+    step = np.empty(topology.n_calls, np.int64)
+    step[calls] = np.frombuffer(steps, np.int32)
+    places: Ints = places_by_pq_tree(topology, step)[calls]
+    return places
+
+
+def _wrong(status: int, graph: Graph, cell: str) -> Exception:
+    """What is wrong with a graph, in the user's words.
+
+    Args:
+        cell: that is meant; empty for none.
+    """
+    if status == Status.NO_GRADIENT:
+        return GraphError(
+            "the loss depends on no trainable parameter, so there is nothing to learn; "
+            "use handle.forward to evaluate it"
+        )
+    if status == Status.NO_MEMORY:
+        return MemoryError(f"{graph.describe()}: the host has no memory to plan it; use smaller batches")
+    what = f"a vertex of cell {cell!r} reads" if cell else "what is asked for is"
+    return ScriptError(f"{graph.describe()}: {what} a value that the graph does not have; please report this")
+
+
 class _Memory:
     """Where the compiled planner leaves a plan. Plans hold views of its arrays; when there are none it is used again.
 
     Attributes:
         script, addresses: the words, and the address of each value.
+        n_blocks: that a graph may have.
         touched: which parameters have a gradient.
         tables, products: what it says of tables, and of products of matrices.
         at: addresses of the five.
     """
 
-    def __init__(self, words: int, values: int, parameters: int, groups: int) -> None:
+    def __init__(self, words: int, values: int, blocks: int, parameters: int, groups: int) -> None:
         self.script = np.empty(words, np.uint32)
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
@@ -91,11 +117,16 @@ class _Memory:
         self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
         self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
-        self.grouping = np.zeros(OF_GROUPING + groups + MAX_BLOCKS + 2 * values if groups > 1 else 0, np.int64)
+        self.n_blocks = blocks
+        self.grouping = np.zeros(OF_GROUPING + groups + blocks + 2 * values if groups > 1 else 0, np.int64)
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
         return sys.getrefcount(self.script), sys.getrefcount(self.addresses), sys.getrefcount(self.touched)
+
+    def holds(self, words: int, values: int, blocks: int) -> bool:
+        """Whether there is room for so many."""
+        return len(self.script) >= words and len(self.addresses) >= values and self.n_blocks >= blocks
 
     @property
     def is_free(self) -> bool:
@@ -218,28 +249,27 @@ class Engine:
         self._cells: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
-        self._ids = np.zeros(len(Batching) * MAX_BLOCKS, np.int64)  # of the encoded cells of the latest plan
+        self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
         self._memories: list[_Memory] = []
-        self._words = self._values = 0  # the most that a plan has needed
+        self._words = self._values = self._blocks = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
             policy=code_of(planner.policy),
+            layout=LayoutCode[planner.layout.upper()],
             at_once=int(planner.batching.at_once),
-            by_readers=int(planner.layout == READERS),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
-            cells=address(self._ids),
             new_pair=ctypes.addressof(self._pair),
         )
         self._call_at = ctypes.addressof(self._call)
 
     # ---- plans
 
-    def forward(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
-        """A plan without gradients; None where NumPy must make it."""
+    def forward(self, graph: Graph, wanted: NDArray[np.int64]) -> Found:
+        """A plan without gradients."""
         call = self._call
         call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
             call.averages
@@ -257,8 +287,8 @@ class Engine:
         key: LaunchKey | StepKey | None,
         held: Held,
         keep: bool,
-    ) -> Found | None:
-        """A plan of training; None where NumPy must make it."""
+    ) -> Found:
+        """A plan of training. Raises GraphError where nothing can be learned."""
         call = self._call
         call.training, call.loss_slot = 1, LOSS_SLOTS + parity
         call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
@@ -276,24 +306,29 @@ class Engine:
             call.averages = int(update.averaging is not None)
         alive.append(self._take_held(held))
         found = self._plan(graph, np.array([loss]))
-        if found is not None and update is not None and update.averaging is not None:
+        if update is not None and update.averaging is not None:
             for table, used in found.tables.items():
                 factors = update.averaging.idle(table, used.rows).view(np.uint32)
                 found.script[used.idle : used.idle + len(factors)] = factors
         return found
 
-    def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found | None:
+    def _plan(self, graph: Graph, wanted: NDArray[np.int64]) -> Found:
         batch = Batch(graph, self._cell)
         try:
-            return self._plan_batch(graph, batch, wanted) if batch.n_blocks <= MAX_BLOCKS else None
+            return self._plan_batch(graph, batch, wanted)
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
 
-    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64]) -> Found | None:
+    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64]) -> Found:
         call = self._call
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
+        call.places = 0
+        if batch.n_blocks > self._blocks:
+            self._blocks = batch.n_blocks
+            self._ids = np.zeros(len(Batching) * self._blocks, np.int64)
+            call.cells = address(self._ids)
         self._values = max(self._values, batch.n_values)
         status: int = Status.MORE_MEMORY
         while status in AGAIN:
@@ -311,10 +346,13 @@ class Engine:
                 self._tell_pair(self._pair)
             elif status == Status.NEW_RECURRENCE:
                 self._tell_choice(Topology(graph), call.new_block)
+            elif status == Status.NEW_STEPS:
+                places = _places(Topology(graph), ctypes.string_at(call.steps, STEP * call.n_vertices))
+                call.places = address(places)
+        if status != Status.DONE:
+            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
         if call.unseen:
             self._note_unseen()
-        if status != Status.DONE:
-            return None
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
         if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
             found.grouping.note_idle()
@@ -324,12 +362,12 @@ class Engine:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
-                if len(memory.script) >= self._words and len(memory.addresses) >= self._values:
+                if memory.holds(self._words, self._values, self._blocks):
                     return memory
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = _Memory(words, values, len(self.parameters), self.groups)
+        made = _Memory(words, values, self._blocks, len(self.parameters), self.groups)
         self._memories.append(made)
         return made
 

@@ -1,7 +1,7 @@
-"""The compiled planner: as `vpps.plan.build.Planner`, word for word, once a library is there that knows how.
+"""The compiled planner: as `vpps.plan.build.Planner`, word for word.
 
-Whatever is wrong with a graph NumPy says. A plan made so holds what a launch needs; who made which word, and what is
-where for the verifier, is found by planning in NumPy when somebody asks.
+A plan made so holds what a launch needs; who made which word, and what is where for the verifier, is found by planning
+in NumPy when somebody asks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
 from vpps.plan.native import library, policies
-from vpps.plan.native.engine import COMPILED_LAYOUTS, Engine, Found
+from vpps.plan.native.engine import Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
 from vpps.plan.policies import Policy
@@ -30,28 +30,15 @@ from vpps.plan.update import Update
 from vpps.script.verify import Layout
 
 
-def planner_for(
-    distribution: Distribution,
-    policy: str | Policy,
-    schedule: str,
-    passes: Passes | None,
-    layout: str = RECORDED,
-) -> Planner:
-    """The quickest planner that there is."""
-    if layout not in COMPILED_LAYOUTS or library.choice() == "numpy":
-        return Planner(distribution, policy, schedule, passes, layout)
-    return CompiledPlanner(distribution, policy, schedule, passes, layout)
-
-
 class CompiledPlanner(Planner):
-    """Plans in compiled code, once the library is there."""
+    """Plans in compiled code, which is waited for with the first plan."""
 
     def __init__(
         self,
         distribution: Distribution,
         policy: str | Policy,
-        schedule: str,
-        passes: Passes | None,
+        schedule: str = "vector",
+        passes: Passes | None = None,
         layout: str = RECORDED,
     ) -> None:
         super().__init__(distribution, policy, schedule, passes, layout)
@@ -59,20 +46,15 @@ class CompiledPlanner(Planner):
         self._engines: dict[tuple[str, float | None] | None, Engine] = {}
         self._latest: Engine | None = None
 
-    def plan_forward(
-        self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD, calls: int | None = None
+    def plan_forward(  # type: ignore[override]
+        self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD
     ) -> Plan:
         """See Planner."""
         n_calls, in_numpy = graph.n_calls, super().plan_forward
-        engine = self._engine(None) if calls is None else None
-        found = None
-        if engine is not None:
-            found = engine.forward(graph, np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted]))
-        if found is None:
-            return in_numpy(graph, wanted, held, calls)
+        found = self._engine(None).forward(graph, np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted]))
         return CompiledPlan(graph, found, held, held, lambda: in_numpy(graph, wanted, held, n_calls))
 
-    def plan_training(
+    def plan_training(  # type: ignore[override]
         self,
         graph: Graph,
         loss: Expression,
@@ -81,19 +63,15 @@ class CompiledPlanner(Planner):
         key: LaunchKey | StepKey | None = None,
         held: Held = NOTHING_HELD,
         keep: bool = False,
-        calls: int | None = None,
     ) -> Plan:
         """See Planner."""
         n_calls, in_numpy = graph.n_calls, super().plan_training
-        engine = self._engine(update) if calls is None else None
-        found = engine.training(graph, loss.ref, update, parity, key, held, keep) if engine is not None else None
-        if found is None:
-            return in_numpy(graph, loss, update, parity, key, held, keep, calls)
+        found = self._engine(update).training(graph, loss.ref, update, parity, key, held, keep)
         kept = found.held(held) if keep else NOTHING_HELD
         again = partial(in_numpy, graph, loss, update, parity, key, held, keep, n_calls)
         return CompiledPlan(graph, found, held, kept, again)
 
-    def _engine(self, update: Update | None) -> Engine | None:
+    def _engine(self, update: Update | None) -> Engine:
         """What plans launches with such an update."""
         if update is None and self._latest is not None:
             return self._latest
@@ -103,10 +81,8 @@ class CompiledPlanner(Planner):
             kind = update.optimizer.name, averaging.decay if averaging is not None else None
         found = self._engines.get(kind)
         if found is None:
-            lib = library.library()
-            if lib is None:
-                return None
-            found = self._engines[kind] = Engine(lib, self, kind[0] if kind is not None else None, averaging)
+            rule = kind[0] if kind is not None else None
+            found = self._engines[kind] = Engine(library.library(), self, rule, averaging)
         self._latest = found
         return found
 
@@ -172,6 +148,5 @@ class CompiledPlan(Plan):
 
     def _disagree(self, what: str, compiled: int, in_numpy: int) -> None:
         raise ScriptError(
-            f"{what} is {compiled} as compiled code plans the graph and {in_numpy} as NumPy does; set "
-            "VPPS_PLANNER=numpy, and report this"
+            f"{what} is {compiled} as compiled code plans the graph and {in_numpy} as NumPy does; please report this"
         )
