@@ -23,7 +23,7 @@ from trees import read_trees
 import vpps
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library
-from vpps.plan.native.planner import planner_for
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
@@ -64,7 +64,7 @@ def run(form: str, batch_size: int, options: argparse.Namespace) -> None:
         distribution = Distribution(model.handle.model, BLOCKS // groups, 1, 0, train=True, groups=groups)
         case = f"form={form} batch={batch_size} groups={groups} hidden={options.hidden}"
         for compiled in (True, False):
-            planner = (planner_for if compiled else Planner)(distribution, "sinks-last", "vector", None)
+            planner = (CompiledPlanner if compiled else Planner)(distribution, "sinks-last", "vector")
             planning = partial(planner.plan_training, graph, loss, update, 0)
             plan = planning()
             shares[case] = busiest(plan), plan.n_barriers
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10, help="plans of which the median counts")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    library.prepare(wait=True)
+    library.library()
     for form in options.forms:
         for batch_size in options.batch_sizes:
             run(form, batch_size, options)

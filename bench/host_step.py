@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--shares", action="store_true", help="also measure how long the kernel waits for the host")
     options = parser.parse_args()
     options.trees = trees_file(options.trees)
-    library.prepare(wait=True)
+    library.library()
     trees, words = read_trees(options.trees, max(LIMIT, max(options.batch_sizes)))
     for form in options.cases:
         for size in options.batch_sizes:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
+from vpps.plan.onchip import ChipOptions
 from vpps.reference import Reference, key_of, weights_of
 
 FORWARD_TOLERANCE = 1e-5
@@ -37,12 +38,14 @@ def assert_agrees_with_reference(
     layout: str = "recorded",
     floor: float = 1e-6,
     train: bool = False,
+    onchip: ChipOptions | None = None,
 ) -> None:
     """Loss, gradients and values agree with the reference; bitwise equal for all VP counts, schedules, and inference.
 
     Args:
         floor: gradients with a smaller norm, relative to the largest, count as zero: cancellation left only rounding.
         train: with dropout.
+        onchip: with several groups of virtual processors, under the schedule that knows these.
     """
     reference = Reference(graph, weights_of(model), key_of(model) if train else None)
     expected_loss = float(reference.value(loss))
@@ -50,8 +53,10 @@ def assert_agrees_with_reference(
     largest = max((float(np.linalg.norm(g)) for g in expected.values()), default=0.0)
     first: tuple[float, dict[str, NDArray[np.float32]]] | None = None
     values = list(values)
-    for vps, schedule in [*((n, "vector") for n in vp_counts), *((n, "paper") for n in PAPER_VP_COUNTS)]:
-        with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule, layout=layout) as handle:
+    groups = onchip.groups if onchip is not None else 1
+    paper = PAPER_VP_COUNTS if groups == 1 else ()
+    for vps, schedule in [*((n * groups, "vector") for n in vp_counts), *((n, "paper") for n in paper)]:
+        with vpps.Handle(model, vps=vps, policy=policy, schedule=schedule, layout=layout, onchip=onchip) as handle:
             got, gradients = handle.gradients(graph, loss, train=train)
             kept = [handle.value(e) for e in values]
             # Inference uses the memory of values that nothing reads any more again.

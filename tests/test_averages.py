@@ -340,9 +340,8 @@ class TestShowing:
                 assert np.array_equal(h.forward(*_wanted(net))[0], plain)
             assert same_bits(net.model.numpy(), weights)
 
-    def test_a_step_is_explained_after_it_moved_the_averages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_step_is_explained_after_it_moved_the_averages(self) -> None:
         """Factors of rows that idled stand in its script, and are others by then."""
-        monkeypatch.setenv("VPPS_PLANNER", "compiled")
         model = make_model()
         with vpps.Handle(model, vps=1, ema=DECAY, verify=False) as handle:
             for step in range(1, STEPS + 1):

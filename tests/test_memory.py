@@ -135,10 +135,8 @@ def pyramid(n_words: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
 
 
 @pytest.mark.parametrize("vps", [1, 2, 3])
-@pytest.mark.parametrize("planner", ["numpy", "compiled"])
-def test_gradients_that_are_handed_back_give_way(planner: str, vps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_are_handed_back_give_way(vps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of three levels of a pyramid are there at a time; weight gradients are the same to the bit."""
-    monkeypatch.setenv("VPPS_PLANNER", planner)
     n = 20
     model, graph, loss = pyramid(n)
 

@@ -56,11 +56,6 @@ VERIFY = Variable("VPPS_VERIFY", "0", "1: verify every script before it runs (sl
 PASSES = Variable(
     "VPPS_PASSES", "all", "passes of the cell compiler (vpps.Passes): all, none, NAME or -NAME, comma-separated"
 )
-PLANNER = Variable(
-    "VPPS_PLANNER",
-    "auto",
-    "numpy: scripts are planned with NumPy; compiled: in compiled code, or not at all; auto: compiled once it is there",
-)
 SIMT_SEED = Variable("VPPS_SIMT_SEED", "0", "simt target: seed of the order in which threads run; 0 runs them in order")
 SIMT_RACES = Variable("VPPS_SIMT_RACES", "1", "simt target: 0 does not look for races, which makes it faster")
 RECORDER = Variable(
@@ -69,7 +64,9 @@ RECORDER = Variable(
     "what records calls of cells: python, compiled (an error where it cannot be), or compiled where it can be",
 )
 TUNING = Variable("VPPS_TUNING", "1", "0: handles do not look into the tuning database (vpps-profile fills it)")
-CXX = Variable("CXX", "", "the C++ compiler of the cpu target; default: g++, clang++, the ziglang package's")
+CXX = Variable(
+    "CXX", "", "the C++ compiler of planner, recorder and the cpu target; default: g++, clang++, the ziglang package's"
+)
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "", "the user's cache directory; default: ~/.cache")
 
 VARIABLES: tuple[Variable, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Variable))

@@ -27,7 +27,7 @@ from vpps.nonfinite import where_it_began
 from vpps.ops.philox import launch_key
 from vpps.optim import Optimizer
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
-from vpps.plan.native.planner import planner_for
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.plan import Plan
@@ -187,7 +187,7 @@ class Engine:
         distribution = self.residency.bind(
             lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
         )
-        self.planner = planner_for(
+        self.planner = CompiledPlanner(
             distribution,
             self.batching,
             configuration.schedule,

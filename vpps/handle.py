@@ -254,8 +254,8 @@ class Handle:
         self._listeners: list[Callable[[Timeline], None]] = []  # of the trace that is being recorded
         self._traced: _TraceBlock | None = None
         self._knowledge = Knowledge(kept=MachineFiles())
+        compiled_planner.prepare()  # in the background, beside recorder and kernel
         recorder.prepare()
-        compiled_planner.prepare()
         if passes is None and PASSES.is_set:
             passes = Passes.from_environment()
         chosen = {

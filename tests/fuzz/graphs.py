@@ -1,5 +1,6 @@
 """Random graphs of random cells - recurrences, lists, values that nobody reads - in random configurations: what is
-computed is what the reference computes, and has the same bits for any number of virtual processors and schedule.
+computed is what the reference computes, and has the same bits for any number of virtual processors and schedule. Every
+kind of launch, planned for some machine that need not be there, is one that the verifier accepts.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from tests.fuzz import autograd, cells
 from tests.fuzz.cells import ROWS, Cell, declarations
 from tests.fuzz.oracle import Oracle, reference_of
 from tests.fuzz.program import Found, execute
+from tests.plan import launches
 from vpps.plan.passes import streaming
 from vpps.reference import Reference, key_of, weights_of
 
 HEAD = ["import numpy as np, vpps"]
+EXAMPLE = "model", "graph", "loss", "used"
 POLICIES = ("sinks-last", "depth", "agenda", "sufficient", "critical", "auto")
 SAME_BITS = ("sinks-last", "depth", "agenda", "sufficient", "critical")  # "auto" goes by the virtual processors
 LAYOUTS = ("recorded", "readers", "pq")
@@ -176,8 +179,26 @@ class Graph:
         before, streaming.CHUNK_ROWS = streaming.CHUNK_ROWS, 2 if self.options.short else streaming.CHUNK_ROWS
         try:
             self._compare(lines, made, oracle, settings)
+            self._verify_launches(lines, made)
         finally:
             streaming.CHUNK_ROWS = before
+
+    def _verify_launches(self, lines: list[str], made: dict[str, Any]) -> None:
+        """On some machine, by some policy and layout."""
+        c = launches.draw(Random(self.seed))
+        try:
+            for plan in launches.plans(launches.Example(*(made[x] for x in EXAMPLE)), c, Random(self.seed)):
+                launches.verify(plan)
+        except Exception as error:
+            run = [
+                *lines,
+                "from random import Random",
+                "from tests.plan import launches",
+                "from tests.plan.launches import Configuration",
+            ]
+            run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
+            run.append(f"for plan in launches.plans(it, {c}, Random({self.seed})):")
+            raise Found(f"{type(error).__name__}: {error}", [*run, "    launches.verify(plan)"]) from error
 
     def _compare_with_autograd(self, lines: list[str], made: dict[str, Any]) -> None:
         """The reference, without dropout, agrees with PyTorch."""

@@ -23,8 +23,8 @@ def begin(arguments: Sequence[str]) -> None:
         asked = (subprocess.run([*compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
                  for name in RUNTIMES)  # fmt: skip
         environment = {
-            **os.environ, "LD_PRELOAD": ":".join(done.stdout.strip() for done in asked), "VPPS_PLANNER": "compiled",
-            "VPPS_RECORDER": "compiled", "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1",
+            **os.environ, "LD_PRELOAD": ":".join(done.stdout.strip() for done in asked), "VPPS_RECORDER": "compiled",
+            "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1",
         }  # fmt: skip
         os.execve(sys.executable, [sys.executable, "-m", "tests.fuzz", *arguments], environment)
     planner.FLAGS = (*planner.FLAGS, *FLAGS)

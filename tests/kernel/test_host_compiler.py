@@ -18,6 +18,7 @@ from tests.kernel.cache.builders import suffixes
 from tests.processes import finish, start
 from vpps.kernel import host_compiler, ziglang
 from vpps.kernel.host_compiler import build_cpu, compiler, tile_of_machine
+from vpps.plan.native import library
 from vpps.reference import Reference, weights_of
 from vpps.script.instructions import TABLE
 
@@ -27,11 +28,11 @@ needs_gxx = pytest.mark.skipif(GXX == "no compiler", reason="puts a script befor
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, in which only kernels will be."""
+    """An empty cache, in which only kernels will be: this process has the planner."""
+    library.library()
     folder = tmp_path / "cache"
     monkeypatch.setenv("VPPS_CACHE_DIR", str(folder))
     monkeypatch.setenv("VPPS_RECORDER", "python")
-    monkeypatch.setenv("VPPS_PLANNER", "numpy")
     return folder
 
 
@@ -84,8 +85,9 @@ class TestCompiler:
         assert all(line.startswith("--launcher ") for line in (tmp_path / "log").read_text().splitlines())
 
     def test_of_several_processes_at_once_succeeds_in_all(
-        self, fresh_cache: Path, script: Callable[[str], Path]
+        self, fresh_cache: Path, script: Callable[[str], Path], tmp_path: Path
     ) -> None:
+        """One compiles the planner, and one the kernel; the others wait."""
         script(FAST)
         code = """
             import vpps
@@ -98,7 +100,9 @@ class TestCompiler:
         results = list(map(finish, [start(code) for _ in range(3)]))
         assert all(status == 0 for status, _, _ in results), results
         assert len({out for _, out, _ in results}) == 1
-        assert suffixes(fresh_cache) == [".cpp", ".json", ".so"]
+        assert suffixes(fresh_cache) == sorted(2 * [".cpp", ".json", ".so"])
+        commands = (tmp_path / "log").read_text().splitlines()
+        assert len([command for command in commands if command != "--version"]) == 2
 
 
 @pytest.mark.host
@@ -148,7 +152,7 @@ class TestChoice:
         net = new()
         with pytest.raises(vpps.CompileError) as caught:
             vpps.Handle(net.model)
-        for word in ("C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
+        for word in ("vpps needs a C++ compiler", "g++", "clang++", "apt-get install g++", "conda install", "CXX"):
             assert word in str(caught.value)
         assert "found: pip install 'vpps[zig]'" in str(caught.value)  # first: it needs no root
         assert net.model.trainer is None

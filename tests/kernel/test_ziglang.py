@@ -80,7 +80,7 @@ def test_trains_without_a_compiler_in_path_as_with_one(tmp_path: Path) -> None:
         pytest.skip("the ziglang package is not installed (pip install 'vpps[zig]')")
     for folder in ("bin", "home", "cache"):
         (tmp_path / folder).mkdir(mode=0o700)
-    compiled = {"VPPS_PASSES": "all", "VPPS_PLANNER": "compiled", "VPPS_RECORDER": "compiled", "CXX": ""}
+    compiled = {"VPPS_PASSES": "all", "VPPS_RECORDER": "compiled", "CXX": ""}
     nothing = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": ""}
     *expected, other = run(TRAINING, compiled).split()
     alone = {**compiled, **nothing, "VPPS_CACHE_DIR": str(tmp_path / "cache")}

@@ -14,7 +14,7 @@ import vpps
 from tests.classifier import new
 from tests.fuzz import graphs
 from tests.graph import bulk_models
-from tests.plan import golden, test_used_rows
+from tests.plan import golden, launches, test_used_rows
 from tests.plan.memory_maps import assert_same_map
 from tests.plan.passes import test_streaming
 from tests.plan.policies.test_policies import Net
@@ -24,16 +24,14 @@ from vpps.plan.build import NumpyPlan
 from vpps.plan.distribution import Distribution, Held
 from vpps.plan.group_vertices import DEALT_ONE_BY_ONE
 from vpps.plan.grouping import Grouping
-from vpps.plan.native import library
-from vpps.plan.native.engine import COMPILED_LAYOUTS
-from vpps.plan.native.planner import CompiledPlanner, planner_for
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes import Passes, streaming
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
-from vpps.plan.row_order import PQ, READERS, RECORDED
+from vpps.plan.row_order import LAYOUTS, READERS, RECORDED
 from vpps.plan.update import Averaging, Update
 from vpps.plan.writer import spans
 
@@ -44,18 +42,6 @@ RULES: list[vpps.Optimizer] = [
     vpps.SGD(lr=0.1),
     vpps.Adam(lr=lambda update: 0.1 / update, groups={"E*": {"lr": 0.01}, "W*": {"weight_decay": 0.1}}),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> None:
-    """The library is there before anything is planned."""
-    library._loader.load()
-
-
-@pytest.fixture(autouse=True)
-def automatic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the environment of the tests says."""
-    monkeypatch.setenv("VPPS_PLANNER", "auto")
 
 
 def planners(
@@ -86,7 +72,7 @@ def pair_of(
 
 
 def planners_in_groups(
-    it: golden.Example,
+    it: launches.Example,
     groups: int,
     rule: vpps.Optimizer,
     policy: str = "sinks-last",
@@ -96,8 +82,8 @@ def planners_in_groups(
 ) -> tuple[Planner, CompiledPlanner]:
     """The same for groups of virtual processors, with weights on the chip."""
     passes = passes or Passes()
-    configuration = golden.Configuration("simt", groups, False, "vector", policy, layout)
-    return pair_of(golden.distribution_of(it, configuration, rule, averages, passes), policy, passes, layout)
+    configuration = launches.Configuration("simt", groups, False, "vector", policy, layout)
+    return pair_of(launches.distribution_of(it, configuration, rule, averages, passes), policy, passes, layout)
 
 
 def assert_same(plan: Plan, in_numpy: Plan) -> None:
@@ -225,7 +211,7 @@ def test_random_graphs(part: int) -> None:
     for number in range(10 * part, 10 * part + 10):
         random = Random(number)
         model, graph, used, loss = graphs.draw(random).build()
-        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
         vps, rule, averages = random.choice([1, 2, 3]), random.choice(RULES), number % 2 == 1
         pair = planners(model, vps, rule, policy, averages=averages, layout=layout)
         check_training(pair, graph, loss, rule, Averaging(0.9, factors) if averages else None)
@@ -242,8 +228,8 @@ def test_random_graphs_in_groups(groups: int, part: int) -> None:
     for number in range(200 + 6 * part, 206 + 6 * part):
         random = Random(f"{number} {groups}")
         model, graph, used, loss = graphs.draw(random).build()
-        it = golden.Example(model, graph, loss, used)
-        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
+        it = launches.Example(model, graph, loss, used)
+        policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
         passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8)
         rule, averages = random.choice(RULES), number % 2 == 1
         pair = planners_in_groups(it, groups, rule, policy, averages, passes, layout)
@@ -294,15 +280,15 @@ def test_exclusive_scripts(network: str, vps: int) -> None:
         check_inference(pair, graph, [loss])
 
 
-@pytest.mark.parametrize("target, gemm, schedule", [(t, g, s) for t, n, g, s in golden.MACHINES if n == 1])
+@pytest.mark.parametrize("target, gemm, schedule", [(t, g, s) for t, n, g, s in launches.MACHINES if n == 1])
 def test_targets(target: str, gemm: bool, schedule: str) -> None:
     """Where parameters lie as on a machine: in slots, in several tiers, with gradients by products of matrices."""
     products = 0
     for name in golden.NAMES[::4]:
         random = Random(f"{name} {schedule}")
-        policy, layout = random.choice(list(POLICIES)), random.choice(COMPILED_LAYOUTS)
-        c = golden.Configuration(target, 1, gemm, schedule, policy, layout)
-        for plan in golden.plans(golden.example(name), c, random, Both):
+        policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
+        c = launches.Configuration(target, 1, gemm, schedule, policy, layout)
+        for plan in launches.plans(golden.example(name), c, random, Both):
             products += len(plan.sequel.products) if plan.sequel is not None else 0
     assert (products > 100) == gemm
 
@@ -312,8 +298,10 @@ def test_targets(target: str, gemm: bool, schedule: str) -> None:
 def test_gradients_by_products_of_matrices(network: str, schedule: str) -> None:
     net = NETWORKS[network]()
     graph, loss = net.batch(1)
-    c = golden.Configuration("simt", 1, True, schedule, "sinks-last", RECORDED)
-    distribution = golden.distribution_of(golden.Example(net.model, graph, loss, [loss]), c, RULES[1], True, Passes())
+    c = launches.Configuration("simt", 1, True, schedule, "sinks-last", RECORDED)
+    distribution = launches.distribution_of(
+        launches.Example(net.model, graph, loss, [loss]), c, RULES[1], True, Passes()
+    )
     how = distribution, c.policy, schedule, Passes(), c.layout
     pair = Planner(*how), CompiledPlanner(*how)
     check_training(pair, graph, loss, RULES[1], Averaging(0.9, factors))
@@ -327,7 +315,7 @@ def test_gradients_by_products_of_matrices(network: str, schedule: str) -> None:
 def test_networks_in_groups(network: str, groups: int) -> None:
     net = NETWORKS[network]()
     graph, loss = net.batch(1)
-    it = golden.Example(net.model, graph, loss, [loss])
+    it = launches.Example(net.model, graph, loss, [loss])
     for policy, passes, layout in (
         ("sinks-last", Passes(), RECORDED),
         ("depth", Passes(lazy_batching=False), READERS),
@@ -362,7 +350,7 @@ def test_graphs_as_data_in_groups(name: str, groups: int) -> None:
     model, made, p = network.make()
     graph = vpps.Graph()
     recorded = network.bulk(graph, made, p, network.data(np.random.default_rng(4), 9))
-    it = golden.Example(model, graph, recorded.loss, [])
+    it = launches.Example(model, graph, recorded.loss, [])
     pair = planners_in_groups(it, groups, RULES[0])
     check_training(pair, graph, recorded.loss, RULES[0])
     each = [v if isinstance(values, list) else values for values in recorded.values for v in values[:4]]
@@ -487,7 +475,7 @@ def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None
     assert counts[2] > 0
 
 
-@pytest.mark.parametrize("layout", COMPILED_LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "seq2seq", "lattice"])
 def test_large_batches(name: str, layout: str) -> None:
     network = bulk_models.NETWORKS[name]
@@ -542,62 +530,6 @@ class TestPlan:
         again = {compiled.plan_training(*batch, None, 0).script.ctypes.data for batch in batches}
         assert again & places
         assert again <= places | set(later)
-
-
-class TestChoice:
-    """Who plans."""
-
-    def test_numpy_and_compiled_can_be_required(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        places = Distribution(new().model, 1, 32, 0, train=True)
-        assert isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
-        in_groups = Distribution(new().model, 1, 32, 0, train=True, groups=2)
-        assert isinstance(planner_for(in_groups, "depth", "vector", None), CompiledPlanner)
-        assert isinstance(planner_for(places, "depth", "paper", None), CompiledPlanner)
-        assert not isinstance(planner_for(places, "depth", "vector", None, PQ), CompiledPlanner)
-        monkeypatch.setenv("VPPS_PLANNER", "numpy")
-        assert not isinstance(planner_for(places, "depth", "vector", None), CompiledPlanner)
-        monkeypatch.setenv("VPPS_PLANNER", "fortran")
-        with pytest.raises(vpps.HandleError, match="VPPS_PLANNER=fortran: expected auto, numpy or compiled"):
-            vpps.Handle(new().model)
-
-    def test_numpy_plans_until_the_library_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        net = new()
-        graph, loss = net.batch(1)
-        _, compiled = planners(net.model, 2, RULES[0])
-        with monkeypatch.context() as patch:
-            patch.setattr(library, "_loader", library._Loader())
-            first = compiled.plan_training(graph, loss, None, 0)
-        later = compiled.plan_training(graph, loss, None, 0)
-        assert isinstance(first, NumpyPlan)
-        assert_same(later, first)
-
-    def test_without_a_compiler_one_line_says_so(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        loader = library._Loader()
-        monkeypatch.setattr(library, "_loader", loader)
-        monkeypatch.setenv("CXX", "no-such-compiler")
-        for _ in range(2):
-            library.prepare()
-        assert loader._thread is not None
-        loader._thread.join()
-        assert library.library() is None
-        (record,) = caplog.records
-        assert "planned with NumPy" in record.message
-        assert "CXX=no-such-compiler" in record.message
-        monkeypatch.setenv("VPPS_PLANNER", "compiled")
-        with pytest.raises(vpps.CompileError, match="CXX=no-such-compiler"):
-            library.prepare()
-
-    def test_what_is_wrong_with_a_graph_numpy_says(self) -> None:
-        net = new()
-        graph = vpps.Graph()
-        _, compiled = planners(net.model, 2, RULES[0])
-        with pytest.raises(vpps.GraphError, match="depends on no trainable parameter"):
-            compiled.plan_training(graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0]))), None, 0)
-        other = new()
-        with pytest.raises(vpps.ModelError, match="another model"):
-            compiled.plan_training(*other.batch(1), None, 0)
 
 
 Call = tuple[int, int, int]

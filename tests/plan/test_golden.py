@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from tests.plan.golden import FILE, MACHINES, NAMES, configurations, hashed
+from tests.plan.golden import FILE, NAMES, configurations, hashed
+from tests.plan.launches import MACHINES
 
 EVERY = 1 if os.environ.get("VPPS_TEST_GOLDEN") == "all" else 14
 PARTS = 9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.plan.test_random_graphs import check
+from vpps.plan.onchip import ChipOptions
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 
@@ -13,3 +14,10 @@ pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 def test_random_graphs_agree_with_the_reference(part: int) -> None:
     for number in range(5 * part, 5 * part + 5):
         check(number)
+
+
+@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("groups", [2, 4])
+def test_random_graphs_in_groups_agree_with_the_reference(groups: int, part: int) -> None:
+    for number in range(100 + 3 * part, 103 + 3 * part):
+        check(number, ChipOptions(groups=groups))

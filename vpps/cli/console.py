@@ -41,20 +41,24 @@ def bytes_text(count: float) -> str:
 
 
 # What somebody waits for, by its kind, and for how long on a machine that does nothing else.
-_COMPILED = {"tails": ("code for this network", "a few seconds"), "cubin": ("the kernel", "up to a minute")}
+_COMPILED = {
+    "planner": ("the planner", "about 20 s"),
+    "tails": ("code for this network", "a few seconds"),
+    "cubin": ("the kernel", "up to a minute"),
+}
 
 
 @contextmanager
 def telling_of_compiling() -> Iterator[None]:
     """Says on standard error, once, that something is compiled, as nothing else happens meanwhile.
 
-    Not of the planner: nothing waits for it. Nothing where all is in the cache.
+    Nothing where all is in the cache.
     """
     told = False
 
     def tell(label: Label) -> None:
         nonlocal told
-        if not told and label.kind != "planner":
+        if not told:
             told = True
             what, seconds = _COMPILED.get(label.kind, ("the kernel", "about 10 s"))
             print(f"compiling {what}, once: {seconds}", file=sys.stderr, flush=True)

@@ -39,8 +39,7 @@ def steps(target: str, workload: Workload | None, arch: str | None, vps: int | N
         vps: virtual processors of a specialised kernel; None for all that the GPU runs side by side.
         train: whether the kernel is to train, or to evaluate only.
     """
-    if planner.choice() != "numpy":
-        yield Step("planner", planner.build, needed=False)
+    yield Step("planner", planner.build)
     if RECORDER.get() != "python":
         yield Step("recorder of graphs", recorder.build, needed=False)
     if target == "cpu":

@@ -1,4 +1,4 @@
-"""Compiles the cpu target's kernel with the C++ compiler of the machine, or of the `ziglang` package."""
+"""Compiles planner and kernel of the cpu target with the C++ compiler of the machine, or of the `ziglang` package."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def compiler() -> list[str]:
     zig = ziglang.installed()
     if zig:
         return list(zig)
-    raise CompileError(f"the cpu target needs a C++ compiler and neither g++ nor clang++ was found: {HOW_TO_GET_ONE}")
+    raise CompileError(f"vpps needs a C++ compiler, and neither g++ nor clang++ was found: {HOW_TO_GET_ONE}")
 
 
 @lru_cache(maxsize=8)

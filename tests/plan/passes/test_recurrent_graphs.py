@@ -1,5 +1,5 @@
 """Recurrent cells that passes got wrong, found by random ones (`tests.fuzz`): results that are unread, slices of
-concatenations, streams of two rows; what they compute is what the reference computes, by both planners."""
+concatenations, streams of two rows; what they compute is what the reference computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.cpu
 
 WIDTH = 8
 E = vpps.Expression
-PLANNERS = ("numpy", "compiled")
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +59,7 @@ def chains(cell: vpps.Cell[Any], n: int, length: int) -> tuple[vpps.Graph, list[
     return graph, found
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_an_unread_output_that_another_part_reads_has_a_gradient(monkeypatch: pytest.MonkeyPatch, planner: str) -> None:
-    monkeypatch.setenv("VPPS_PLANNER", planner)
+def test_an_unread_output_that_another_part_reads_has_a_gradient() -> None:
     net = Net(1)
     W, U, V = net.square[:3]
 
@@ -81,11 +78,7 @@ def test_an_unread_output_that_another_part_reads_has_a_gradient(monkeypatch: py
         assert_agrees(net.model, graph, vpps.sum([vpps.sum(out[result]) for out in found]), [], vps=2)
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_a_residual_past_the_recurrence_reads_all_chunks_of_a_stream(
-    monkeypatch: pytest.MonkeyPatch, planner: str
-) -> None:
-    monkeypatch.setenv("VPPS_PLANNER", planner)
+def test_a_residual_past_the_recurrence_reads_all_chunks_of_a_stream() -> None:
     net = Net(1)
     W, U = net.square[:2]
 
@@ -114,11 +107,7 @@ def test_a_slice_of_a_value_of_the_vertex_beside_an_element_has_a_row_per_elemen
     assert_agrees(net.model, graph, vpps.sum(value), [value], vps=2)
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-def test_a_recurrence_that_is_eager_and_lazy_alone_does_not_stream(
-    monkeypatch: pytest.MonkeyPatch, planner: str
-) -> None:
-    monkeypatch.setenv("VPPS_PLANNER", planner)
+def test_a_recurrence_that_is_eager_and_lazy_alone_does_not_stream() -> None:
     net = Net(1)
     W, V = net.square[0], net.tall[0]
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import ScriptError
+from vpps.errors import GraphError, ScriptError
+from vpps.graph.arrays import Ints
 from vpps.graph.graph import Graph
 from vpps.graph.trace import List, TracedCell, Vector
 from vpps.model import Parameter
@@ -34,12 +35,13 @@ from vpps.plan.native.interface import (
     Following,
     FoundMemory,
     GivenCell,
+    LayoutCode,
     Noted,
     Pair,
     Status,
     code_of,
 )
-from vpps.plan.native.memory import MAX_BLOCKS, OF_GROUPING, Memory
+from vpps.plan.native.memory import OF_GROUPING, Memory
 from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
@@ -51,7 +53,7 @@ from vpps.plan.policies.auto import Auto
 from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import RecurrentCells, cells_of
 from vpps.plan.policies.typed_graph import TypedGraph
-from vpps.plan.row_order import READERS, RECORDED
+from vpps.plan.pq_order import places_by_pq_tree
 from vpps.plan.sections import Words
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
@@ -62,15 +64,39 @@ from vpps.values import float_word
 
 _log = logging.getLogger(__name__)
 
-COMPILED_LAYOUTS = (RECORDED, READERS)
-"""Those that the compiled planner knows."""
-
-AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE
+STEP = 4  # bytes of the number of one
+AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE, Status.NEW_STEPS
 
 
 def address(numbers: Any) -> int:
     """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
+
+
+def _places(topology: Topology, steps: bytes) -> Ints:
+    """Where vertices come within their steps, in layout "pq"; both block after block."""
+    calls = np.concatenate([b.calls for b in topology.blocks])
+    step = np.empty(topology.n_calls, np.int64)
+    step[calls] = np.frombuffer(steps, np.int32)
+    places: Ints = places_by_pq_tree(topology, step)[calls]
+    return places
+
+
+def _wrong(status: int, graph: Graph, cell: str) -> Exception:
+    """What is wrong with a graph, in the user's words.
+
+    Args:
+        cell: that is meant; empty for none.
+    """
+    if status == Status.NO_GRADIENT:
+        return GraphError(
+            "the loss depends on no trainable parameter, so there is nothing to learn; "
+            "use handle.forward to evaluate it"
+        )
+    if status == Status.NO_MEMORY:
+        return MemoryError(f"{graph.describe()}: the host has no memory to plan it; use smaller batches")
+    what = f"a vertex of cell {cell!r} reads" if cell else "what is asked for is"
+    return ScriptError(f"{graph.describe()}: {what} a value that the graph does not have; please report this")
 
 
 class Found:
@@ -198,20 +224,19 @@ class Engine:
         self._cells: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
-        self._ids = np.zeros(len(Batching) * MAX_BLOCKS, np.int64)  # of the encoded cells of the latest plan
+        self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
         self._memories: list[Memory] = []
-        self._words = self._values = 0  # the most that a plan has needed
+        self._words = self._values = self._blocks = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
         self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
             policy=code_of(planner.policy),
+            layout=LayoutCode[planner.layout.upper()],
             at_once=int(planner.batching.at_once),
-            by_readers=int(planner.layout == READERS),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
-            cells=address(self._ids),
             new_pair=ctypes.addressof(self._pair),
         )
         self._call_at = ctypes.addressof(self._call)
@@ -219,8 +244,8 @@ class Engine:
 
     # ---- plans
 
-    def forward(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None = None) -> Found | None:
-        """A plan without gradients; None where NumPy must make it.
+    def forward(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None = None) -> Found:
+        """A plan without gradients.
 
         Args:
             calls: plan only the first so many vertices, with an account.
@@ -243,8 +268,8 @@ class Engine:
         held: Held,
         keep: bool,
         calls: int | None = None,
-    ) -> Found | None:
-        """A plan of training; None where NumPy must make it. `calls`: as of `forward`."""
+    ) -> Found:
+        """A plan of training; `calls` as of `forward`. Raises GraphError where nothing can be learned."""
         call = self._call
         call.training, call.loss_slot = 1, LOSS_SLOTS + parity
         call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
@@ -262,25 +287,30 @@ class Engine:
             call.averages = int(update.averaging is not None)
         alive.append(self._take_held(held))
         found = self._plan(graph, np.array([loss]), calls)
-        if found is not None and update is not None and update.averaging is not None:
+        if update is not None and update.averaging is not None:
             for table, used in found.tables.items():
                 factors = update.averaging.idle(table, used.rows).view(np.uint32)
                 found.script[used.idle : used.idle + len(factors)] = factors
         return found
 
-    def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found | None:
+    def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found:
         batch = Batch(graph, self._cell, calls)
         try:
-            return self._plan_batch(graph, batch, wanted, calls) if batch.n_blocks <= MAX_BLOCKS else None
+            return self._plan_batch(graph, batch, wanted, calls)
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
 
-    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64], calls: int | None) -> Found | None:
+    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64], calls: int | None) -> Found:
         call = self._call
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
+        call.places = 0
+        if batch.n_blocks > self._blocks:
+            self._blocks = batch.n_blocks
+            self._ids = np.zeros(len(Batching) * self._blocks, np.int64)
+            call.cells = address(self._ids)
         self._values = max(self._values, batch.n_values)
         status: int = Status.MORE_MEMORY
         while status in AGAIN:
@@ -298,10 +328,13 @@ class Engine:
                 self._tell_pair(self._pair)
             elif status == Status.NEW_RECURRENCE:
                 self._tell_choice(Topology(graph, calls), call.new_block)
+            elif status == Status.NEW_STEPS:
+                places = _places(Topology(graph, calls), ctypes.string_at(call.steps, STEP * call.n_vertices))
+                call.places = address(places)
+        if status != Status.DONE:
+            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
         if call.unseen:
             self._note_unseen(counts=calls is None)
-        if status != Status.DONE:
-            return None
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
         if calls is not None:
             found.account = self._account(call)
@@ -323,12 +356,12 @@ class Engine:
         """One that nobody uses, large enough for what has been needed so far."""
         for memory in self._memories:
             if memory.is_free:
-                if len(memory.script) >= self._words and len(memory.addresses) >= self._values:
+                if memory.holds(self._words, self._values, self._blocks):
                     return memory
                 self._memories.remove(memory)
                 break
         words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
-        made = Memory(words, values, len(self.parameters), self.groups)
+        made = Memory(words, values, self._blocks, len(self.parameters), self.groups)
         self._memories.append(made)
         return made
 

@@ -1,7 +1,9 @@
-// A graph as flat arrays, and which cells form recurrences (vpps/plan/topology.py, vpps/plan/recurrence.py).
+// A graph as flat arrays, and what of it reads what (vpps/plan/topology.py).
 #pragma once
 
 #include <algorithm>
+#include <cstring>
+#include "components.h"
 #include "recipe.h"
 
 // A number for each vertex, in the caller's memory, `step` apart; or vertex * step where there is none. Plus `plus`.
@@ -68,8 +70,10 @@ public:
     std::vector<Whole> blocks;  // more than there are: scratch memory of those that a graph had before
     i64 n_blocks = 0, n_values = 0, n_vertices = 0;
 
-    // Numbers what there is. False where an id is out of range: then nothing may be done with the graph.
-    bool number()
+    Components components;
+
+    // Numbers what there is. The number of a block that has an id out of range, or -1: else nothing may be done with it.
+    i64 number()
     {
         n_vertices = n_kinds_ = n_operands_ = 0;
         of_value_.assign(n_values, {-1, -1});
@@ -84,52 +88,49 @@ public:
                 for (i64 v = 0; v < b.n; v++, made.vertex++) {
                     const i64 value = ids[v];
                     if (static_cast<u64>(value) >= static_cast<u64>(n_values))
-                        return false;
+                        return k;
                     of_value_[value] = made;
                 }
                 block_of_kind_.push_back(static_cast<i32>(k));
             }
             n_vertices += b.n;
-            n_operands_ += static_cast<i64>(b.args.size() + b.lists.size());
+            n_operands_ += operands(b);
         }
-        return true;
+        return -1;
     }
 
     bool is_value(i64 value) const { return value >= 0 && value < n_values && of_value_[value].kind >= 0; }
 
-    // What is read by which operands, and which vertices have a reader. False for ids out of range.
-    bool read()
+    // What is read by which operands, and which vertices have a reader. The number of a block that reads what nobody makes,
+    // or -1.
+    i64 read()
     {
-        passed_.assign(n_operands_ * n_kinds_, 0);
+        passed_.assign(n_kinds_, 0);
+        kinds_.clear();
         used_.assign(n_vertices, 0);
         in_order_ = true;
         for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
-            u8* passed = passed_.data() + b.first_operand * n_kinds_;
             for (const Column& arg : b.args) {
-                Reader reader(*this, passed);
+                Reader reader(*this);
                 const Column own = b.values[0], values = arg;
                 for (i64 v = 0, n = b.n; v < n; v++)
                     reader.take(values[v], own[v]);
-                if (!reader.good)
-                    return false;
-                in_order_ &= reader.in_order;
-                passed += n_kinds_;
+                if (!take_in(reader))
+                    return k;
             }
             for (const List& list : b.lists) {
-                Reader reader(*this, passed);
+                Reader reader(*this);
                 const Column own = b.values[0];
                 const List xs = list;
                 for (i64 v = 0, n = b.n; v < n; v++)
                     for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
                         reader.take(xs.elements[e], own[v]);
-                if (!reader.good)
-                    return false;
-                in_order_ &= reader.in_order;
-                passed += n_kinds_;
+                if (!take_in(reader))
+                    return k;
             }
         }
-        return true;
+        return -1;
     }
 
     // Marks what any of the given values depends on.
@@ -177,9 +178,10 @@ public:
             read_[of_value_[asked[i]].kind] = 1;
         for (i64 k = 0; k < n_blocks; k++) {
             const Whole& b = blocks[k];
-            const u8 *runs = needed(b), *passed = passed_.data() + b.first_operand * n_kinds_;
-            for (i64 i = 0; i < operands(b) * n_kinds_ && b.n_needed == b.n; i++)
-                read_[i % n_kinds_] |= passed[i];
+            const u8* runs = needed(b);
+            for (i64 i = 0; i < operands(b) && b.n_needed == b.n; i++)
+                for (const i32 kind : kinds(b, i))
+                    read_[kind] = 1;
             for (i64 v = 0; v < b.n && 0 < b.n_needed && b.n_needed < b.n; v++)
                 if (runs[v])
                     for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
@@ -217,26 +219,34 @@ public:
     const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
 
     i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
-    bool passes(const Whole& b, i64 operand, i64 kind) const { return passed_[(b.first_operand + operand) * n_kinds_ + kind]; }
-    bool reads(i64 block, i64 source) const { return reads_[block * n_blocks + source]; }
+
+    // The kinds of values that are passed as an operand of a block, and the blocks that it reads; rising.
+    Ragged::List kinds(const Whole& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
+    Ragged::List sources(i64 block) const { return sources_[block]; }
 
     // Which cells form recurrences, and what crosses from one vertex of one to another.
     void recurrences()
     {
-        reads_.assign(n_blocks * n_blocks, 0);
+        sources_.clear();
+        reader_of_.assign(n_blocks, -1);
         for (i64 k = 0; k < n_blocks; k++) {
-            const Whole& b = blocks[k];
-            for (i64 i = 0; i < operands(b) * n_kinds_; i++)
-                if (passed_[b.first_operand * n_kinds_ + i])
-                    reads_[k * n_blocks + block_of_kind_[i % n_kinds_]] = 1;
+            for (i64 i = 0; i < operands(blocks[k]); i++)
+                for (const i32 kind : kinds(blocks[k], i))
+                    if (std::exchange(reader_of_[block_of_kind_[kind]], static_cast<i32>(k)) != k)
+                        sources_.add(block_of_kind_[kind]);
+            std::sort(sources_.unfinished(), sources_.end());
+            sources_.end_list();
         }
-        components();
+        components.find(sources_, n_blocks);
         for (i64 k = 0; k < n_blocks; k++) {
             Whole& b = blocks[k];
-            b.recurrent = recurrent_[component_[k]];
+            b.recurrent = components.is_recurrent(components.of_block(k));
             if (b.recurrent)
-                find_crossed(b, component_[k]);
+                b.crossed.assign(operands(b) + b.values.size(), 0);
         }
+        for (i64 k = 0; k < n_blocks; k++)
+            if (blocks[k].recurrent)
+                find_crossed(k);
     }
 
     // Of a value: the vertex that produces it, and as which kind of output.
@@ -247,11 +257,6 @@ public:
     i64 block_of_kind(i64 kind) const { return block_of_kind_[kind]; }
     i64 n_kinds() const { return n_kinds_; }
 
-    // Components of cells that read each other come after those that they read; their ranks rise likewise.
-    i64 n_components() const { return n_components_; }
-    i64 component(i64 block) const { return component_[block]; }
-    bool is_recurrent(i64 component) const { return recurrent_[component]; }
-    i64 rank(i64 component) const { return rank_[component]; }
     bool in_order() const { return in_order_; }  // whether every vertex was recorded after what it reads
 
     i64 block_of(i64 vertex) const
@@ -268,8 +273,9 @@ private:
         u64 n_values;
         u8 *used, *passed;
         bool good = true, in_order = true;
-        Reader(Graph& graph, u8* passed_as)
-            : of_value(graph.of_value_.data()), n_values(graph.n_values), used(graph.used_.data()), passed(passed_as)
+        explicit Reader(Graph& graph)
+            : of_value(graph.of_value_.data()), n_values(graph.n_values), used(graph.used_.data()),
+              passed(graph.passed_.data())
         {
         }
         void take(i64 value, i64 own)
@@ -286,14 +292,28 @@ private:
     };
     std::vector<Producer> of_value_;
     std::vector<i32> block_of_kind_;
-    std::vector<i32> stack_, component_, low_, index_;
-    std::vector<i64> rank_;
-    std::vector<u8> passed_;  // by operand and kind of value: whether such values are passed as it
-    std::vector<u8> read_, reads_, used_, recurrent_, on_stack_;
-    i64 n_components_ = 0, n_kinds_ = 0, n_operands_ = 0;
+    std::vector<i32> stack_, reader_of_;
+    Ragged kinds_;            // by operand
+    Ragged sources_;          // by block
+    std::vector<u8> passed_;  // by kind of value: whether such values are passed as the operand that is being read
+    std::vector<u8> read_, used_;
+    i64 n_kinds_ = 0, n_operands_ = 0;
     bool in_order_ = true;
 
     static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
+
+    // Notes what has been read as one operand. False where it is no value.
+    bool take_in(const Reader& reader)
+    {
+        u8* const end = passed_.data() + n_kinds_;
+        for (u8* at = passed_.data(); (at = static_cast<u8*>(std::memchr(at, 1, end - at))); at++) {
+            *at = 0;
+            kinds_.add(static_cast<i32>(at - passed_.data()));
+        }
+        kinds_.end_list();
+        in_order_ &= reader.in_order;
+        return reader.good;
+    }
 
     void search(const i64* values, i64 n)
     {
@@ -316,77 +336,17 @@ private:
         }
     }
 
-    // Strongly connected components of "reads from", producers first (Tarjan 1972), and their ranks.
-    void components()
+    // What a block reads of its own recurrence.
+    void find_crossed(i64 block)
     {
-        component_.assign(n_blocks, -1);
-        index_.assign(n_blocks, -1);
-        low_.assign(n_blocks, 0);
-        on_stack_.assign(n_blocks, 0);
-        rank_.clear();
-        recurrent_.clear();
-        stack_.clear();
-        n_components_ = 0;
-        i32 visited = 0;
-        for (i64 root = 0; root < n_blocks; root++)
-            if (index_[root] < 0)
-                connect(static_cast<i32>(root), visited);
-    }
-
-    void connect(i32 node, i32& visited)
-    {
-        index_[node] = low_[node] = visited++;
-        stack_.push_back(node);
-        on_stack_[node] = 1;
-        const u8* sources = reads_.data() + node * n_blocks;
-        for (i32 s = 0; s < n_blocks; s++) {
-            if (!sources[s])
-                continue;
-            if (index_[s] < 0) {
-                connect(s, visited);
-                low_[node] = std::min(low_[node], low_[s]);
-            } else if (on_stack_[s]) {
-                low_[node] = std::min(low_[node], index_[s]);
+        Whole& reader = blocks[block];
+        for (i64 i = 0; i < operands(reader); i++)
+            for (const i32 kind : kinds(reader, i)) {
+                Whole& source = blocks[block_of_kind_[kind]];
+                if (components.of_block(block_of_kind_[kind]) != components.of_block(block))
+                    continue;
+                reader.crossed[i] = 1;
+                source.crossed[operands(source) + kind - source.first_kind] = 1;
             }
-        }
-        if (low_[node] != index_[node])
-            return;
-        const auto c = static_cast<i32>(n_components_++);
-        const size_t mark = std::find(stack_.begin(), stack_.end(), node) - stack_.begin();
-        for (size_t i = mark; i < stack_.size(); i++) {
-            component_[stack_[i]] = c;
-            on_stack_[stack_[i]] = 0;
-        }
-        i64 rank = 0;
-        u8 recurrent = 0;
-        for (size_t i = mark; i < stack_.size(); i++)
-            for (i64 s = 0; s < n_blocks; s++)
-                if (reads_[stack_[i] * n_blocks + s]) {
-                    if (component_[s] == c)
-                        recurrent = 1;
-                    else
-                        rank = std::max(rank, rank_[component_[s]] + 1);
-                }
-        rank_.push_back(rank);
-        recurrent_.push_back(recurrent);
-        stack_.resize(mark);
-    }
-
-    void find_crossed(Whole& b, i32 component)
-    {
-        const i64 n = operands(b);
-        b.crossed.assign(n + b.values.size(), 0);
-        for (i64 i = 0; i < n; i++)
-            for (i64 kind = 0; kind < n_kinds_; kind++)
-                if (passed_[(b.first_operand + i) * n_kinds_ + kind] && component_[block_of_kind_[kind]] == component)
-                    b.crossed[i] = 1;
-        for (i64 k = 0; k < n_blocks; k++) {
-            if (component_[k] != component)
-                continue;
-            const Whole& reader = blocks[k];
-            for (i64 i = 0; i < operands(reader); i++)
-                for (size_t o = 0; o < b.values.size(); o++)
-                    b.crossed[n + o] |= passed_[(reader.first_operand + i) * n_kinds_ + b.first_kind + o];
-        }
     }
 };

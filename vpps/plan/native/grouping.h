@@ -130,8 +130,9 @@ private:
         };
         for (i64 k = 0; k < graph.n_blocks; k++) {
             bool reads_scalars = false;
-            for (i64 source = 0; source < graph.n_blocks && !is_scalar(k); source++)
-                reads_scalars |= is_scalar(source) && graph.reads(k, source);
+            if (!is_scalar(k))
+                for (const i32 source : graph.sources(k))
+                    reads_scalars |= is_scalar(source);
             const Whole& b = graph.blocks[k];
             for (i64 v = 0; v < b.n && reads_scalars; v++)
                 if (!runs || runs[b.first_vertex + v])
@@ -272,11 +273,11 @@ private:
             top = std::max(top, graph.blocks[k].n ? graph.blocks[k].rank + graph.blocks[k].top : 0);
         first_own = std::find(first.begin(), first.end(), 1) != first.end();
         first_joining = first_own + top + 1;
-        earliest_.assign(graph.n_components(), std::numeric_limits<i64>::max());
-        latest_.assign(graph.n_components(), 0);
+        earliest_.assign(graph.components.size(), std::numeric_limits<i64>::max());
+        latest_.assign(graph.components.size(), 0);
         for (i64 k = 0; k < graph.n_blocks; k++) {
             Whole& b = graph.blocks[k];
-            i64 &earliest = earliest_[graph.component(k)], &latest = latest_[graph.component(k)];
+            i64 &earliest = earliest_[graph.components.of_block(k)], &latest = latest_[graph.components.of_block(k)];
             for (i64 v = 0; v < b.n; v++) {
                 const i64 vertex = b.first_vertex + v, own = b.rank + b.local[v];
                 const i64 moved = first[vertex] ? 0 : own + (joining_[vertex] ? first_joining : first_own);
@@ -287,8 +288,8 @@ private:
         }
         for (i64 k = 0; k < graph.n_blocks; k++) {
             Whole& b = graph.blocks[k];
-            b.rank = b.n ? earliest_[graph.component(k)] : 0;
-            b.last = latest_[graph.component(k)];
+            b.rank = b.n ? earliest_[graph.components.of_block(k)] : 0;
+            b.last = latest_[graph.components.of_block(k)];
             b.top = 0;
             for (i32& local : b.local) {
                 local -= static_cast<i32>(b.rank);

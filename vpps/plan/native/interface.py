@@ -22,13 +22,13 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 @fields(
     ints="""
-    training policy at_once by_readers splits dead_outputs chunk_rows account
+    training policy layout at_once splits dead_outputs chunk_rows account
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows
     script capacity addresses room_for_values touched tables cells grouping
     words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
-    new_block key n_key new_pair
+    new_block key n_key new_pair steps n_vertices places
     products n_products entries
     """
 )
@@ -36,9 +36,9 @@ class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, at_once, by_readers, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
+        training, at_once, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
-        policy: a PolicyCode.
+        policy, layout: a PolicyCode, a LayoutCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
         held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
@@ -48,7 +48,9 @@ class Call(Structure):
         products: memory for a GivenProduct each.
         grouping: memory for what grouping.h reports, where there are groups of virtual processors.
         entries: position of the entry points of the second launch.
-        new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
+        new_block, key, n_key, new_pair, steps, n_vertices: what it asks about, see Status; `new_pair` is the address
+            of a Pair, `steps` of an i32 for each vertex, block after block.
+        places: answers `steps`: where each vertex comes among those of its step, likewise; 0 before it is asked.
     """
 
 
@@ -58,10 +60,12 @@ class Status(IntEnum):
     DONE = 0
     MORE_MEMORY = auto()  # for `words`, or `n_all_values`
     NO_GRADIENT = auto()  # nothing can be learned
-    NOT_MINE = auto()  # NumPy says what is wrong
+    NO_VALUE = auto()  # `new_block`, or if that is -1 the caller, has a value that no vertex makes
+    NO_MEMORY = auto()  # on the host
     NEW_BLOCK = auto()  # `new_block` has a cell whose parts, by `key`, have not been told yet
     NEW_PAIR = auto()  # nor what of a cell may begin while others execute some of another
     NEW_RECURRENCE = auto()  # nor how that of `new_block` is to run
+    NEW_STEPS = auto()  # nor the places of vertices that run in `steps`, -1 for those that do not run
 
 
 class Following(IntEnum):
@@ -225,7 +229,7 @@ class FoundBlock(Structure):
     """
 
 
-# ---- policies
+# ---- policies and layouts
 
 
 # Policies, by their names in capital letters.
@@ -235,6 +239,10 @@ PolicyCode = IntEnum("PolicyCode", "DEPTH AGENDA SINKS_LAST SUFFICIENT CRITICAL 
 def code_of(policy: str) -> PolicyCode:
     """The number of a policy."""
     return PolicyCode[policy.replace("-", "_").upper()]
+
+
+# Layouts, likewise.
+LayoutCode = IntEnum("LayoutCode", "RECORDED READERS PQ", start=0)
 
 
 @fields(ints="n n_types types levels reader_ends readers")
@@ -303,7 +311,10 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind, During, Made, Reason)
+    enums = (
+        *(Status, Following, From, Frame, Life, Batching, Linear),
+        *(PolicyCode, LayoutCode, EncodingKind, During, Made, Reason),
+    )
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),

@@ -1,26 +1,21 @@
-"""The library of the compiled planner: compiled in the background, once per machine, and loaded when it is there.
-
-It is optional. Until it is there, and where there is no compiler, NumPy plans.
-"""
+"""The library of the planner: compiled on first use, once per machine, in the background until a plan is asked for."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
+import os
 import re
 import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from vpps.config import PLANNER
-from vpps.errors import CompileError, HandleError
+from vpps.errors import CompileError
 from vpps.kernel.cache import Label, load_library
-from vpps.kernel.host_compiler import build_library
-from vpps.kernel.processes import EndedError, in_background
+from vpps.kernel.host_compiler import build_library, compiler
+from vpps.kernel.processes import in_background
 from vpps.kernel.shared_types import bind
 from vpps.plan.native import interface
-
-_log = logging.getLogger(__name__)
 
 # Contraction is off so that machines are learned as in Python (learning.h).
 FLAGS = (
@@ -69,77 +64,64 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 class _Loader:
-    """Has the library compiled by a thread, at most once per process."""
+    """Has the library compiled by a thread, once per process; after an error it begins anew when it is asked again."""
 
     def __init__(self) -> None:
         self.library: ctypes.CDLL | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._error: CompileError | None = None
 
     def start(self) -> None:
-        """Begin to compile and load, unless that was begun before."""
+        """Begin to compile and load, unless that was begun before. Raises CompileError where there is no compiler."""
+        if self.library is not None:
+            return
+        compiler()
         with self._lock:
             if self._thread is None:
-                try:
+                with suppress(CompileError):  # no more threads: `load` compiles
                     self._thread = in_background(self._run, "vpps-planner-compiler")
-                except CompileError as error:
-                    self._leave_out(error)
 
-    def join(self) -> None:
-        """Wait until it is there, or will not be."""
-        if self._thread is not None:
-            self._thread.join()
+    def load(self) -> ctypes.CDLL:
+        """The library, as soon as it is there. Raises CompileError."""
+        while self.library is None:
+            self.start()
+            if (thread := self._thread) is not None:
+                thread.join()
+            else:
+                self._run()
+            with self._lock:
+                if self._thread is thread:
+                    self._thread = None
+                error, self._error = self._error, None
+            if error is not None:
+                raise error
+        return self.library
+
+    def forget(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        self._lock, self._thread, self._error = threading.Lock(), None, None
 
     def _run(self) -> None:
         try:
             self.library = _load(build())
-        except EndedError as error:  # by Ctrl-C, or at the end of this process: the next one compiles it
-            _log.debug("scripts are planned with NumPy: %s", error)
         except CompileError as error:
-            self._leave_out(error)
-
-    def _leave_out(self, error: CompileError) -> None:
-        _log.warning("scripts are planned with NumPy: the compiled planner is not available (%s)", error)
-
-    def load(self) -> ctypes.CDLL:
-        """The library, compiled now if it must be. Raises CompileError."""
-        self.join()
-        with self._lock:
-            if self.library is None:
-                self.library = _load(build())
-            return self.library
+            self._error = error
 
 
 _loader = _Loader()
+os.register_at_fork(after_in_child=lambda: _loader.forget())
 
 
-def choice() -> str:
-    """What VPPS_PLANNER says: "auto", "numpy" or "compiled". Raises HandleError for anything else."""
-    chosen = PLANNER.get()
-    if chosen not in ("auto", "numpy", "compiled"):
-        raise HandleError(f"{PLANNER.name}={chosen}: expected auto, numpy or compiled")
-    return chosen
+def prepare() -> None:
+    """Begin to compile the planner, so that it is there when it is needed. Raises CompileError without a compiler."""
+    _loader.start()
 
 
-def prepare(wait: bool = False) -> None:
-    """Begin to compile the planner, so that it is there when scripts are needed; wait for it if it is required.
-
-    Args:
-        wait: for it in any case.
+def library() -> ctypes.CDLL:
+    """The planner, waited for where it is being compiled.
 
     Raises:
-        HandleError: VPPS_PLANNER is none of its values.
-        CompileError: it is required and cannot be compiled.
+        CompileError: there is no compiler, or it rejects the source (the message shows its first complaints).
     """
-    chosen = choice()
-    if chosen == "compiled":
-        _loader.load()
-    elif chosen == "auto":
-        _loader.start()
-        if wait:
-            _loader.join()
-
-
-def library() -> ctypes.CDLL | None:
-    """The loaded library; None while it is being compiled, and where it is not to be used."""
-    return None if choice() == "numpy" else _loader.library
+    return _loader.load()

@@ -51,9 +51,8 @@ private:
     {
         bool number[2] = {true, true};
         for (i64 k = 0; k < 2; k++)
-            for (i64 kind = 0; kind < graph.n_kinds(); kind++)
-                if (graph.passes(graph.blocks[block], k, kind))
-                    number[k] &= op_of(graph.blocks[graph.block_of_kind(kind)]) == Linear::NUMBER;
+            for (const i32 kind : graph.kinds(graph.blocks[block], k))
+                number[k] &= op_of(graph.blocks[graph.block_of_kind(kind)]) == Linear::NUMBER;
         factor_[block] = number[0] ? 0 : 1;
         return number[0] != number[1];
     }
@@ -61,12 +60,10 @@ private:
     bool leave_out_what_others_read(const Graph& graph)
     {
         bool any = false;
-        for (i64 s = 0; s < graph.n_blocks; s++)
-            for (i64 k = 0; k < graph.n_blocks && in_chain_[s]; k++)
-                if (!in_chain_[k] && graph.reads(k, s)) {
-                    in_chain_[s] = 0;
-                    any = true;
-                }
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            if (!in_chain_[k])
+                for (const i32 source : graph.sources(k))
+                    any |= std::exchange(in_chain_[source], u8{0}) != 0;
         return any;
     }
 

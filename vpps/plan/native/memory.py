@@ -9,7 +9,6 @@ import numpy as np
 
 from vpps.plan.native.interface import GivenProduct, UsedTable
 
-MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
 OF_GROUPING = 4  # numbers before the loads of the groups, as in grouping.h, `report`
 
 
@@ -18,12 +17,13 @@ class Memory:
 
     Attributes:
         script, addresses: the words, and the address of each value.
+        n_blocks: that a graph may have.
         touched: which parameters have a gradient.
         tables, products: what it says of tables, and of products of matrices.
         at: addresses of the five.
     """
 
-    def __init__(self, words: int, values: int, parameters: int, groups: int) -> None:
+    def __init__(self, words: int, values: int, blocks: int, parameters: int, groups: int) -> None:
         self.script = np.empty(words, np.uint32)
         self.addresses = np.empty(values, np.uint32)
         self.touched = np.zeros(parameters + 1, np.uint8)
@@ -31,11 +31,16 @@ class Memory:
         self.products = (GivenProduct * (parameters + 1))()
         arrays = [a.ctypes.data for a in (self.script, self.addresses, self.touched)]
         self.at = [*arrays, ctypes.addressof(self.tables), ctypes.addressof(self.products)]
-        self.grouping = np.zeros(OF_GROUPING + groups + MAX_BLOCKS + 2 * values if groups > 1 else 0, np.int64)
+        self.n_blocks = blocks
+        self.grouping = np.zeros(OF_GROUPING + groups + blocks + 2 * values if groups > 1 else 0, np.int64)
         self._unused = self._references()
 
     def _references(self) -> tuple[int, int, int]:
         return sys.getrefcount(self.script), sys.getrefcount(self.addresses), sys.getrefcount(self.touched)
+
+    def holds(self, words: int, values: int, blocks: int) -> bool:
+        """Whether there is room for so many."""
+        return len(self.script) >= words and len(self.addresses) >= values and self.n_blocks >= blocks
 
     @property
     def is_free(self) -> bool:

@@ -8,6 +8,7 @@
 #include "launch_end.h"
 #include "memory_map.h"
 #include "paper_schedule.h"
+#include "row_order.h"
 #include "stages.h"
 
 #include <ctime>
@@ -63,7 +64,7 @@ public:
         launch_.begin(call);
         take_blocks(*call, cells_, graph_);
         if (!understood())
-            return Status::NOT_MINE;
+            return Status::NO_VALUE;
         find_needed();
         if (const Status lacking = arrange(); lacking != Status::DONE)
             return lacking;
@@ -87,6 +88,7 @@ private:
     Graph graph_;
     Stages stages_;
     LossChain chain_, nothing_;
+    RowOrder row_order_;
     Memory memory_;
     MemoryMap memory_map_;
     Launch launch_{model_};
@@ -104,12 +106,14 @@ private:
 
     const i64* wanted() const { return pointer<const i64>(call_->wanted); }
 
-    // Whether this is a graph for it: NumPy says what is wrong with any other.
+    // Whether there is all that is read, and that is wanted. Tells the caller which block reads something else.
     bool understood()
     {
-        if (!graph_.number() || !graph_.read())
-            return false;
-        return std::all_of(wanted(), wanted() + call_->n_wanted, [&](i64 value) { return graph_.is_value(value); });
+        call_->new_block = graph_.number();
+        if (call_->new_block < 0)
+            call_->new_block = graph_.read();
+        return call_->new_block < 0 &&
+               std::all_of(wanted(), wanted() + call_->n_wanted, [&](i64 value) { return graph_.is_value(value); });
     }
 
     // What runs at all: vertices that what is wanted depends on, and outputs that somebody reads.
@@ -156,12 +160,34 @@ private:
         call_->n_all_values = rows.n_values;
         if (rows.n_values > call_->room_for_values)
             return Status::MORE_MEMORY;
-        rows.arrange(graph_, !training, call_->by_readers, in_groups() ? grouping_.group.data() : nullptr);
+        rows.lead(graph_, !training, in_groups() ? grouping_.group.data() : nullptr);
+        if (!put_in_order())
+            return Status::NEW_STEPS;
+        rows.follow(graph_);
         rows.first_own = grouping_.first_own * rows.stretch;
         rows.first_joining = grouping_.first_joining * rows.stretch;
         const bool decided = !training || model_.exclusive ||
                              (in_groups() ? boundaries_.decide_in_groups() : boundaries_.decide());
         return decided ? Status::DONE : Status::NEW_PAIR;
+    }
+
+    // Puts the rows of each step in the order of the layout. False where the caller must give places first.
+    bool put_in_order()
+    {
+        const auto layout = static_cast<LayoutCode>(call_->layout);
+        if (layout == LayoutCode::RECORDED || !row_order_.find_steps(graph_, launch_.rows.leaders))
+            return true;
+        if (layout == LayoutCode::READERS) {
+            row_order_.by_readers(graph_);
+        } else if (call_->places) {
+            row_order_.by_places(graph_, pointer<const i64>(call_->places));
+        } else {
+            const std::vector<i32>& steps = row_order_.steps();
+            call_->n_vertices = static_cast<i64>(steps.size());
+            call_->steps = static_cast<i64>(reinterpret_cast<std::intptr_t>(steps.data()));
+            return false;
+        }
+        return true;
     }
 
     // Where slabs lie, and thereby every value.
@@ -306,8 +332,8 @@ EXPORT Status vpps_plan(void* planner, Call* call)
 #if defined(__cpp_exceptions)
     try {
         return static_cast<Planner*>(planner)->plan(call);
-    } catch (const std::exception&) {  // no memory: NumPy says so in the user's words
-        return Status::NOT_MINE;
+    } catch (const std::exception&) {  // nothing else throws
+        return Status::NO_MEMORY;
     }
 #else
     return static_cast<Planner*>(planner)->plan(call);

@@ -17,7 +17,6 @@ from vpps.plan.native import library
 from vpps.plan.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings, code_of
 from vpps.plan.policies.batching import Batches
 from vpps.plan.policies.cost import Costs, Load
-from vpps.plan.policies.knowledge import learn_in_python
 from vpps.plan.policies.learning import Learned, Settings
 from vpps.plan.policies.machine import EncodingKind, Machine
 from vpps.plan.policies.typed_graph import TypedGraph
@@ -73,11 +72,8 @@ def lower_bound(lib: ctypes.CDLL, graph: TypedGraph) -> int:
 
 
 def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
-    """As vpps.plan.policies.learning.learn: the same machine, in compiled code once that is there. In Python, where
-    there is no compiler, with fewer trials of large graphs."""
-    library.prepare(wait=True)
-    lib = library.library()
-    return learn_in_python(graph, settings, costs) if lib is None else learn_with(lib, graph, settings, costs)
+    """As vpps.plan.policies.learning.learn: the same machine."""
+    return learn_with(library.library(), graph, settings, costs)
 
 
 def learn_with(lib: ctypes.CDLL, graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:

@@ -1,4 +1,4 @@
-// In which order the vertices of a step get their rows: layout "readers" (vpps/plan/row_order.py).
+// In which order the vertices of a step get their rows (vpps/plan/row_order.py): layout "readers", and orders that are given.
 #pragma once
 
 #include "block.h"
@@ -7,14 +7,33 @@
 
 class RowOrder {
 public:
-    // Orders the rows of each step, given the blocks that say in which steps vertices run, in the recorded order. Nothing
-    // is done where no step has several vertices.
-    void by_readers(const Graph& graph, const std::vector<Block*>& leaders)
+    // Numbers the steps, given the blocks that say in which of them vertices run, in the recorded order. Whether any has
+    // several vertices: else there is nothing to put in order.
+    bool find_steps(const Graph& graph, const std::vector<Block*>& leaders)
     {
         leaders_ = leaders.data();
         number_steps(graph);
-        if (largest_ < 2)
-            return;
+        return largest_ > 1;
+    }
+
+    // Of each vertex; -1 where it is left out.
+    const std::vector<i32>& steps() const { return step_of_; }
+
+    // Orders the rows of each step by the places of their vertices.
+    void by_places(const Graph& graph, const i64* places)
+    {
+        for (const Step& step : steps_) {
+            Block& b = *leaders_[step.block];
+            const i64* place = places + graph.blocks[step.block].first_vertex;
+            order_of(b);
+            const auto first = b.order.begin() + step.first;
+            std::sort(first, first + step.n, [=](i32 a, i32 c) { return place[a] < place[c]; });
+        }
+    }
+
+    // By what the steps of other vertices read.
+    void by_readers(const Graph& graph)
+    {
         find_waited_for(graph);
         find_constraints(graph);
         follow_readers(graph);
@@ -61,22 +80,12 @@ private:
     void find_waited_for(const Graph& graph)
     {
         waited_for_.assign(graph.n_blocks, 0);
-        by_component(graph);
-        for (i64 i = graph.n_blocks - 1; i >= 0; i--) {
-            const i64 k = sorted_[i];
+        for (i64 i = graph.n_blocks - 1; i >= 0; i--) {  // what a block reads comes before it, or is of its recurrence
+            const i64 k = graph.components.sorted()[i];
             waited_for_[k] |= graph.blocks[k].recurrent;
-            for (i64 source = 0; source < graph.n_blocks && waited_for_[k]; source++)
-                waited_for_[source] |= graph.reads(k, source);
+            for (const i32 source : graph.sources(k))
+                waited_for_[source] |= waited_for_[k];
         }
-    }
-
-    // What a block reads comes before it, unless they are of one recurrence.
-    void by_component(const Graph& graph)
-    {
-        sorted_.resize(graph.n_blocks);
-        std::iota(sorted_.begin(), sorted_.end(), 0);
-        std::stable_sort(sorted_.begin(), sorted_.end(),
-                         [&](i32 a, i32 b) { return graph.component(a) < graph.component(b); });
     }
 
     // Calls act(producer) for what the rows of a step read as an operand, until that is false; whether it never was.
@@ -185,10 +194,9 @@ private:
     // Vertices that no recurrence waits for, in the order of what they read first.
     void follow_producers(const Graph& graph)
     {
-        by_component(graph);
         row_of_.resize(graph.n_vertices);
         head_.assign(graph.n_vertices, -1);
-        for (const i32 k : sorted_) {
+        for (const i32 k : graph.components.sorted()) {
             const Whole& whole = graph.blocks[k];
             Block& b = *leaders_[k];
             if (!waited_for_[k] && !whole.args.empty() && b.n_rows > 1)

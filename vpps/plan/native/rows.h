@@ -2,7 +2,7 @@
 #pragma once
 
 #include "loss_chain.h"
-#include "row_order.h"
+#include "block.h"
 
 class RowsOfBlocks {
 public:
@@ -85,11 +85,13 @@ public:
             key.insert(key.end(), whole.crossed.begin(), whole.crossed.end());
     }
 
-    // `by_readers`: the layout is "readers", not the order in which vertices were recorded; `group`: of virtual processors
-    // that runs each vertex, or null where there is one.
-    void arrange(const Graph& graph, bool skip_rest, bool by_readers, const i32* group)
+    std::vector<Block*> leaders;  // of the blocks of the graph: the part whose order the others have
+
+    // Arranges the leaders, rows of a step in the order in which vertices were recorded. `group`: of virtual processors that
+    // runs each vertex, or null where there is one.
+    void lead(const Graph& graph, bool skip_rest, const i32* group)
     {
-        leaders_.clear();
+        leaders.clear();
         i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
             const Whole& whole = graph.blocks[k];
@@ -98,15 +100,18 @@ public:
             for (size_t p = 0; p < parts.size(); p++)
                 if (parts[p].batching == LEVEL)
                     leader = p;
-            leaders_.push_back(&blocks[next + leader]);
-            arrange(*leaders_.back(), whole, graph.needed(whole), skip_rest, group ? group + whole.first_vertex : nullptr);
+            leaders.push_back(&blocks[next + leader]);
+            arrange(*leaders.back(), whole, graph.needed(whole), skip_rest, group ? group + whole.first_vertex : nullptr);
             next += static_cast<i64>(parts.size());
         }
-        if (by_readers)
-            order_.by_readers(graph, leaders_);
-        next = 0;
+    }
+
+    // Gives the other parts the order of their leaders, and list elements that of their vertices.
+    void follow(const Graph& graph)
+    {
+        i64 next = 0;
         for (i64 k = 0; k < graph.n_blocks; k++) {
-            const Block& led_by = *leaders_[k];
+            const Block& led_by = *leaders[k];
             for (size_t p = 0; p < of_whole[k]->parts.size(); p++) {
                 Block& b = blocks[next++];
                 if (&b != &led_by)
@@ -121,9 +126,7 @@ public:
     }
 
 private:
-    std::vector<Block*> leaders_;  // of the blocks of the graph: the part whose order the others have
     std::vector<i64> starts_;
-    RowOrder order_;
 
     // Deals an eager part to the pauses between levels (vpps/plan/passes/streaming.py).
     void stream(Block& b, const Whole& whole, i64 chunk_rows)

@@ -35,7 +35,7 @@ public:
                 members_.push_back(k);
             run(graph, policy);
         } else {
-            for (i64 c = 0; c < graph.n_components(); c++)
+            for (i64 c = 0; c < graph.components.size(); c++)
                 if (!within(graph, c, policy))
                     return members_[0];
             rank(graph);
@@ -96,24 +96,20 @@ private:
             depth = std::max(depth, graph.blocks[k].top + 1);
         for (i64 k = 0; k < graph.n_blocks; k++) {
             Whole& b = graph.blocks[k];
-            b.rank = graph.rank(graph.component(k)) * depth;
-            i64 top = 0;
-            for (i64 other = 0; other < graph.n_blocks; other++)
-                if (graph.component(other) == graph.component(k))
-                    top = std::max(top, graph.blocks[other].top);
-            b.last = b.rank + top;
+            const i64 component = graph.components.of_block(k);
+            b.rank = b.last = graph.components.rank(component) * depth;
+            for (const i32 other : graph.components.members(component))
+                b.last = std::max(b.last, b.rank + graph.blocks[other].top);
         }
     }
 
     // Stages within a component, from 0. False where nobody has told how to run it.
     bool within(Graph& graph, i64 component, PolicyCode policy)
     {
-        members_.clear();
-        for (i64 k = 0; k < graph.n_blocks; k++)
-            if (graph.component(k) == component)
-                members_.push_back(k);
+        const Ragged::List members = graph.components.members(component);
+        members_.assign(members.begin(), members.end());
         Whole& first = graph.blocks[members_[0]];
-        if (!graph.is_recurrent(component)) {
+        if (!graph.components.is_recurrent(component)) {
             std::fill(first.local.begin(), first.local.end(), 0);
             return true;
         }
