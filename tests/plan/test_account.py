@@ -11,7 +11,7 @@ import pytest
 import vpps
 from tests.classifier import new
 from tests.graph import bulk_models
-from tests.plan import golden
+from tests.plan import golden, launches
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library
 from vpps.plan.native.planner import CompiledPlanner
@@ -87,12 +87,12 @@ def check(plan: Plan) -> None:
     assert spans[-1, 1] <= end
 
 
-@pytest.mark.parametrize("target, groups, gemm, schedule", golden.MACHINES)
+@pytest.mark.parametrize("target, groups, gemm, schedule", launches.MACHINES)
 def test_every_instruction_is_what_its_section_says(target: str, groups: int, gemm: bool, schedule: str) -> None:
     for name in golden.NAMES[groups :: 32 if schedule == "paper" else 16]:
         random = Random(f"{name} {schedule}")
-        c = golden.Configuration(target, groups, gemm, schedule, "sinks-last", RECORDED)
-        for plan in golden.plans(golden.example(name), c, random, CompiledPlanner):
+        c = launches.Configuration(target, groups, gemm, schedule, "sinks-last", RECORDED)
+        for plan in launches.plans(golden.example(name), c, random, CompiledPlanner):
             check(plan)
 
 

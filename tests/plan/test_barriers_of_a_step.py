@@ -9,9 +9,9 @@ import pytest
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
-from tests.plan import compiled
 from vpps.ahead import gpu_for, specs
 from vpps.plan.distribution import Distribution
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.plan import Plan
@@ -56,7 +56,7 @@ def planned(target: str, vps: int, hidden: int, clip_norm: float | None = None) 
     if target != "cpu":
         gpu, _ = gpu_for(target, None, "sm_90", vps)
         _, _, distribution = next(specs(model, (graph, loss), gpu, vps, update, 0, ChipOptions(), "vector", passes))
-    return compiled.planner(distribution, passes=passes).plan_training(graph, loss, update, 0)
+    return CompiledPlanner(distribution, passes=passes).plan_training(graph, loss, update, 0)
 
 
 @pytest.mark.parametrize("target, vps, hidden", [("cpu", 2, 64), ("cpu", 3, 64), ("simt", 12, 64), ("cuda", 24, 128)])

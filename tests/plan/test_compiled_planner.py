@@ -332,9 +332,9 @@ def test_words_of_messages(schedule: str, groups: int, gemm: bool) -> None:
     """At every position of the script."""
     net = models.tree_lstm()
     graph, loss = net.batch(1)
-    c = golden.Configuration("simt", groups, gemm and groups == 1, schedule, "sinks-last", RECORDED)
-    it = golden.Example(net.model, graph, loss, [loss])
-    pair = pair_of(golden.distribution_of(it, c, RULES[1], False, Passes()), schedule=schedule)
+    c = launches.Configuration("simt", groups, gemm and groups == 1, schedule, "sinks-last", RECORDED)
+    it = launches.Example(net.model, graph, loss, [loss])
+    pair = pair_of(launches.distribution_of(it, c, RULES[1], False, Passes()), schedule=schedule)
     in_numpy, compiled = (p.plan_training(graph, loss, Update(RULES[1], 9, 5, 0.5), 0) for p in pair)
     for position in range(len(compiled.script)):
         assert compiled.origin(position) == in_numpy.origin(position)

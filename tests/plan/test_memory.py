@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import vpps
-from tests.plan import compiled, golden
+from tests.plan import golden, launches
 from vpps.errors import ScriptError
 from vpps.graph.arrays import Ints
 from vpps.plan import slabs
 from vpps.plan.distribution import ALIGN, Distribution
 from vpps.plan.lower import LoweredCell
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.slabs import STAGGER, Life
@@ -43,7 +44,7 @@ def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
     """Of any schedule, in groups or not, of training and inference; nor beyond what a plan says that it needs."""
     it, random = golden.example(name), Random(name)
     for c in random.sample(list(golden.configurations(name)), 4):
-        for plan in golden.plans(it, c, random, type(compiled.planner(Distribution(it.model, 1, 16, 0, train=True)))):
+        for plan in launches.plans(it, c, random):
             arrays = plan.layout.memory
             assert_apart(arrays)
             assert arrays[:, STOP].max() <= plan.pool_floats
@@ -74,7 +75,7 @@ class Net:
         return graph, states
 
     def planner(self, vps: int = 2) -> Planner:
-        return compiled.planner(Distribution(self.model, vps, 32, 0, train=True))
+        return CompiledPlanner(Distribution(self.model, vps, 32, 0, train=True))
 
 
 def batch_floats(planner: Planner, plan: Plan) -> int:
@@ -125,7 +126,7 @@ def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     for k in range(30):
         W = model.parameter(f"W{k}", (widths[k % 3], state.shape[0]))
         state = vpps.tanh(W @ state)
-    planner = compiled.planner(Distribution(model, 2, 32, 0, train=True))
+    planner = CompiledPlanner(Distribution(model, 2, 32, 0, train=True))
     plan = planner.plan_forward(graph, [state])
     verify(plan.script, plan.layout, plan.origin)
     # Products and their tanh are vertices of their own: at any time there is one that is read, and one that is made.
@@ -240,7 +241,7 @@ def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
         h = graph.lookup(table, 0)
         for k in range(1, 5):
             h = step(h, graph.lookup(table, k))
-        planner = compiled.planner(Distribution(model, vps, 32, 0, train=True))
+        planner = CompiledPlanner(Distribution(model, vps, 32, 0, train=True))
         plan = planner.plan_training(graph, vpps.sum(h), Update(vpps.SGD(0.1), 1, 1, None), 0)
         verify(plan.script, plan.layout, plan.origin)
         cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")

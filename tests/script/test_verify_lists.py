@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 import vpps
-from tests.plan import compiled
 from tests.script.test_verify import _conflicts, _Races, barriers, check, listing
 from vpps.errors import ScriptError
 from vpps.plan.distribution import Distribution
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded
@@ -43,7 +43,7 @@ def make_plan(vps: int, width: int) -> Plan:
     optimizer = vpps.SGD(lr=0.1)
     distribution = Distribution(model, vps, 32, len(optimizer.moments), train=True)
     loss = vpps.sum([vpps.sum(s) for s in states])
-    return compiled.planner(distribution).plan_training(graph, loss, Update(optimizer, 1, 1, None), 0)
+    return CompiledPlanner(distribution).plan_training(graph, loss, Update(optimizer, 1, 1, None), 0)
 
 
 @pytest.mark.parametrize("vps", [1, 2, 3, 7])
@@ -145,4 +145,4 @@ def test_the_gradient_of_a_parameter_that_only_empty_lists_use_is_written() -> N
     x = graph.input([1.0] * 8)
     loss = vpps.sum(graph.call(lists, [], x) * b)
     distribution = Distribution(model, 2, 32, 0, train=True)
-    check(compiled.planner(distribution).plan_training(graph, loss, None, 0))
+    check(CompiledPlanner(distribution).plan_training(graph, loss, None, 0))

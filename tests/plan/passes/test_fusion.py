@@ -11,7 +11,6 @@ import pytest
 
 import vpps
 from tests.kernels import know_gradients, widen
-from tests.plan import compiled
 from tests.plan.passes.test_barriers_per_level import gru, lstm, per_level, sru, tree_lstm
 from tests.simt import models
 from vpps.errors import CompileError, ScriptError
@@ -21,6 +20,7 @@ from vpps.ops import OPS, Form
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Instr
 from vpps.plan.lower import LoweredCell
+from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes import Passes
 from vpps.plan.passes.fusion import MOST
 from vpps.plan.plan import Plan
@@ -391,7 +391,7 @@ class TestScripts:
     def plan(self) -> Plan:
         net = Gated()
         graph, loss = net.batch()
-        planner = compiled.planner(Distribution(net.model, 2, 32, 0, train=True), passes=FUSED)
+        planner = CompiledPlanner(Distribution(net.model, 2, 32, 0, train=True), passes=FUSED)
         return planner.plan_training(graph, loss, None, 0)
 
     def test_the_disassembly_says_what_a_tail_reads_and_writes(self, plan: Plan) -> None:

@@ -33,7 +33,7 @@ class CompiledPlanner(Planner):
     def __init__(
         self,
         distribution: Distribution,
-        policy: str | Policy,
+        policy: str | Policy = "sinks-last",
         schedule: str = "vector",
         passes: Passes | None = None,
         layout: str = RECORDED,
