@@ -25,29 +25,24 @@ from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
-from vpps.plan.loss_chain import linear_kind
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.interface import (
     NOWHERE,
     Call,
     Following,
-    GivenCell,
     GivenProduct,
     Pair,
     Status,
     UsedTable,
-    code_of,
 )
-from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
+from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
+from vpps.plan.native.stages import add_cell, note_unseen, tell_choice
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
-from vpps.plan.policies.auto import Auto
-from vpps.plan.policies.fsm import Fsm
-from vpps.plan.policies.knowledge import RecurrentCells, cells_of
-from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.policies.policy import Choice
 from vpps.plan.row_order import READERS, RECORDED
 from vpps.plan.stacks import members
 from vpps.plan.templates import CellTemplates
@@ -211,10 +206,10 @@ class Engine:
         self._number = {p: i for i, p in enumerate(self.parameters)}
         recipe = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging)
         numbers = array("q", flat(recipe.record))
-        self._handle = lib.vpps_planner(*numbers.buffer_info())
+        self._handle = lib.vpps_planner(planner.policy.encode(), *numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
-        weakref.finalize(self, lib.vpps_planner_free, self._handle)
+        weakref.finalize(self, lib.vpps_batcher_free, self._handle)
         self._cells: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
@@ -223,11 +218,9 @@ class Engine:
         self._words = self._values = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[CellTemplates] = []  # by the number that the compiled planner has of it
-        self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
+        self._choices: list[Choice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
-            policy=code_of(planner.policy),
-            at_once=int(planner.batching.at_once),
             by_readers=int(planner.layout == READERS),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
@@ -312,7 +305,7 @@ class Engine:
             elif status == Status.NEW_RECURRENCE:
                 self._tell_choice(Topology(graph), call.new_block)
         if call.unseen:
-            self._note_unseen()
+            note_unseen(self._lib, self._handle, self._planner.batching, self._choices)
         if status != Status.DONE:
             return None
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
@@ -339,8 +332,7 @@ class Engine:
         """The compiled planner's number of a cell."""
         number = self._cells.get(cell)
         if number is None:
-            given = GivenCell(*argument_counts(cell), linear_kind(cell))
-            number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, ctypes.byref(given))
+            number = self._cells[cell] = add_cell(self._lib, self._handle, cell)
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
         return number
@@ -402,29 +394,10 @@ class Engine:
         self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
 
     def _tell_choice(self, topology: Topology, block: int) -> None:
-        """Tell the compiled planner how the recurrence of a block runs: by which policy, and by what machine."""
-        batching, found = self._planner.batching, topology.recurrence
-        knowledge = batching.knowledge
-        members = found.members(found.component[block])
+        """Tell the compiled planner how the recurrence of a block runs."""
         load_of = partial(self._planner.load_of, topology)
-        recurrence = knowledge.recurrence(cells_of(topology, members))
-        policy, numbers = batching.name, np.zeros(0, np.int64)
-        if isinstance(batching, Auto):
-            policy = batching.decision(topology, members, load_of).policy
-        if policy == Fsm.name:
-            arranged = recurrence.arranged(members)
-            machine = knowledge.machine(recurrence, TypedGraph.of(topology, arranged), map(load_of, arranged))
-            numbers = np.concatenate([recurrence.order, machine.numbers()])
-        good = self._lib.vpps_planner_choice(self._handle, code_of(policy), numbers.ctypes.data, len(numbers))
-        if not good:
-            raise ScriptError(f"the compiled planner cannot read a machine of policy {policy}; please report this")
-        self._choices.append(recurrence)
-
-    def _note_unseen(self) -> None:
-        for number, recurrence in enumerate(self._choices):
-            steps = self._lib.vpps_planner_unseen(self._handle, number)
-            if steps:
-                self._planner.batching.knowledge.note_unseen(recurrence, steps)
+        choice = tell_choice(self._lib, self._handle, self._planner.batching, topology, block, load_of)
+        self._choices.append(choice)
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
         """Names of the instructions of a script, and its tails.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,14 +47,32 @@ class Batch:
             elif len(block.bulk) == 1 and not len(block.rows):
                 self._chunk(block.bulk[0][1], found)
             else:
-                b = BlockArrays(block)
-                self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
-        self._description = array("q", found)
-        self.at = self._description.buffer_info()[0]
+                self._arrays(BlockArrays(block), found)
+        self._describe(found)
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], n_values: int) -> Self:
+        """Blocks as arrays, whose cells have these numbers."""
+        made = cls.__new__(cls)
+        made.cells = tuple(b.cell for b in blocks)
+        made.n_blocks, made.n_values, made._alive = len(blocks), n_values, []
+        found: list[int] = []
+        for number, b in zip(numbers, blocks, strict=True):
+            found.append(number)
+            made._arrays(b, found)
+        made._describe(found)
+        return made
 
     def release(self) -> None:
         """Let go of the arrays: their addresses are used no more, and they may grow."""
         self._alive.clear()
+
+    def _describe(self, found: list[int]) -> None:
+        self._description = array("q", found)
+        self.at = self._description.buffer_info()[0]
+
+    def _arrays(self, b: BlockArrays, found: list[int]) -> None:
+        self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
 
     def _one_by_one(self, block: Block, found: list[int]) -> None:
         ints, width = block.rows, block.width

@@ -10,9 +10,9 @@ from vpps.kernel.shared_types import fields
 from vpps.plan.distribution import ALIGN, ONE
 from vpps.plan.loss_chain import Linear
 from vpps.plan.memory import Life
+from vpps.plan.native.policy_table import EncodingKind
 from vpps.plan.native.records import RECORDS, Frame, From
 from vpps.plan.passes.lazy_batching import STAGES, Batching
-from vpps.plan.policies.machine import EncodingKind
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
@@ -22,7 +22,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 @fields(
     ints="""
-    training policy at_once by_readers splits dead_outputs chunk_rows
+    training by_readers splits dead_outputs chunk_rows
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows
@@ -36,8 +36,7 @@ class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, at_once, by_readers, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
-        policy: a PolicyCode.
+        training, by_readers, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
         held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
@@ -110,18 +109,9 @@ class GivenProduct(Structure):
 # ---- policies
 
 
-# Policies, by their names in capital letters.
-PolicyCode = IntEnum("PolicyCode", "DEPTH AGENDA SINKS_LAST SUFFICIENT CRITICAL FSM AUTO", start=0)
-
-
-def code_of(policy: str) -> PolicyCode:
-    """The number of a policy."""
-    return PolicyCode[policy.replace("-", "_").upper()]
-
-
-@fields(ints="n n_types types levels reader_ends readers")
+@fields(ints="n n_types n_edges types levels producers readers")
 class GivenGraph(Structure):
-    """A typed graph: types and levels of the vertices, the ends of their readers, and those."""
+    """A typed graph: types and levels of the vertices, and the two ends of every edge."""
 
 
 @fields(
@@ -138,9 +128,9 @@ class GivenCosts(Structure):
     """vpps.plan.policies.cost.Costs; of the loads, arrays by type."""
 
 
-@fields(ints="n_batches n_stages n_steps unseen")
+@fields(ints="n_batches n_stages n_steps unseen", floats="seconds")
 class FoundBatches(Structure):
-    """How many batches a graph has; in how many steps the machine did not know its state."""
+    """How many batches a graph has; in how many steps the machine did not know its state; seconds by the costs."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
@@ -151,25 +141,31 @@ class FoundMachine(Structure):
 # ---- functions
 
 FUNCTIONS = (
-    # A planner for parameters in their places (ModelRecipe), or null where the numbers are not what is expected.
-    "void* vpps_planner(const i64* numbers, i64 n)",
-    "void vpps_planner_free(void* planner)",
+    # Finds stages of graphs by a policy; null for an unknown name.
+    "void* vpps_batcher(const char* policy)",
+    # The same, which also plans, for parameters in their places (ModelRecipe); null where the numbers are not what is
+    # expected.
+    "void* vpps_planner(const char* policy, const i64* numbers, i64 n)",
+    "void vpps_batcher_free(void* batcher)",
     # The number of a new cell.
-    "i64 vpps_planner_cell(void* planner, const GivenCell* cell)",
+    "i64 vpps_batcher_cell(void* batcher, const GivenCell* cell)",
+    # Tells by which policy the recurrence runs that was asked about. Of one that learns: which of its cells, in the
+    # order of their blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is
+    # expected.
+    "i64 vpps_batcher_choice(void* batcher, const char* policy, const i64* numbers, i64 n)",
+    # How many steps the machine of a choice did not know since this was asked last.
+    "i64 vpps_batcher_unseen(void* batcher, i64 choice)",
+    # The stages of all vertices, block after block.
+    "Status vpps_stages(void* batcher, Call* call, i64* stages)",
     # Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
     # Tells whether what `plan` has asked about may begin.
     "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",
-    # Tells by which policy the recurrence runs that `plan` has asked about. Of FSM: which of its cells, in the order of
-    # their blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is expected.
-    "i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numbers, i64 n)",
-    # How many steps the machine of a choice did not know since this was asked last.
-    "i64 vpps_planner_unseen(void* planner, i64 choice)",
     "Status vpps_plan(void* planner, Call* call)",
-    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 where the numbers of
-    # the machine are not what is expected.
-    "i64 vpps_batches(const GivenGraph* given, PolicyCode policy, const i64* machine, i64 n_machine, i64* sequence, "
-    "i64* stages, FoundBatches* found)",
+    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. `costs` may be null. 0 where the
+    # numbers of the machine are not what is expected.
+    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* machine, i64 n_machine, "
+    "const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)",
     # No sequence of batches of a graph is shorter.
     "i64 vpps_lower_bound(const GivenGraph* given)",
     # Learns a machine; vpps_learned takes it.
@@ -181,7 +177,7 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, PolicyCode, EncodingKind)
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind)
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),

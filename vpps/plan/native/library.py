@@ -18,11 +18,11 @@ from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import build_library
 from vpps.kernel.processes import EndedError, in_background
 from vpps.kernel.shared_types import bind
-from vpps.plan.native import interface
+from vpps.plan.native import interface, policy_table
 
 _log = logging.getLogger(__name__)
 
-# Contraction is off so that machines are learned as in Python (learning.h).
+# Contraction is off so that the same machines are learned everywhere (learning.h).
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -34,7 +34,8 @@ FLAGS = (
     "-Wextra",
 )
 _FOLDER = Path(__file__).parent
-_INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.h)"\n', re.MULTILINE)
+_RENDERED = {"interface.h": interface.header, "policy_table.h": policy_table.header}
 
 
 @cache
@@ -46,7 +47,7 @@ def source() -> str:
         if name in included:
             return ""
         included.add(name)
-        text = interface.header() if name == "interface.h" else (_FOLDER / name).read_text(encoding="utf-8")
+        text = _RENDERED[name]() if name in _RENDERED else (_FOLDER / name).read_text(encoding="utf-8")
         text = text.replace("#pragma once\n", "")
         return _INCLUDE.sub(lambda found: text_of(found[1]), text)
 
@@ -138,6 +139,11 @@ def prepare(wait: bool = False) -> None:
         _loader.start()
         if wait:
             _loader.join()
+
+
+def load() -> ctypes.CDLL:
+    """The library, compiled now if it must be. Raises CompileError."""
+    return _loader.load()
 
 
 def library() -> ctypes.CDLL | None:

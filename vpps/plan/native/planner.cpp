@@ -1,29 +1,22 @@
 // The compiled planner: the script that vpps/plan/build.py writes, word for word. Cells come as records (records.py), a
 // batch as flat arrays (inputs.py).
 
+#include "batcher.h"
 #include "grouped_schedule.h"
 #include "grouping.h"
 #include "policy_calls.h"
 #include "index_lists.h"
 #include "launch_end.h"
 #include "paper_schedule.h"
-#include "stages.h"
 
 #include <ctime>
 #include <exception>
-#include <utility>
 
 namespace {
 
-class Planner {
+class Planner : public Batcher {
 public:
-    explicit Planner(Numbers& from) : model_(from) {}
-
-    i64 add_cell(const GivenCell& cell)
-    {
-        cells_.push_back(std::make_unique<WholeCell>(WholeCell{cell, {}}));
-        return static_cast<i64>(cells_.size()) - 1;
-    }
+    Planner(const PolicyRow& policy, Numbers& from) : Batcher(policy), model_(from) {}
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
@@ -33,21 +26,6 @@ public:
         cells_[cell]->by_key.emplace(std::move(key), std::move(parts));
         return true;
     }
-
-    // Numbers of FSM: of its types, then its machine.
-    bool add_choice(PolicyCode policy, Numbers& from)
-    {
-        Choice choice{policy, {}, {}};
-        if (policy == PolicyCode::FSM) {
-            from.take(choice.order, stages_.n_asked());
-            choice.machine = Machine(from);
-        }
-        if (from.complete())
-            stages_.choose(std::move(choice));
-        return from.complete();
-    }
-
-    i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
 
     void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
 
@@ -76,10 +54,7 @@ public:
 
 private:
     const Model model_;
-    std::vector<std::unique_ptr<WholeCell>> cells_;
     Call* call_ = nullptr;
-    Graph graph_;
-    Stages stages_;
     LossChain chain_, nothing_;
     Memory memory_;
     Launch launch_{model_};
@@ -131,7 +106,7 @@ private:
     {
         const bool training = call_->training;
         RowsOfBlocks& rows = launch_.rows;
-        call_->new_block = stages_.find(graph_, static_cast<PolicyCode>(call_->policy));
+        call_->new_block = stages_.find(graph_);
         if (call_->new_block >= 0)
             return Status::NEW_RECURRENCE;
         if (!training)
@@ -145,7 +120,7 @@ private:
         if (in_groups())
             grouping_.find(graph_, rows.of_whole, model_.groups, training ? nullptr : graph_.needed(graph_.blocks[0]));
         const LossChain& late = model_.exclusive || in_groups() ? nothing_ : chain_;
-        rows.take(graph_, late, call_->at_once, call_->chunk_rows);
+        rows.take(graph_, late, !stages_.row.whole, call_->chunk_rows);
         call_->n_all_values = rows.n_values;
         if (rows.n_values > call_->room_for_values)
             return Status::MORE_MEMORY;
@@ -249,52 +224,39 @@ private:
     }
 };
 
+Planner& planner_of(void* batcher) { return static_cast<Planner&>(*static_cast<Batcher*>(batcher)); }
+
 }  // namespace
 
 // What these do says vpps/plan/native/interface.py.
 
-EXPORT void* vpps_planner(const i64* numbers, i64 n)
+EXPORT void* vpps_planner(const char* policy, const i64* numbers, i64 n)
 {
+    const PolicyRow* row = policy_named(policy);
     Numbers from(numbers, n);
-    auto planner = std::make_unique<Planner>(from);
+    std::unique_ptr<Batcher> planner;
+    if (row)
+        planner = std::make_unique<Planner>(*row, from);
     return from.complete() ? planner.release() : nullptr;
-}
-
-EXPORT void vpps_planner_free(void* planner) { delete static_cast<Planner*>(planner); }
-
-EXPORT i64 vpps_planner_cell(void* planner, const GivenCell* cell)
-{
-    return static_cast<Planner*>(planner)->add_cell(*cell);
 }
 
 EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {
     Numbers from(numbers, n);
-    return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(key, key + n_key), from);
+    return planner_of(planner).add_parts(cell, std::vector<u8>(key, key + n_key), from);
 }
 
-EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)
-{
-    static_cast<Planner*>(planner)->add_pair(*pair, answer);
-}
-
-EXPORT i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numbers, i64 n)
-{
-    Numbers from(numbers, n);
-    return static_cast<Planner*>(planner)->add_choice(policy, from);
-}
-
-EXPORT i64 vpps_planner_unseen(void* planner, i64 choice) { return static_cast<Planner*>(planner)->unseen(choice); }
+EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer) { planner_of(planner).add_pair(*pair, answer); }
 
 EXPORT Status vpps_plan(void* planner, Call* call)
 {
 #if defined(__cpp_exceptions)
     try {
-        return static_cast<Planner*>(planner)->plan(call);
+        return planner_of(planner).plan(call);
     } catch (const std::exception&) {  // no memory: NumPy says so in the user's words
         return Status::NOT_MINE;
     }
 #else
-    return static_cast<Planner*>(planner)->plan(call);
+    return planner_of(planner).plan(call);
 #endif
 }

@@ -20,7 +20,7 @@ from vpps.graph.rows import Rows, value_ids
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.build import Plan
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
-from vpps.plan.native import library, policies
+from vpps.plan.native import library
 from vpps.plan.native.engine import COMPILED_LAYOUTS, Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.planner import Planner
@@ -55,7 +55,6 @@ class CompiledPlanner(Planner):
         layout: str = RECORDED,
     ) -> None:
         super().__init__(distribution, policy, schedule, passes, layout)
-        self.batching.knowledge.learn = policies.learn
         self._engines: dict[tuple[str, float | None] | None, Engine] = {}
         self._latest: Engine | None = None
 

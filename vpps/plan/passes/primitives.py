@@ -18,10 +18,8 @@ import numpy as np
 from vpps.graph.levels import find_levels
 from vpps.graph.trace import Node, TracedCell
 from vpps.ops import Form
+from vpps.plan.native import typed_graphs as compiled
 from vpps.plan.passes.common_subexpressions import by_bits
-from vpps.plan.policies.agenda import agenda
-from vpps.plan.policies.frontier import Wiring
-from vpps.plan.policies.sufficient import sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.prepare import VIEWS, live_nodes
 
@@ -87,11 +85,10 @@ class Primitives:
         """What the policies make of the cell, each batching once."""
         if not self.nodes:
             return []
-        wiring = Wiring(self.graph)
         found = [
             Batching("depth", self._batches(self.graph.levels.tolist())),
-            Batching("agenda", self._batches(agenda(wiring).stages.tolist())),
-            Batching("sufficient", self._batches(sufficient(wiring).stages.tolist())),
+            Batching("agenda", self._batches(compiled.batches(self.graph, "agenda").stages.tolist())),
+            Batching("sufficient", self._batches(compiled.batches(self.graph, "sufficient").stages.tolist())),
             Batching("search", self._searched()),
         ]
         distinct: dict[frozenset[Batch], Batching] = {}
