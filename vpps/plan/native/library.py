@@ -22,7 +22,8 @@ from vpps.plan.native import interface, policy_table
 
 _log = logging.getLogger(__name__)
 
-# Contraction is off so that the same machines are learned everywhere (learning.h).
+# Contraction is off so that the same machines are learned everywhere (learning.h). What classes need for RTTI is in a
+# library that is not linked everywhere (kernel/ziglang.py).
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -30,6 +31,7 @@ FLAGS = (
     "-fPIC",
     "-fvisibility=hidden",
     "-ffp-contract=off",
+    "-fno-rtti",
     "-Wall",
     "-Wextra",
 )

@@ -13,11 +13,11 @@ public:
 
     virtual ~Policy() = default;
 
-    // Batches a typed graph: all of it, or a recurrence of several cells (PolicyRow). The machine is what was learned
-    // for such graphs by a policy that learns.
-    virtual void batch(TypedGraph& graph, const Machine& machine) = 0;
+    // Batches a typed graph: all of it, or a recurrence of several cells (PolicyRow); level by level, unless a policy
+    // knows better. The machine is what was learned for such graphs by a policy that learns.
+    virtual void batch(TypedGraph& graph, const Machine&) { run.by_level(graph); }
 
-    // Whether a stage is a level, so that nobody need make a typed graph to know it.
+    // Whether it leaves it at that, so that nobody need make a typed graph.
     virtual bool by_level() const { return false; }
 
     // Whether the caller says how a recurrence runs that it has not had so far: by which policy, and by what machine.

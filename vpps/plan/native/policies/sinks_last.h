@@ -8,5 +8,4 @@
 
 struct SinksLast : Policy {
     bool by_level() const override { return true; }
-    void batch(TypedGraph& graph, const Machine&) override { run.by_level(graph); }
 };
