@@ -16,6 +16,7 @@ import vpps
 from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components, group_vertices
 from vpps.plan.grouping import _deal as deal
+from vpps.plan.native.stages import stages
 from vpps.plan.planner import Planner
 from vpps.plan.topology import Topology
 
@@ -88,7 +89,7 @@ def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E] | No
     runs = np.ones(topology.n_calls, bool)
     if wanted is not None:
         runs = topology.reaching(np.array([e.ref for e in wanted]))
-    of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
+    of_vertex = stages(topology, planner.batching, partial(planner.load_of, topology))
     grouping = group_vertices(topology, cells, of_vertex, n_groups, runs)
     group, stage = np.zeros((2, topology.n_calls), np.int64)
     for b, of_group, of_stage in zip(topology.blocks, grouping.groups, grouping.stages, strict=True):

@@ -25,11 +25,12 @@ from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
-from vpps.plan.native.inputs import Batch
+from vpps.plan.native.inputs import WORD, Batch
 from vpps.plan.native.interface import (
     NOWHERE,
     Call,
     Following,
+    FoundGrouping,
     GivenProduct,
     Pair,
     Status,
@@ -59,7 +60,7 @@ COMPILED_LAYOUTS = (RECORDED, READERS)
 """Those that the compiled planner knows."""
 
 MAX_BLOCKS = 1024  # of a graph: which of them reads which is a matrix
-OF_GROUPING = 4  # numbers before the loads of the groups, as in grouping.h, `report`
+OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
 AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE
 
 
@@ -159,13 +160,14 @@ class Found:
         """Which group of virtual processors runs what; None where there is one."""
         if not len(self._grouping):
             return None
-        first_own, first_joining, n_components, n_blocks = self._grouping[:OF_GROUPING].tolist()
+        found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
         n_groups = self._engine.groups
-        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + n_blocks])
+        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + found.n_blocks])
         n = int(sizes.sum())
         ends = np.cumsum(sizes)[:-1]
         stages, groups = (np.split(rest[begin : begin + n].copy(), ends) for begin in (0, n))
-        return Grouping(groups, stages, first_own, first_joining, n_components, work.astype(np.float64))
+        dealt = found.first_own, found.first_joining, found.n_components
+        return Grouping(groups, stages, *dealt, work.astype(np.float64))
 
     def held(self, before: Held) -> Held:
         """What the pool holds after the launch, where that keeps gradients and before it some were held."""

@@ -15,9 +15,16 @@ from vpps.graph.graph import Graph
 from vpps.graph.packed import PackedChunk
 from vpps.graph.trace import TracedCell
 from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
+from vpps.plan.native.interface import GivenBlock, GivenList
 from vpps.values import Float32
 
 WORD = 8  # bytes of an int
+
+# The fields as they are written below: by position, as every batch waits for it.
+BLOCK = "cell n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
+LIST = "ends lengths elements"
+for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
+    assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
 
 from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 addressof = ctypes.addressof
@@ -31,7 +38,7 @@ class Batch:
 
     Attributes:
         cells: of the blocks.
-        at: address of their description: numbers in the order of the fields of GivenBlock and GivenList (interface.py).
+        at: address of their description: a GivenBlock for each, and behind it a GivenList for each of its lists.
     """
 
     def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:

@@ -44,7 +44,7 @@ class Call(Structure):
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
-        grouping: memory for what grouping.h reports, where there are groups of virtual processors.
+        grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
         entries: position of the entry points of the second launch.
         new_block, key, n_key, new_pair: what it asks about, see Status; `new_pair` is the address of a Pair.
     """
@@ -104,6 +104,12 @@ class UsedTable(Structure):
 @fields(ints="parameter n dy dy_stride x x_stride")
 class GivenProduct(Structure):
     """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
+
+
+@fields(ints="first_own first_joining n_components n_blocks")
+class FoundGrouping(Structure):
+    """How vertices were dealt to groups of virtual processors (plan/grouping.py). Behind it are the load of each group,
+    how many vertices each block has, then the stage of every vertex, block after block, and its group."""
 
 
 # ---- policies
@@ -179,7 +185,7 @@ def header() -> str:
     """`interface.h`."""
     enums = (Status, Following, From, Frame, Life, Batching, Linear, EncodingKind)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
     )
     numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}

@@ -192,7 +192,7 @@ private:
         if (!launch_.finish())
             return Status::MORE_MEMORY;
         if (call_->grouping)
-            grouping_.report(graph_, rows.stretch, pointer<i64>(call_->grouping));
+            grouping_.report(graph_, rows.stretch, pointer<FoundGrouping>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training)
