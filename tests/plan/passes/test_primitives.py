@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import vpps
 from tests.plan.passes.cells import traced
 from tests.plan.test_random_graphs import examples
-from vpps.plan.native.typed_graphs import lower_bound
 from vpps.plan.passes.cell_layout import Copies, study
 from vpps.plan.passes.primitives import Primitives
 
@@ -45,7 +44,6 @@ def test_every_batching_can_run(drawn: list[tuple[int, int, int]], one_vector: b
             run.update(batch)
         assert sorted(run) == primitives.nodes
         assert sum(map(len, batching.batches)) == len(primitives.nodes)
-        assert len(batching.batches) >= lower_bound(primitives.graph)
     assert len({frozenset(batching.batches) for batching in batchings}) == len(batchings)
     found = study(primitives.cell, 3, one_vector)
     assert (found is None) == (not primitives.nodes)

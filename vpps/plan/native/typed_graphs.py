@@ -1,4 +1,4 @@
-"""Batching policies, and learning, on typed graphs as arrays: for decisions, `vpps-profile`, cells, benches and tests.
+"""Batching policies, and learning, on typed graphs as arrays: for decisions, `vpps-profile`, benches and tests.
 The compiled planner has them within (stages.h)."""
 
 from __future__ import annotations
