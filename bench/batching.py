@@ -44,7 +44,8 @@ from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.inspection.gathering import gathering
-from vpps.plan.native.policies import learn
+from vpps.plan.native.stages import stages as stages_of
+from vpps.plan.native.typed_graphs import lower_bound
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES as KNOWN_POLICIES
@@ -52,7 +53,6 @@ from vpps.plan.policies import Knowledge, Policy, policy_named
 from vpps.plan.policies.cost import costs_on
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
-from vpps.plan.policies.sinks_last import SinksLast
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.topology import Topology
@@ -97,7 +97,7 @@ def run_program(name: str, learning: Any, batches: Sequence[Any], options: argpa
     network = NETWORKS[name]
     learner = Learner(typed(network(learning)), Settings(trials=options.trials))
     graphs = [typed(network(batch)) for batch in batches]
-    bounds = [graph.lower_bound for graph in graphs]
+    bounds = [lower_bound(graph) for graph in graphs]
     theirs: dict[str, int] = FIGURES["launched"].get(WORKLOAD_OF[name], {})
     known = encodings()
     for policy, run in whole_runs(learner, options.policies).items():
@@ -139,7 +139,7 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
     graphs = [recorded(task, batch) for batch in batches]
     topologies = [Topology(graph) for graph, _ in graphs]
     typed_graphs = [TypedGraph.of(topology) for topology in topologies]
-    bounds = [graph.lower_bound for graph in typed_graphs]
+    bounds = [lower_bound(graph) for graph in typed_graphs]
     for chosen in options.policies:
         knowledge, policy = policy_for(chosen, options)
         planner = Planner(distribution, policy)
@@ -154,7 +154,7 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
             found.append(Launched(steps, len(np.unique(np.concatenate(stages))), unseen))
             seconds.append(quickest(partial(staged, planner, topology), options.rounds))
         training = [planner.plan_training(graph, loss, None, 0) for graph, loss in graphs]
-        layouts = LAYOUTS if chosen == SinksLast.name else LAYOUTS[:2]
+        layouts = LAYOUTS if chosen == "sinks-last" else LAYOUTS[:2]
         laid_out = [
             Planner(distribution, policy, layout=layout).plan_training(*graphs[0], None, 0) for layout in layouts
         ]
@@ -180,13 +180,13 @@ def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Polic
     """A policy, and what it is going to know."""
     encoding = encodings().get(name, Encoding())
     settings = Settings(encoding=encoding, trials=options.trials)
-    knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings, learn=learn)
+    knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings)
     return knowledge, policy_named("fsm" if name in encodings() else name, knowledge)
 
 
 def staged(planner: Planner, topology: Topology) -> list[Ints]:
     """The stages of all vertices of a graph, by block."""
-    return planner.batching.stages(topology, partial(planner.load_of, topology))
+    return stages_of(topology, planner.batching, partial(planner.load_of, topology))
 
 
 def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:

@@ -1,6 +1,6 @@
 """Batching policies on a typed graph: on the whole of it, as published, or on each component of its types alone.
 
-Components are types that lead to each other (vpps/plan/policies/batching.py says why nothing is lost by taking them
+Components are types that lead to each other (vpps/plan/native/execution.h says why nothing is lost by taking them
 one after the other). Of what a policy makes of a graph only numbers are of interest here: how many batches it launches,
 how many stages a persistent kernel needs for them, and how many states its machine did not know.
 """
@@ -15,15 +15,11 @@ import numpy as np
 from edbatch_graphs import Vertices
 
 from vpps.graph.levels import find_levels
-from vpps.plan.native.policies import learn
-from vpps.plan.policies.agenda import agenda
-from vpps.plan.policies.batching import Batches
+from vpps.plan.native.policy_table import ENCODINGS
+from vpps.plan.native.typed_graphs import batches, learn
 from vpps.plan.policies.cost import costs_on
-from vpps.plan.policies.critical import critical
-from vpps.plan.policies.frontier import Wiring
-from vpps.plan.policies.learning import Learned, Settings, batches_of
-from vpps.plan.policies.machine import ENCODINGS, Encoding
-from vpps.plan.policies.sufficient import sufficient
+from vpps.plan.policies.learning import Learned, Settings
+from vpps.plan.policies.machine import Encoding, Machine
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.recurrence import strongly_connected
 
@@ -59,38 +55,22 @@ def typed(vertices: Vertices) -> TypedGraph:
     return TypedGraph(vertices.type_of, levels, vertices.producers, vertices.readers, len(vertices.types))
 
 
-def by_depth(graph: TypedGraph) -> Launched:
-    """A batch for each type and level."""
-    return Launched(len(np.unique(graph.levels * graph.n_types + graph.type_of)), len(graph.by_level))
-
-
-def by_agenda(graph: TypedGraph) -> Launched:
-    """Lowest mean level first."""
-    return _launched(agenda(Wiring(graph)))
-
-
-def by_sufficient(graph: TypedGraph) -> Launched:
-    """Nearest to the sufficient condition first."""
-    return _launched(sufficient(Wiring(graph)))
-
-
-def by_longest_paths(graph: TypedGraph) -> Launched:
-    """The longest paths first."""
-    return _launched(critical(Wiring(graph)))
-
-
-def by_machine(learned: Learned) -> Run:
-    """As a learned machine says."""
+def by(policy: str, machine: Machine | None = None) -> Run:
+    """One of vpps's policies; the machine is that of "fsm"."""
 
     def run(graph: TypedGraph) -> Launched:
-        batches, unseen = batches_of(Wiring(graph), learned.machine)
-        return _launched(batches)._replace(unseen=unseen)
+        found = batches(graph, policy, machine)
+        return Launched(len(found.sequence), found.n_stages, found.unseen)
 
     return run
 
 
-def _launched(batches: Batches) -> Launched:
-    return Launched(len(batches.sequence), batches.n_stages)
+def by_machine(learned: Learned) -> Run:
+    """As a learned machine says."""
+    return by("fsm", learned.machine)
+
+
+by_depth = by("depth")
 
 
 class Part(NamedTuple):
@@ -112,8 +92,8 @@ class Part(NamedTuple):
 def reads_of(graph: TypedGraph) -> list[set[int]]:
     """Of each type, the types that it reads."""
     reads: list[set[int]] = [set() for _ in range(graph.n_types)]
-    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
-    for reader, producer in np.unique(np.stack([graph.type_of[readers], graph.type_of[graph.read]]), axis=1).T.tolist():
+    ends = np.stack([graph.type_of[graph.readers], graph.type_of[graph.producers]])
+    for reader, producer in np.unique(ends, axis=1).T.tolist():
         reads[reader].add(producer)
     return reads
 
@@ -136,13 +116,12 @@ def parts_of(graph: TypedGraph, reads: Sequence[set[int]] | None = None) -> Iter
 
 def restricted(graph: TypedGraph, types: Sequence[int]) -> TypedGraph:
     """The vertices of some types, and what they read of each other."""
-    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
     number = np.full(graph.n_types, -1)
     number[list(types)] = np.arange(len(types))
     inside = number[graph.type_of] >= 0
     place = np.cumsum(inside) - 1
-    edges = inside[readers] & inside[graph.read]
-    producers, readers = place[graph.read[edges]], place[readers[edges]]
+    edges = inside[graph.readers] & inside[graph.producers]
+    producers, readers = place[graph.producers[edges]], place[graph.readers[edges]]
     type_of = number[graph.type_of[inside]]
     return TypedGraph(type_of, find_levels(len(type_of), readers, producers), producers, readers, len(types))
 
@@ -171,10 +150,10 @@ def within(choose: Callable[[Part], Run], also: TypedGraph | None = None) -> Run
     return run
 
 
-AS_IS: dict[str, Run] = {"depth": by_depth, "agenda": by_agenda, "sinks-last": within(lambda part: by_depth)}
+AS_IS: dict[str, Run] = {"depth": by_depth, "agenda": by("agenda"), "sinks-last": within(lambda part: by_depth)}
 """Policies that there are in one form."""
 
-PER_COMPONENT: dict[str, Run] = {"sufficient": by_sufficient, "critical": by_longest_paths}
+PER_COMPONENT: dict[str, Run] = {"sufficient": by("sufficient"), "critical": by("critical")}
 """Those that may be applied to the whole graph or within components."""
 
 

@@ -2,19 +2,16 @@
 
     python bench/fsm_learning.py --data shared/data > bench/results/cpu/DATE-fsm_learning.jsonl
 
-A line per workload, granularity (batching.py) and encoding: `value` is the seconds that compiled code takes to learn
-from a mini-batch of 32, lower bound included, `peer_value` those that Python takes to learn the very same table
-(--compiled: without). `trials` were made, `states` are known afterwards, with which the mini-batch takes `batches`, at
-least `bound`. At granularity `cells` there is a machine for each recurrence of several cells: where there is none there
-is no line. What ED-Batch's program and its paper say is under `edbatch`; both learn at granularity `program`, with
-encoding `sort`.
+A line per workload, granularity (batching.py) and encoding: `value` is the seconds that it takes to learn from a
+mini-batch of 32, lower bound included. `trials` were made, `states` are known afterwards, with which the mini-batch
+takes `batches`, at least `bound`. At granularity `cells` there is a machine for each recurrence of several cells: where
+there is none there is no line. What ED-Batch's program and its paper say is under `edbatch`; both learn at granularity
+`program`, with encoding `sort`.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +24,14 @@ from edbatch import FIGURES
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
-from vpps.plan.native import policies as compiled
-from vpps.plan.policies import learning
-from vpps.plan.policies.cost import Costs, costs_on
+from vpps.plan.native.typed_graphs import learn
+from vpps.plan.policies.cost import costs_on
 from vpps.plan.policies.learning import Learned, Settings
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
 BENCH = "fsm_learning"
 HIDDEN = 8  # on which nothing here depends
-
-Learn = Callable[[TypedGraph, Settings, Costs], Learned]
 
 
 def graphs_of(name: str, task: Any, examples: int) -> dict[str, list[TypedGraph]]:
@@ -48,32 +42,20 @@ def graphs_of(name: str, task: Any, examples: int) -> dict[str, list[TypedGraph]
     return {"program": [typed(NETWORKS[name](batch))], "cells": recurrences}
 
 
-def seconds_of(learn: Learn, graphs: list[TypedGraph], settings: Settings) -> tuple[float, list[Learned]]:
-    """How long learning all machines takes, and what is learned."""
+def learned_from(graphs: list[TypedGraph], settings: Settings) -> list[Learned]:
+    """All machines."""
     costs = costs_on("cpu", 1)  # which the reward of batches does not ask
-    learned = [learn(graph, settings, costs) for graph in graphs]
-    return sum(of_graph.seconds for of_graph in learned), learned
+    return [learn(graph, settings, costs) for graph in graphs]
 
 
 def measure(case: str, graphs: list[TypedGraph], settings: Settings, options: argparse.Namespace, **extra: Any) -> None:
     """Print a line."""
-    compiled.learn(graphs[0], replace(settings, trials=1), costs_on("cpu", 1))  # so that compiled code is there
-    found: dict[str, list[tuple[float, list[Learned]]]] = {"compiled": [], "Python": []}
-    learners: dict[str, Learn] = {"compiled": compiled.learn}
-    if not options.compiled:
-        learners["Python"] = learning.learn
-    runs = {
-        name: lambda n=name, learn=learn: found[n].append(seconds_of(learn, graphs, settings))
-        for name, learn in learners.items()
-    }
-    harness.interleave(runs, options.rounds)
-    seconds = {name: [of_round for of_round, _ in rounds] for name, rounds in found.items()}
-    tables = [[learned.machine for learned in machines] for rounds in found.values() for _, machines in rounds]
-    if any(table != tables[0] for table in tables):
-        sys.exit(f"{case}: compiled code learned another table than Python")
-    _, machines = found["compiled"][0]
+    learned_from(graphs, replace(settings, trials=1))  # so that compiled code is there
+    rounds = [learned_from(graphs, settings) for _ in range(options.rounds)]
+    seconds = [sum(learned.seconds for learned in machines) for machines in rounds]
+    machines = rounds[0]
     harness.report(
-        BENCH, case, seconds["compiled"], "s", ("Python", seconds["Python"]) if seconds["Python"] else None,
+        BENCH, case, seconds, "s",
         higher_is_better=False, trials=sum(learned.trials for learned in machines),
         states=sum(len(learned.machine.table) for learned in machines),
         batches=sum(learned.batches for learned in machines), bound=sum(learned.lower_bound for learned in machines),
@@ -91,7 +73,6 @@ def main() -> None:
     parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
     parser.add_argument("--trials", type=int, default=Settings().trials, help="at most")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compiled", action="store_true", help="without Python, which takes long")
     options = parser.parse_args()
     folder = None if options.synthetic else data_folder(options.data)
     for name in harness.choose(options.workload, list(NETWORKS), "workloads"):

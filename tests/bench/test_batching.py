@@ -18,10 +18,11 @@ import numpy as np
 import policies
 import policies_table
 import pytest
-from batching_whole import Learner, by_agenda, by_depth, by_sufficient, encodings, parts_of, typed, within
+from batching_whole import Learner, by, by_depth, encodings, parts_of, typed, within
 from edbatch_graphs import Vertices
 
 from vpps.data import GraphSet, draw_kinds, graphs_of_trees, synthetic_lattices, synthetic_treebank
+from vpps.plan.native.typed_graphs import lower_bound
 from vpps.plan.policies.learning import Settings
 from vpps.plan.row_order import LAYOUTS
 
@@ -87,14 +88,14 @@ def test_chains_of_two_words() -> None:
 @pytest.mark.host
 def test_trees_are_batched_at_the_bound_but_for_depth_and_agenda(trees: GraphSet) -> None:
     graph = typed(edbatch_graphs.trees(trees[:16]))
-    bound = graph.lower_bound
+    bound = lower_bound(graph)
     assert bound == 1 + int(trees[:16].levels.max()) + 3
     learner = Learner(typed(edbatch_graphs.trees(trees[16:])), Settings(trials=100))
-    assert by_sufficient(graph).batches == bound
+    assert by("sufficient")(graph).batches == bound
     assert within(lambda part: by_depth)(graph).batches == bound
     assert learner.parts(encodings()["fsm-sort"])(graph) == (bound, by_depth(graph).stages, 0)
     assert by_depth(graph).batches > 1.5 * bound  # outputs of every level are a batch of their own
-    assert by_agenda(graph).batches > bound
+    assert by("agenda")(graph).batches > bound
 
 
 @pytest.mark.host
@@ -106,10 +107,10 @@ def test_components_lose_nothing(lattices: GraphSet, trees: GraphSet) -> None:
     ):
         parts = list(parts_of(graph))
         assert sum(part.graph.n for part in parts) == graph.n
-        assert sum(part.graph.lower_bound for part in parts) == graph.lower_bound
+        assert sum(lower_bound(part.graph) for part in parts) == lower_bound(graph)
         assert max(len(part.types) for part in parts) >= 2
         assert [part.rank for part in parts] == sorted(part.rank for part in parts)
-        assert graph.lower_bound <= within(lambda part: by_sufficient)(graph).batches <= by_depth(graph).batches
+        assert lower_bound(graph) <= within(lambda part: by("sufficient"))(graph).batches <= by_depth(graph).batches
 
 
 @pytest.mark.host
@@ -120,7 +121,7 @@ def test_a_machine_is_learned_once_and_counts_what_it_does_not_know(lattices: Gr
     found = learner.whole(encoding)(graph)
     assert found == learner.whole(encoding)(graph)
     assert len(learner.learned) == 1
-    assert graph.lower_bound <= found.batches
+    assert lower_bound(graph) <= found.batches
     assert found.unseen > 0  # a larger graph, after so few trials
 
 
@@ -204,14 +205,13 @@ def test_unknown_names_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.cpu
-def test_compiled_code_learns_the_same_table(
+def test_learning_prints_a_line_per_granularity(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--workload", "lattice-gru", "--policy", "fsm-sort", "--learn-on", "4", "--trials", "20"]
     lines = printed(fsm_learning, ["--synthetic", *arguments, "--rounds", "1"], monkeypatch, capsys)
     assert [batching_table.setting(line, "granularity") for line in lines] == ["program", "cells"]
     for line in lines:
-        assert line["peer"] == "Python"
         assert line["batches"] >= line["bound"]
         assert line["states"] > 0
     assert "paper_trials" in lines[0]["edbatch"]

@@ -10,11 +10,9 @@ from rich.table import Table
 
 from vpps.cli.workload import Workload
 from vpps.inspection.inspection import inspect
-from vpps.plan.policies.critical import critical
-from vpps.plan.policies.frontier import Wiring
+from vpps.plan.native.typed_graphs import batches
 from vpps.plan.policies.knowledge import cells_of
 from vpps.plan.policies.learning import Learned
-from vpps.plan.policies.sufficient import sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 from vpps.tuning.machines import MachineFiles
@@ -76,8 +74,8 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[Trained]:
         learned = knowledge.learn(graph, knowledge.settings, costs)
         names = tuple(cell.name for cell in recurrence.cells)
         path = files.store(recurrence.digests, names, learned, knowledge.settings) if store else ""
-        wiring = Wiring(graph)
-        yield Trained(names, graph.n, learned, sufficient(wiring).n_steps, critical(wiring).n_steps, str(path))
+        sufficient, critical = (batches(graph, policy).n_steps for policy in ("sufficient", "critical"))
+        yield Trained(names, graph.n, learned, sufficient, critical, str(path))
 
 
 def trained_table(found: list[Trained]) -> Table | str:

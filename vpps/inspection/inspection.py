@@ -25,7 +25,6 @@ from vpps.model import Model
 from vpps.ops.philox import StepKey
 from vpps.optim import SGD, Optimizer
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.policies import learn
 from vpps.plan.onchip import Device
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
@@ -278,7 +277,7 @@ def inspect(
             specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
         )
         arch = arch if target == "cuda" else ""
-    knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles(), learn=learn)
+    knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles())
     planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
     plan = _plan(planner, model, graph, loss, update)
     if spec is None:

@@ -26,6 +26,7 @@ from vpps.plan.grouping import Grouping
 from vpps.plan.instr import Beside, BesideGradient, Data, Offsets, RandomKey, Uses
 from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
+from vpps.plan.native.stages import stages
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
 from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
 from vpps.plan.pieces import Piece, pieces
@@ -131,7 +132,7 @@ class Build:
         self.distribution = planner.distribution
         self.writer = ScriptWriter(planner.distribution, planner.schedule.exclusive)
         self._key_position = -1
-        of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
+        of_vertex = stages(topology, planner.batching, partial(planner.load_of, topology))
         self._unread: dict[Block, Unread] = {}
         if planner.passes.dead_outputs:
             self._leave_out(planner, topology, unread_outputs(topology, needed, asked), skip_rest)

@@ -12,7 +12,6 @@ from vpps.errors import CompileError, HandleError, VppsError
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.policies import learn
 from vpps.plan.onchip import Device
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.planner import Planner
@@ -56,7 +55,7 @@ class Subject:
     base: Configuration = Configuration()  # noqa: RUF009 - frozen
     train: bool = True
     at_once: int | None = None
-    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles(), learn=learn))
+    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles()))
 
     @property
     def update(self) -> Update | None:

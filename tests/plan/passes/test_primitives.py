@@ -44,7 +44,6 @@ def test_every_batching_can_run(drawn: list[tuple[int, int, int]], one_vector: b
             run.update(batch)
         assert sorted(run) == primitives.nodes
         assert sum(map(len, batching.batches)) == len(primitives.nodes)
-        assert len(batching.batches) >= primitives.graph.lower_bound
     assert len({frozenset(batching.batches) for batching in batchings}) == len(batchings)
     found = study(primitives.cell, 3, one_vector)
     assert (found is None) == (not primitives.nodes)

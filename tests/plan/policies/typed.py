@@ -1,15 +1,18 @@
-"""Typed graphs to batch: random ones, trees, the examples of ED-Batch, and the shortest sequence by search."""
+"""Typed graphs to batch: random ones, trees, the examples of ED-Batch; policies by their definitions, and the shortest
+sequence by search."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vpps.plan.policies.frontier import Wiring
+from vpps.plan.policies.machine import Machine
 from vpps.plan.policies.typed_graph import TypedGraph
 
 
@@ -49,9 +52,8 @@ def typed_graphs(draw: st.DrawFn, most: int = 40, most_types: int = 5) -> TypedG
 def only(graph: TypedGraph, kept: NDArray[np.bool_]) -> TypedGraph:
     """The kept vertices of a graph, and the edges between them."""
     number = np.cumsum(kept) - 1
-    readers = np.repeat(np.arange(graph.n), np.diff(graph.read_ends))
-    inside = kept[readers] & kept[graph.read]
-    producers, readers = number[graph.read[inside]], number[readers[inside]]
+    inside = kept[graph.readers] & kept[graph.producers]
+    producers, readers = number[graph.producers[inside]], number[graph.readers[inside]]
     return TypedGraph(graph.type_of[kept], graph.levels[kept], producers, readers, graph.n_types)
 
 
@@ -76,21 +78,144 @@ def _tree(made: Made, internal: int, output: int, below: Sequence[int]) -> Made:
     return made
 
 
+Ready = dict[int, list[int]]
+"""By type, the vertices all of whose producers have run; of types that have any."""
+
+
+class Remaining:
+    """What has not run of a graph, asked the slow way.
+
+    Attributes:
+        reads: what each vertex reads.
+        types: of each vertex.
+        left: vertices that have not run.
+        stages: of those that have.
+    """
+
+    def __init__(self, graph: TypedGraph) -> None:
+        self.graph = graph
+        self.reads: list[list[int]] = [[] for _ in range(graph.n)]
+        for producer, reader in zip(graph.producers.tolist(), graph.readers.tolist(), strict=True):
+            self.reads[reader].append(producer)
+        self.types: list[int] = graph.type_of.tolist()
+        self.left = frozenset(range(graph.n))
+        self.stages = [0] * graph.n
+
+    def ready(self) -> Ready:
+        """What may run next."""
+        found: Ready = {}
+        for v in sorted(self.left):
+            if self.left.isdisjoint(self.reads[v]):
+                found.setdefault(self.types[v], []).append(v)
+        return found
+
+    def execute(self, batch: Iterable[int]) -> None:
+        """Run vertices, in the first stage after those of everything that they read."""
+        batch = list(batch)
+        stage = max((self.stages[p] + 1 for v in batch for p in self.reads[v]), default=0)
+        for v in batch:
+            self.stages[v] = stage
+        self.left -= set(batch)
+
+    def chains(self, a: int | None = None, without: Iterable[int] = ()) -> dict[int, int]:
+        """Of each remaining vertex, the most vertices of a type, or of all types, on a path that begins with it."""
+        found = dict.fromkeys(self.left.difference(without), 0)
+        for v in sorted(found, reverse=True):  # vertices come after what they read
+            found[v] += a in (None, self.types[v])
+            for p in self.reads[v]:
+                if p in found:
+                    found[p] = max(found[p], found[v])
+        return found
+
+    def depth(self, a: int, without: Iterable[int] = ()) -> int:
+        """The most remaining vertices of a type on one path."""
+        return max(self.chains(a, without).values(), default=0)
+
+    def could_be_first(self, a: int) -> int:
+        """How many remaining vertices of a type depend on no other remaining one of it."""
+        below: set[int] = set()
+        count = 0
+        for v in sorted(self.left):
+            above = any(p in below or (p in self.left and self.types[p] == a) for p in self.reads[v])
+            count += self.types[v] == a and not above
+            if above:
+                below.add(v)
+        return count
+
+
+def batched(graph: TypedGraph, choose: Callable[[Remaining, Ready], int]) -> tuple[list[int], list[int]]:
+    """Types of the batches, and stages of the vertices, where `choose` says which type is next."""
+    remaining, sequence = Remaining(graph), []
+    while remaining.left:
+        ready = remaining.ready()
+        sequence.append(choose(remaining, ready))
+        remaining.execute(ready[sequence[-1]])
+    return sequence, remaining.stages
+
+
+def _mean_level(remaining: Remaining, ready: Ready, a: int) -> Any:
+    levels = [int(remaining.graph.levels[v]) for v in remaining.left if remaining.types[v] == a]
+    return -Fraction(sum(levels), len(levels))
+
+
+def _share(remaining: Remaining, ready: Ready, a: int) -> Any:
+    return Fraction(len(ready[a]), remaining.could_be_first(a)), len(ready[a])
+
+
+def _longest_path(remaining: Remaining, ready: Ready, a: int) -> Any:
+    heights = remaining.chains()
+    shortens = remaining.depth(a, without=ready[a]) < remaining.depth(a)
+    return max(heights[v] for v in ready[a]), shortens, len(ready[a])
+
+
+PREFERENCES: dict[str, Callable[[Remaining, Ready, int], Any]] = {
+    "agenda": _mean_level, "sufficient": _share, "critical": _longest_path,
+}  # fmt: skip
+"""What a policy wants the greatest of; of equal types the smallest is next."""
+
+
+def ranked(policy: str, remaining: Remaining, ready: Ready) -> list[int]:
+    """Types that may be next, best first."""
+    return sorted(sorted(ready), key=lambda a: PREFERENCES[policy](remaining, ready, a), reverse=True)
+
+
+def by_definition(graph: TypedGraph, policy: str) -> tuple[list[int], list[int]]:
+    """What a policy makes of a graph."""
+    return batched(graph, lambda remaining, ready: ranked(policy, remaining, ready)[0])
+
+
+def by_machine(graph: TypedGraph, machine: Machine) -> tuple[list[int], list[int], int]:
+    """The same of policy `fsm`, and how many states the machine does not know."""
+    kind, unseen = machine.encoding.kind, 0
+
+    def choose(remaining: Remaining, ready: Ready) -> int:
+        nonlocal unseen
+        types = sorted(ready)
+        if kind == "critical":
+            types = ranked("critical", remaining, ready)
+        elif kind == "sort":
+            types.sort(key=lambda a: -len(ready[a]))
+        elif kind == "max" and len(types) > 1:
+            types.append(max(types, key=lambda a: len(ready[a])))
+        phase = (graph.n - len(remaining.left)) * machine.encoding.phases // graph.n
+        found = machine.table.get((phase, *types))
+        unseen += found is None
+        otherwise = "critical" if kind == "critical" else "sufficient"
+        return ranked(otherwise, remaining, ready)[0] if found is None else found
+
+    return *batched(graph, choose), unseen
+
+
 def shortest(graph: TypedGraph) -> int:
     """The least number of batches: breadth first over all that may have run."""
-    wiring = Wiring(graph)
-    start = frozenset[int]()
-    todo, found = deque([(start, 0)]), {start}
+    remaining = Remaining(graph)
+    todo, found = deque([(remaining.left, 0)]), {remaining.left}
     while todo:
-        done, batches = todo.popleft()
-        if len(done) == graph.n:
+        remaining.left, batches = todo.popleft()
+        if not remaining.left:
             return batches
-        ready: dict[int, set[int]] = {}
-        for v in range(graph.n):
-            if v not in done and all(p in done for p in graph.read_by(v)):
-                ready.setdefault(wiring.type_of[v], set()).add(v)
-        for batch in ready.values():
-            after = done | batch
+        for batch in remaining.ready().values():
+            after = remaining.left.difference(batch)
             if after not in found:
                 found.add(after)
                 todo.append((after, batches + 1))

@@ -26,33 +26,29 @@ from vpps.optim import HYPER
 from vpps.plan.distribution import LOSS_SLOTS, Held
 from vpps.plan.grouping import Grouping, floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
-from vpps.plan.linear import linear_kind
 from vpps.plan.native.account import Account, Ending
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.interface import (
     NOWHERE,
     Call,
     Following,
+    FoundGrouping,
     FoundMemory,
-    GivenCell,
     LayoutCode,
     Noted,
     Pair,
     Status,
-    code_of,
 )
 from vpps.plan.native.memory import OF_GROUPING, Memory
 from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
-from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, argument_counts, in_parts, whole
+from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
+from vpps.plan.native.stages import add_cell, note_unseen, tell_choice
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
-from vpps.plan.policies.auto import Auto
-from vpps.plan.policies.fsm import Fsm
-from vpps.plan.policies.knowledge import RecurrentCells, cells_of
-from vpps.plan.policies.typed_graph import TypedGraph
+from vpps.plan.policies.policy import Choice
 from vpps.plan.pq_order import places_by_pq_tree
 from vpps.plan.sections import Words
 from vpps.plan.stacks import members
@@ -167,13 +163,14 @@ class Found:
         """Which group of virtual processors runs what; None where there is one."""
         if not len(self._grouping):
             return None
-        first_own, first_joining, n_components, n_blocks = self._grouping[:OF_GROUPING].tolist()
+        found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
         n_groups = self._engine.groups
-        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + n_blocks])
+        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + found.n_blocks])
         n = int(sizes.sum())
         ends = np.cumsum(sizes)[:-1]
         stages, groups = (np.split(rest[begin : begin + n].copy(), ends) for begin in (0, n))
-        return Grouping(groups, stages, first_own, first_joining, n_components, work.astype(np.float64))
+        dealt = found.first_own, found.first_joining, found.n_components
+        return Grouping(groups, stages, *dealt, work.astype(np.float64))
 
     def held(self, before: Held) -> Held:
         """What the pool holds after the launch, where that keeps gradients and before it some were held."""
@@ -217,10 +214,10 @@ class Engine:
         self._number = {p: i for i, p in enumerate(self.parameters)}
         recipe = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging)
         numbers = array("q", flat(recipe.record))
-        self._handle = lib.vpps_planner(*numbers.buffer_info())
+        self._handle = lib.vpps_planner(planner.policy.encode(), *numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
-        weakref.finalize(self, lib.vpps_planner_free, self._handle)
+        weakref.finalize(self, lib.vpps_batcher_free, self._handle)
         self._cells: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
@@ -229,12 +226,10 @@ class Engine:
         self._words = self._values = self._blocks = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
-        self._choices: list[RecurrentCells] = []  # that it has been told how to run, likewise
+        self._choices: list[Choice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
-            policy=code_of(planner.policy),
             layout=LayoutCode[planner.layout.upper()],
-            at_once=int(planner.batching.at_once),
             splits=int(planner.passes.lazy_batching),
             dead_outputs=int(planner.passes.dead_outputs),
             new_pair=ctypes.addressof(self._pair),
@@ -294,7 +289,11 @@ class Engine:
         return found
 
     def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found:
-        batch = Batch(graph, self._cell, calls)
+        if calls is None or calls == graph.n_calls:
+            batch = Batch(graph, self._cell)
+        else:
+            topology = Topology(graph, calls)
+            batch = Batch.of_blocks(topology.blocks, [self._cell(b.cell) for b in topology.blocks], topology.n_values)
         try:
             return self._plan_batch(graph, batch, wanted, calls)
         finally:
@@ -334,7 +333,7 @@ class Engine:
         if status != Status.DONE:
             raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
         if call.unseen:
-            self._note_unseen(counts=calls is None)
+            note_unseen(self._lib, self._handle, self._planner.batching, self._choices, counts=calls is None)
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
         if calls is not None:
             found.account = self._account(call)
@@ -371,8 +370,7 @@ class Engine:
         """The compiled planner's number of a cell."""
         number = self._cells.get(cell)
         if number is None:
-            given = GivenCell(*argument_counts(cell), linear_kind(cell))
-            number = self._cells[cell] = self._lib.vpps_planner_cell(self._handle, ctypes.byref(given))
+            number = self._cells[cell] = add_cell(self._lib, self._handle, cell)
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
         return number
@@ -437,30 +435,10 @@ class Engine:
         self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
 
     def _tell_choice(self, topology: Topology, block: int) -> None:
-        """Tell the compiled planner how the recurrence of a block runs: by which policy, and by what machine."""
-        batching, found = self._planner.batching, topology.recurrence
-        knowledge = batching.knowledge
-        members = found.members(found.component[block])
+        """Tell the compiled planner how the recurrence of a block runs."""
         load_of = partial(self._planner.load_of, topology)
-        recurrence = knowledge.recurrence(cells_of(topology, members))
-        policy, numbers = batching.name, np.zeros(0, np.int64)
-        if isinstance(batching, Auto):
-            policy = batching.decision(topology, members, load_of).policy
-        if policy == Fsm.name:
-            arranged = recurrence.arranged(members)
-            machine = knowledge.machine(recurrence, TypedGraph.of(topology, arranged), map(load_of, arranged))
-            numbers = np.concatenate([recurrence.order, machine.numbers()])
-        good = self._lib.vpps_planner_choice(self._handle, code_of(policy), numbers.ctypes.data, len(numbers))
-        if not good:
-            raise ScriptError(f"the compiled planner cannot read a machine of policy {policy}; please report this")
-        self._choices.append(recurrence)
-
-    def _note_unseen(self, counts: bool) -> None:
-        """`counts`: it has not been noted when the same was planned before."""
-        for number, recurrence in enumerate(self._choices):
-            steps = self._lib.vpps_planner_unseen(self._handle, number)
-            if steps and counts:
-                self._planner.batching.knowledge.note_unseen(recurrence, steps)
+        choice = tell_choice(self._lib, self._handle, self._planner.batching, topology, block, load_of)
+        self._choices.append(choice)
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
         """Names of the instructions of a script, and its tails.

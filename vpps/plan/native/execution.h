@@ -1,9 +1,25 @@
-// A graph executed batch by batch (vpps/plan/policies/batching.py, frontier.py; ED-Batch, Algorithm 1).
+// A graph executed batch by batch (ED-Batch, Algorithm 1).
 #pragma once
+
+// An optimal sequence of batches of a whole graph is one of each *component* of its types - cells that read each other,
+// directly or not - after the other, what is read first:
+//
+// - Of any sequence of types that runs all of a graph, the types of one component alone run all of the component: what of
+//   it has run in the whole by some batch has run alone by then, too. For alone a vertex waits for fewer others, and
+//   those are of the component, of which that holds by induction.
+// - Sequences of components one after the other run all of the graph, as no earlier one reads of a later one.
+//
+// A batch is of one type and so of one component, which makes a whole as long as its parts: none is shorter than the
+// shortest sequences of its components together. A component of a cell that is on no cycle is one batch, one of a single
+// cell its levels. Only recurrences of two cells or more leave anything to choose; there a policy need not see the rest.
 
 #include "typed_graph.h"
 
 // What is ready, what has been executed, and in which stages.
+//
+// A kernel pays for barriers rather than batches: a batch is of the first stage after those of everything that it reads,
+// which may be an earlier one than that of the batch before it. Vertices of its own type that are there already are one
+// step with it.
 class Execution {
 public:
     struct Batch {
@@ -44,6 +60,16 @@ public:
     i32 stage(i64 vertex) const { return vertices_[vertex].stage; }
     i64 ready(i64 type) const { return queues_[type].end - queues_[type].begin; }
     const i32* ready_of(i64 type) const { return ready_.data() + queues_[type].begin; }
+
+    // The first type that no other is better than, of those that have a ready vertex.
+    template <class Better> i32 best_ready(Better&& better) const
+    {
+        i32 found = -1;
+        for (i32 t = 0; t < static_cast<i32>(queues_.size()); t++)
+            if (ready(t) && (found < 0 || better(t, found)))
+                found = t;
+        return found;
+    }
 
     // Whether policy "critical" prefers a type to another one of smaller number: the one at whose ready vertex a longer
     // path begins; of equal ones one whose batch shortens the longest chain of its type for certain, as all that begin one
@@ -93,6 +119,22 @@ public:
                 add(other, number);
             });
         }
+    }
+
+    // Executes a whole graph, every vertex in the first stage after those of everything that it reads itself.
+    void by_level(TypedGraph& graph)
+    {
+        start(graph);
+        for (const i32 number : graph.by_level()) {
+            Vertex& vertex = vertices_[number];
+            batches.push_back({vertex.stage, vertex.type, 1});
+            n_stages = std::max(n_stages, vertex.stage + 1);
+            graph.for_readers(number, [&](i32 reader) {
+                vertices_[reader].stage = std::max(vertices_[reader].stage, vertex.stage + 1);
+            });
+        }
+        executed = graph.n;
+        batches = steps();
     }
 
     // The batches by stage, then type; those that have both in common are one step.

@@ -34,11 +34,10 @@ public:
     }
 
     // Tells the caller; `stretch`: by what the numbers of stages have been multiplied meanwhile.
-    void report(const Graph& graph, i64 stretch, i64* out) const
+    void report(const Graph& graph, i64 stretch, FoundGrouping* found) const
     {
-        for (const i64 number : {first_own * stretch, first_joining * stretch, n_components, graph.n_blocks})
-            *out++ = number;
-        out = std::copy(loads.begin(), loads.end(), out);
+        *found = {first_own * stretch, first_joining * stretch, n_components, graph.n_blocks};
+        i64* out = std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
         for (i64 k = 0; k < graph.n_blocks; k++)
             *out++ = graph.blocks[k].n;
         for (i64 k = 0; k < graph.n_blocks; k++)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,10 +15,16 @@ from vpps.graph.graph import Graph
 from vpps.graph.packed import PackedChunk
 from vpps.graph.trace import TracedCell
 from vpps.graph.vertices import ARGS, CALL, FIRST, LEVEL, Block
-from vpps.plan.topology import Topology
+from vpps.plan.native.interface import GivenBlock, GivenList
 from vpps.values import Float32
 
 WORD = 8  # bytes of an int
+
+# The fields as they are written below: by position, as every batch waits for it.
+BLOCK = "cell n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
+LIST = "ends lengths elements"
+for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
+    assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
 
 from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 addressof = ctypes.addressof
@@ -29,22 +35,18 @@ class Batch:
 
     Args:
         number: gives the compiled planner's number of a cell.
-        calls: take only the first so many vertices.
 
     Attributes:
         cells: of the blocks.
-        at: address of their description: numbers in the order of the fields of GivenBlock and GivenList (interface.py).
+        at: address of their description: a GivenBlock for each, and behind it a GivenList for each of its lists.
     """
 
-    def __init__(self, graph: Graph, number: Callable[[TracedCell], int], calls: int | None = None) -> None:
-        self._alive: list[Any] = []
-        found: list[int] = []
-        if calls is not None and calls < graph.n_calls:
-            self._first(graph, calls, number, found)
-            return
+    def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:
         self.cells = tuple(graph.blocks)
         self.n_blocks = len(self.cells)
         self.n_values = graph.n_values
+        self._alive: list[Any] = []
+        found: list[int] = []
         for cell, block in graph.blocks.items():
             found.append(number(cell))
             if not block.bulk:
@@ -53,21 +55,26 @@ class Batch:
                 self._chunk(block.bulk[0][1], found)
             else:
                 self._arrays(BlockArrays(block), found)
-        self._description = array("q", found)
-        self.at = self._description.buffer_info()[0]
+        self._describe(found)
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], n_values: int) -> Self:
+        """Blocks as arrays, whose cells have these numbers."""
+        made = cls.__new__(cls)
+        made.cells = tuple(b.cell for b in blocks)
+        made.n_blocks, made.n_values, made._alive = len(blocks), n_values, []
+        found: list[int] = []
+        for number, b in zip(numbers, blocks, strict=True):
+            found.append(number)
+            made._arrays(b, found)
+        made._describe(found)
+        return made
 
     def release(self) -> None:
         """Let go of the arrays: their addresses are used no more, and they may grow."""
         self._alive.clear()
 
-    def _first(self, graph: Graph, calls: int, number: Callable[[TracedCell], int], found: list[int]) -> None:
-        """Take the first vertices of a graph that has grown since."""
-        topology = Topology(graph, calls)
-        self.cells = tuple(b.cell for b in topology.blocks)
-        self.n_blocks, self.n_values = len(self.cells), topology.n_values
-        for b in topology.blocks:
-            found.append(number(b.cell))
-            self._arrays(b, found)
+    def _describe(self, found: list[int]) -> None:
         self._description = array("q", found)
         self.at = self._description.buffer_info()[0]
 

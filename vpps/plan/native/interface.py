@@ -9,9 +9,9 @@ from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
 from vpps.plan.distribution import ALIGN, ONE
 from vpps.plan.linear import Linear
+from vpps.plan.native.policy_table import EncodingKind
 from vpps.plan.native.records import RECORDS, Frame, From
 from vpps.plan.passes.lazy_batching import STAGES, Batching
-from vpps.plan.policies.machine import EncodingKind
 from vpps.plan.slabs import Life
 
 NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
@@ -22,7 +22,7 @@ NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
 
 @fields(
     ints="""
-    training policy layout at_once splits dead_outputs chunk_rows account
+    training layout splits dead_outputs chunk_rows account
     n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
     updates keeps clips max_norm averages n_hyper hyper hyper_of
     held n_held_rows held_rows
@@ -36,9 +36,9 @@ class Call(Structure):
     """What `plan` is called with, and what it finds.
 
     Attributes:
-        training, at_once, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
+        training, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
         account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
-        policy, layout: a PolicyCode, a LayoutCode.
+        layout: a LayoutCode.
         blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
         hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
         held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
@@ -46,7 +46,7 @@ class Call(Structure):
         script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
             of each, ~id where it runs late.
         products: memory for a GivenProduct each.
-        grouping: memory for what grouping.h reports, where there are groups of virtual processors.
+        grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
         entries: position of the entry points of the second launch.
         new_block, key, n_key, new_pair, steps, n_vertices: what it asks about, see Status; `new_pair` is the address
             of a Pair, `steps` of an i32 for each vertex, block after block.
@@ -110,6 +110,12 @@ class UsedTable(Structure):
 @fields(ints="parameter n dy dy_stride x x_stride")
 class GivenProduct(Structure):
     """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
+
+
+@fields(ints="first_own first_joining n_components n_blocks")
+class FoundGrouping(Structure):
+    """How vertices were dealt to groups of virtual processors (plan/grouping.py). Behind it are the load of each group,
+    how many vertices each block has, then the stage of every vertex, block after block, and its group."""
 
 
 # ---- the account of a plan (vpps/plan/native/account.py)
@@ -232,22 +238,13 @@ class FoundBlock(Structure):
 # ---- policies and layouts
 
 
-# Policies, by their names in capital letters.
-PolicyCode = IntEnum("PolicyCode", "DEPTH AGENDA SINKS_LAST SUFFICIENT CRITICAL FSM AUTO", start=0)
-
-
-def code_of(policy: str) -> PolicyCode:
-    """The number of a policy."""
-    return PolicyCode[policy.replace("-", "_").upper()]
-
-
-# Layouts, likewise.
+# Layouts, by their names in capital letters.
 LayoutCode = IntEnum("LayoutCode", "RECORDED READERS PQ", start=0)
 
 
-@fields(ints="n n_types types levels reader_ends readers")
+@fields(ints="n n_types n_edges types levels producers readers")
 class GivenGraph(Structure):
-    """A typed graph: types and levels of the vertices, the ends of their readers, and those."""
+    """A typed graph: types and levels of the vertices, and the two ends of every edge."""
 
 
 @fields(
@@ -264,9 +261,9 @@ class GivenCosts(Structure):
     """vpps.plan.policies.cost.Costs; of the loads, arrays by type."""
 
 
-@fields(ints="n_batches n_stages n_steps unseen")
+@fields(ints="n_batches n_stages n_steps unseen", floats="seconds")
 class FoundBatches(Structure):
-    """How many batches a graph has; in how many steps the machine did not know its state."""
+    """How many batches a graph has; in how many steps the machine did not know its state; seconds by the costs."""
 
 
 @fields(ints="trials n_steps n_stages bound n_numbers")
@@ -277,29 +274,35 @@ class FoundMachine(Structure):
 # ---- functions
 
 FUNCTIONS = (
-    # A planner for parameters in their places (ModelRecipe), or null where the numbers are not what is expected.
-    "void* vpps_planner(const i64* numbers, i64 n)",
-    "void vpps_planner_free(void* planner)",
+    # Finds stages of graphs by a policy; null for an unknown name.
+    "void* vpps_batcher(const char* policy)",
+    # The same, which also plans, for parameters in their places (ModelRecipe); null where the numbers are not what is
+    # expected.
+    "void* vpps_planner(const char* policy, const i64* numbers, i64 n)",
+    "void vpps_batcher_free(void* batcher)",
     # The number of a new cell.
-    "i64 vpps_planner_cell(void* planner, const GivenCell* cell)",
+    "i64 vpps_batcher_cell(void* batcher, const GivenCell* cell)",
+    # Tells by which policy the recurrence runs that was asked about. Of one that learns: which of its cells, in the
+    # order of their blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is
+    # expected.
+    "i64 vpps_batcher_choice(void* batcher, const char* policy, const i64* numbers, i64 n)",
+    # How many steps the machine of a choice did not know since this was asked last.
+    "i64 vpps_batcher_unseen(void* batcher, i64 choice)",
+    # The stages of all vertices, block after block.
+    "Status vpps_stages(void* batcher, Call* call, i64* stages)",
     # Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
     "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
     # Tells whether what `plan` has asked about may begin.
     "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",
-    # Tells by which policy the recurrence runs that `plan` has asked about. Of FSM: which of its cells, in the order of
-    # their blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is expected.
-    "i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numbers, i64 n)",
-    # How many steps the machine of a choice did not know since this was asked last.
-    "i64 vpps_planner_unseen(void* planner, i64 choice)",
     "Status vpps_plan(void* planner, Call* call)",
     # Tells where the account of the latest plan lies, which was asked for one; until the next one is made.
     "void vpps_account(void* planner, Noted* noted)",
     # Likewise, what lies where.
     "void vpps_map(void* planner, FoundMemory* found)",
-    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. 0 where the numbers of
-    # the machine are not what is expected.
-    "i64 vpps_batches(const GivenGraph* given, PolicyCode policy, const i64* machine, i64 n_machine, i64* sequence, "
-    "i64* stages, FoundBatches* found)",
+    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. `costs` may be null. 0 where the
+    # numbers of the machine are not what is expected.
+    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* machine, i64 n_machine, "
+    "const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)",
     # No sequence of batches of a graph is shorter.
     "i64 vpps_lower_bound(const GivenGraph* given)",
     # Learns a machine; vpps_learned takes it.
@@ -311,12 +314,9 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (
-        *(Status, Following, From, Frame, Life, Batching, Linear),
-        *(PolicyCode, LayoutCode, EncodingKind, During, Made, Reason),
-    )
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
     structs = (
-        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct),
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
         *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
     )

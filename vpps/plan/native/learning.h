@@ -1,12 +1,22 @@
-// Learns machines by tabular N-step Q-learning: number for number what vpps/plan/policies/learning.py learns.
+// Learns a machine for a recurrence from one graph: tabular N-step Q-learning (ED-Batch, 2.3).
 //
-// Doubles are computed in the same order, and multiplications and additions are not contracted (library.py, FLAGS).
+// A trial batches the whole graph once. In every state it takes the action of the greatest value, or with probability
+// epsilon any; where none has been tried, what policy `critical` would do, or `sufficient` where states do not rank
+// types. After the trial the value of each action that it took moves towards the sum of the next N rewards and the best
+// value N steps later, last action first.
+//
+// A state does not tell everything about a frontier, so values go up and down, and so do greedy policies made of them.
+// They are tried out now and then, and the best one is kept, not the last; the first is what a trial did before anything
+// was learned.
+//
+// The same seed gives the same machine, on all machines: doubles are computed in a fixed order, multiplications and
+// additions are not contracted (library.py, FLAGS), and chance is splitmix64.
 #pragma once
 
 #include <cmath>
 #include <limits>
 #include <utility>
-#include "policies.h"
+#include "policies/fsm.h"
 
 // Steele, Lea and Flood 2014.
 class SplitMix64 {
@@ -25,20 +35,23 @@ private:
     u64 state_;
 };
 
-// vpps/plan/policies/cost.py, class Costs.
+// The model of costs, whose numbers vpps/plan/policies/cost.py has.
 struct Costs : GivenCosts {
     i64 barriers_of(i64 type) const { return pointer<const i64>(barriers)[type]; }
 
+    // Seconds of a step of n vertices, without barriers.
     double step(i64 type, i64 n) const
     {
         return (static_cast<double>(n) + fixed) * pointer<const double>(flops)[type] / (vps * speed);
     }
 
+    // The same, in barriers; opens: no other step of its stage has run, then with those after it.
     double alone(i64 type, i64 n, bool opens) const
     {
         return step(type, n) / barrier + static_cast<double>(opens ? barriers_of(type) : 0);
     }
 
+    // Seconds of a graph, where steps of a stage share barriers.
     double seconds(const Execution& run) const
     {
         const std::vector<Execution::Batch> steps = run.steps();
@@ -81,16 +94,16 @@ public:
         trial(0);
         Machine machine = of_trial();
         for (;;) {
-            policies_.fsm(graph_, machine);
-            const auto n_steps = static_cast<i64>(policies_.run.steps().size());
-            std::pair<double, double> loss(n_steps, policies_.run.n_stages);
+            fsm_.batch(graph_, machine);
+            const auto n_steps = static_cast<i64>(fsm_.run.steps().size());
+            std::pair<double, double> loss(n_steps, fsm_.run.n_stages);
             if (settings_.by_time)
-                loss = {costs_.seconds(policies_.run), 0};
+                loss = {costs_.seconds(fsm_.run), 0};
             if (found.n_steps < 0 || loss < least) {
                 least = loss;
                 found.machine = std::move(machine);
                 found.n_steps = n_steps;
-                found.n_stages = policies_.run.n_stages;
+                found.n_stages = fsm_.run.n_stages;
             }
             if (found.trials >= settings_.trials || (n_steps == found.bound && !settings_.by_time))
                 return found;
@@ -115,7 +128,7 @@ private:
     const Encoding encoding_;
     const Costs costs_;
     SplitMix64 chance_;
-    Policies policies_;
+    Fsm fsm_;
     Execution run_;
     Subgraphs whole_, subgraphs_;  // of the graph before it is begun; of a trial
     States states_;
@@ -190,7 +203,7 @@ private:
         return found;
     }
 
-    i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(graph_, run_, subgraphs_); }
+    i32 untried() const { return encoding_.ranks() ? state_[1] : nearest(run_, subgraphs_); }
 
     // What the latest trial did last in each state.
     Machine of_trial()

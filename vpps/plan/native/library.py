@@ -15,9 +15,10 @@ from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import build_library, compiler
 from vpps.kernel.processes import in_background
 from vpps.kernel.shared_types import bind
-from vpps.plan.native import interface
+from vpps.plan.native import interface, policy_table
 
-# Contraction is off so that machines are learned as in Python (learning.h).
+# Contraction is off so that the same machines are learned everywhere (learning.h). What classes need for RTTI is in a
+# library that is not linked everywhere (kernel/ziglang.py).
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -25,11 +26,13 @@ FLAGS = (
     "-fPIC",
     "-fvisibility=hidden",
     "-ffp-contract=off",
+    "-fno-rtti",
     "-Wall",
     "-Wextra",
 )
 _FOLDER = Path(__file__).parent
-_INCLUDE = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.h)"\n', re.MULTILINE)
+_RENDERED = {"interface.h": interface.header, "policy_table.h": policy_table.header}
 
 
 @cache
@@ -41,7 +44,7 @@ def source() -> str:
         if name in included:
             return ""
         included.add(name)
-        text = interface.header() if name == "interface.h" else (_FOLDER / name).read_text(encoding="utf-8")
+        text = _RENDERED[name]() if name in _RENDERED else (_FOLDER / name).read_text(encoding="utf-8")
         text = text.replace("#pragma once\n", "")
         return _INCLUDE.sub(lambda found: text_of(found[1]), text)
 

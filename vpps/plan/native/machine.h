@@ -1,4 +1,4 @@
-// Finite-state machines that choose the next batch (vpps/plan/policies/machine.py).
+// Finite-state machines that choose the next batch (ED-Batch, 2.2); vpps/plan/policies/machine.py describes the encodings.
 #pragma once
 
 #include "execution.h"

@@ -7,9 +7,10 @@ import sys
 
 import numpy as np
 
-from vpps.plan.native.interface import GivenProduct, UsedTable
+from vpps.plan.native.inputs import WORD
+from vpps.plan.native.interface import FoundGrouping, GivenProduct, UsedTable
 
-OF_GROUPING = 4  # numbers before the loads of the groups, as in grouping.h, `report`
+OF_GROUPING = ctypes.sizeof(FoundGrouping) // WORD  # numbers before what is behind it
 
 
 class Memory:

@@ -1,6 +1,7 @@
 // The compiled planner: the script that vpps/plan/build.py writes, word for word. Cells come as records (records.py), a
 // batch as flat arrays (inputs.py).
 
+#include "batcher.h"
 #include "grouped_schedule.h"
 #include "grouping.h"
 #include "policy_calls.h"
@@ -9,23 +10,15 @@
 #include "memory_map.h"
 #include "paper_schedule.h"
 #include "row_order.h"
-#include "stages.h"
 
 #include <ctime>
 #include <exception>
-#include <utility>
 
 namespace {
 
-class Planner {
+class Planner : public Batcher {
 public:
-    explicit Planner(Numbers& from) : model_(from) {}
-
-    i64 add_cell(const GivenCell& cell)
-    {
-        cells_.push_back(std::make_unique<WholeCell>(WholeCell{cell, {}}));
-        return static_cast<i64>(cells_.size()) - 1;
-    }
+    Planner(const PolicyRow& policy, Numbers& from) : Batcher(policy), model_(from) {}
 
     bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
     {
@@ -35,21 +28,6 @@ public:
         cells_[cell]->by_key.emplace(std::move(key), std::move(parts));
         return true;
     }
-
-    // Numbers of FSM: of its types, then its machine.
-    bool add_choice(PolicyCode policy, Numbers& from)
-    {
-        Choice choice{policy, {}, {}};
-        if (policy == PolicyCode::FSM) {
-            from.take(choice.order, stages_.n_asked());
-            choice.machine = Machine(from);
-        }
-        if (from.complete())
-            stages_.choose(std::move(choice));
-        return from.complete();
-    }
-
-    i64 unseen(i64 choice) { return std::exchange(stages_.choices[choice].unseen, 0); }
 
     void report(Noted* into) { launch_.report(*into); }
 
@@ -83,10 +61,7 @@ public:
 
 private:
     const Model model_;
-    std::vector<std::unique_ptr<WholeCell>> cells_;
     Call* call_ = nullptr;
-    Graph graph_;
-    Stages stages_;
     LossChain chain_, nothing_;
     RowOrder row_order_;
     Memory memory_;
@@ -142,7 +117,7 @@ private:
     {
         const bool training = call_->training;
         RowsOfBlocks& rows = launch_.rows;
-        call_->new_block = stages_.find(graph_, static_cast<PolicyCode>(call_->policy));
+        call_->new_block = stages_.find(graph_);
         if (call_->new_block >= 0)
             return Status::NEW_RECURRENCE;
         if (!training)
@@ -156,7 +131,7 @@ private:
         if (in_groups())
             grouping_.find(graph_, rows.of_whole, model_.groups, training ? nullptr : graph_.needed(graph_.blocks[0]));
         const LossChain& late = model_.exclusive || in_groups() ? nothing_ : chain_;
-        rows.take(graph_, late, call_->at_once, call_->chunk_rows);
+        rows.take(graph_, late, !stages_.row.whole, call_->chunk_rows);
         call_->n_all_values = rows.n_values;
         if (rows.n_values > call_->room_for_values)
             return Status::MORE_MEMORY;
@@ -254,7 +229,7 @@ private:
         if (!launch_.finish())
             return Status::MORE_MEMORY;
         if (call_->grouping)
-            grouping_.report(graph_, rows.stretch, pointer<i64>(call_->grouping));
+            grouping_.report(graph_, rows.stretch, pointer<FoundGrouping>(call_->grouping));
         call_->pool_floats = launch_.cursor;
         call_->names = launch_.names;
         if (call_->training)
@@ -286,56 +261,43 @@ private:
     }
 };
 
+Planner& planner_of(void* batcher) { return static_cast<Planner&>(*static_cast<Batcher*>(batcher)); }
+
 }  // namespace
 
 // What these do says vpps/plan/native/interface.py.
 
-EXPORT void* vpps_planner(const i64* numbers, i64 n)
+EXPORT void* vpps_planner(const char* policy, const i64* numbers, i64 n)
 {
+    const PolicyRow* row = policy_named(policy);
     Numbers from(numbers, n);
-    auto planner = std::make_unique<Planner>(from);
+    std::unique_ptr<Batcher> planner;
+    if (row)
+        planner = std::make_unique<Planner>(*row, from);
     return from.complete() ? planner.release() : nullptr;
-}
-
-EXPORT void vpps_planner_free(void* planner) { delete static_cast<Planner*>(planner); }
-
-EXPORT i64 vpps_planner_cell(void* planner, const GivenCell* cell)
-{
-    return static_cast<Planner*>(planner)->add_cell(*cell);
 }
 
 EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
 {
     Numbers from(numbers, n);
-    return static_cast<Planner*>(planner)->add_parts(cell, std::vector<u8>(key, key + n_key), from);
+    return planner_of(planner).add_parts(cell, std::vector<u8>(key, key + n_key), from);
 }
 
-EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)
-{
-    static_cast<Planner*>(planner)->add_pair(*pair, answer);
-}
+EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer) { planner_of(planner).add_pair(*pair, answer); }
 
-EXPORT i64 vpps_planner_choice(void* planner, PolicyCode policy, const i64* numbers, i64 n)
-{
-    Numbers from(numbers, n);
-    return static_cast<Planner*>(planner)->add_choice(policy, from);
-}
+EXPORT void vpps_map(void* planner, FoundMemory* found) { planner_of(planner).map(*found); }
 
-EXPORT i64 vpps_planner_unseen(void* planner, i64 choice) { return static_cast<Planner*>(planner)->unseen(choice); }
-
-EXPORT void vpps_map(void* planner, FoundMemory* found) { static_cast<Planner*>(planner)->map(*found); }
-
-EXPORT void vpps_account(void* planner, Noted* noted) { static_cast<Planner*>(planner)->report(noted); }
+EXPORT void vpps_account(void* planner, Noted* noted) { planner_of(planner).report(noted); }
 
 EXPORT Status vpps_plan(void* planner, Call* call)
 {
 #if defined(__cpp_exceptions)
     try {
-        return static_cast<Planner*>(planner)->plan(call);
+        return planner_of(planner).plan(call);
     } catch (const std::exception&) {  // nothing else throws
         return Status::NO_MEMORY;
     }
 #else
-    return static_cast<Planner*>(planner)->plan(call);
+    return planner_of(planner).plan(call);
 #endif
 }

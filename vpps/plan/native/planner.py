@@ -17,7 +17,7 @@ from vpps.graph.operand import Expression
 from vpps.graph.rows import Rows, value_ids
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.plan.distribution import NOTHING_HELD, Distribution, Held
-from vpps.plan.native import library, policies
+from vpps.plan.native import library
 from vpps.plan.native.engine import Engine, Found
 from vpps.plan.passes import Passes
 from vpps.plan.plan import Plan
@@ -39,7 +39,6 @@ class CompiledPlanner(Planner):
         layout: str = RECORDED,
     ) -> None:
         super().__init__(distribution, policy, schedule, passes, layout)
-        self.batching.knowledge.learn = policies.learn
         self._engines: dict[tuple[str, float | None] | None, Engine] = {}
         self._latest: Engine | None = None
 

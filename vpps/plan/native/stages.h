@@ -1,24 +1,31 @@
-// In which stage the vertices of a graph run (vpps/plan/policies).
+// In which stage the vertices of a graph run.
+//
+// Components of cells that read each other (execution.h) are ranked by the longest path in the graph of "reads from",
+// cycles contracted. The vertices of a cell that is on no cycle are one stage; those of a cycle have stages of their own.
+// Recurrences of one rank share stages: they do not read each other.
 #pragma once
 
 #include <limits>
 #include "graph.h"
 #include "policies.h"
 
-// How a recurrence of several cells runs: by any of the policies from SINKS_LAST to FSM.
+// How a recurrence of several cells runs, as the caller has told.
 struct Choice {
-    PolicyCode policy;
-    Machine machine;         // of FSM
-    std::vector<i64> order;  // of FSM: which member, in the order of the blocks, is each of its types
+    Policy* policy;
+    Machine machine;         // of a policy that learns
+    std::vector<i64> order;  // which member, in the order of the blocks, is each of the machine's types
     i64 latest = 0, unseen = 0;  // steps in which it did not know its state: of the latest graph, of those counted
 };
 
 class Stages {
 public:
     std::vector<Choice> choices;  // in the order in which they were told
+    const PolicyRow& row;
+
+    explicit Stages(const PolicyRow& of) : row(of), policy_(*policy(of)) {}
 
     // Finds the stage of every vertex. A block whose recurrence it must be told how to run before that, or -1.
-    i64 find(Graph& graph, PolicyCode policy)
+    i64 find(Graph& graph)
     {
         for (Choice& choice : choices)
             choice.latest = 0;
@@ -27,16 +34,16 @@ public:
             b.rank = b.top = 0;
             b.local.resize(b.n);
         }
-        if (policy == PolicyCode::DEPTH) {
-            by_depth(graph);
-        } else if (policy == PolicyCode::AGENDA) {
+        if (row.whole && policy_.by_level()) {
+            by_level(graph);
+        } else if (row.whole) {
             members_.clear();
             for (i64 k = 0; k < graph.n_blocks; k++)
                 members_.push_back(k);
-            run(graph, policy);
+            run(graph, policy_);
         } else {
             for (i64 c = 0; c < graph.components.size(); c++)
-                if (!within(graph, c, policy))
+                if (!within(graph, c))
                     return members_[0];
             rank(graph);
         }
@@ -54,20 +61,28 @@ public:
         return any;
     }
 
-    i64 n_asked() const { return static_cast<i64>(asked_.size()) - 1; }
-
-    // How what was asked for last is to run.
-    void choose(Choice choice)
+    // How what was asked for last is to run; of a policy that learns the numbers are its order, then its machine. False
+    // where they are not what is expected.
+    bool choose(const PolicyRow& of, Numbers& from)
     {
-        choice_of_[asked_] = choices.size();
-        choices.push_back(std::move(choice));
+        Choice choice{policy(of), {}, {}};
+        if (!from.complete()) {
+            from.take(choice.order, n_asked());
+            choice.machine = Machine(from);
+        }
+        if (from.complete()) {
+            choice_of_[asked_] = choices.size();
+            choices.push_back(std::move(choice));
+        }
+        return from.complete();
     }
 
 private:
+    std::map<const PolicyRow*, std::unique_ptr<Policy>> policies_;  // those in use
+    Policy& policy_;
     TypedGraph typed_;
-    Policies policies_;
     const Machine none_;
-    // Cells of a recurrence, in the order of the blocks; with AUTO also how many binary digits its size has.
+    // Cells of a recurrence, in the order of the blocks, and how many binary digits its size has where that counts.
     std::vector<i64> asked_;
     std::map<std::vector<i64>, size_t> choice_of_;
     std::vector<i64> members_;  // blocks of a component; in the order of the machine's types
@@ -77,7 +92,17 @@ private:
 
     static constexpr i32 OUTSIDE = std::numeric_limits<i32>::min();
 
-    static void by_depth(Graph& graph)
+    i64 n_asked() const { return static_cast<i64>(asked_.size()) - 1; }
+
+    Policy* policy(const PolicyRow& of)
+    {
+        std::unique_ptr<Policy>& found = policies_[&of];
+        if (!found)
+            found = of.make();
+        return found.get();
+    }
+
+    static void by_level(Graph& graph)
     {
         for (i64 k = 0; k < graph.n_blocks; k++) {
             Whole& b = graph.blocks[k];
@@ -104,7 +129,7 @@ private:
     }
 
     // Stages within a component, from 0. False where nobody has told how to run it.
-    bool within(Graph& graph, i64 component, PolicyCode policy)
+    bool within(Graph& graph, i64 component)
     {
         const Ragged::List members = graph.components.members(component);
         members_.assign(members.begin(), members.end());
@@ -113,21 +138,22 @@ private:
             std::fill(first.local.begin(), first.local.end(), 0);
             return true;
         }
+        Policy* policy = &policy_;
         Choice* choice = nullptr;
-        if (members_.size() > 1 && policy >= PolicyCode::FSM) {
-            choice = chosen(graph, policy);
+        if (members_.size() > 1 && policy->asks()) {
+            choice = chosen(graph);
             if (!choice)
                 return false;
             policy = choice->policy;
         }
-        if (members_.size() == 1 || policy == PolicyCode::SINKS_LAST)
+        if (members_.size() == 1 || policy->by_level())
             levels(graph);
         else
-            run(graph, policy, choice);
+            run(graph, *policy, choice);
         return true;
     }
 
-    Choice* chosen(const Graph& graph, PolicyCode policy)
+    Choice* chosen(const Graph& graph)
     {
         asked_.clear();
         i64 n = 0;
@@ -136,7 +162,7 @@ private:
             n += graph.blocks[k].n;
         }
         i64 digits = 0;
-        for (; policy == PolicyCode::AUTO && n; n >>= 1)
+        for (; policy_.asks_by_size() && n; n >>= 1)
             digits++;
         asked_.push_back(digits);
         const auto found = choice_of_.find(asked_);
@@ -183,22 +209,22 @@ private:
     }
 
     // Batch by batch.
-    void run(Graph& graph, PolicyCode policy, Choice* choice = nullptr)
+    void run(Graph& graph, Policy& policy, Choice* choice = nullptr)
     {
-        if (policy == PolicyCode::FSM) {
+        if (choice && !choice->order.empty()) {
             rising_ = members_;
             for (size_t t = 0; t < rising_.size(); t++)
                 members_[t] = rising_[choice->order[t]];
         }
         take(graph);
-        policies_.batch(typed_, policy, choice ? choice->machine : none_);
+        policy.batch(typed_, choice ? choice->machine : none_);
         if (choice)
-            choice->latest += policies_.unseen;
+            choice->latest += policy.unseen;
         i64 first = 0;
         for (const i64 k : members_) {
             Whole& b = graph.blocks[k];
             for (i64 v = 0; v < b.n; v++) {
-                b.local[v] = policies_.run.stage(first + v);
+                b.local[v] = policy.run.stage(first + v);
                 b.top = std::max<i64>(b.top, b.local[v]);
             }
             first += b.n;

@@ -1,10 +1,11 @@
 """Batches of primitives inside a cell: the static subgraph of ED-Batch (section 3), batched like a graph of vertices.
 
 Primitives of one type - operation, attributes, shapes, list elements or not - may run as one operation. Which of them
-do is for a batching policy to say, as it does for the vertices of a graph; a cell is small and traced once, so several
-policies are tried and the caller takes what suits the memory best (passes/cell_layout.py). `search` adds a sequence of
-few batches: breadth first over the types that may be next, in the place of ED-Batch's grid search (section 5.3), of
-which the paper says no more than that.
+do is for a batching policy to say, as it does for the vertices of a graph; a cell is small and traced once, so two are
+tried and the caller takes what suits the memory best (passes/cell_layout.py). `depth` goes level by level; `search`
+finds a sequence of few batches: breadth first over the types that may be next, in the place of ED-Batch's grid search
+(section 5.3), of which the paper says no more than that. (Policies `agenda` and `sufficient` find nothing better in
+ED-Batch's cells, nor in those of the zoo.)
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from vpps.graph.levels import find_levels
 from vpps.graph.trace import Node, TracedCell
 from vpps.ops import Form
 from vpps.plan.passes.common_subexpressions import by_bits
-from vpps.plan.policies.agenda import agenda
-from vpps.plan.policies.frontier import Wiring
-from vpps.plan.policies.sufficient import sufficient
-from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.prepare import VIEWS, live_nodes
 
 # What comes from outside of the cell, or is where it is: nothing is computed. Rows of tables are read in place.
@@ -74,9 +71,8 @@ class Primitives:
         for producer, reader in edges:
             self._reads[reader] |= 1 << producer
         producers, readers = np.array(edges, np.int64).reshape(-1, 2).T
-        levels = find_levels(len(self.nodes), readers, producers)
-        types = np.fromiter(self.type_of.values(), np.int64, len(self.nodes))
-        self.graph = TypedGraph(types, levels, producers, readers, len(numbers))
+        self._levels: list[int] = find_levels(len(self.nodes), readers, producers).tolist()
+        self._n_types = len(numbers)
 
     def operands(self, i: int) -> list[int]:
         """Nodes that a primitive reads and others compute, perhaps as a part of what they compute."""
@@ -84,16 +80,10 @@ class Primitives:
         return [j for j in nodes[i].inputs if nodes[root(nodes, j)].op.form not in OUTSIDE]
 
     def batchings(self) -> list[Batching]:
-        """What the policies make of the cell, each batching once."""
+        """What both make of the cell, each batching once."""
         if not self.nodes:
             return []
-        wiring = Wiring(self.graph)
-        found = [
-            Batching("depth", self._batches(self.graph.levels.tolist())),
-            Batching("agenda", self._batches(agenda(wiring).stages.tolist())),
-            Batching("sufficient", self._batches(sufficient(wiring).stages.tolist())),
-            Batching("search", self._searched()),
-        ]
+        found = [Batching("depth", self._batches(self._levels)), Batching("search", self._searched())]
         distinct: dict[frozenset[Batch], Batching] = {}
         for batching in found:
             distinct.setdefault(frozenset(batching.batches), batching)
@@ -108,7 +98,7 @@ class Primitives:
 
     def _searched(self) -> tuple[Batch, ...]:
         """A sequence with the fewest batches of those that a search of limited width meets."""
-        of_type: list[list[int]] = [[] for _ in range(self.graph.n_types)]
+        of_type: list[list[int]] = [[] for _ in range(self._n_types)]
         for v, i in enumerate(self.nodes):
             of_type[self.type_of[i]].append(v)
         complete, reads = (1 << len(self.nodes)) - 1, self._reads

@@ -1,27 +1,21 @@
-"""Batching policies: in which stage every vertex of a graph runs."""
+"""Batching policies: in which stage every vertex of a graph runs. Here is what they know; what they do is in
+`plan/native/policies/`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from vpps.errors import GraphError
-from vpps.plan.policies.agenda import Agenda
+from vpps.plan.native.policy_table import POLICIES
 from vpps.plan.policies.auto import Auto
-from vpps.plan.policies.critical import Critical
-from vpps.plan.policies.depth import Depth
-from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Knowledge
-from vpps.plan.policies.policy import Policy
-from vpps.plan.policies.sinks_last import SinksLast
-from vpps.plan.policies.sufficient import Sufficient
+from vpps.plan.policies.policy import Fsm, Policy
 
 __all__ = ["POLICIES", "WORTH_TRYING", "Knowledge", "Policy", "policy_named"]
 
-POLICIES: Mapping[str, type[Policy]] = {
-    policy.name: policy for policy in (SinksLast, Depth, Agenda, Sufficient, Critical, Fsm, Auto)
-}
+_THAT_KNOW: Mapping[str, type[Policy]] = {"fsm": Fsm, "auto": Auto}
 
-WORTH_TRYING = (SinksLast.name, Depth.name)
+WORTH_TRYING = ("sinks-last", "depth")
 """What tuning tries, for whatever model: the others differ inside recurrences of several cells alone, or are there to
 compare with."""
 
@@ -34,4 +28,4 @@ def policy_named(name: str, knowledge: Knowledge | None = None) -> Policy:
     """
     if name not in POLICIES:
         raise GraphError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}")
-    return POLICIES[name](knowledge)
+    return _THAT_KNOW.get(name, Policy)(name, knowledge)

@@ -12,16 +12,13 @@ decisions further ones are as most of those were.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from vpps.graph.arrays import Ints
-from vpps.plan.policies.critical import Critical
-from vpps.plan.policies.fsm import Fsm
+from vpps.plan.native import typed_graphs as compiled
 from vpps.plan.policies.knowledge import Cells, Knowledge, cells_of
-from vpps.plan.policies.policy import LoadOf
-from vpps.plan.policies.sinks_last import SinksLast
+from vpps.plan.policies.machine import Machine
+from vpps.plan.policies.policy import Choice, Fsm, LoadOf, Policy
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
@@ -45,7 +42,7 @@ class Decision:
     seconds: dict[str, float]
 
 
-class Auto(SinksLast):
+class Auto(Policy):
     """The fastest, by the cost model.
 
     Attributes:
@@ -53,13 +50,10 @@ class Auto(SinksLast):
             number of vertices.
     """
 
-    name = "auto"
-
-    def __init__(self, knowledge: Knowledge | None = None) -> None:
-        super().__init__(knowledge)
+    def __init__(self, name: str = "auto", knowledge: Knowledge | None = None) -> None:
+        super().__init__(name, knowledge)
         self.decisions: dict[tuple[Cells, int], Decision] = {}
-        considered = (SinksLast, Critical, Fsm)
-        self._policies = {policy.name: policy(self.knowledge) for policy in considered}
+        self._fsm = Fsm("fsm", self.knowledge)
 
     def describe(self) -> list[str]:
         """See Policy."""
@@ -70,34 +64,39 @@ class Auto(SinksLast):
                 f"policy auto, {', '.join(cell.name for cell in cells)} in graphs with {1 << (digits - 1):,} to "
                 f"{(1 << digits) - 1:,} of their vertices: {decision.policy} (us by the cost model: {considered})"
             )
-        if any(decision.policy == Fsm.name for decision in self.decisions.values()):
-            found += self._policies[Fsm.name].describe()
+        if any(decision.policy == "fsm" for decision in self.decisions.values()):
+            found += self._fsm.describe()
         return found
 
-    def within(self, topology: Topology, members: list[int], load_of: LoadOf) -> list[Ints]:
-        """See SinksLast."""
-        return self._policies[self.decision(topology, members, load_of).policy].within(topology, members, load_of)
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+        """See Policy."""
+        policy = self.decision(topology, members, load_of).policy
+        chosen = self._fsm if policy == "fsm" else Policy(policy, self.knowledge)
+        return chosen.choice(topology, members, load_of)
 
-    def decision(self, topology: Topology, members: list[int], load_of: LoadOf) -> Decision:
+    def decision(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Decision:
         """What is decided for a recurrence of a graph, now or before."""
         n = sum(len(topology.blocks[number].calls) for number in members)
         key = cells_of(topology, members), n.bit_length()
         found = self.decisions.get(key)
         if found is None and len(self.decisions) >= MOST_WEIGHED:
             ((usual, _),) = Counter(made.policy for made in self.decisions.values()).most_common(1)
-            return Decision(usual if usual != Fsm.name else Critical.name, {})  # the machine may not be known
+            return Decision(usual if usual != "fsm" else "critical", {})  # the machine may not be known
         if found is None:
             found = self.decisions[key] = self._decide(topology, members, load_of)
         return found
 
-    def _decide(self, topology: Topology, members: list[int], load_of: LoadOf) -> Decision:
-        graph = TypedGraph.of(topology, members)
-        costs = self.knowledge.costs.of(map(load_of, members))
+    def _decide(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Decision:
+        recurrence = self.knowledge.recurrence(cells_of(topology, members))
+        loads = {number: load_of(number) for number in members}
+        considered: list[tuple[str, Sequence[int], Machine | None]]
+        considered = [(name, members, None) for name in ("sinks-last", "critical")]
+        machine = self.knowledge.known(recurrence)
+        if machine is not None:
+            considered.append(("fsm", recurrence.arranged(members), machine))
         seconds = {}
-        for name, policy in self._policies.items():
-            if name != Fsm.name or self.knowledge.known(self.knowledge.recurrence(cells_of(topology, members))):
-                stages = np.concatenate(policy.within(topology, members, load_of))
-                seconds[name] = costs.seconds(graph, stages)
+        for name, numbers, of_name in considered:
+            costs = self.knowledge.costs.of(loads[number] for number in numbers)
+            seconds[name] = compiled.batches(TypedGraph.of(topology, numbers), name, of_name, costs).seconds
         best = min(seconds, key=lambda name: seconds[name])
-        usual = SinksLast.name
-        return Decision(best if seconds[best] < WORTH_IT * seconds[usual] else usual, seconds)
+        return Decision(best if seconds[best] < WORTH_IT * seconds["sinks-last"] else "sinks-last", seconds)

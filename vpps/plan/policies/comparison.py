@@ -6,15 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vpps.plan.policies.agenda import Agenda
+from vpps.plan.native import typed_graphs as compiled
+from vpps.plan.native.stages import stages
+from vpps.plan.policies import POLICIES, policy_named
 from vpps.plan.policies.auto import Auto
-from vpps.plan.policies.critical import Critical
-from vpps.plan.policies.depth import Depth
-from vpps.plan.policies.fsm import Fsm
 from vpps.plan.policies.knowledge import Knowledge, cells_of
 from vpps.plan.policies.policy import LoadOf, Policy
-from vpps.plan.policies.sinks_last import SinksLast
-from vpps.plan.policies.sufficient import Sufficient
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
@@ -45,10 +42,8 @@ def orders(topology: Topology, policy: Policy, load_of: LoadOf) -> list[Order]:
     """
     knowledge = replace(policy.knowledge, unseen={})
     known = all(knowledge.known(knowledge.recurrence(cells_of(topology, m))) for m in topology.recurrence.shared)
-    kinds: list[type[SinksLast | Depth | Agenda]] = [SinksLast, Depth, Agenda, Sufficient, Critical]
-    others = [kind(knowledge) for kind in kinds]
-    if topology.recurrence.shared and known:
-        others.append(Fsm(knowledge))
+    names = [name for name in POLICIES if name != "auto" and (name != "fsm" or (topology.recurrence.shared and known))]
+    others = [policy_named(name, knowledge) for name in names]
     if isinstance(policy, Auto):
         others.append(policy)
     return [_order(topology, other, load_of, knowledge) for other in others]
@@ -62,16 +57,16 @@ def compared(topology: Topology, policy: Policy, load_of: LoadOf) -> str:
 
 def _order(topology: Topology, policy: Policy, load_of: LoadOf, knowledge: Knowledge) -> Order:
     before = sum(knowledge.unseen.values())
-    found = [np.unique(stages) for stages in policy.stages(topology, load_of)]
-    stages = len(np.unique(np.concatenate(found))) if found else 0
-    return Order(policy.name, sum(map(len, found)), stages, sum(knowledge.unseen.values()) - before)
+    found = [np.unique(of_block) for of_block in stages(topology, policy, load_of)]
+    n_stages = len(np.unique(np.concatenate(found))) if found else 0
+    return Order(policy.name, sum(map(len, found)), n_stages, sum(knowledge.unseen.values()) - before)
 
 
 def lower_bound(topology: Topology) -> int:
-    """No order has fewer batches: components of cells have theirs one by one (plan/policies/batching.py)."""
+    """No order has fewer batches: components of cells have theirs one by one (plan/native/execution.h)."""
     found = topology.recurrence
     bound = 0
     for c, recurrent in enumerate(found.recurrent):
         members = found.members(c)
-        bound += TypedGraph.of(topology, members).lower_bound if recurrent else 1
+        bound += compiled.lower_bound(TypedGraph.of(topology, members)) if recurrent else 1
     return bound

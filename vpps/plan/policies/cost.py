@@ -6,13 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
-from vpps.graph.arrays import Ints, Lists
+from vpps.graph.arrays import Lists
 from vpps.graph.trace import TracedCell
 from vpps.ops import Form, size
 from vpps.plan.passes.lazy_batching import SOURCES
-from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.prepare import VIEWS
 
 
@@ -30,7 +27,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A model of the time of forward and backward.
+    """A model of the time of forward and backward; `plan/native/learning.h` computes it.
 
     Attributes:
         barrier: seconds of a barrier, with what is dispatched between two of them.
@@ -49,31 +46,6 @@ class Costs:
     def of(self, loads: Iterable[Load]) -> Costs:
         """The same, for types of these loads."""
         return replace(self, loads=tuple(loads))
-
-    def step(self, a: int, n: int) -> float:
-        """Seconds of a step of n vertices of a type, without barriers."""
-        return (n + self.fixed) * self.loads[a].flops / (self.vps * self.speed)
-
-    def alone(self, a: int, n: int, opens: bool) -> float:
-        """The same, in barriers.
-
-        Args:
-            opens: no other step of its stage has run; then with those after it.
-        """
-        return self.step(a, n) / self.barrier + (self.loads[a].barriers if opens else 0)
-
-    def seconds(self, graph: TypedGraph, stages: Ints) -> float:
-        """Seconds of all vertices of a graph in such stages, whose steps share barriers."""
-        sizes = np.bincount(stages * graph.n_types + graph.type_of)
-        steps = np.flatnonzero(sizes)
-        of_type = steps % graph.n_types
-        barriers = np.zeros(int(stages.max(initial=-1)) + 1, np.int64)
-        np.maximum.at(barriers, steps // graph.n_types, np.array([load.barriers for load in self.loads])[of_type])
-        of_steps = zip(of_type.tolist(), sizes[steps].tolist(), strict=True)
-        total = 0.0
-        for a, n in of_steps:  # newer versions of Python sum floats in another way
-            total += self.step(a, n)
-        return self.barrier * int(barriers.sum()) + total
 
 
 # cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of a core

@@ -9,8 +9,9 @@ from typing import NamedTuple, Protocol
 
 from vpps.graph.digest import digest_of
 from vpps.graph.trace import TracedCell
+from vpps.plan.native import typed_graphs as compiled
 from vpps.plan.policies.cost import Costs, Load, costs_on
-from vpps.plan.policies.learning import Learn, Learned, Settings, learn
+from vpps.plan.policies.learning import Learn, Learned, Settings
 from vpps.plan.policies.machine import Machine
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
@@ -24,9 +25,7 @@ Digests = tuple[str, ...]
 """Of its programs, rising: what a recurrence is known by in all processes, whatever was recorded first."""
 
 AT_FIRST_USE = 50_000_000
-"""Vertices times types of all trials of learning, at most, while a batch waits for it: seconds in compiled code."""
-
-IN_PYTHON = AT_FIRST_USE // 10  # takes as long
+"""Vertices times types of all trials of learning, at most, while a batch waits for it: seconds."""
 
 MOST_LEARNED = 16
 """Recurrences for which machines are learned in a process: where each batch has other cells, each would wait for it."""
@@ -35,11 +34,6 @@ MOST_LEARNED = 16
 def affordable(settings: Settings, graph: TypedGraph, work: int) -> Settings:
     """The same, with so few trials that those of a graph take no more work than that (see AT_FIRST_USE)."""
     return replace(settings, trials=min(settings.trials, work // max(1, graph.n * graph.n_types)))
-
-
-def learn_in_python(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
-    """As vpps.plan.policies.learning.learn, with fewer trials of large graphs, as it takes long."""
-    return learn(graph, affordable(settings, graph, IN_PYTHON), costs)
 
 
 class Kept(Protocol):
@@ -98,7 +92,7 @@ class Knowledge:
     costs: Costs = field(default_factory=lambda: costs_on("cpu", 1))
     kept: Kept | None = None
     settings: Settings = field(default_factory=Settings)
-    learn: Learn = learn_in_python
+    learn: Learn = field(default_factory=lambda: compiled.learn)
     machines: dict[Digests, Machine] = field(default_factory=dict)
     learned: dict[Digests, Learned] = field(default_factory=dict)
     unseen: dict[Digests, int] = field(default_factory=dict)

@@ -1,24 +1,20 @@
-"""Finite-state machines that choose the next batch (ED-Batch, 2.2): states of a frontier, and what to do in each."""
+"""Finite-state machines that choose the next batch (ED-Batch, 2.2), as they are kept; `plan/native/machine.h` runs
+them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 
 from vpps.graph.arrays import Ints
-from vpps.plan.policies.frontier import Frontier, Ranks
+from vpps.plan.native.policy_table import ENCODINGS
 
 State = tuple[int, ...]
 """The phase, then types."""
-
-# Kinds of encodings, by their names in capital letters.
-EncodingKind = IntEnum("EncodingKind", "BASE MAX SORT CRITICAL", start=0)
-ENCODINGS = tuple(kind.name.lower() for kind in EncodingKind)
 
 MOST_PHASES = 1 << 20  # compiled code multiplies them by vertices
 
@@ -36,22 +32,6 @@ class Encoding:
 
     kind: str = "critical"
     phases: int = 1
-
-    def ranks_of(self, frontier: Frontier) -> Ranks | None:
-        """What states need to know of a graph of which nothing has run, besides its frontier."""
-        return Ranks(frontier) if self.kind == "critical" else None
-
-    def state(self, frontier: Frontier, ranks: Ranks | None) -> State:
-        """The state of a frontier that is not empty."""
-        phase = frontier.executed * self.phases // frontier.wiring.n
-        if ranks is not None:
-            return phase, *ranks.sorted(frontier)
-        ready, types = frontier.ready, frontier.types
-        if self.kind == "sort":
-            types.sort(key=lambda a: -len(ready[a]))
-        elif self.kind == "max" and len(types) > 1:
-            types.append(max(types, key=lambda a: len(ready[a])))
-        return phase, *types
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,45 @@
-"""What a batching policy is: it says in which stage every vertex of a graph runs."""
+"""What Python knows of a batching policy: what it has learned or decided. `plan/native/policies/` has what it does."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import NamedTuple
 
 import numpy as np
 
 from vpps.graph.arrays import Ints
+from vpps.plan.native.policy_table import POLICIES
 from vpps.plan.policies.cost import Load
-from vpps.plan.policies.knowledge import Knowledge
+from vpps.plan.policies.knowledge import Knowledge, RecurrentCells, cells_of
+from vpps.plan.policies.machine import Machine
+from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
 
 LoadOf = Callable[[int], Load]
 """What steps of a block have to do, by its number."""
 
 
-class Policy(ABC):
+class Choice(NamedTuple):
+    """How a recurrence of several cells runs.
+
+    Attributes:
+        policy: by which.
+        recurrence: its cells.
+        machine: of a policy that learns.
+    """
+
+    policy: str
+    recurrence: RecurrentCells
+    machine: Machine | None = None
+
+    def numbers(self) -> Ints:
+        """For compiled code."""
+        if self.machine is None:
+            return np.zeros(0, np.int64)
+        return np.concatenate([self.recurrence.order, self.machine.numbers()])
+
+
+class Policy:
     """A batching policy, as one planner uses it: what it has learned or decided stays with it.
 
     Attributes:
@@ -26,31 +48,39 @@ class Policy(ABC):
         knowledge: what it knows beside the graph.
     """
 
-    name: ClassVar[str]
-    at_once: ClassVar[bool]
-
-    def __init__(self, knowledge: Knowledge | None = None) -> None:
+    def __init__(self, name: str, knowledge: Knowledge | None = None) -> None:
+        self.name = name
+        self.at_once = POLICIES[name].at_once
         self.knowledge = Knowledge() if knowledge is None else knowledge
 
     def describe(self) -> list[str]:
         """What it has learned or decided so far, a sentence each."""
         return []
 
-    @abstractmethod
-    def stages(self, topology: Topology, load_of: LoadOf) -> list[Ints]:
-        """The stage of every vertex, by block: later than those of all that it reads.
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+        """How a recurrence of a graph runs.
 
         Args:
+            members: numbers of its blocks, rising.
             load_of: of the blocks; for policies that weigh costs.
         """
+        return Choice(self.name, self.knowledge.recurrence(cells_of(topology, members)))
 
 
-def by_block(topology: Topology, stages: Ints) -> list[Ints]:
-    """Stages of all vertices of a graph, by block."""
-    return split_by_block(topology, range(len(topology.blocks)), stages)
+class Fsm(Policy):
+    """Policy `fsm`, ED-Batch's: as a learned machine says.
 
+    A recurrence is known by its cells. Its machine is the one that was kept, where there is one, else it is learned
+    from the first graph that has the recurrence, and kept.
+    """
 
-def split_by_block(topology: Topology, members: Sequence[int], stages: Ints) -> list[Ints]:
-    """Stages of the vertices of some blocks, numbered block after block, by block."""
-    sizes = [len(topology.blocks[number].calls) for number in members]
-    return np.split(stages, np.cumsum(sizes)[:-1])
+    def describe(self) -> list[str]:
+        """See Policy."""
+        return [f"policy fsm, {sentence}" for sentence in self.knowledge.describe()]
+
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+        """See Policy."""
+        recurrence = self.knowledge.recurrence(cells_of(topology, members))
+        arranged = recurrence.arranged(members)
+        graph = TypedGraph.of(topology, arranged)
+        return Choice("fsm", recurrence, self.knowledge.machine(recurrence, graph, map(load_of, arranged)))

@@ -1,0 +1,6 @@
+// Policy `depth`, that of TensorFlow Fold: a stage per level of the whole graph, the longest distance from a leaf.
+#pragma once
+
+#include "policies/sinks_last.h"
+
+struct Depth : SinksLast {};

@@ -1,0 +1,38 @@
+// Policy `fsm`, ED-Batch's: a machine that was learned for the recurrence chooses the type of the next batch.
+//
+// Where it does not know the state, the type is that of `critical`, if the encoding ranks types, else that of
+// `sufficient`.
+#pragma once
+
+#include "policies/sufficient.h"
+
+class Fsm : public Policy {
+public:
+    bool asks() const override { return true; }
+
+    void batch(TypedGraph& graph, const Machine& machine) override
+    {
+        const bool ranks = machine.encoding.ranks();
+        bool counts = false;
+        run.start(graph, ranks);
+        unseen = 0;
+        while (!run.done()) {
+            machine.encoding.encode(graph, run, state_);
+            const i64 state = machine.states.find(state_);
+            unseen += state < 0;
+            if (state < 0 && !ranks && !counts) {
+                subgraphs_.start(graph, run);  // few graphs need it
+                counts = true;
+            }
+            const i32 type = state >= 0 ? machine.next[state] : ranks ? state_[1] : nearest(run, subgraphs_);
+            if (counts)
+                subgraphs_.execute(graph, run, type);
+            else
+                run.execute(graph, type);
+        }
+    }
+
+private:
+    Subgraphs subgraphs_;
+    std::vector<i32> state_;
+};
