@@ -15,6 +15,9 @@ from vpps.reference import Reference
 
 Array = NDArray[Any]
 
+SATURATING = ("tanh", "sigmoid")
+"""Their gradient is a difference of their value and 1 or 0: where they saturate its rounding is all that is left."""
+
 
 class Perturbed(Reference):
     """A reference that rounds: every operand of every op changes in its seventh digit. What this changes much is not
@@ -25,15 +28,22 @@ class Perturbed(Reference):
         self._random = np.random.default_rng(seed)
         super().__init__(graph, weights, key)
 
+    def _forward(self, batch: Any) -> None:
+        super()._forward(batch)
+        for i, node in enumerate(batch.block.cell.nodes):
+            if node.op.name in SATURATING:
+                batch.nodes[i] = self._rounded(batch.nodes[i])
+
+    def _rounded(self, x: Array) -> Array:
+        rounded: Array = x * (1 + 1e-7 * self._random.standard_normal(x.shape))
+        return rounded
+
     def _operands(self, batch: Any, i: int) -> list[Array]:
         operands = super()._operands(batch, i)
         if hasattr(self, "_useful"):  # backward
             return operands
         offsets = id(batch.offsets(batch.block.cell.nodes[i].domain)) if batch.block.cell.nodes[i].domain else 0
-        return [
-            x * (1 + 1e-7 * self._random.standard_normal(x.shape)) if x.dtype.kind == "f" and id(x) != offsets else x
-            for x in operands
-        ]
+        return [self._rounded(x) if x.dtype.kind == "f" and id(x) != offsets else x for x in operands]
 
 
 class Oracle:
