@@ -1,4 +1,4 @@
-// Deals work to groups of virtual processors (vpps/plan/grouping.py).
+// Deals work to groups of virtual processors.
 #pragma once
 
 #include "recipe.h"

@@ -1,4 +1,4 @@
-// Schedule "vector" for groups of virtual processors (vpps/plan/grouped.py): each has its own steps and its own barriers.
+// Schedule "vector" for groups of virtual processors: each has its own steps and its own barriers.
 // Barriers of all groups lie around what the first one runs for all alone (grouping.h).
 #pragma once
 

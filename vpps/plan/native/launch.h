@@ -271,6 +271,7 @@ private:
                           static_cast<i64>(during)};
     }
 
+    // Behind what is still to be given to all streams: it belongs to what was noted before.
     RARELY Account& settled()
     {
         if (in_streams())

@@ -1,4 +1,4 @@
-// The end of a launch: gradients of parameters, and the optimizer's step (vpps/plan/update.py).
+// The end of a launch: gradients of parameters, and the optimizer's step.
 #pragma once
 
 #include "products.h"

@@ -1,4 +1,4 @@
-// Schedule "paper" (vpps/plan/schedules.py): an instruction for each vertex and op, in the script of one virtual
+// Schedule "paper": an instruction for each vertex and op, in the script of one virtual
 // processor, the one with the least load so far; products are executed by all that hold rows of the matrix.
 #pragma once
 

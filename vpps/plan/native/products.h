@@ -1,4 +1,4 @@
-// Weight gradients of strategy "gemm" (vpps/plan/products.py): which vectors a product of matrices needs, and how they
+// Weight gradients of strategy "gemm": which vectors a product of matrices needs, and how they
 // come to lie side by side.
 #pragma once
 

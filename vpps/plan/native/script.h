@@ -1,4 +1,4 @@
-// Words of a script in the caller's memory (vpps/plan/writer.py), and the contents of its lists (vpps/plan/rows.py).
+// Words of a script in the caller's memory, and the contents of its lists.
 #pragma once
 
 #include "account.h"

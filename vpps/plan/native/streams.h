@@ -1,5 +1,5 @@
 // Instructions of groups of virtual processors, and of exclusive scripts: each group, or each virtual processor, has a stream
-// of its own (vpps/plan/writer.py).
+// of its own.
 #pragma once
 
 #include "script.h"

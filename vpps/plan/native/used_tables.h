@@ -1,4 +1,4 @@
-// The rows of lookup tables that a batch uses, and which gradient rows are added up for each (vpps/plan/update.py).
+// The rows of lookup tables that a batch uses, and which gradient rows are added up for each.
 #pragma once
 
 #include "launch.h"

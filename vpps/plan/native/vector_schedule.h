@@ -1,4 +1,4 @@
-// Schedule "vector": steps as vector instructions, in one stream for all virtual processors (vpps/plan/schedules.py).
+// Schedule "vector": steps as vector instructions, in one stream for all virtual processors.
 //
 // What the planner asks of a schedule: `begin`, `steps` forward, `report`, `steps` backward, `end_backward`, and `meet`
 // wherever all must have come so far.
