@@ -27,7 +27,7 @@ from vpps.plan.instr import Beside, BesideGradient, Data, Offsets, RandomKey, Us
 from vpps.plan.loss_chain import LossChain
 from vpps.plan.memory import SlabMemory
 from vpps.plan.passes.dead_outputs import ALL_READ, Unread, unread_outputs
-from vpps.plan.passes.lazy_batching import STAGES, Batching
+from vpps.plan.passes.lazy_batching import STAGES, Batching, Part
 from vpps.plan.pieces import Piece, pieces
 from vpps.plan.plan import Plan
 from vpps.plan.row_lists import place_row_lists
@@ -144,7 +144,11 @@ class Build:
             self.grouping = group_vertices(topology, cells, of_vertex, self.distribution.groups, runs)
             of_vertex, groups = self.grouping.stages, self.grouping.groups
         split = planner.split if planner.passes.lazy_batching else None
-        streams = partial(planner.streams, training=not skip_rest)
+        unread = {b.cell: self._unread.get(b.block, ALL_READ) for b in topology.blocks}
+
+        def streams(parts: tuple[Part, ...]) -> bool:
+            return planner.streams(parts, not skip_rest, unread[planner.whole(parts)])
+
         planned, n_values, stretch = pieces(topology, of_vertex, groups, split, planner.batching.at_once, streams)
         if self.grouping is not None:
             self.grouping = self.grouping.stretched(stretch)

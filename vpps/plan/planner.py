@@ -140,6 +140,10 @@ class Planner:
             self._parts[key], self._whole[parts] = parts, cell
         return self._parts[key]
 
+    def whole(self, parts: tuple[Part, ...]) -> TracedCell:
+        """The cell that these are the parts of."""
+        return self._whole[parts]
+
     def load_of(self, topology: Topology, number: int) -> Load:
         """What steps of a block have to do, with all outputs read, in training."""
         b = topology.blocks[number]
@@ -166,16 +170,16 @@ class Planner:
             note_lookups_without_gradient(self._whole[parts], encoded, [part.ints for part in parts])
         return known
 
-    def streams(self, parts: tuple[Part, ...], training: bool) -> bool:
+    def streams(self, parts: tuple[Part, ...], training: bool, unread: Unread = ALL_READ) -> bool:
         """Whether the eager part of a cell may run while virtual processors wait: it must not wait itself, nor use
-        memory that others get when its stage is over."""
+        memory that others get when its stage is over. Which that is depends on the outputs without gradients."""
         if not self.passes.streaming or self.schedule.exclusive:
             return False
         if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
             return False  # nothing goes level by level that could wait
         cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
         given_back = (
-            self.templates_of(parts, training=training)[0]
+            self.templates_of(parts, unread, training)[0]
             .cell.slab_groups(training)
             .of_life[Life.FORWARD if training else Life.SCRATCH]
         )

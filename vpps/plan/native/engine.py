@@ -373,7 +373,7 @@ class Engine:
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
-            records = in_parts(parts, recipes, eager and planner.streams(parts, training))
+            records = in_parts(parts, recipes, eager and planner.streams(parts, training, unread))
         else:
             recipe = self._recipe(Encoded(cell, computed, planner.templates(computed, unread, training)), {}, training)
             records = whole(computed, recipe)
