@@ -66,6 +66,7 @@ public:
     // Instructions begin that `next` tells of.
     void section(size_t stream, i64 at)
     {
+        begin_period(stream, at);
         Stream& s = streams_[stream];
         if (next.run && !s.sections.empty() && s.sections.back().run == next.run) {
             s.sections.back().n_rows += next.n_rows;

@@ -269,7 +269,6 @@ class Engine:
         return found
 
     def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found | None:
-        self._call.account = int(calls is not None)
         batch = Batch(graph, self._cell, calls)
         try:
             return self._plan_batch(graph, batch, wanted, calls) if batch.n_blocks <= MAX_BLOCKS else None
@@ -278,6 +277,7 @@ class Engine:
 
     def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64], calls: int | None) -> Found | None:
         call = self._call
+        call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
         call.wanted, call.n_wanted = address(wanted), len(wanted)
         call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at

@@ -53,7 +53,8 @@ class Batch:
                 self._chunk(block.bulk[0][1], found)
             else:
                 self._arrays(BlockArrays(block), found)
-        self._describe(found)
+        self._description = array("q", found)
+        self.at = self._description.buffer_info()[0]
 
     def release(self) -> None:
         """Let go of the arrays: their addresses are used no more, and they may grow."""
@@ -67,14 +68,11 @@ class Batch:
         for b in topology.blocks:
             found.append(number(b.cell))
             self._arrays(b, found)
-        self._describe(found)
+        self._description = array("q", found)
+        self.at = self._description.buffer_info()[0]
 
     def _arrays(self, b: BlockArrays, found: list[int]) -> None:
         self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
-
-    def _describe(self, found: list[int]) -> None:
-        self._description = array("q", found)
-        self.at = self._description.buffer_info()[0]
 
     def _one_by_one(self, block: Block, found: list[int]) -> None:
         ints, width = block.rows, block.width

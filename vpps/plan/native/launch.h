@@ -43,15 +43,15 @@ struct Launch {
     // ---- for the account: what comes
 
     // What the next instructions are; see Made.
-    void note(Made made, i64 a = 0, i64 b = 0) { note(made, nullptr, a, b); }
-    void note(Made made, const Block* block, i64 a, i64 b, i64 step = 0)
+    void note(Made made, i64 a = 0)
     {
-        if (!account)
-            return;
-        const bool forward = made == Made::FORWARD || made == Made::LOSS;
-        const During during = forward ? During::FORWARD : settled().during;
-        account->next = {0, static_cast<i64>(made), block ? block - rows.blocks.data() : -1, a, b,
-                         block ? block->first_row[step * block->domains()] : 0, 0, 0, static_cast<i64>(during)};
+        if (account)
+            note_for_account(made, nullptr, a, 0, 0);
+    }
+    void note(Made made, const Block& block, i64 a, i64 b, i64 step = 0)
+    {
+        if (account)
+            note_for_account(made, &block, a, b, step);
     }
     void begin_stage(bool backward, i64 stage)
     {
@@ -262,7 +262,16 @@ private:
     bool in_streams() const { return model.exclusive || model.groups > 1; }
     i64 n_entries() const { return static_cast<i64>(model.header.size()) - HEADER; }
 
-    Account& settled()
+    RARELY void note_for_account(Made made, const Block* block, i64 a, i64 b, i64 step)
+    {
+        const bool forward = made == Made::FORWARD || made == Made::LOSS;
+        const During during = forward ? During::FORWARD : account->during;
+        const i64 first = block ? block->first_row[step * block->domains()] : 0;
+        settled().next = {0, static_cast<i64>(made), block ? block - rows.blocks.data() : -1, a, b, first, 0, 0,
+                          static_cast<i64>(during)};
+    }
+
+    RARELY Account& settled()
     {
         if (in_streams())
             streams.give_to_all(model);

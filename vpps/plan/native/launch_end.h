@@ -140,7 +140,7 @@ private:
             const Block& b = launch_.rows.blocks[k];
             if (b.n_needed)
                 for (size_t i = 0; i < b.cell->watches.size(); i++) {
-                    launch_.note(Made::WATCH, &b, 0, i);
+                    launch_.note(Made::WATCH, b, 0, i);
                     launch_.write_needed(b, b.cell->watches[i]);
                 }
         }
@@ -162,7 +162,7 @@ private:
                 continue;
             for (const Gradient& g : b.cell->gradients) {
                 const bool stepped = makes_step(g);
-                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, &b, 0, &g - b.cell->gradients.data());
+                launch_.note(stepped ? Made::STEPPED : Made::GRADIENT, b, 0, &g - b.cell->gradients.data());
                 u32* words = launch_.write_needed(b, stepped ? g.stepped : g.plain);
                 if (stepped) {
                     words[launch_.model.head_words] = static_cast<u32>(hyper_[g.parameter]);

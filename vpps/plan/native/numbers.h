@@ -13,6 +13,7 @@ using u32 = std::uint32_t;
 using u8 = std::uint8_t;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#define RARELY __attribute__((noinline, cold))  // what runs only where somebody asks stays out of the way
 
 // Addresses of arrays come as numbers.
 template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }

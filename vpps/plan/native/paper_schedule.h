@@ -27,7 +27,7 @@ public:
             for (size_t k = 0; k < n_levels; k++) {
                 for (size_t i = begin; i < end; i++)
                     for (size_t g = 0; k < stages_.groups(i).size() && g < stages_.groups(i)[k].size(); g++) {
-                        launch_.note(backward ? Made::BACKWARD : Made::FORWARD, &stages_.block(i), k, g);
+                        launch_.note(backward ? Made::BACKWARD : Made::FORWARD, stages_.block(i), k, g);
                         vertices(stages_.block(i), stages_[i].step, stages_.groups(i)[k][g]);
                     }
                 launch_.barrier();

@@ -69,7 +69,7 @@ class CompiledPlanner(Planner):
             found = engine.forward(graph, values)
         if found is None:
             return in_numpy(graph, wanted, held, calls)
-        again = partial(self._asked, engine, engine.forward, graph, values, n_calls)
+        again = partial(self._asked, engine, graph, (values,), n_calls)
         return Plan(graph, found, held, held, again)
 
     def plan_training(
@@ -86,21 +86,22 @@ class CompiledPlanner(Planner):
         """See Planner."""
         n_calls, in_numpy = graph.n_calls, super().plan_training
         engine = self._engine(update) if calls is None else None
-        how = update, parity, key, held, keep
         if engine is None:
-            return in_numpy(graph, loss, *how, calls)
+            return in_numpy(graph, loss, update, parity, key, held, keep, calls)
+        how = loss.ref, update, parity, key, held, keep
         with engine.lock:
-            found = engine.training(graph, loss.ref, *how)
+            found = engine.training(graph, *how)
         if found is None:
-            return in_numpy(graph, loss, *how, calls)
+            return in_numpy(graph, loss, update, parity, key, held, keep, calls)
         kept = found.held(held) if keep else NOTHING_HELD
-        again = partial(self._asked, engine, engine.training, graph, loss.ref, *how, n_calls)
+        again = partial(self._asked, engine, graph, how, n_calls)
         return Plan(graph, found, held, kept, again)
 
-    def _asked(self, engine: Engine, plan: Callable[..., Found | None], *how: Any) -> Found:
+    def _asked(self, engine: Engine, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
         """The same once more, with an account; it needs the cells that this planner knows."""
+        plan: Callable[..., Found | None] = engine.training if len(how) > 1 else engine.forward
         with engine.lock:
-            found = plan(*how)
+            found = plan(graph, *how, calls)
         assert found is not None
         return found
 

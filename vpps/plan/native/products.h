@@ -115,7 +115,7 @@ private:
         const auto number = c.gathered - c.block->cell->gathered.data();
         i64 copy = side ? static_cast<i64>(c.gathered->factors[0].copies.size()) : 0;
         for (const VectorCopy& made : c.gathered->factors[side].copies) {
-            launch_.note(Made::COPY, c.block, number, copy++);
+            launch_.note(Made::COPY, *c.block, number, copy++);
             u32* words = launch_.write_needed(*c.block, made.copy);
             words[launch_.model.head_words] = static_cast<u32>(address + made.column);
             words[launch_.model.head_words + 1] = static_cast<u32>(stride);

@@ -61,6 +61,8 @@ public:
         if (model.n_vps == 1)
             return;
         join(model);
+        if (account_)
+            account_->begin_period(account_->last_stream(), size);
         note_barrier();
         add(model.signal[0]);
         signalled = true;
@@ -73,8 +75,6 @@ public:
         busy_ = true;
         if (awaited_ != signals_)
             wait(model);
-        if (account_)
-            account_->begin_period(account_->last_stream(), size);
     }
 
 private:

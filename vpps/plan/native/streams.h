@@ -188,9 +188,10 @@ private:
     void note_words(i64 i, bool any)
     {
         const auto at = static_cast<i64>(of_[i].size);
-        account_->begin_period(i, at);
         if (any)
             account_->section(i, at);
+        else
+            account_->begin_period(i, at);
     }
 
     void note_barrier(i64 i)

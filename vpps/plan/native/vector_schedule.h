@@ -120,9 +120,11 @@ private:
     void write(const Block& b, bool backward, size_t k, i64 step)
     {
         const Groups& all = groups_of(b, backward);
-        for (size_t i = 0; k < all.size() && i < all[k].size(); i++) {
-            launch_.note(backward ? Made::BACKWARD : Made::FORWARD, &b, k, i, step);
-            launch_.write_step(b, all[k][i].words, step);
+        if (k >= all.size())
+            return;
+        for (const Group& group : all[k]) {
+            launch_.note(backward ? Made::BACKWARD : Made::FORWARD, b, k, &group - all[k].data(), step);
+            launch_.write_step(b, group.words, step);
         }
     }
 };
