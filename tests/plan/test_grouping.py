@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vpps
+from vpps.graph.arrays import BlockArrays
 from vpps.plan.distribution import Distribution
-from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components, group_vertices
+from vpps.plan.grouping import DEALT_ONE_BY_ONE, Grouping, components
 from vpps.plan.grouping import _deal as deal
-from vpps.plan.planner import Planner
-from vpps.plan.topology import Topology
+from vpps.plan.native.planner import CompiledPlanner
+from vpps.plan.passes import Passes
 
 pytestmark = pytest.mark.host
 
@@ -82,16 +82,16 @@ class Found(NamedTuple):
 
 
 def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E] | None = None) -> Found:
-    topology = Topology(graph)
-    planner = Planner(Distribution(net.model, 2, 1, 0, train=True, groups=n_groups), "sinks-last")
-    cells = [planner.templates(b.cell) for b in topology.blocks]
-    runs = np.ones(topology.n_calls, bool)
-    if wanted is not None:
-        runs = topology.reaching(np.array([e.ref for e in wanted]))
-    of_vertex = planner.batching.stages(topology, partial(planner.load_of, topology))
-    grouping = group_vertices(topology, cells, of_vertex, n_groups, runs)
-    group, stage = np.zeros((2, topology.n_calls), np.int64)
-    for b, of_group, of_stage in zip(topology.blocks, grouping.groups, grouping.stages, strict=True):
+    """Where only the wanted values are computed; by default all are."""
+    distribution = Distribution(net.model, 2, 1, 0, train=True, groups=n_groups)
+    planner = CompiledPlanner(distribution, "sinks-last", passes=Passes(lazy_batching=False))
+    values = np.arange(graph.n_values) if wanted is None else np.array([e.ref for e in wanted])
+    grouping = planner._engine(None).forward(graph, values).grouping
+    assert grouping is not None
+    group, stage = np.zeros((2, graph.n_calls), np.int64)
+    for b, of_group, of_stage in zip(
+        map(BlockArrays, graph.blocks.values()), grouping.groups, grouping.stages, strict=True
+    ):
         group[b.calls], stage[b.calls] = of_group, of_stage
     return Found(grouping, group.tolist(), stage.tolist())
 
