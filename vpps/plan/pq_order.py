@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.trace import Vector
@@ -13,6 +15,15 @@ from vpps.plan.pqtree import layout
 from vpps.plan.topology import Topology
 
 FLOAT = 4
+
+
+def places_by_block(topology: Topology, step: NDArray[Any]) -> Ints:
+    """As `places_by_pq_tree`, of vertices that are given block after block."""
+    calls = np.concatenate([b.calls for b in topology.blocks])
+    by_call = np.empty(topology.n_calls, np.int64)
+    by_call[calls] = step
+    places: Ints = places_by_pq_tree(topology, by_call)[calls]
+    return places
 
 
 def places_by_pq_tree(topology: Topology, step: Ints) -> Ints:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.errors import GraphError, ScriptError
-from vpps.graph.arrays import Ints
+from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.graph.trace import List, TracedCell, Vector
 from vpps.model import Parameter
@@ -44,12 +43,13 @@ from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
 from vpps.plan.native.stages import add_cell, note_unseen, tell_choice
+from vpps.plan.native.wrong import wrong
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
 from vpps.plan.planner import Planner
 from vpps.plan.policies.policy import Choice
-from vpps.plan.pq_order import places_by_pq_tree
+from vpps.plan.pq_order import places_by_block
 from vpps.plan.sections import Words
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
@@ -67,32 +67,6 @@ AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURR
 def address(numbers: Any) -> int:
     """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
-
-
-def _places(topology: Topology, steps: bytes) -> Ints:
-    """Where vertices come within their steps, in layout "pq"; both block after block."""
-    calls = np.concatenate([b.calls for b in topology.blocks])
-    step = np.empty(topology.n_calls, np.int64)
-    step[calls] = np.frombuffer(steps, np.int32)
-    places: Ints = places_by_pq_tree(topology, step)[calls]
-    return places
-
-
-def _wrong(status: int, graph: Graph, cell: str) -> Exception:
-    """What is wrong with a graph, in the user's words.
-
-    Args:
-        cell: that is meant; empty for none.
-    """
-    if status == Status.NO_GRADIENT:
-        return GraphError(
-            "the loss depends on no trainable parameter, so there is nothing to learn; "
-            "use handle.forward to evaluate it"
-        )
-    if status == Status.NO_MEMORY:
-        return MemoryError(f"{graph.describe()}: the host has no memory to plan it; use smaller batches")
-    what = f"a vertex of cell {cell!r} reads" if cell else "what is asked for is"
-    return ScriptError(f"{graph.describe()}: {what} a value that the graph does not have; please report this")
 
 
 class Found:
@@ -328,10 +302,11 @@ class Engine:
             elif status == Status.NEW_RECURRENCE:
                 self._tell_choice(Topology(graph, calls), call.new_block)
             elif status == Status.NEW_STEPS:
-                places = _places(Topology(graph, calls), ctypes.string_at(call.steps, STEP * call.n_vertices))
+                steps = np.frombuffer(ctypes.string_at(call.steps, STEP * call.n_vertices), np.int32)
+                places = places_by_block(Topology(graph, calls), steps)
                 call.places = address(places)
         if status != Status.DONE:
-            raise _wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
+            raise wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
         if call.unseen:
             note_unseen(self._lib, self._handle, self._planner.batching, self._choices, counts=calls is None)
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
