@@ -7,10 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.plan import compiled, golden
+from tests.plan import golden, launches
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.plan.blocks import PlannedBlock
-from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Args
 from vpps.plan.plan import Plan
 from vpps.script.instructions import INDEXED, OFFSET_MASK
@@ -24,8 +23,7 @@ def test_rows_are_those_of_the_graph(name: str) -> None:
     it, random = golden.example(name), Random(name)
     operands = 0
     for c in random.sample(list(golden.configurations(name)), 4):
-        planner = type(compiled.planner(Distribution(it.model, 1, 16, 0, train=True)))
-        plan = next(golden.plans(it, c, random, planner))
+        plan = next(launches.plans(it, c, random))
         assert {b.arrays.block for b in plan.blocks} == set(it.graph.blocks.values())
         for b in plan.blocks:
             check_steps(b)

@@ -15,7 +15,6 @@ from tests.graph import bulk_models
 from tests.plan import launches
 from vpps.kernel import host_compiler
 from vpps.plan.distribution import Distribution
-from vpps.plan.grouping import DEALT_ONE_BY_ONE
 from vpps.plan.native import library
 from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes import Passes
@@ -26,6 +25,8 @@ from vpps.plan.row_order import LAYOUTS
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
+
+PARTS = 512 + 300  # of which 512 are dealt one by one (dealing.h)
 
 
 def planner_of(model: vpps.Model, policy: str = "sinks-last", groups: int = 1) -> CompiledPlanner:
@@ -75,7 +76,7 @@ def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None
     table, W = model.lookup("E", (9, 8)), model.parameter("W", (8, 8))
     step = vpps.cell(lambda x: vpps.tanh(W @ x))
     graph, losses, random = vpps.Graph(), [], Random(n_groups)
-    for _ in range(DEALT_ONE_BY_ONE + 300):
+    for _ in range(PARTS):
         state = graph.lookup(table, random.randrange(9))
         for _ in range(random.randrange(4)):
             state = step(state)
