@@ -186,7 +186,7 @@ def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Polic
 
 def staged(planner: Planner, topology: Topology) -> list[Ints]:
     """The stages of all vertices of a graph, by block."""
-    return stages_of(topology, planner.batching, partial(planner.load_of, topology))
+    return stages_of(topology, planner.batching, partial(planner.cells.load_of, topology))
 
 
 def recorded(task: Any, batch: Any) -> tuple[vpps.Graph, vpps.Expression]:

@@ -27,7 +27,6 @@ from vpps.nonfinite import where_it_began
 from vpps.ops.philox import launch_key
 from vpps.optim import Optimizer
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes.cell_history import CellHistory
 from vpps.plan.passes.stacking import Stacking
 from vpps.plan.plan import Plan
@@ -187,7 +186,7 @@ class Engine:
         distribution = self.residency.bind(
             lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
         )
-        self.planner = CompiledPlanner(
+        self.planner = Planner(
             distribution,
             self.batching,
             configuration.schedule,

@@ -649,7 +649,7 @@ class Handle:
             self._engine.stepped_down,
             machine.driver,
         )
-        cells = self._engine.planner.explain() if self._engine.planner is not None else ()
+        cells = self._engine.planner.cells.explain() if self._engine.planner is not None else ()
         memory = self.memory if self._engine.plan is not None else None
         found = self.tuning if self._tuned is None else self._tuned
         tuned = found.describe() if found is not None else ""
@@ -657,7 +657,7 @@ class Handle:
         planner, plan, order = self._engine.planner, self._engine.plan, ""
         if planner is not None and plan is not None and len(plan.graph) <= COMPARED:
             topology = Topology(plan.graph)
-            said = compared(topology, self._engine.batching, partial(planner.load_of, topology))
+            said = compared(topology, self._engine.batching, partial(planner.cells.load_of, topology))
             batching = [f"batches of the latest call {said}", *batching]
             order = _gathered(plan, self.layout)
         return explain(parameters, self._engine.arrangement.onchip, facts, cells, memory, tuned, batching, order)

@@ -94,13 +94,14 @@ def test_weights_are_read_level_by_level(trees_file: Path) -> None:
     assert reads["Wi"] == reads["output"] == 2
 
 
-def test_grouping_deals_even_work(trees_file: Path) -> None:
+def test_planning_in_groups_deals_even_work(trees_file: Path) -> None:
     lines = lines_of(
-        "grouping.py", "--trees", str(trees_file), "--batch-sizes", "1,12", "--hidden", "32", "--groups", "1,3",
+        "planning.py", "--trees", str(trees_file), "--batch-sizes", "1,12", "--hidden", "32", "--groups", "1,3",
         "--times", "1", "--rounds", "1",
     )  # fmt: skip
-    assert [line["case"].partition(" batch")[0] for line in lines] == ["plan, form=bulk"] * 4 + ["plan, form=cells"] * 4
-    for of_one, in_three, one_group, three_groups in (lines[:4], lines[4:]):
+    assert [line["case"].partition(" batch")[0] for line in lines] == ["plan, form=bulk"] * 8 + ["plan, form=cells"] * 8
+    for of_form in (lines[:8], lines[8:]):
+        (of_one, in_three), (one_group, three_groups) = of_form[:2], of_form[4:6]  # behind them products, paper
         assert [line["share"] for line in (of_one, in_three, one_group)] == [1, 1, 1]  # the first two of one tree
         assert 1 / 3 <= three_groups["share"] < 0.5
     assert all(line["value"] > 0 and line["peer_value"] > 0 for line in lines)

@@ -13,11 +13,11 @@ import vpps
 from vpps.ahead import gpu_for, stacks_of
 from vpps.arrangement import arrangements, matrices_of
 from vpps.ops.philox import LaunchKey
-from vpps.plan.build import Plan
 from vpps.plan.distribution import Distribution, Held
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
+from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
@@ -84,9 +84,7 @@ def distribution_of(
     return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks)
 
 
-def plans(
-    it: Example, c: Configuration, random: Random, made: type[CompiledPlanner] = CompiledPlanner
-) -> Iterator[Plan]:
+def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = Planner) -> Iterator[Plan]:
     """Every kind of launch: training, clipped, averaging, accumulating, over what is held, inference."""
     rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
     passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)

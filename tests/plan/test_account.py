@@ -14,8 +14,8 @@ from tests.graph import bulk_models
 from tests.plan import golden, launches
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
@@ -42,10 +42,10 @@ def loaded() -> None:
     library._loader.load()
 
 
-def planner_of(model: vpps.Model, policy: str = "sinks-last", schedule: str = "vector") -> CompiledPlanner:
+def planner_of(model: vpps.Model, policy: str = "sinks-last", schedule: str = "vector") -> Planner:
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
     batching = policy_named(policy, Knowledge(settings=settings))
-    return CompiledPlanner(Distribution(model, 2, 32, 0, train=True), batching, schedule, None)
+    return Planner(Distribution(model, 2, 32, 0, train=True), batching, schedule, None)
 
 
 def check(plan: Plan) -> None:
@@ -92,7 +92,7 @@ def test_every_instruction_is_what_its_section_says(target: str, groups: int, ge
     for name in golden.NAMES[groups :: 32 if schedule == "paper" else 16]:
         random = Random(f"{name} {schedule}")
         c = launches.Configuration(target, groups, gemm, schedule, "sinks-last", RECORDED)
-        for plan in launches.plans(golden.example(name), c, random, CompiledPlanner):
+        for plan in launches.plans(golden.example(name), c, random, Planner):
             check(plan)
 
 
@@ -163,7 +163,7 @@ def test_it_may_be_asked_when_the_planner_is_gone() -> None:
 def test_words_of_values_may_be_others_meanwhile_but_no_positions() -> None:
     net = new()
     rule = vpps.Adam(lr=0.1)
-    planner = CompiledPlanner(Distribution(net.model, 2, 32, 2, train=True), "depth", "vector", None)
+    planner = Planner(Distribution(net.model, 2, 32, 2, train=True), "depth", "vector", None)
     graph, loss = net.batch(1)
     plan, other = (planner.plan_training(graph, loss, Update(rule, 1, 1, None), 0) for _ in range(2))
     rule.lr = 0.5

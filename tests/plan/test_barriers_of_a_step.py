@@ -11,10 +11,10 @@ import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.ahead import gpu_for, specs
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import entry_points, instructions
 from vpps.script.verify import verify
@@ -56,7 +56,7 @@ def planned(target: str, vps: int, hidden: int, clip_norm: float | None = None) 
     if target != "cpu":
         gpu, _ = gpu_for(target, None, "sm_90", vps)
         _, _, distribution = next(specs(model, (graph, loss), gpu, vps, update, 0, ChipOptions(), "vector", passes))
-    return CompiledPlanner(distribution, passes=passes).plan_training(graph, loss, update, 0)
+    return Planner(distribution, passes=passes).plan_training(graph, loss, update, 0)
 
 
 @pytest.mark.parametrize("target, vps, hidden", [("cpu", 2, 64), ("cpu", 3, 64), ("simt", 12, 64), ("cuda", 24, 128)])

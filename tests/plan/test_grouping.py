@@ -16,8 +16,8 @@ import vpps
 from vpps.graph.arrays import BlockArrays
 from vpps.plan.distribution import Distribution
 from vpps.plan.grouping import Grouping
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes import Passes
+from vpps.plan.planner import Planner
 from vpps.plan.topology import Topology
 from vpps.script.verify import verify
 
@@ -61,7 +61,7 @@ class Found(NamedTuple):
 def grouped(net: Net, graph: vpps.Graph, n_groups: int, wanted: Sequence[E]) -> Found:
     """How what some values depend on is dealt; in training, if that is one loss."""
     distribution = Distribution(net.model, 2, 1, 0, train=True, groups=n_groups)
-    planner = CompiledPlanner(distribution, passes=Passes(lazy_batching=False))  # stages are those of vertices
+    planner = Planner(distribution, passes=Passes(lazy_batching=False))  # stages are those of vertices
     if len(wanted) == 1 and not wanted[0].shape:
         plan = planner.plan_training(graph, wanted[0], None, 0)
     else:

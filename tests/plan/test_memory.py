@@ -16,7 +16,6 @@ from vpps.graph.arrays import Ints
 from vpps.plan import slabs
 from vpps.plan.distribution import ALIGN, Distribution
 from vpps.plan.lower import LoweredCell
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.slabs import STAGGER, Life
@@ -75,7 +74,7 @@ class Net:
         return graph, states
 
     def planner(self, vps: int = 2) -> Planner:
-        return CompiledPlanner(Distribution(self.model, vps, 32, 0, train=True))
+        return Planner(Distribution(self.model, vps, 32, 0, train=True))
 
 
 def batch_floats(planner: Planner, plan: Plan) -> int:
@@ -126,7 +125,7 @@ def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
     for k in range(30):
         W = model.parameter(f"W{k}", (widths[k % 3], state.shape[0]))
         state = vpps.tanh(W @ state)
-    planner = CompiledPlanner(Distribution(model, 2, 32, 0, train=True))
+    planner = Planner(Distribution(model, 2, 32, 0, train=True))
     plan = planner.plan_forward(graph, [state])
     verify(plan.script, plan.layout, plan.origin)
     # Products and their tanh are vertices of their own: at any time there is one that is read, and one that is made.
@@ -241,7 +240,7 @@ def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
         h = graph.lookup(table, 0)
         for k in range(1, 5):
             h = step(h, graph.lookup(table, k))
-        planner = CompiledPlanner(Distribution(model, vps, 32, 0, train=True))
+        planner = Planner(Distribution(model, vps, 32, 0, train=True))
         plan = planner.plan_training(graph, vpps.sum(h), Update(vpps.SGD(0.1), 1, 1, None), 0)
         verify(plan.script, plan.layout, plan.origin)
         cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")

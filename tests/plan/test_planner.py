@@ -16,8 +16,8 @@ from tests.plan import launches
 from vpps.kernel import host_compiler
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes import Passes
+from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
@@ -29,10 +29,10 @@ pytestmark = pytest.mark.cpu
 PARTS = 512 + 300  # of which 512 are dealt one by one (dealing.h)
 
 
-def planner_of(model: vpps.Model, policy: str = "sinks-last", groups: int = 1) -> CompiledPlanner:
+def planner_of(model: vpps.Model, policy: str = "sinks-last", groups: int = 1) -> Planner:
     settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
     distribution = Distribution(model, 2, 1 if groups > 1 else 32, 0, train=True, groups=groups)
-    return CompiledPlanner(distribution, policy_named(policy, Knowledge(settings=settings)))
+    return Planner(distribution, policy_named(policy, Knowledge(settings=settings)))
 
 
 def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
@@ -84,7 +84,7 @@ def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None
     planner = planner_of(model, groups=n_groups)
     for plan in (planner.plan_training(graph, vpps.sum(losses), None, 0), planner.plan_forward(graph, losses)):
         assert plan.grouping is not None
-        assert plan.grouping.n_components > DEALT_ONE_BY_ONE
+        assert plan.grouping.n_components > 512
         assert plan.grouping.work.max() <= 1.01 * plan.grouping.work.mean()
         launches.verify(plan)
 

@@ -9,8 +9,8 @@ import vpps
 from tests.graph import bulk_models
 from vpps.inspection.gathering import gathering
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.row_order import LAYOUTS, PQ, READERS, RECORDED
 from vpps.script.instructions import INDEXED
 from vpps.script.verify import verify
@@ -44,7 +44,7 @@ def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vp
 def plans(layout: str, lengths: tuple[int, ...] = LENGTHS, policy: str = "sinks-last") -> tuple[Plan, Plan]:
     """Of inference and of training, verified."""
     model, graph, ends = sequences(lengths)
-    planner = CompiledPlanner(Distribution(model, 2, 32, 0, train=True), policy, layout=layout)
+    planner = Planner(Distribution(model, 2, 32, 0, train=True), policy, layout=layout)
     inference = planner.plan_forward(graph, ends)
     training = planner.plan_training(graph, vpps.sum([vpps.sum(h) for h in ends]), None, 0)
     for plan in (inference, training):
@@ -85,7 +85,7 @@ def modes(order: tuple[int, ...]) -> set[int]:
     graph = vpps.Graph()
     inputs = graph.rows(np.zeros((5, WIDTH)))
     read = [vpps.tanh(inputs[k]) for k in order]
-    planner = CompiledPlanner(Distribution(model, 1, 32, 0, train=True))
+    planner = Planner(Distribution(model, 1, 32, 0, train=True))
     plan = planner.plan_forward(graph, [*read, inputs])
     (block,) = (b for b in plan.blocks if "tanh" in b.arrays.cell.name)
     return {int(mode) for operand in block.cell.operands for mode in block.operand_words(operand)[1]}
@@ -107,7 +107,7 @@ def test_every_step_has_its_vertices(name: str, policy: str, layout: str) -> Non
     graph = vpps.Graph()
     loss = network.bulk(graph, made, p, network.data(np.random.default_rng(3), 6)).loss
     distribution = Distribution(model, 1, 32, 0, train=True)
-    planners = [CompiledPlanner(distribution, policy, layout=which) for which in (layout, RECORDED)]
+    planners = [Planner(distribution, policy, layout=which) for which in (layout, RECORDED)]
     made_plan, recorded = (planner.plan_training(graph, loss, None, 0) for planner in planners)
     for block, in_recorded_order in zip(made_plan.blocks, recorded.blocks, strict=True):
         assert np.array_equal(block.first[:, 0], in_recorded_order.first[:, 0])

@@ -12,7 +12,7 @@ from tests.classifier import new
 from tests.comparison import relative_error
 from vpps.graph.vertices import ARGS
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.planner import CompiledPlanner
+from vpps.plan.planner import Planner
 from vpps.reference import Reference, weights_of
 
 NOTHING_TO_LEARN = (
@@ -20,8 +20,8 @@ NOTHING_TO_LEARN = (
 )
 
 
-def planner_of(model: vpps.Model) -> CompiledPlanner:
-    return CompiledPlanner(Distribution(model, 2, 32, 0, train=True), "sinks-last")
+def planner_of(model: vpps.Model) -> Planner:
+    return Planner(Distribution(model, 2, 32, 0, train=True), "sinks-last")
 
 
 def of_inputs() -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 import vpps
 from vpps.errors import ScriptError
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
@@ -47,7 +47,7 @@ def make_plan(vps: int, clip_norm: float | None = None, train: bool = True) -> P
     root = node(node(states[0], states[1]), states[2])
     optimizer = vpps.Adam()
     distribution = Distribution(model, vps, PANEL, len(optimizer.moments), train=True)
-    planner = CompiledPlanner(distribution)
+    planner = Planner(distribution)
     if not train:
         for state in states:
             root = node(root, state)

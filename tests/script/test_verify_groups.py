@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 import vpps
 from vpps.errors import ScriptError
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import AnyWord, encode, plain
@@ -47,7 +47,7 @@ def make_plan(groups: int, vps: int, train: bool = True, clip_norm: float | None
     loss = vpps.sum(losses) * 0.5
     optimizer = vpps.Adam()
     distribution = Distribution(model, vps, 1, len(optimizer.moments), train=True, groups=groups)
-    planner = CompiledPlanner(distribution)
+    planner = Planner(distribution)
     if not train:
         return planner.plan_forward(graph, [loss])
     return planner.plan_training(graph, loss, Update(optimizer, 1, 1, clip_norm), 0)

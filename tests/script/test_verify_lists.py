@@ -12,8 +12,8 @@ import vpps
 from tests.script.test_verify import _conflicts, _Races, barriers, check, listing
 from vpps.errors import ScriptError
 from vpps.plan.distribution import Distribution
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.disassemble import Decoded
 
@@ -43,7 +43,7 @@ def make_plan(vps: int, width: int) -> Plan:
     optimizer = vpps.SGD(lr=0.1)
     distribution = Distribution(model, vps, 32, len(optimizer.moments), train=True)
     loss = vpps.sum([vpps.sum(s) for s in states])
-    return CompiledPlanner(distribution).plan_training(graph, loss, Update(optimizer, 1, 1, None), 0)
+    return Planner(distribution).plan_training(graph, loss, Update(optimizer, 1, 1, None), 0)
 
 
 @pytest.mark.parametrize("vps", [1, 2, 3, 7])
@@ -145,4 +145,4 @@ def test_the_gradient_of_a_parameter_that_only_empty_lists_use_is_written() -> N
     x = graph.input([1.0] * 8)
     loss = vpps.sum(graph.call(lists, [], x) * b)
     distribution = Distribution(model, 2, 32, 0, train=True)
-    check(CompiledPlanner(distribution).plan_training(graph, loss, None, 0))
+    check(Planner(distribution).plan_training(graph, loss, None, 0))

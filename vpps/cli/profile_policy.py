@@ -70,7 +70,7 @@ def trained(workload: Workload, target: str, store: bool) -> Iterator[Trained]:
         recurrence = knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        costs = knowledge.costs.of(planner.load_of(topology, number) for number in arranged)
+        costs = knowledge.costs.of(planner.cells.load_of(topology, number) for number in arranged)
         learned = knowledge.learn(graph, knowledge.settings, costs)
         names = tuple(cell.name for cell in recurrence.cells)
         path = files.store(recurrence.digests, names, learned, knowledge.settings) if store else ""

@@ -227,11 +227,11 @@ def _report(
     cell: TracedCell, vertices: int, blocks: Sequence[PlannedBlock], planner: Planner, training: bool
 ) -> CellReport:
     stages = list(_stages(cell, planner))
-    dead = [note for note in planner.notes.get(cell, ()) if note[0] == "dead_outputs"]
+    dead = [note for note in planner.cells.notes.get(cell, ()) if note[0] == "dead_outputs"]
     parts = []
     code: list[CellCode] = []
     for b in blocks:
-        part = planner.part_of(b.arrays.cell)
+        part = planner.cells.part_of(b.arrays.cell)
         name = "" if part is None else part.batching.name.lower()
         if part is not None:
             parts.append(_stage(f"lazy_batching: {name}", "", part.cell))
@@ -239,7 +239,7 @@ def _report(
             stages.append(_stage(*dead[-1], b.arrays.cell))
         code += _code(b.cell.lowered, name, planner, training)
     if dead and (training or parts):
-        stages.append(_stage(*dead[-1], planner.compiled(cell)))
+        stages.append(_stage(*dead[-1], planner.cells.compiled(cell)))
     bare = all(b.cell.lowered.is_bare for b in blocks)
     return CellReport(cell.name, tuple(_arguments(cell)), vertices, tuple(stages), tuple(parts), tuple(code), bare)
 

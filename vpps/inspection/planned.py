@@ -43,7 +43,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
     """
     training = plan.loss_slot >= 0
     blocks = [b for b in plan.blocks if len(b.order)]
-    parts = {id(b): planner.part_of(b.arrays.cell) for b in blocks}
+    parts = {id(b): planner.cells.part_of(b.arrays.cell) for b in blocks}
     names = {
         id(b): (b.arrays.cell.name, part.batching.name.lower() if part else "")
         for b in blocks
@@ -57,7 +57,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
     n_vps = distribution.all_vps
     barriers = _barriers(plan) if distribution.groups == 1 else {}
     topology = Topology(plan.graph)
-    compared = orders(topology, planner.batching, partial(planner.load_of, topology))
+    compared = orders(topology, planner.batching, partial(planner.cells.load_of, topology))
     return PlanReport(
         training=training,
         policy=planner.policy,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vpps.plan.blocks import PlannedBlock
     from vpps.plan.grouping import Grouping
     from vpps.plan.native.account import Account
-    from vpps.plan.native.engine import Found
+    from vpps.plan.native.found import Found
     from vpps.plan.native.memory_map import MemoryMap
     from vpps.plan.update import UsedRows
 

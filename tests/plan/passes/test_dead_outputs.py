@@ -56,7 +56,7 @@ def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
 
 def said(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
     assert handle._engine.planner is not None
-    return next(notes for cell, notes in handle._engine.planner.notes.items() if cell.name.endswith(name))
+    return next(notes for cell, notes in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
 
 
 def multiplied(cell: LoweredCell) -> list[str]:

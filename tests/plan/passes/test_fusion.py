@@ -20,7 +20,6 @@ from vpps.ops import OPS, Form
 from vpps.plan.distribution import Distribution
 from vpps.plan.instr import Instr
 from vpps.plan.lower import LoweredCell
-from vpps.plan.native.planner import CompiledPlanner
 from vpps.plan.passes import Passes
 from vpps.plan.passes.fusion import MOST
 from vpps.plan.plan import Plan
@@ -322,7 +321,7 @@ class TestCells:
         y = one(graph.input(np.ones(8))) * graph.input(np.ones(8))
         assert names(lowered(one, graph, model).forward) == ["matvec", "tanh"]
         planner = Planner(Distribution(model, 1, 32, 0, train=True), "sinks-last", passes=FUSED)
-        bare = planner.templates(next(c for c in graph.blocks if c.name == "mul")).lowered
+        bare = planner.cells.templates(next(c for c in graph.blocks if c.name == "mul")).lowered
         assert "tail" not in names([*bare.forward, *bare.backward])
         assert y.shape == (8,)
 
@@ -391,7 +390,7 @@ class TestScripts:
     def plan(self) -> Plan:
         net = Gated()
         graph, loss = net.batch()
-        planner = CompiledPlanner(Distribution(net.model, 2, 32, 0, train=True), passes=FUSED)
+        planner = Planner(Distribution(net.model, 2, 32, 0, train=True), passes=FUSED)
         return planner.plan_training(graph, loss, None, 0)
 
     def test_the_disassembly_says_what_a_tail_reads_and_writes(self, plan: Plan) -> None:

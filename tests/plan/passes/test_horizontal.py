@@ -168,7 +168,7 @@ def lowered(handle: vpps.Handle, name: str):
 
 def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
     assert handle._engine.planner is not None
-    return next(found for cell, found in handle._engine.planner.notes.items() if cell.name.endswith(name))
+    return next(found for cell, found in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
 
 
 @pytest.mark.cpu

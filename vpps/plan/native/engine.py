@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-import time
 import weakref
 from array import array
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,28 +17,27 @@ from numpy.typing import NDArray
 from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.graph.trace import List, TracedCell, Vector
-from vpps.model import Parameter
-from vpps.ops import Form, size
+from vpps.ops import Form
 from vpps.ops.philox import LaunchKey, StepKey
 from vpps.optim import HYPER
+from vpps.plan.cells import EncodedCells
 from vpps.plan.distribution import LOSS_SLOTS, Held
-from vpps.plan.grouping import Grouping, floats_of, is_scalar
+from vpps.plan.grouping import floats_of, is_scalar
 from vpps.plan.instr import Beside, BesideGradient, View
 from vpps.plan.native.account import Account, Ending
+from vpps.plan.native.found import Found
 from vpps.plan.native.inputs import Batch
 from vpps.plan.native.interface import (
-    NOWHERE,
     Call,
     Following,
-    FoundGrouping,
     FoundMemory,
     LayoutCode,
     Noted,
     Pair,
     Status,
 )
-from vpps.plan.native.memory import OF_GROUPING, Memory
-from vpps.plan.native.memory_map import Encoded, MemoryMap, memory_map
+from vpps.plan.native.memory import Memory
+from vpps.plan.native.memory_map import Encoded, memory_map
 from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
 from vpps.plan.native.stages import add_cell, note_unseen, tell_choice
@@ -47,14 +45,11 @@ from vpps.plan.native.wrong import wrong
 from vpps.plan.passes import streaming
 from vpps.plan.passes.dead_outputs import ALL_READ
 from vpps.plan.passes.lazy_batching import Batching, Part
-from vpps.plan.planner import Planner
-from vpps.plan.policies.policy import Choice
+from vpps.plan.policies.policy import Choice, Policy
 from vpps.plan.pq_order import places_by_block
-from vpps.plan.sections import Words
 from vpps.plan.stacks import members
 from vpps.plan.topology import Topology
-from vpps.plan.update import Averaging, Update, UsedRows
-from vpps.script.products import Product, Rows, Sequel
+from vpps.plan.update import Averaging, Update
 from vpps.script.tails import Tail
 from vpps.values import float_word
 
@@ -69,105 +64,13 @@ def address(numbers: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
 
-class Found:
-    """What the compiled planner finds of a graph; the attributes are those of a Plan.
-
-    Attributes:
-        account, map: of who made which word, and what lies where, if that was asked for.
-    """
-
-    account: Account | None = None
-    map: MemoryMap | None = None
-
-    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: Memory, call: Call) -> None:
-        self.script: Words = memory.script[: call.words]
-        self.pool_floats: int = call.pool_floats
-        self.loss_slot: int = call.loss_slot
-        self.n_barriers: int = call.n_barriers
-        self.encoded = call.encoding, time.perf_counter_ns()
-        self._of_products, self._n_products, self._entries = memory.products, call.n_products, call.entries
-        self._of_tables, self._n_tables, self._keeps = memory.tables, call.n_tables, bool(call.keeps)
-        self._engine = engine
-        self._addresses = memory.addresses[: call.n_values]
-        self._touched = memory.touched[: len(engine.parameters) if call.training else 0]
-        self._grouping = memory.grouping
-        self._key = call.names, ids, bool(call.training)
-
-    @property
-    def addresses(self) -> NDArray[np.int64]:
-        """Of each value; -1 where it is not computed."""
-        found = self._addresses.astype(np.int64)
-        found[found == NOWHERE] = -1
-        return found
-
-    @property
-    def touched(self) -> set[Parameter]:
-        """Dense parameters that have a gradient."""
-        return {member for p in self._with_gradient for member in members(p)}
-
-    @property
-    def _with_gradient(self) -> set[Parameter]:
-        """The same, as kernels know them."""
-        return {p for p, has in zip(self._engine.parameters, self._touched.tolist(), strict=False) if has}
-
-    @property
-    def instructions(self) -> frozenset[str]:
-        """Names of those that it uses."""
-        return self._engine.used(*self._key)[0]
-
-    @property
-    def tails(self) -> frozenset[Tail]:
-        """Programs of those that it uses."""
-        return self._engine.used(*self._key)[1]
-
-    @cached_property
-    def tables(self) -> dict[Parameter, UsedRows]:
-        """The used rows of every table that has a gradient."""
-        found: dict[Parameter, UsedRows] = {}
-        for used in self._of_tables[: self._n_tables]:
-            p = self._engine.parameters[used.parameter]
-            rows = self.script[used.numbers : used.numbers + used.rows].astype(np.int64)
-            if self._keeps:  # the list holds addresses
-                rows = (rows - self._engine.gradients[used.parameter]) // size(p.shape[1:])
-            found[p] = UsedRows(rows, used.gradient, used.offsets, used.numbers, used.idle)
-        return found
-
-    @cached_property
-    def grouping(self) -> Grouping | None:
-        """Which group of virtual processors runs what; None where there is one."""
-        if not len(self._grouping):
-            return None
-        found = FoundGrouping(*self._grouping[:OF_GROUPING].tolist())
-        n_groups = self._engine.groups
-        work, sizes, rest = np.split(self._grouping[OF_GROUPING:], [n_groups, n_groups + found.n_blocks])
-        n = int(sizes.sum())
-        ends = np.cumsum(sizes)[:-1]
-        stages, groups = (np.split(rest[begin : begin + n].copy(), ends) for begin in (0, n))
-        dealt = found.first_own, found.first_joining, found.n_components
-        return Grouping(groups, stages, *dealt, work.astype(np.float64))
-
-    def held(self, before: Held) -> Held:
-        """What the pool holds after the launch, where that keeps gradients and before it some were held."""
-        rows = dict(before.rows)
-        for table, used in self.tables.items():
-            rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
-        return Held(before.dense | self._with_gradient, rows)
-
-    def sequel(self, before: Held) -> Sequel | None:
-        """What follows the launch, before which some gradients were held."""
-        made = []
-        for found in self._of_products[: self._n_products]:
-            p, gradient = self._engine.parameters[found.parameter], self._engine.gradients[found.parameter]
-            (rows, columns), sides = p.shape, (Rows(found.dy, found.dy_stride), Rows(found.x, found.x_stride))
-            made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in before.dense))
-        return Sequel(tuple(made), self._entries) if made else None
-
-
 class Engine:
     """The compiled planner for one distribution and one rule of the updates.
 
     Args:
-        planner: knows the encoded cells.
+        cells: encoded.
+        batching: the policy.
+        layout: name of the order of rows.
         rule: name of the optimizer; None where no launch makes a step.
         averaging: of the weights, or None.
 
@@ -175,10 +78,18 @@ class Engine:
         lock: held while it plans; somebody may ask about a plan while another one is made.
     """
 
-    def __init__(self, lib: ctypes.CDLL, planner: Planner, rule: str | None, averaging: Averaging | None) -> None:
-        distribution = planner.distribution
+    def __init__(
+        self,
+        lib: ctypes.CDLL,
+        cells: EncodedCells,
+        batching: Policy,
+        layout: str,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
+        distribution = cells.distribution
         self._lib = lib
-        self._planner = weakref.proxy(planner)  # which holds this
+        self._cells, self._batching = cells, batching
         self._rule, self._averaging = rule, averaging
         self._distribution = distribution
         self._bits = Names()
@@ -186,13 +97,13 @@ class Engine:
         self.groups = distribution.groups
         self.gradients = [place.gradient for place in distribution.physical.values()]
         self._number = {p: i for i, p in enumerate(self.parameters)}
-        recipe = ModelRecipe(distribution, planner.schedule.exclusive, self._bits, rule, averaging)
+        recipe = ModelRecipe(distribution, cells.exclusive, self._bits, rule, averaging)
         numbers = array("q", flat(recipe.record))
-        self._handle = lib.vpps_planner(planner.policy.encode(), *numbers.buffer_info())
+        self._handle = lib.vpps_planner(batching.name.encode(), *numbers.buffer_info())
         if not self._handle:
             raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
         weakref.finalize(self, lib.vpps_batcher_free, self._handle)
-        self._cells: dict[TracedCell, int] = {}
+        self._numbers: dict[TracedCell, int] = {}
         self._keyless: set[TracedCell] = set()  # those that use no random numbers
         self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
         self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
@@ -203,9 +114,9 @@ class Engine:
         self._choices: list[Choice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
-            layout=LayoutCode[planner.layout.upper()],
-            splits=int(planner.passes.lazy_batching),
-            dead_outputs=int(planner.passes.dead_outputs),
+            layout=LayoutCode[layout.upper()],
+            splits=int(cells.passes.lazy_batching),
+            dead_outputs=int(cells.passes.dead_outputs),
             new_pair=ctypes.addressof(self._pair),
         )
         self._call_at = ctypes.addressof(self._call)
@@ -308,7 +219,7 @@ class Engine:
         if status != Status.DONE:
             raise wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
         if call.unseen:
-            note_unseen(self._lib, self._handle, self._planner.batching, self._choices, counts=calls is None)
+            note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
         found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
         if calls is not None:
             found.account = self._account(call)
@@ -343,9 +254,9 @@ class Engine:
 
     def _cell(self, cell: TracedCell) -> int:
         """The compiled planner's number of a cell."""
-        number = self._cells.get(cell)
+        number = self._numbers.get(cell)
         if number is None:
-            number = self._cells[cell] = add_cell(self._lib, self._handle, cell)
+            number = self._numbers[cell] = add_cell(self._lib, self._handle, cell)
             if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
                 self._keyless.add(cell)
         return number
@@ -358,37 +269,37 @@ class Engine:
                 whether each operand is gathered from other vertices of the cell's recurrence, and each output, of those
                 that are computed, scattered to some.
         """
-        planner = self._planner
+        cells = self._cells
         n = len(cell.outputs)
         unread, training, crossed = frozenset(k for k in range(n) if key[k]), bool(key[n]), key[n + 1 :]
         computed = cell
         if unread and training:
-            planner.note_unread(cell, unread)
+            cells.note_unread(cell, unread)
         elif unread:
-            computed, unread = planner.without(cell, unread), ALL_READ
+            computed, unread = cells.without(cell, unread), ALL_READ
         parts: tuple[Part, ...] = ()
         if crossed:
             positions = [p for kind in (Vector, List) for p, k in enumerate(computed.kinds) if isinstance(k, kind)]
             gathered = frozenset(p for p, crosses in zip(positions, crossed, strict=False) if crosses)
             scattered = frozenset(k for k, crosses in enumerate(crossed[len(positions) :]) if crosses)
-            parts = planner.split(computed, gathered, scattered)
+            parts = cells.split(computed, gathered, scattered)
         if parts:
-            encoded = planner.templates_of(parts, unread, training)
+            encoded = cells.templates_of(parts, unread, training)
             recipes = [
                 self._recipe(Encoded(cell, part.cell, found.cell), found.beside, training)
                 for part, found in zip(parts, encoded, strict=True)
             ]
             eager = parts[0].batching is Batching.EAGER
-            records = in_parts(parts, recipes, eager and planner.streams(parts, training, unread))
+            records = in_parts(parts, recipes, eager and cells.streams(parts, training, unread))
         else:
-            recipe = self._recipe(Encoded(cell, computed, planner.templates(computed, unread, training)), {}, training)
+            recipe = self._recipe(Encoded(cell, computed, cells.templates(computed, unread, training)), {}, training)
             records = whole(computed, recipe)
         record = PartsRecord(records)
         if self.groups > 1:
-            of_vertex, of_elements = floats_of(planner.templates(computed, training=training))
+            of_vertex, of_elements = floats_of(cells.templates(computed, training=training))
             record = PartsRecord(records, is_scalar(computed), of_vertex, of_elements)
         numbers = array("q", flat(record))
-        good = self._lib.vpps_planner_parts(self._handle, self._cells[cell], key, len(key), *numbers.buffer_info())
+        good = self._lib.vpps_planner_parts(self._handle, self._numbers[cell], key, len(key), *numbers.buffer_info())
         if not good:
             raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
 
@@ -411,8 +322,8 @@ class Engine:
 
     def _tell_choice(self, topology: Topology, block: int) -> None:
         """Tell the compiled planner how the recurrence of a block runs."""
-        load_of = partial(self._planner.load_of, topology)
-        choice = tell_choice(self._lib, self._handle, self._planner.batching, topology, block, load_of)
+        load_of = partial(self._cells.load_of, topology)
+        choice = tell_choice(self._lib, self._handle, self._batching, topology, block, load_of)
         self._choices.append(choice)
 
     def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:

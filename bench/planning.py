@@ -1,9 +1,9 @@
-"""What groups of virtual processors cost the host: planning a batch of the Tree-LSTM of treelstm.py, by their number.
+"""What planning costs the host: a batch of the Tree-LSTM of treelstm.py, by groups, schedule and products of matrices.
 
 One JSON object per line, microseconds for planning a batch whose graph is there, recorded by one call (`bulk`) or a
-call per vertex (`cells`), as for a GPU of 132 multiprocessors; `peer` is the planner in NumPy. `share` is the work of
-the busiest group, 1 / groups at best, and `barriers` those of the group that has most. No kernel runs, and no GPU is
-needed.
+call per vertex (`cells`), as for a GPU of 132 multiprocessors; `peer` is one group, schedule "vector" and gradients
+without products, in the same run. `share` is the work of the busiest group, 1 / groups at best, and `barriers` those of
+the group that has most. No kernel runs, and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from treelstm import in_batches, initial_weights
 from trees import read_trees
 
 import vpps
+from vpps.ahead import gpu_for, stacks_of
+from vpps.arrangement import arrangements, matrices_of
 from vpps.plan.distribution import Distribution
 from vpps.plan.native import library
-from vpps.plan.native.planner import CompiledPlanner
+from vpps.plan.onchip import ChipOptions
+from vpps.plan.passes import Passes
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 
-BENCH = "grouping"
+BENCH = "planning"
 BLOCKS = 132
 FORMS: dict[str, type[VppsTreeLstm]] = {"bulk": VppsBulkTreeLstm, "cells": VppsTreeLstm}
 
@@ -51,34 +54,44 @@ def busiest(plan: Plan) -> float:
 
 
 def run(form: str, batch_size: int, options: argparse.Namespace) -> None:
-    """Time all numbers of groups on one batch, interleaved."""
+    """Time all kinds on one batch, interleaved."""
     trees, words = read_trees(options.trees, options.limit)
     weights = initial_weights(words, options.hidden, options.hidden)
     model = FORMS[form](weights, "sgd", 0.01, 1)
     batch = in_batches([model.prepare(tree) for tree in trees], batch_size)[0]
     graph, loss = model.graph(batch)
     update = Update(vpps.SGD(lr=0.01), 1, 1, None)
-    work: dict[tuple[str, bool], Callable[[], float]] = {}
+    work: dict[str, Callable[[], float]] = {}
     shares: dict[str, tuple[float, int]] = {}
-    for groups in options.groups:
-        distribution = Distribution(model.handle.model, BLOCKS // groups, 1, 0, train=True, groups=groups)
-        case = f"form={form} batch={batch_size} groups={groups} hidden={options.hidden}"
-        for compiled in (True, False):
-            planner = (CompiledPlanner if compiled else Planner)(distribution, "sinks-last", "vector")
-            planning = partial(planner.plan_training, graph, loss, update, 0)
-            plan = planning()
-            shares[case] = busiest(plan), plan.n_barriers
-            work[case, compiled] = partial(seconds, planning, options.times)
-    found: dict[tuple[str, bool], list[float]] = {case: [] for case in work}
+    for kind, (distribution, schedule) in kinds(model.handle.model, graph, options.groups).items():
+        case = f"form={form} batch={batch_size} {kind} hidden={options.hidden}"
+        planning = partial(Planner(distribution, schedule=schedule).plan_training, graph, loss, update, 0)
+        plan = planning()
+        shares[case] = busiest(plan), plan.n_barriers
+        work[case] = partial(seconds, planning, options.times)
+    found: dict[str, list[float]] = {case: [] for case in work}
     for _ in range(options.rounds):
         for case, measure in work.items():
             found[case].append(1e6 * measure())
     model.close()
+    first = next(iter(found.values()))
     for case, (share, barriers) in shares.items():
         harness.report(
-            BENCH, f"plan, {case}", found[case, True], "us", ("planned with NumPy", found[case, False]),
+            BENCH, f"plan, {case}", found[case], "us", ("one group", first),
             higher_is_better=False, share=round(share, 3), barriers=barriers,
         )  # fmt: skip
+
+
+def kinds(model: vpps.Model, graph: vpps.Graph, groups: list[int]) -> dict[str, tuple[Distribution, str]]:
+    """What is planned for, by name: where parameters lie, and the schedule."""
+    made = {f"groups={n}": (Distribution(model, BLOCKS // n, 1, 0, train=True, groups=n), "vector") for n in groups}
+    gpu, _ = gpu_for("cuda", None, None, BLOCKS)
+    stacks = stacks_of(model, graph, None, Passes(), 1)
+    matrices = matrices_of(graph.blocks, Passes(), stacks)
+    best = next(arrangements(matrices, gpu, BLOCKS, ChipOptions(gradients="gemm"), train=True))
+    made["products"] = Distribution(model, BLOCKS, 1, 0, True, True, slots=best.slots, stacks=stacks), "vector"
+    made["paper"] = Distribution(model, BLOCKS, 1, 0, train=True), "paper"
+    return made
 
 
 def _numbers(text: str) -> list[int]:
