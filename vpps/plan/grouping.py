@@ -13,7 +13,7 @@ Both are run by group 0 while the others wait; backward in the opposite order.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +47,6 @@ class Grouping:
     first_joining: int
     n_components: int
     work: NDArray[np.float64]
-
-    def stretched(self, factor: int) -> Grouping:
-        """The same, where the numbers of stages have been multiplied."""
-        first_own, first_joining = self.first_own * factor, self.first_joining * factor
-        return replace(self, first_own=first_own, first_joining=first_joining)
 
     def describe(self) -> str:
         """One line: how even the work is, and why if it is not."""

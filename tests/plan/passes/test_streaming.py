@@ -8,9 +8,10 @@ import pytest
 import vpps
 from tests.comparison import assert_agrees_with_reference
 from vpps.nn import LSTM
+from vpps.plan.distribution import Distribution
 from vpps.plan.passes import Passes, streaming
-from vpps.plan.passes.streaming import BEFORE, pauses
 from vpps.plan.plan import Plan
+from vpps.plan.planner import Planner
 from vpps.script.disassemble import entry_points, instructions
 
 pytestmark = pytest.mark.cpu
@@ -21,16 +22,20 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "CHUNK_ROWS", 6)
 
 
-def test_chunks_come_two_levels_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "CHUNK_ROWS", 4)
-    level = np.repeat(np.arange(7), [2, 2, 3, 1, 1, 2, 2])
-    # Levels 0 and 1 before; 2 and 3 in the pause after level 0; 4 and 5 and what is too little for a chunk after 2.
-    expected = np.repeat([BEFORE, BEFORE, 0, 0, 2, 2, 2], [2, 2, 3, 1, 1, 2, 2])
-    assert pauses(level).tolist() == expected.tolist()
-
-
-def test_few_vertices_run_before() -> None:
-    assert (pauses(np.repeat(np.arange(20), 4)) == BEFORE).all()
+@pytest.mark.parametrize(
+    "chunk_rows, chunks",
+    [
+        (3, [6, 4, 3]),  # levels 0 and 1 before; 2 and 3 in the pause after level 0; 4 to 6 in that after 2
+        (4, [6, 7]),  # 4 to 6 are too few for a chunk of their own
+        (128, [13]),
+    ],
+)
+def test_chunks_come_two_levels_ahead(chunk_rows: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", chunk_rows)
+    model, graph, loss = tagger((7, 4, 2))  # levels of 3, 3, 2, 2, 1, 1 and 1 vertices
+    plan = Planner(Distribution(model, 2, 16, 0, train=True)).plan_training(graph, loss, None, 0)
+    (eager,) = (b for b in plan.blocks if b.pause)
+    assert eager.count[:, 0].tolist() == chunks
 
 
 def tagger(lengths: tuple[int, ...] = (9, 7, 8, 3)) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
