@@ -1,4 +1,4 @@
-// What vpps/plan/native/policies.py calls: policies, and learning, on a graph given as arrays.
+// What vpps/plan/native/typed_graphs.py calls: policies, and learning, on a graph given as arrays.
 #pragma once
 
 #include "learning.h"
