@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 
 import vpps
 from tests.comparison import GRADIENT_TOLERANCE, relative_error
+from tests.fuzz import graphs
 from vpps.errors import ScriptError
 from vpps.plan.onchip import ChipOptions, Device
 from vpps.plan.plan import Plan
-from vpps.reference import Reference, weights_of
+from vpps.plan.policies import POLICIES
+from vpps.plan.row_order import LAYOUTS
+from vpps.reference import Reference, key_of, weights_of
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
@@ -321,3 +325,28 @@ class TestErrors:
         with vpps.Handle(witness.model, target="simt", vps=3, onchip=GEMM) as handle:
             handle.fb(*witness.batch("all"))
         assert all(np.array_equal(w, witness.model[name].numpy()) for name, w in net.model.numpy().items())
+
+
+@pytest.mark.parametrize("schedule", ["vector", "paper"])
+def test_random_graphs_make_the_step_of_the_reference(schedule: str) -> None:
+    two_launches = 0
+    for number in range(300, 306):
+        random = Random(number)
+        model, graph, _, loss = graphs.draw(random).build()
+        policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
+        before = weights_of(model)
+        expected = Reference(graph, before, key_of(model)).backward(loss)
+        with vpps.Handle(
+            model, vpps.SGD(lr=1.0), target="simt", vps=2, policy=policy, schedule=schedule, layout=layout, onchip=GEMM,
+            passes=vpps.Passes(fusion=False),
+        ) as handle:  # fmt: skip
+            handle.fb(graph, loss)
+            plan = handle._engine.plan
+            assert plan is not None
+            two_launches += plan.launches == 2
+        largest = max(float(np.linalg.norm(g)) for g in expected.values())
+        for p in model:
+            step = expected[p.name] if p.trainable else np.zeros(p.shape)
+            error = float(np.linalg.norm(before[p.name] - p.numpy() - step))
+            assert error <= GRADIENT_TOLERANCE * largest + 1e-6 * float(np.linalg.norm(before[p.name])), (number, p)
+    assert two_launches >= 4

@@ -117,7 +117,10 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.host
 class TestLimits:
-    def test_without_threads_the_planner_is_compiled_by_who_needs_it(self, no_threads: None) -> None:
+    def test_without_threads_the_planner_is_compiled_by_who_needs_it(
+        self, no_threads: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(processes, "_ending", False)  # and it is so again afterwards
         loader = _Loader()
         loader.start()
         assert loader.library is None

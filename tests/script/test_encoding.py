@@ -11,7 +11,7 @@ from vpps.kernel.chip import SCRIPT_WORDS
 from vpps.plan.lower import MAX_SEGMENTS
 from vpps.plan.passes.fusion import MOST
 from vpps.script.disassemble import Operand, decode, disassemble, entry_points, instructions
-from vpps.script.encode import Template, Word, direct, encode, indexed, plain
+from vpps.script.encode import direct, encode, indexed, plain
 from vpps.script.instructions import FORMS, HELD, TABLE, Flag, Instruction, Kind
 from vpps.script.tails import Use
 
@@ -59,13 +59,6 @@ def test_opcodes_are_the_positions_in_the_table() -> None:
     assert [i.opcode for i in TABLE] == list(range(len(TABLE)))
     assert len({i.name for i in TABLE}) == len(TABLE)
     assert {i.form for i in TABLE} == set(FORMS)
-
-
-def test_templates_fill_in_steps() -> None:
-    template = Template([5, Word(2, base=0, per_row=8), Word(0, per_count=1), Word(1, base=1, per_row=1)], [0, 0, 1, 1])
-    bases = np.array([[1000, 70, 0], [-20, 70, 0]])  # the second step's rows begin at 4
-    words = template.fill(bases, first=np.array([[0, 0], [3, 10]]), count=np.array([[3, 10], [2, 5]]))
-    np.testing.assert_array_equal(words, [[5, 1002, 10, 71], [5, 6, 5, 81]])
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def encode(
 
 
 class Template:
-    """Instructions of a cell that run between two barriers, encoded for any step at once."""
+    """Instructions of a cell that run between two barriers, encoded for any step: the compiled planner fills them in."""
 
     def __init__(self, words: Sequence[AnyWord], domains: Sequence[int]) -> None:
         """`domains[i]` is the domain (vertices, or elements of a list) whose rows word i counts."""
@@ -93,31 +93,9 @@ class Template:
         self.per_row = np.array([w.per_row for w in full], np.int64)
         self.per_count = np.array([w.per_count for w in full], np.int64)
         self.domain = np.array(domains, np.int64)
-        self.one_domain = len(set(domains)) == 1  # nearly always: then nothing has to be picked word by word
 
     def __len__(self) -> int:
         return len(self.constant)
-
-    def fill(self, bases: NDArray[np.int64], first: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Words for a number of steps.
-
-        Args:
-            bases: `(steps, ...)`, of slabs and lists, with a final 0 for words that have none.
-            first: `(steps, domains)`, first row of each step in each domain.
-            count: `(steps, domains)`, rows of each step.
-
-        Returns:
-            `(steps, words)`.
-        """
-        if self.one_domain:
-            column = slice(self.domain[0], self.domain[0] + 1)
-            first, count = first[:, column], count[:, column]
-        else:
-            first, count = first.take(self.domain, axis=1), count.take(self.domain, axis=1)
-        fixed = self.constant + bases.take(self.base, axis=1)
-        words = fixed + self.per_row * first + self.per_count * count
-        filled: NDArray[np.uint32] = words.astype(np.uint32)
-        return filled
 
 
 def plain(words: Sequence[AnyWord]) -> NDArray[np.uint32]:
