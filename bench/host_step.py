@@ -9,9 +9,8 @@ The Tree-LSTM of treelstm.py with a loss at every node, recorded in three ways, 
     cells    a call per vertex, of cells
     ops      a call per operator: the same equations without cells
 
-`value` is milliseconds from the trees to the finished script, the median over mini-batches, by the compiled planner;
-`peer` is the planner in NumPy, which serves where there is no compiler. `building` is the recording, `plan` order,
-memory and index lists, `script` the instructions. `bytes` are those of the script: `lists` before its instructions,
+`value` is milliseconds from the trees to the finished script, the median over mini-batches, and `fb` with the rest up to
+the end of the launch. `building` is the recording, `plan` order, memory and index lists, `script` the instructions. `bytes` are those of the script: `lists` before its instructions,
 index lists and data, `instructions` the rest. `peak` is what a step allocates at most beyond what is there between
 steps, in bytes (tracemalloc), `collections` how many garbage collections a thousand steps trigger.
 
@@ -41,7 +40,6 @@ from trees import Tree, read_trees
 import vpps
 from vpps.inspection.timeline import Timeline
 from vpps.plan.native import library
-from vpps.plan.planner import Planner
 
 BENCH = "host_step"
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -96,18 +94,12 @@ class Step(NamedTuple):
         return self.building + self.plan + self.script
 
 
-def step(net: VppsTreeLstm, batch: Sequence[Any], compiled: bool = True) -> Step:
+def step(net: VppsTreeLstm, batch: Sequence[Any]) -> Step:
     """Record and plan a mini-batch, as `fb` does; nothing is launched."""
     begin = time.perf_counter_ns()
     graph, loss = net.graph(batch)
     built = time.perf_counter_ns()
-    planner = net.handle._prepare(graph)
-    if compiled:
-        plan = net.handle._plan_step(planner, graph, loss, accumulate=False)
-    else:
-        residency = net.handle._engine.residency
-        update = residency.next_update(net.handle.optimizer, None)
-        plan = Planner.plan_training(planner, graph, loss, update, 0, residency.next_key(), residency.held)
+    plan = net.handle._plan_step(net.handle._prepare(graph), graph, loss, accumulate=False)
     encoded, end = plan.encoded[0], time.perf_counter_ns()
     lists = int(plan.script[4])  # the entry point of the first virtual processor
     return Step((built - begin) * 1e-6, (encoded - built) * 1e-6, (end - encoded) * 1e-6, lists, len(plan.script))
@@ -142,13 +134,12 @@ def run(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree]
     batches = [batch for batch in batches if len(batch) == size][:CASES] or [prepared]
     for batch in batches:
         step(net, batch)
-    found: dict[str, list[Step]] = {"compiled": [], "numpy": []}
+    found: list[Step] = []
     whole: list[float] = []
     number = min(options.rounds, max(3, options.rounds * 64 // size))
     rounds = harness.interleave(
         {
-            "compiled": lambda: found["compiled"].extend(step(net, batch) for batch in batches),
-            "numpy": lambda: found["numpy"].extend(step(net, batch, compiled=False) for batch in batches),
+            "step": lambda: found.extend(step(net, batch) for batch in batches),
             "fb": lambda: whole.extend(launched(net, batch) for batch in batches[:2]),
         },
         number,
@@ -156,17 +147,13 @@ def run(form: str, size: int, options: argparse.Namespace, trees: Sequence[Tree]
     assert rounds
     peak, collections = allocations(partial(step, net, batches[0]))
 
-    def median(name: str, part: str) -> float:
-        return round(statistics.median(getattr(s, part) for s in found[name]), 4)
-
-    parts = {part: median("compiled", part) for part in ("building", "plan", "script")}
-    numpy_parts = {part: median("numpy", part) for part in ("building", "plan", "script")}
-    last = found["compiled"][-1]
+    parts = {
+        part: round(statistics.median(getattr(s, part) for s in found), 4) for part in ("building", "plan", "script")
+    }
+    last = found[-1]
     harness.report(
-        BENCH, f"{form}-{size}", [s.whole for s in found["compiled"]], "ms",
-        ("planned with NumPy", [s.whole for s in found["numpy"]]), higher_is_better=False,
-        **parts, numpy=numpy_parts, fb=round(statistics.median(whole), 4),
-        best=round(min(s.whole for s in found["compiled"]), 4),
+        BENCH, f"{form}-{size}", [s.whole for s in found], "ms", higher_is_better=False,
+        **parts, fb=round(statistics.median(whole), 4), best=round(min(s.whole for s in found), 4),
         bytes={"lists": 4 * last.lists, "instructions": 4 * (last.words - last.lists), "script": 4 * last.words},
         peak=peak, collections=collections, threads=options.threads, data=name_of(options.trees),
     )  # fmt: skip

@@ -83,7 +83,7 @@ def encode(
 
 
 class Template:
-    """Instructions of a cell that run between two barriers, encoded for any step: the compiled planner fills them in."""
+    """Instructions of a cell that run between two barriers, encoded for any step; compiled code fills them in."""
 
     def __init__(self, words: Sequence[AnyWord], domains: Sequence[int]) -> None:
         """`domains[i]` is the domain (vertices, or elements of a list) whose rows word i counts."""

@@ -1,1 +1,1 @@
-"""The compiled planner: optional, and quicker than the one in NumPy, whose scripts it writes word for word."""
+"""What plans: C++, compiled on first use, and what Python says to it."""

@@ -1,4 +1,4 @@
-// Between which stages barriers are left out (vpps/plan/boundaries.py).
+// Between which stages barriers are left out: decided before slabs get memory, and before anything is written.
 #pragma once
 
 #include "launch.h"

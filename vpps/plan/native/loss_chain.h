@@ -1,4 +1,9 @@
-// Where backward begins: behind the scalar arithmetic that makes the loss (vpps/plan/loss_chain.py).
+// Where backward begins: behind the scalar arithmetic that makes the loss of what vertices compute.
+//
+// A sum of losses, its scale, a mean over a mini-batch are vertices of their own. Their gradients are constants: of
+// `0.5 * sum(losses)` that of every loss is 0.5. So they are folded while planning, in float32 and in the order in which
+// kernels would compute them, and backward begins with what the chain reads. No backward depends on the forward of the
+// chain then, which may run late.
 #pragma once
 
 #include "graph.h"

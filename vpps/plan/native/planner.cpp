@@ -1,5 +1,4 @@
-// The compiled planner: the script that vpps/plan/build.py writes, word for word. Cells come as records (records.py), a
-// batch as flat arrays (inputs.py).
+// The planner: makes a batch's script. Cells come as records (records.py), a batch as flat arrays (inputs.py).
 
 #include "batcher.h"
 #include "grouped_schedule.h"
