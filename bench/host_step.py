@@ -9,10 +9,11 @@ The Tree-LSTM of treelstm.py with a loss at every node, recorded in three ways, 
     cells    a call per vertex, of cells
     ops      a call per operator: the same equations without cells
 
-`value` is milliseconds from the trees to the finished script, the median over mini-batches, and `fb` with the rest up to
-the end of the launch. `building` is the recording, `plan` order, memory and index lists, `script` the instructions. `bytes` are those of the script: `lists` before its instructions,
-index lists and data, `instructions` the rest. `peak` is what a step allocates at most beyond what is there between
-steps, in bytes (tracemalloc), `collections` how many garbage collections a thousand steps trigger.
+`value` is milliseconds from the trees to the finished script, the median over mini-batches, and `fb` with the rest up
+to the end of the launch. `building` is the recording, `plan` order, memory and index lists, `script` the instructions.
+`bytes` are those of the script: `lists` before its instructions, index lists and data, `instructions` the rest. `peak`
+is what a step allocates at most beyond what is there between steps, in bytes (tracemalloc), `collections` how many
+garbage collections a thousand steps trigger.
 
 With `--shares`, per form and batch size, `share-FORM-TREES`: the share of a step for which the kernel waits for the
 host, on target cpu: the time between the end of one launch and the beginning of the next, over the step.
