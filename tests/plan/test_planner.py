@@ -21,7 +21,7 @@ from vpps.plan.planner import Planner
 from vpps.plan.policies import POLICIES, Knowledge, policy_named
 from vpps.plan.policies.learning import Settings
 from vpps.plan.policies.machine import Encoding
-from vpps.plan.row_order import LAYOUTS
+from vpps.plan.row_order import LAYOUTS, READERS, RECORDED
 from vpps.reference import Reference, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -67,6 +67,19 @@ def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None
         counts.append(sum(knowledge.unseen.values()) - before)
     assert counts[0] == 0  # it was learned on this one
     assert counts[1] == counts[2] > 0
+
+
+@pytest.mark.parametrize("layout", [RECORDED, READERS])
+@pytest.mark.parametrize("name", bulk_models.NETWORKS)
+def test_large_batches(name: str, layout: str) -> None:
+    """Of 150 graphs: lists, rows and memory of thousands of vertices are what the verifier takes them for."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    graph = vpps.Graph()
+    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(1), 150)).loss
+    planner = Planner(Distribution(model, 3, 16, 0, train=True), layout=layout)
+    for plan in planner.plan_training(graph, loss, None, 0), planner.plan_forward(graph, [loss]):
+        launches.verify(plan)
 
 
 @pytest.mark.parametrize("n_groups", [2, 3, 7])
