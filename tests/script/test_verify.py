@@ -182,6 +182,7 @@ def _entry_outside(plan: Plan, script: NDArray[np.uint32]) -> None:
 )
 def test_damage_is_found(damage: Damage, message: str) -> None:
     plan = make_plan(2)
+    assert len(plan.layout.lists)  # as it was planned: what has other streams cannot be explained
     damage(plan, plan.script)
     with pytest.raises(ScriptError, match=message):
         check(plan)

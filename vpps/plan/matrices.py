@@ -16,7 +16,8 @@ from vpps.graph.trace import Node
 from vpps.plan.instr import Instr, View
 
 if TYPE_CHECKING:
-    from vpps.plan.lower import Lowering
+    from vpps.plan.lower_backward import Backward
+    from vpps.plan.lower_forward import Forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class Factor:
         return Factor(self.view, self.columns, self.rows, not self.transposed)
 
 
-def product(low: Lowering, i: int, node: Node, sources: list[View], dst: View) -> None:
+def product(low: Forward, i: int, node: Node, sources: list[View], dst: View) -> None:
     """Y = A B."""
     _multiply(low, i, i, *_factors(low, node, sources), dst, False)
 
 
-def product_backward(low: Lowering, i: int, node: Node, sources: list[View], dy: View) -> None:
+def product_backward(low: Backward, i: int, node: Node, sources: list[View], dy: View) -> None:
     """dA = dY B^T and dB = A^T dY, each in the layout of its operand."""
     a, b = _factors(low, node, sources)
     d = Factor(dy, a.rows, b.columns)
@@ -57,7 +58,7 @@ def product_backward(low: Lowering, i: int, node: Node, sources: list[View], dy:
         low.contribute(i, j, low.width(j), partial(_multiply, low, i, j, left, right))
 
 
-def _factors(low: Lowering, node: Node, sources: list[View]) -> tuple[Factor, Factor]:
+def _factors(low: Forward, node: Node, sources: list[View]) -> tuple[Factor, Factor]:
     """The operands of a product node as matrices."""
     factors = []
     for j, view, name in zip(node.inputs, sources, ("transposed_a", "transposed_b"), strict=True):
@@ -68,7 +69,7 @@ def _factors(low: Lowering, node: Node, sources: list[View]) -> tuple[Factor, Fa
     return a, b.T if node.op.name == "outer" else b
 
 
-def _multiply(low: Lowering, i: int, parts_of: int, a: Factor, b: Factor, dst: View, accumulate: bool) -> None:
+def _multiply(low: Forward, i: int, parts_of: int, a: Factor, b: Factor, dst: View, accumulate: bool) -> None:
     """dst = A B. A row and a column hold the same floats: of equal forms, the one that the instruction is fast at."""
     if b.columns == 1:  # A b as b^T A^T
         a, b = b.T, a.T
@@ -87,19 +88,19 @@ def _multiply(low: Lowering, i: int, parts_of: int, a: Factor, b: Factor, dst: V
     low.emit("matmul", i, dst, values, parts_of=parts_of, accumulate=accumulate, operands=operands)
 
 
-def transpose(low: Lowering, i: int, j: int, source: View, dst: View, accumulate: bool = False) -> None:
+def transpose(low: Forward, i: int, j: int, source: View, dst: View, accumulate: bool = False) -> None:
     """dst = transpose of a matrix laid out like node j."""
     values = {"columns": low.nodes[j].shape[1]}
     low.emit("transpose", i, dst, values, accumulate=accumulate, operands={"a": source})
 
 
-def transpose_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
+def transpose_backward(low: Backward, i: int, node: Node, dy: View) -> None:
     """The gradient's transpose."""
     (j,) = node.inputs
     low.contribute(i, j, low.width(j), partial(transpose, low, i, i, dy))
 
 
-def packed_product(low: Lowering, i: int, node: Node, dst: View) -> None:
+def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
     """Y = W M, W a parameter."""
     assert node.parameter is not None
     rows, inner = node.parameter.shape
@@ -107,7 +108,7 @@ def packed_product(low: Lowering, i: int, node: Node, dst: View) -> None:
     _multiply_packed(low, i, i, low.places[node.parameter].weights, (rows, inner), operands, dst, False)
 
 
-def packed_product_backward(low: Lowering, i: int, node: Node, dy: View) -> None:
+def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None:
     """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward."""
     (j,), matrix = node.inputs, node.parameter
     assert matrix is not None
@@ -123,7 +124,7 @@ def packed_product_backward(low: Lowering, i: int, node: Node, dy: View) -> None
 
 
 def _multiply_packed(
-    low: Lowering,
+    low: Forward,
     i: int,
     parts_of: int,
     weights: int,

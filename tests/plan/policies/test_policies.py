@@ -99,7 +99,7 @@ def planner(net: Net, policy: str, knowledge: Knowledge | None = None) -> Planne
 
 def stages(net: Net, made: Planner, graph: vpps.Graph) -> tuple[Topology, list[np.ndarray]]:
     topology = Topology(graph)
-    return topology, stages_of(topology, made.batching, partial(made.load_of, topology))
+    return topology, stages_of(topology, made.batching, partial(made.cells.load_of, topology))
 
 
 def test_names() -> None:
@@ -158,7 +158,7 @@ def test_orders_are_compared(net: Net) -> None:
     made = planner(net, "fsm", Knowledge(settings=Settings(trials=40)))
     topology, _ = stages(net, made, net.graph(1, trees=8)[0])
     unseen = dict(made.batching.knowledge.unseen)
-    found = {order.policy: order for order in orders(topology, made.batching, partial(made.load_of, topology))}
+    found = {order.policy: order for order in orders(topology, made.batching, partial(made.cells.load_of, topology))}
     assert list(found) == [name for name in POLICIES if name != "auto"]
     bound = lower_bound(topology)
     assert bound == bound_of(TypedGraph.of(topology))
@@ -274,7 +274,7 @@ class TestAuto:
             asked += 1
             return Load(1.0, 1)
 
-        monkeypatch.setattr(made, "load_of", load_of)
+        monkeypatch.setattr(made.cells, "load_of", load_of)
         graph = net.graph(1)[0]
         for _ in range(3):
             stages(net, made, graph)

@@ -38,7 +38,8 @@ from vpps.plan.native.interface import (
 )
 from vpps.plan.native.memory import Memory
 from vpps.plan.native.memory_map import Encoded, memory_map
-from vpps.plan.native.recipe import CellRecipe, ModelRecipe, Names, in_parts, whole
+from vpps.plan.native.model_recipe import ModelRecipe
+from vpps.plan.native.recipe import CellRecipe, Names, in_parts, whole
 from vpps.plan.native.records import PartsRecord, flat
 from vpps.plan.native.stages import add_cell, note_unseen, tell_choice
 from vpps.plan.native.wrong import wrong
