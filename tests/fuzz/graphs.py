@@ -236,7 +236,7 @@ class Graph:
             found.append((value, gradients))
         for text, (value, gradients) in zip(opened[1:], found[1:], strict=True):
             differs = differing(found[0][1], gradients)
-            if value != found[0][0] or differs:
+            if not np.array_equal(value, found[0][0], equal_nan=True) or differs:
                 what = "a gradient" if differs else "the loss"
                 raise Found(
                     f"{what} differs between virtual processors or schedules",
