@@ -19,11 +19,6 @@ class PolicyRow(NamedTuple):
     name: str
     whole: bool = False
 
-    @property
-    def at_once(self) -> bool:
-        """Whether eager and lazy parts of recurrent cells run in one stage each (plan/phases.py)."""
-        return not self.whole
-
 
 POLICIES = {
     row.name: row

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from vpps.graph.arrays import Ints
-from vpps.plan.native.policy_table import POLICIES
 from vpps.plan.policies.cost import Load
 from vpps.plan.policies.knowledge import Knowledge, RecurrentCells, cells_of
 from vpps.plan.policies.machine import Machine
@@ -44,13 +43,11 @@ class Policy:
 
     Attributes:
         name: that users know it by.
-        at_once: eager and lazy parts of recurrent cells run in one stage each (plan/phases.py).
         knowledge: what it knows beside the graph.
     """
 
     def __init__(self, name: str, knowledge: Knowledge | None = None) -> None:
         self.name = name
-        self.at_once = POLICIES[name].at_once
         self.knowledge = Knowledge() if knowledge is None else knowledge
 
     def describe(self) -> list[str]:
