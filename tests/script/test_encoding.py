@@ -8,7 +8,7 @@ import pytest
 import vpps
 from vpps.errors import ScriptError
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.plan.lower import MAX_SEGMENTS
+from vpps.plan.lower_forward import MAX_SEGMENTS
 from vpps.plan.passes.fusion import MOST
 from vpps.script.disassemble import Operand, decode, disassemble, entry_points, instructions
 from vpps.script.encode import direct, encode, indexed, plain
