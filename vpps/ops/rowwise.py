@@ -106,7 +106,8 @@ register(
         lambda attrs, xs, y, dy: (_column(dy, xs[0]) * xs[1], _column(dy, xs[0]) * xs[0]),
         _cost(2),
         "Dot",
-        doc="inner product of two operands of one shape",
+        doc="inner product of two operands of one shape; a scalar",
+        signature="a, b",
     )
 )
 register(
@@ -122,7 +123,8 @@ register(
         ),
         _cost(3),
         "MeanSquaredError",
-        doc="mean of the squared differences of two operands of one shape",
+        doc="mean of the squared differences of two operands of one shape; a scalar",
+        signature="a, b",
     )
 )
 register(
@@ -162,7 +164,8 @@ register(
         _cost(12),
         "CrossEntropy",
         indices=1,
-        doc="minus the log-softmax of the labelled class, stable for large logits",
+        doc="minus the log-softmax of the labelled class, stable for large logits; a scalar",
+        signature="logits, label",
     )
 )
 
@@ -254,7 +257,8 @@ register(
         _squared_distance_back,
         _cost(3),
         "SquaredDistance",
-        doc="sum of the squared differences of two operands of one shape",
+        doc="sum of the squared differences of two operands of one shape; a scalar",
+        signature="a, b",
     )
 )
 register(
@@ -267,7 +271,8 @@ register(
         _cosine_back,
         _cost(6),
         "Cosine",
-        doc="cosine of the angle between two operands of one shape",
+        doc="cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes",
+        signature="a, b",
     )
 )
 register(
@@ -280,7 +285,8 @@ register(
         lambda attrs, xs, y, dy: (_softmax(xs[0]) * dy[:, None],),
         _cost(12),
         "LogSumExp",
-        doc="logarithm of the sum of exponentials, stable for large elements",
+        doc="logarithm of the sum of exponentials of a vector; a scalar, stable for large elements",
+        signature="x",
     )
 )
 register(
@@ -307,7 +313,8 @@ register(
         _cost(1),
         "Pick",
         indices=1,
-        doc="the element at a per-vertex position",
+        doc="element of a vector at a per-vertex position; `x[i]` is the one at a fixed position",
+        signature="x, i",
     )
 )
 register(
@@ -323,7 +330,8 @@ register(
         indices=1,
         attrs=("value",),
         samples={"value": 0.8},
-        doc="sum over the other classes of max(0, margin + x[class] - x[label])",
+        doc="sum over the other classes of max(0, margin + logits[class] - logits[label])",
+        signature="logits, label, margin=1.0",
     )
 )
 register(
@@ -336,7 +344,8 @@ register(
         _bce_back,
         _cost(25),
         "BinaryCrossEntropy",
-        doc="mean binary cross entropy of logits against targets in [0, 1], stable for large logits",
+        doc="mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits",
+        signature="logits, targets",
     )
 )
 register(
@@ -351,7 +360,8 @@ register(
         "LayerNorm",
         attrs=("value",),
         samples={"value": 1e-5},
-        doc="(x - mean) / sqrt(variance + eps) (Ba et al. 2016)",
+        doc="(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need",
+        signature="x, eps=1e-5",
     )
 )
 
@@ -377,7 +387,8 @@ register(
         _kl_div_back,
         _cost(14),
         "KlDivergence",
-        doc="divergence of the distribution p (second operand) from the one whose logarithm is the first operand",
+        doc="divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar",
+        signature="log_q, p",
         samples={"low": 0.1, "high": 1.0},
     )
 )
@@ -392,6 +403,7 @@ register(
         _cost(1),
         "ArgMax",
         differentiable=False,
-        doc="position of the largest element (the first of equal ones), as a float; it has no gradient",
+        doc="position of the largest element (the first of equal ones) as a scalar float; it has no gradient",
+        signature="x",
     )
 )
