@@ -6,6 +6,7 @@ turn by each member of a zoo. What comes out is never a raw error of Python, Num
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import fields
@@ -17,6 +18,8 @@ import pytest
 
 import vpps
 from vpps.data import GraphSet, Vocabulary
+from vpps.graph.derive import DERIVED
+from vpps.ops import Form, Op
 from vpps.plan.onchip import DEVICES, MatrixSpec, plan_onchip
 
 pytestmark = pytest.mark.host
@@ -75,30 +78,21 @@ def case(name: str, make: Callable[[World], Call], wrong: tuple[Any, ...] = ZOO)
 
 # ---- functions
 
-UNARY = (
-    "tanh", "sigmoid", "relu", "exp", "log", "square", "sqrt", "abs", "softplus", "gelu", "stop_gradient", "logsumexp",
-    "argmax", "max", "min", "softmax", "log_softmax", "sum", "mean",
-)  # fmt: skip
-for name in UNARY:
+
+def derived(w: World, op: Op) -> Call:
+    """The function of a row of the op table, and arguments that do."""
+    function = getattr(vpps, op.name)
+    right = {"Value": w.matrix if op.form is Form.TRANSPOSE else w.x, "int | Index": 1, "float": 0.1}
+    return function, {p.name: right[p.annotation] for p in inspect.signature(function).parameters.values()}
+
+
+for op in DERIVED.values():
+    case(op.name, lambda w, op=op: derived(w, op))
+for name in ("max", "min", "softmax", "log_softmax", "sum", "mean"):
     case(name, lambda w, n=name: (getattr(vpps, n), {"x": w.x}))
-    if name in ("max", "min", "softmax", "log_softmax", "sum", "mean"):
-        case(f"{name} of a list", lambda w, n=name: (lambda a, b: getattr(vpps, n)([a, b]), {"a": w.x, "b": w.x}))
-for name in ("maximum", "minimum", "dot", "mse", "squared_distance", "cosine", "outer"):
-    case(name, lambda w, n=name: (getattr(vpps, n), {"a": w.x, "b": w.x}))
-case("transpose", lambda w: (vpps.transpose, {"m": w.matrix}))
-case("elu", lambda w: (vpps.elu, {"x": w.x, "alpha": 1.0}))
-case("leaky_relu", lambda w: (vpps.leaky_relu, {"x": w.x, "slope": 0.1}))
+    case(f"{name} of a list", lambda w, n=name: (lambda a, b: getattr(vpps, n)([a, b]), {"a": w.x, "b": w.x}))
 case("clamp", lambda w: (vpps.clamp, {"x": w.x, "low": 0.0, "high": 1.0}))
 case("dropout", lambda w: (vpps.dropout, {"x": w.x, "rate": 0.5}))
-case("layer_norm", lambda w: (vpps.layer_norm, {"x": w.x, "eps": 1e-5}))
-case("cross_entropy", lambda w: (vpps.cross_entropy, {"logits": w.x, "label": 1}))
-case("hinge", lambda w: (vpps.hinge, {"logits": w.x, "label": 1, "margin": 1.0}))
-case("pick", lambda w: (vpps.pick, {"x": w.x, "i": 1}))
-case(
-    "binary_cross_entropy_with_logits",
-    lambda w: (vpps.binary_cross_entropy_with_logits, {"logits": w.x, "targets": w.x}),
-)
-case("kl_div", lambda w: (vpps.kl_div, {"log_q": w.x, "p": w.x}))
 case("lookup", lambda w: (lambda table, row: w.graph.call(vpps.lookup, table, row), {"table": w.E, "row": 1}))
 case("concat", lambda w: (vpps.concat, {"parts": [w.x, w.y]}))
 case("split", lambda w: (vpps.split, {"x": w.x, "n": 2}))

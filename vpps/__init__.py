@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from vpps import config, init
+from vpps import optim as _optim
 from vpps.ahead import Specialized, specialize
 from vpps.errors import (
     CapacityError,
@@ -24,57 +25,21 @@ from vpps.errors import (
     VppsError,
     WorkloadError,
 )
+from vpps.graph import functions as _functions
+from vpps.graph import matrices as _matrices
+from vpps.graph import primitives as _primitives
 from vpps.graph.cell import Cell, cell
-from vpps.graph.functions import (
-    abs,
-    argmax,
-    binary_cross_entropy_with_logits,
-    clamp,
-    concat,
-    cosine,
-    cross_entropy,
-    dot,
-    dropout,
-    each,
-    elu,
-    exp,
-    gelu,
-    hinge,
-    kl_div,
-    layer_norm,
-    leaky_relu,
-    log,
-    log_softmax,
-    logsumexp,
-    lookup,
-    max,
-    maximum,
-    mean,
-    min,
-    minimum,
-    mse,
-    pick,
-    relu,
-    sigmoid,
-    softmax,
-    softplus,
-    split,
-    sqrt,
-    square,
-    squared_distance,
-    stop_gradient,
-    sum,
-    tanh,
-)
+from vpps.graph.functions import *
 from vpps.graph.graph import Graph
-from vpps.graph.matrices import bilinear, outer, reshape, transpose
+from vpps.graph.matrices import *
 from vpps.graph.operand import Expression
+from vpps.graph.primitives import *
 from vpps.graph.rows import Rows
 from vpps.graph.vertex import gather, pull, push, scatter
 from vpps.handle import Handle
 from vpps.inspection.timeline import Timeline
 from vpps.model import Lookup, Model, Parameter
-from vpps.optim import SGD, Adagrad, Adam, AdamW, Momentum, Nesterov, Optimizer, RMSprop
+from vpps.optim import *
 from vpps.plan.onchip import ChipOptions
 from vpps.plan.passes import Passes
 
@@ -93,10 +58,6 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "SGD",
-    "Adagrad",
-    "Adam",
-    "AdamW",
     "CapacityError",
     "Cell",
     "CheckpointError",
@@ -115,13 +76,9 @@ __all__ = [
     "Lookup",
     "Model",
     "ModelError",
-    "Momentum",
-    "Nesterov",
     "NonFiniteError",
-    "Optimizer",
     "Parameter",
     "Passes",
-    "RMSprop",
     "Rows",
     "ScriptError",
     "ShapeError",
@@ -131,54 +88,15 @@ __all__ = [
     "TraceError",
     "VppsError",
     "WorkloadError",
-    "abs",
-    "argmax",
-    "bilinear",
-    "binary_cross_entropy_with_logits",
     "cell",
-    "clamp",
-    "concat",
-    "cosine",
-    "cross_entropy",
-    "dot",
-    "dropout",
-    "each",
-    "elu",
-    "exp",
     "gather",
-    "gelu",
-    "hinge",
     "init",
-    "kl_div",
-    "layer_norm",
-    "leaky_relu",
-    "log",
-    "log_softmax",
-    "logsumexp",
-    "lookup",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "mse",
-    "outer",
-    "pick",
     "pull",
     "push",
-    "relu",
-    "reshape",
     "scatter",
-    "sigmoid",
-    "softmax",
-    "softplus",
     "specialize",
-    "split",
-    "sqrt",
-    "square",
-    "squared_distance",
-    "stop_gradient",
-    "sum",
-    "tanh",
-    "transpose",
 ]
+__all__ += _functions.__all__
+__all__ += _matrices.__all__
+__all__ += _optim.__all__
+__all__ += _primitives.__all__

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from vpps.errors import ModelError
 from vpps.values import MAX_FLOAT32, as_number, said_of
 
+__all__ = ["Optimizer", "SGD", "Momentum", "Nesterov", "Adam", "AdamW", "Adagrad", "RMSprop"]  # noqa: RUF022 (numbered so)
+
 Array = NDArray[Any]
 Schedule = Callable[[int], float]
 
@@ -307,4 +309,5 @@ class RMSprop(Optimizer):
         return w - self.rate * g / (np.sqrt(v) + self.eps), [v]
 
 
-OPTIMIZERS: tuple[type[Optimizer], ...] = (SGD, Momentum, Nesterov, Adam, AdamW, Adagrad, RMSprop)
+OPTIMIZERS: tuple[type[Optimizer], ...] = tuple(globals()[name] for name in __all__[1:])
+"""The table of optimizers: the kernel's instructions, `--optimizer`, checkpoints and references follow from it."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import commands
 import environment
+import functions
 import instructions
 import operators
 from docutils.nodes import Node
@@ -15,6 +16,8 @@ from sphinx.util.docutils import SphinxDirective
 
 PARTS: dict[str, Callable[..., str]] = {
     "instructions": instructions.markdown,
+    "functions": functions.markdown,
+    "optimizers": functions.optimizers,
     "operators": operators.markdown,
     "environment": environment.markdown,
     "commands": commands.markdown,

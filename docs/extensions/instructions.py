@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from tables import code, table
+from tables import code, escaped, table
 
 from vpps.script.instructions import FORMS, HEAD_WORDS, TABLE, Field, Flag, Instruction, Kind, Role, Slices
 
@@ -77,7 +77,7 @@ def _parts() -> Iterator[str]:
             yield table(("field", "kind", "words", "by a virtual processor"), map(_field, FORMS[form]))
         yield table(
             ("opcode", "instruction", "meaning", "divided by"),
-            ((str(i.opcode), code(i.name), _escaped(i.doc), DIVISION[i.slices]) for i in members),
+            ((str(i.opcode), code(i.name), escaped(i.doc), DIVISION[i.slices]) for i in members),
         )
 
 
@@ -86,7 +86,3 @@ def _field(field: Field) -> tuple[str, str, str, str]:
     width = f", as wide as `{field.width}` says" if field.width else ""
     rows = ", rows of list elements" if field.elements else ""
     return code(field.name), KINDS[field.kind], words, ROLES[field.role] + width + rows
-
-
-def _escaped(text: str) -> str:
-    return text.replace("*", r"\*").replace("_", r"\_").replace("[", r"\[").replace("<", r"\<")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from tables import code, table
+from tables import code, escaped, table
 
 import vpps
 from vpps.ops import OPS, Form, Op, Shape
@@ -20,7 +20,7 @@ HEADINGS = {
     "Leaves": (Form.LOOKUP, Form.INPUT, Form.ZEROS, Form.PARAMETER, Form.ARGUMENT, Form.INDEX),
 }
 
-# How ops are written that have no function of their name.
+# How ops are written, where that does not follow from their signature.
 WRITTEN = {
     "neg": "-x", "add": "a + b", "sub": "a - b", "mul": "a * b", "div": "a / b", "scale": "x * 0.5", "shift": "x + 0.5",
     "reciprocal": "1 / x", "at_least": "clamp(x, low)", "at_most": "clamp(x, high=high)", "affine": "W @ x + b",
@@ -98,7 +98,7 @@ def _parts() -> Iterator[str]:
                 (
                     code(op.name),
                     code(_written(op)),
-                    _escaped(op.doc),
+                    escaped(op.doc),
                     _shapes(op),
                     _cost(op),
                     *[_reads(op)] * maps,
@@ -111,10 +111,8 @@ def _parts() -> Iterator[str]:
 def _written(op: Op) -> str:
     if op.name in WRITTEN:
         return WRITTEN[op.name]
-    if not hasattr(vpps, op.name):
-        return ""  # the cell compiler's own
-    floats = "x" if op.arity == 1 else ", ".join("ab"[: op.arity or 0])
-    return f"{op.name}({floats}{', i' * op.indices})"
+    signature = op.signature or (hasattr(vpps, op.name) and "x")
+    return f"{op.name}({signature})" if signature else ""  # the cell compiler's own
 
 
 def _shapes(op: Op) -> str:
@@ -158,7 +156,3 @@ def _reads(op: Op) -> str:
         what = " and ".join(names[r] for r in reads) or ("nothing: passed on" if k in op.passes else "nothing")
         found.append(what if op.arity == 1 else f"{'ab'[k]}: {what}")
     return "<br>".join(found)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("*", r"\*").replace("_", r"\_").replace("[", r"\[")

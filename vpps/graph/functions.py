@@ -1,4 +1,4 @@
-"""The public functions: `vpps.tanh(x)` and its like. They work on expressions of a graph and inside cells alike."""
+"""The public functions that do more than record one op; the others derive from the op table (`derive.py`)."""
 
 from __future__ import annotations
 
@@ -7,100 +7,39 @@ from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
 from vpps.graph.cell import Cell
+from vpps.graph.derive import Value, as_constant
 from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
+from vpps.graph.primitives import exp, log, maximum, minimum, stop_gradient
 from vpps.graph.rows import Rows
 from vpps.graph.rowwise import reduce_rows
 from vpps.graph.trace import Trace
 from vpps.model import Lookup, Parameter
 from vpps.values import as_index, as_items, as_number, check_callable
 
-Value = Expression | Parameter | Rows
-"""What functions take; of rows, they give rows."""
-
-
-def tanh(x: Value) -> Expression:
-    """Hyperbolic tangent, element by element."""
-    return record("tanh", [x])
-
-
-def sigmoid(x: Value) -> Expression:
-    """Logistic function 1 / (1 + exp(-x)), element by element."""
-    return record("sigmoid", [x])
-
-
-def relu(x: Value) -> Expression:
-    """max(x, 0), element by element; the slope at 0 is 0."""
-    return record("relu", [x])
-
-
-def exp(x: Value) -> Expression:
-    """e to the power of x, element by element."""
-    return record("exp", [x])
-
-
-def log(x: Value) -> Expression:
-    """Natural logarithm, element by element."""
-    return record("log", [x])
-
-
-def square(x: Value) -> Expression:
-    """x times x, element by element."""
-    return record("square", [x])
-
-
-def sqrt(x: Value) -> Expression:
-    """Square root, element by element."""
-    return record("sqrt", [x])
-
-
-def abs(x: Value) -> Expression:
-    """Absolute value, element by element; the slope at 0 is 0."""
-    return record("abs", [x])
-
-
-def softplus(x: Value) -> Expression:
-    """log(1 + exp(x)), element by element; stable for large x."""
-    return record("softplus", [x])
-
-
-def gelu(x: Value) -> Expression:
-    """Gaussian error linear unit, the tanh form (Hendrycks & Gimpel 2016), element by element."""
-    return record("gelu", [x])
-
-
-def elu(x: Value, alpha: float = 1.0) -> Expression:
-    """x where positive, else alpha (exp(x) - 1), element by element."""
-    return record("elu", [x], value=_constant(alpha, "elu"))
-
-
-def leaky_relu(x: Value, slope: float = 0.01) -> Expression:
-    """x where positive, else slope x, element by element."""
-    return record("leaky_relu", [x], value=_constant(slope, "leaky_relu"))
+__all__ = [
+    "clamp",
+    "concat",
+    "dropout",
+    "each",
+    "log_softmax",
+    "lookup",
+    "max",
+    "mean",
+    "min",
+    "softmax",
+    "split",
+    "sum",
+]
 
 
 def clamp(x: Value, low: float | None = None, high: float | None = None) -> Expression:
     """x limited to [low, high], element by element; no gradient flows where it is limited."""
     y: Value = x
     if low is not None:
-        y = record("at_least", [y], value=_constant(low, "clamp"))
+        y = record("at_least", [y], value=as_constant(low, "clamp"))
     if high is not None:
-        y = record("at_most", [y], value=_constant(high, "clamp"))
+        y = record("at_most", [y], value=as_constant(high, "clamp"))
     return record("copy", [y]) if isinstance(y, Parameter) else y  # type: ignore[return-value]
-
-
-def maximum(a: Value, b: Value) -> Expression:
-    """The larger of a and b, element by element; where they are equal, a gets the gradient."""
-    return record("maximum", [a, b])
-
-
-def minimum(a: Value, b: Value) -> Expression:
-    """The smaller of a and b, element by element; where they are equal, a gets the gradient."""
-    return record("minimum", [a, b])
-
-
-def stop_gradient(x: Value) -> Expression:
-    """x itself, through which no gradient flows."""
-    return record("stop_gradient", [x])
 
 
 def dropout(x: Value, rate: float) -> Expression:
@@ -123,31 +62,6 @@ def dropout(x: Value, rate: float) -> Expression:
     if number == 0 and isinstance(x, Expression | Rows):
         return x  # type: ignore[return-value]
     return record("dropout", [x], rate=number) if number else record("copy", [x])
-
-
-def layer_norm(x: Value, eps: float = 1e-5) -> Expression:
-    """(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need."""
-    return record("layer_norm", [x], value=_constant(eps, "layer_norm"))
-
-
-def squared_distance(a: Value, b: Value) -> Expression:
-    """Sum of the squared differences of two operands of one shape; a scalar."""
-    return record("squared_distance", [a, b])
-
-
-def cosine(a: Value, b: Value) -> Expression:
-    """Cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes."""
-    return record("cosine", [a, b])
-
-
-def logsumexp(x: Value) -> Expression:
-    """Logarithm of the sum of exponentials of a vector; a scalar, stable for large elements."""
-    return record("logsumexp", [x])
-
-
-def argmax(x: Value) -> Expression:
-    """Position of the largest element (the first of equal ones) as a scalar float; it has no gradient."""
-    return record("argmax", [x])
 
 
 def max(x: Value | ListExpression | Sequence[Value]) -> Expression:
@@ -182,23 +96,6 @@ def _extremum(
     for item in items[2:]:
         result = pair(result, item)
     return result
-
-
-def _constant(value: float, op: str) -> float:
-    number = as_number(value)
-    if number is None:
-        raise DtypeError(f"{op}: expected a Python number, got {value!r}")
-    return number
-
-
-def dot(a: Value, b: Value) -> Expression:
-    """Inner product of two operands of one shape; a scalar."""
-    return record("dot", [a, b])
-
-
-def mse(a: Value, b: Value) -> Expression:
-    """Mean of the squared differences of two operands of one shape; a scalar."""
-    return record("mse", [a, b])
 
 
 @overload
@@ -260,39 +157,6 @@ def _centred(items: list[Any], op: str) -> list[Expression]:
         raise ShapeError(f"{op}({items!r}): expects a vector, a list argument, or a list of expressions of one shape")
     top = stop_gradient(max(items))
     return [x - top for x in items]
-
-
-def cross_entropy(logits: Value, label: int | Index) -> Expression:
-    """Minus the log-softmax of the labelled class; a scalar.
-
-    Args:
-        logits: vector, one element per class.
-        label: the class, an int in [0, classes), or an int argument of the cell.
-
-    Raises:
-        IndexRangeError: the label is negative or not below the number of classes.
-    """
-    return record("cross_entropy", [logits, label])
-
-
-def hinge(logits: Value, label: int | Index, margin: float = 1.0) -> Expression:
-    """Sum over the other classes of max(0, margin + logits[class] - logits[label]). Raises IndexRangeError."""
-    return record("hinge", [logits, label], value=_constant(margin, "hinge"))
-
-
-def pick(x: Value, i: int | Index) -> Expression:
-    """Element of a vector at a per-vertex position; `x[i]` is the one at a fixed position. Raises IndexRangeError."""
-    return record("pick", [x, i])
-
-
-def binary_cross_entropy_with_logits(logits: Value, targets: Value) -> Expression:
-    """Mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits."""
-    return record("binary_cross_entropy_with_logits", [logits, targets])
-
-
-def kl_div(log_q: Value, p: Value) -> Expression:
-    """Divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar."""
-    return record("kl_div", [log_q, p])
 
 
 def lookup(table: Lookup, row: int | Index) -> Expression:

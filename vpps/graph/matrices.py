@@ -1,12 +1,15 @@
-"""The public functions on computed matrices: reshape, transpose, outer and bilinear products."""
+"""The public functions on computed matrices that do more than record one op."""
 
 from __future__ import annotations
 
 from vpps.errors import DtypeError, ShapeError
-from vpps.graph.functions import Value, dot
+from vpps.graph.derive import Value
 from vpps.graph.operand import Expression, Operand, record
+from vpps.graph.primitives import dot
 from vpps.ops import size
 from vpps.values import as_index
+
+__all__ = ["bilinear", "reshape"]
 
 
 def reshape(x: Value, shape: int | tuple[int, ...]) -> Expression:
@@ -25,16 +28,6 @@ def reshape(x: Value, shape: int | tuple[int, ...]) -> Expression:
     known = size(tuple(n for n in lengths if n is not None and n != -1))
     total = size(x.shape) if isinstance(x, Operand) else known
     return record("reshape", [x], shape=tuple(total // known if n == -1 else n for n in lengths if n is not None))
-
-
-def transpose(m: Value) -> Expression:
-    """Rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it."""
-    return record("transpose", [m])
-
-
-def outer(a: Value, b: Value) -> Expression:
-    """Outer product of two vectors: the matrix of shape (length of a, length of b) with elements a[i] b[j]."""
-    return record("outer", [a, b])
 
 
 def bilinear(x: Value, W: Value, y: Value, outputs: int | None = None) -> Expression:

@@ -31,9 +31,10 @@ def unary(
     passes: tuple[int, ...] = (),
     reads: str = "ay",
     gradient_flops: int | None = None,
+    signature: str = "x",
     **samples: Any,
 ) -> Op:
-    """Register y = forward(x) with dy/dx = derivative(x, y); `reads` and `gradient_flops` as in `Op`."""
+    """Register y = forward(x) with dy/dx = derivative(x, y); `reads` and all that follows as in `Op`."""
     return register(
         Op(
             name=name,
@@ -48,6 +49,7 @@ def unary(
             reads=(reads,),
             gradient_flops=gradient_flops,
             doc=doc,
+            signature=signature,
             samples=samples,
         )
     )
@@ -61,8 +63,9 @@ def binary(
     doc: str,
     passes: tuple[int, ...] = (),
     reads: tuple[str, str] = ("aby", "aby"),
+    signature: str = "a, b",
 ) -> Op:
-    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either may be a scalar; `reads` as in `Op`."""
+    """Register y = forward(a, b) with (da, db) = gradients(a, b, dy); either may be a scalar; the rest as in `Op`."""
 
     def run(attrs: Attrs, a: Array, b: Array) -> Array:
         return forward(batch_dims(a, b), batch_dims(b, a))
@@ -73,7 +76,20 @@ def binary(
         return unbroadcast(da, a), unbroadcast(db, b)
 
     return register(
-        Op(name, Form.MAP, 2, _same_shape, run, back, _cost(1), device, passes=passes, reads=reads, doc=doc)
+        Op(
+            name,
+            Form.MAP,
+            2,
+            _same_shape,
+            run,
+            back,
+            _cost(1),
+            device,
+            passes=passes,
+            reads=reads,
+            doc=doc,
+            signature=signature,
+        )
     )
 
 
@@ -86,6 +102,7 @@ def constant(
     passes: tuple[int, ...] = (),
     sample: float = 0.75,
     reads: str = "ay",
+    signature: str = "",
 ) -> Op:
     """Register y = forward(x, value), `value` a Python constant, with dy/dx = derivative(x, y, value)."""
     return register(
@@ -102,6 +119,7 @@ def constant(
             passes=passes,
             reads=(reads,),
             doc=doc,
+            signature=signature,
             samples={"value": sample},
         )
     )
@@ -138,13 +156,13 @@ unary(
     lambda x: np.maximum(x, 0),
     lambda x, y: (x > 0) * 1.0,
     1,
-    "max(x, 0); its slope at 0 is 0",
+    "max(x, 0); the slope at 0 is 0",
     reads="a",
 )
 unary("exp", "Exp", np.exp, lambda x, y: y, 8, "e to the power of x", reads="y", gradient_flops=1)
 unary("log", "Log", np.log, lambda x, y: 1 / x, 10, "natural logarithm", low=0.2, high=3.0, reads="a", gradient_flops=1)
 unary("square", "Square", np.square, lambda x, y: 2 * x, 1, "x times x", reads="a", gradient_flops=2)
-unary("neg", "Neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x", reads="")
+unary("neg", "Neg", np.negative, lambda x, y: np.full_like(x, -1.0), 1, "minus x", reads="", signature="")
 unary(
     "copy",
     "Copy",
@@ -154,11 +172,20 @@ unary(
     "x itself, in memory of its own",
     (0,),
     reads="",
+    signature="",
 )
 
-binary("add", "Add", np.add, lambda a, b, dy: (dy, dy), "a plus b", (0, 1), reads=("", ""))
-binary("sub", "Sub", np.subtract, lambda a, b, dy: (dy, -dy), "a minus b", (0,), reads=("", ""))
-binary("mul", "Mul", np.multiply, lambda a, b, dy: (dy * b, dy * a), "a times b, element by element", reads=("b", "a"))
+binary("add", "Add", np.add, lambda a, b, dy: (dy, dy), "a plus b", (0, 1), reads=("", ""), signature="")
+binary("sub", "Sub", np.subtract, lambda a, b, dy: (dy, -dy), "a minus b", (0,), reads=("", ""), signature="")
+binary(
+    "mul",
+    "Mul",
+    np.multiply,
+    lambda a, b, dy: (dy * b, dy * a),
+    "a times b, element by element",
+    reads=("b", "a"),
+    signature="",
+)
 
 constant(
     "scale", "Scale", lambda x, c: x * c, lambda x, y, c: np.full_like(x, c), "x times a Python constant", reads=""
@@ -187,18 +214,20 @@ constant(
     "LeakyRelu",
     lambda x, c: np.where(x > 0, x, c * x),
     lambda x, y, c: np.where(x > 0, 1.0, c),
-    "x where positive, else x times a Python constant",
+    "x where positive, else slope x",
     sample=0.1,
     reads="a",
+    signature="x, slope=0.01",
 )
 constant(
     "elu",
     "Elu",
     lambda x, c: np.where(x > 0, x, c * np.expm1(np.minimum(x, 0))),
     lambda x, y, c: np.where(x > 0, 1.0, c * np.exp(np.minimum(x, 0))),
-    "x where positive, else a Python constant times exp(x) - 1",
+    "x where positive, else alpha (exp(x) - 1)",
     sample=1.3,
     reads="ay",
+    signature="x, alpha=1.0",
 )
 
 unary("sqrt", "Sqrt", np.sqrt, lambda x, y: 0.5 / y, 8, "square root", low=0.2, high=3.0, reads="y", gradient_flops=2)
@@ -209,19 +238,20 @@ unary(
     lambda x, y: -y * y,
     8,
     "1 divided by x",
+    signature="",
     low=0.4,
     high=3.0,
     reads="y",
     gradient_flops=2,
 )
-unary("abs", "Abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; its slope at 0 is 0", reads="a")
+unary("abs", "Abs", np.abs, lambda x, y: np.sign(x), 1, "absolute value; the slope at 0 is 0", reads="a")
 unary(
     "softplus",
     "Softplus",
     lambda x: np.logaddexp(x, 0),
     lambda x, y: _sigmoid(x),
     20,
-    "log(1 + exp(x)), stable for large x of either sign",
+    "log(1 + exp(x)); stable for large x of either sign",
     reads="a",
     gradient_flops=11,
 )
@@ -245,13 +275,14 @@ binary(
     lambda a, b, dy: (dy / b, -dy * a / (b * b)),
     "a divided by b, element by element",
     reads=("b", "by"),
+    signature="",
 )
 binary(
     "maximum",
     "Maximum",
     np.maximum,
     lambda a, b, dy: (dy * (a >= b), dy * (a < b)),
-    "the larger of a and b, element by element; equal ones count as a",
+    "the larger of a and b; where they are equal, a gets the gradient",
     reads=("ab", "ab"),
 )
 binary(
@@ -259,7 +290,7 @@ binary(
     "Minimum",
     np.minimum,
     lambda a, b, dy: (dy * (a <= b), dy * (a > b)),
-    "the smaller of a and b, element by element; equal ones count as a",
+    "the smaller of a and b; where they are equal, a gets the gradient",
     reads=("ab", "ab"),
 )
 
@@ -275,5 +306,6 @@ register(
         device="Copy",
         differentiable=False,
         doc="x itself, through which no gradient flows",
+        signature="x",
     )
 )

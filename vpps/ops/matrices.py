@@ -106,7 +106,8 @@ register(
         lambda attrs, x: x.swapaxes(1, 2).copy(),
         lambda attrs, xs, y, dy: (dy.swapaxes(1, 2),),
         lambda shapes, out: Cost(0, 2 * size(out)),
-        doc="rows become columns",
+        doc="rows of a computed matrix as columns; `m.T` is the same. Products in a cell read it without making it",
+        signature="m",
     )
 )
 register(
@@ -132,7 +133,8 @@ register(
         lambda attrs, a, b: a[:, :, None] * b[:, None, :],
         lambda attrs, xs, y, dy: ((dy @ xs[1][:, :, None])[..., 0], (dy.swapaxes(1, 2) @ xs[0][:, :, None])[..., 0]),
         lambda shapes, out: Cost(size(out), sum(map(size, shapes)) + size(out)),
-        doc="outer product a b^T of two vectors",
+        doc="outer product of two vectors: the matrix of shape (length of a, length of b) with elements a[i] b[j]",
+        signature="a, b",
     )
 )
 register(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +31,22 @@ def _pair_to_scalar(shapes: Sequence[Shape], attrs: Attrs) -> Shape:
     return ()
 
 
-def _cost(flops: int) -> Callable[[Sequence[Shape], Shape], Cost]:
-    return lambda shapes, out: Cost(flops * size(shapes[0]), sum(map(size, shapes)) + size(out))
+def rowwise(
+    name: str,
+    arity: int,
+    shape: Callable[[Sequence[Shape], Attrs], Shape],
+    forward: Callable[..., Array],
+    backward: Callable[[Attrs, Sequence[Array], Array, Array], tuple[Array | None, ...]],
+    flops: int,
+    device: str,
+    **rest: Any,
+) -> Op:
+    """Register a row of this form; `flops` are those of an element of the first operand, all else is as in `Op`."""
+
+    def cost(shapes: Sequence[Shape], out: Shape) -> Cost:
+        return Cost(flops * size(shapes[0]), sum(map(size, shapes)) + size(out))
+
+    return register(Op(name, Form.ROWWISE, arity, shape, forward, backward, cost, device, **rest))
 
 
 def _flat(x: Array) -> Array:
@@ -70,100 +85,82 @@ def _cross_entropy_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) 
     return d * dy[:, None], None
 
 
-register(
-    Op(
-        "sum",
-        Form.ROWWISE,
-        1,
-        _any_to_scalar,
-        lambda attrs, x: _flat(x).sum(axis=1),
-        lambda attrs, xs, y, dy: (_column(dy, xs[0]) * np.ones_like(xs[0]),),
-        _cost(1),
-        "Sum",
-        doc="sum of all elements",
-    )
+rowwise(
+    "sum",
+    1,
+    _any_to_scalar,
+    lambda attrs, x: _flat(x).sum(axis=1),
+    lambda attrs, xs, y, dy: (_column(dy, xs[0]) * np.ones_like(xs[0]),),
+    1,
+    "Sum",
+    doc="sum of all elements",
 )
-register(
-    Op(
-        "mean",
-        Form.ROWWISE,
-        1,
-        _any_to_scalar,
-        lambda attrs, x: _flat(x).mean(axis=1),
-        lambda attrs, xs, y, dy: (_column(dy, xs[0]) * np.full_like(xs[0], 1 / size(xs[0].shape[1:])),),
-        _cost(1),
-        "Mean",
-        doc="mean of all elements",
-    )
+rowwise(
+    "mean",
+    1,
+    _any_to_scalar,
+    lambda attrs, x: _flat(x).mean(axis=1),
+    lambda attrs, xs, y, dy: (_column(dy, xs[0]) * np.full_like(xs[0], 1 / size(xs[0].shape[1:])),),
+    1,
+    "Mean",
+    doc="mean of all elements",
 )
-register(
-    Op(
-        "dot",
-        Form.ROWWISE,
-        2,
-        _pair_to_scalar,
-        lambda attrs, a, b: _flat(a * b).sum(axis=1),
-        lambda attrs, xs, y, dy: (_column(dy, xs[0]) * xs[1], _column(dy, xs[0]) * xs[0]),
-        _cost(2),
-        "Dot",
-        doc="inner product of two operands of one shape",
-    )
+rowwise(
+    "dot",
+    2,
+    _pair_to_scalar,
+    lambda attrs, a, b: _flat(a * b).sum(axis=1),
+    lambda attrs, xs, y, dy: (_column(dy, xs[0]) * xs[1], _column(dy, xs[0]) * xs[0]),
+    2,
+    "Dot",
+    doc="inner product of two operands of one shape; a scalar",
+    signature="a, b",
 )
-register(
-    Op(
-        "mse",
-        Form.ROWWISE,
-        2,
-        _pair_to_scalar,
-        lambda attrs, a, b: _flat((a - b) ** 2).mean(axis=1),
-        lambda attrs, xs, y, dy: (
-            _column(dy, xs[0]) * 2 * (xs[0] - xs[1]) / size(xs[0].shape[1:]),
-            _column(dy, xs[0]) * 2 * (xs[1] - xs[0]) / size(xs[0].shape[1:]),
-        ),
-        _cost(3),
-        "MeanSquaredError",
-        doc="mean of the squared differences of two operands of one shape",
-    )
+rowwise(
+    "mse",
+    2,
+    _pair_to_scalar,
+    lambda attrs, a, b: _flat((a - b) ** 2).mean(axis=1),
+    lambda attrs, xs, y, dy: (
+        _column(dy, xs[0]) * 2 * (xs[0] - xs[1]) / size(xs[0].shape[1:]),
+        _column(dy, xs[0]) * 2 * (xs[1] - xs[0]) / size(xs[0].shape[1:]),
+    ),
+    3,
+    "MeanSquaredError",
+    doc="mean of the squared differences of two operands of one shape; a scalar",
+    signature="a, b",
 )
-register(
-    Op(
-        "softmax",
-        Form.ROWWISE,
-        1,
-        _vector,
-        lambda attrs, x: _softmax(x),
-        _softmax_back,
-        _cost(12),
-        "Softmax",
-        doc="exp(x) over its sum, stable for large logits",
-    )
+rowwise(
+    "softmax",
+    1,
+    _vector,
+    lambda attrs, x: _softmax(x),
+    _softmax_back,
+    12,
+    "Softmax",
+    doc="exp(x) over its sum, stable for large logits",
 )
-register(
-    Op(
-        "log_softmax",
-        Form.ROWWISE,
-        1,
-        _vector,
-        lambda attrs, x: x - _logsumexp(x),
-        lambda attrs, xs, y, dy: (dy - np.exp(y) * dy.sum(axis=1, keepdims=True),),
-        _cost(12),
-        "LogSoftmax",
-        doc="logarithm of the softmax, stable for large logits",
-    )
+rowwise(
+    "log_softmax",
+    1,
+    _vector,
+    lambda attrs, x: x - _logsumexp(x),
+    lambda attrs, xs, y, dy: (dy - np.exp(y) * dy.sum(axis=1, keepdims=True),),
+    12,
+    "LogSoftmax",
+    doc="logarithm of the softmax, stable for large logits",
 )
-register(
-    Op(
-        "cross_entropy",
-        Form.ROWWISE,
-        1,
-        _vector_to_scalar,
-        _cross_entropy,
-        _cross_entropy_back,
-        _cost(12),
-        "CrossEntropy",
-        indices=1,
-        doc="minus the log-softmax of the labelled class, stable for large logits",
-    )
+rowwise(
+    "cross_entropy",
+    1,
+    _vector_to_scalar,
+    _cross_entropy,
+    _cross_entropy_back,
+    12,
+    "CrossEntropy",
+    indices=1,
+    doc="minus the log-softmax of the labelled class, stable for large logits; a scalar",
+    signature="logits, label",
 )
 
 
@@ -244,115 +241,98 @@ def _layer_norm_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> 
     return ((dy - mean - y * along) / deviation,)
 
 
-register(
-    Op(
-        "squared_distance",
-        Form.ROWWISE,
-        2,
-        _pair_to_scalar,
-        lambda attrs, a, b: _flat((a - b) ** 2).sum(axis=1),
-        _squared_distance_back,
-        _cost(3),
-        "SquaredDistance",
-        doc="sum of the squared differences of two operands of one shape",
-    )
+rowwise(
+    "squared_distance",
+    2,
+    _pair_to_scalar,
+    lambda attrs, a, b: _flat((a - b) ** 2).sum(axis=1),
+    _squared_distance_back,
+    3,
+    "SquaredDistance",
+    doc="sum of the squared differences of two operands of one shape; a scalar",
+    signature="a, b",
 )
-register(
-    Op(
-        "cosine",
-        Form.ROWWISE,
-        2,
-        _pair_to_scalar,
-        _cosine,
-        _cosine_back,
-        _cost(6),
-        "Cosine",
-        doc="cosine of the angle between two operands of one shape",
-    )
+rowwise(
+    "cosine",
+    2,
+    _pair_to_scalar,
+    _cosine,
+    _cosine_back,
+    6,
+    "Cosine",
+    doc="cosine of the angle between two operands of one shape; a scalar, 0 where one of them vanishes",
+    signature="a, b",
 )
-register(
-    Op(
-        "logsumexp",
-        Form.ROWWISE,
-        1,
-        _vector_to_scalar,
-        lambda attrs, x: _logsumexp(x)[:, 0],
-        lambda attrs, xs, y, dy: (_softmax(xs[0]) * dy[:, None],),
-        _cost(12),
-        "LogSumExp",
-        doc="logarithm of the sum of exponentials, stable for large elements",
-    )
+rowwise(
+    "logsumexp",
+    1,
+    _vector_to_scalar,
+    lambda attrs, x: _logsumexp(x)[:, 0],
+    lambda attrs, xs, y, dy: (_softmax(xs[0]) * dy[:, None],),
+    12,
+    "LogSumExp",
+    doc="logarithm of the sum of exponentials of a vector; a scalar, stable for large elements",
+    signature="x",
 )
-register(
-    Op(
-        "max",
-        Form.ROWWISE,
-        1,
-        _vector_to_scalar,
-        lambda attrs, x: x.max(axis=1),
-        _max_back,
-        _cost(1),
-        "Max",
-        doc="largest element; the first of equal ones gets the gradient",
-    )
+rowwise(
+    "max",
+    1,
+    _vector_to_scalar,
+    lambda attrs, x: x.max(axis=1),
+    _max_back,
+    1,
+    "Max",
+    doc="largest element; the first of equal ones gets the gradient",
 )
-register(
-    Op(
-        "pick",
-        Form.ROWWISE,
-        1,
-        _vector_to_scalar,
-        lambda attrs, x, label: x[np.arange(len(x)), label],
-        _pick_back,
-        _cost(1),
-        "Pick",
-        indices=1,
-        doc="the element at a per-vertex position",
-    )
+rowwise(
+    "pick",
+    1,
+    _vector_to_scalar,
+    lambda attrs, x, label: x[np.arange(len(x)), label],
+    _pick_back,
+    1,
+    "Pick",
+    indices=1,
+    doc="element of a vector at a per-vertex position; `x[i]` is the one at a fixed position",
+    signature="x, i",
 )
-register(
-    Op(
-        "hinge",
-        Form.ROWWISE,
-        1,
-        _vector_to_scalar,
-        lambda attrs, x, label: np.maximum(_hinge_margins(attrs, x, label), 0).sum(axis=1),
-        _hinge_back,
-        _cost(3),
-        "Hinge",
-        indices=1,
-        attrs=("value",),
-        samples={"value": 0.8},
-        doc="sum over the other classes of max(0, margin + x[class] - x[label])",
-    )
+rowwise(
+    "hinge",
+    1,
+    _vector_to_scalar,
+    lambda attrs, x, label: np.maximum(_hinge_margins(attrs, x, label), 0).sum(axis=1),
+    _hinge_back,
+    3,
+    "Hinge",
+    indices=1,
+    attrs=("value",),
+    samples={"value": 0.8},
+    doc="sum over the other classes of max(0, margin + logits[class] - logits[label])",
+    signature="logits, label, margin=1.0",
 )
-register(
-    Op(
-        "binary_cross_entropy_with_logits",
-        Form.ROWWISE,
-        2,
-        _pair_to_scalar,
-        _bce,
-        _bce_back,
-        _cost(25),
-        "BinaryCrossEntropy",
-        doc="mean binary cross entropy of logits against targets in [0, 1], stable for large logits",
-    )
+rowwise(
+    "binary_cross_entropy_with_logits",
+    2,
+    _pair_to_scalar,
+    _bce,
+    _bce_back,
+    25,
+    "BinaryCrossEntropy",
+    doc="mean binary cross entropy of logits against targets in [0, 1]; a scalar, stable for large logits",
+    signature="logits, targets",
 )
-register(
-    Op(
-        "layer_norm",
-        Form.ROWWISE,
-        1,
-        _vector,
-        _layer_norm,
-        _layer_norm_back,
-        _cost(8),
-        "LayerNorm",
-        attrs=("value",),
-        samples={"value": 1e-5},
-        doc="(x - mean) / sqrt(variance + eps) (Ba et al. 2016)",
-    )
+rowwise(
+    "layer_norm",
+    1,
+    _vector,
+    _layer_norm,
+    _layer_norm_back,
+    8,
+    "LayerNorm",
+    attrs=("value",),
+    samples={"value": 1e-5},
+    doc="(x - mean) / sqrt(variance + eps) of a vector (Ba et al. 2016); multiply and add parameters as you need",
+    signature="x, eps=1e-5",
 )
 
 
@@ -367,31 +347,27 @@ def _kl_div_back(attrs: Attrs, xs: Sequence[Array], y: Array, dy: Array) -> tupl
     return -_column(dy, p) * p, _column(dy, p) * d_p
 
 
-register(
-    Op(
-        "kl_div",
-        Form.ROWWISE,
-        2,
-        _pair_to_scalar,
-        _kl_div,
-        _kl_div_back,
-        _cost(14),
-        "KlDivergence",
-        doc="divergence of the distribution p (second operand) from the one whose logarithm is the first operand",
-        samples={"low": 0.1, "high": 1.0},
-    )
+rowwise(
+    "kl_div",
+    2,
+    _pair_to_scalar,
+    _kl_div,
+    _kl_div_back,
+    14,
+    "KlDivergence",
+    doc="divergence sum(p (log p - log_q)) of the distribution p from the one whose logarithm is `log_q`; a scalar",
+    signature="log_q, p",
+    samples={"low": 0.1, "high": 1.0},
 )
-register(
-    Op(
-        "argmax",
-        Form.ROWWISE,
-        1,
-        _vector_to_scalar,
-        lambda attrs, x: x.argmax(axis=1).astype(np.float64),
-        lambda attrs, xs, y, dy: (None,),
-        _cost(1),
-        "ArgMax",
-        differentiable=False,
-        doc="position of the largest element (the first of equal ones), as a float; it has no gradient",
-    )
+rowwise(
+    "argmax",
+    1,
+    _vector_to_scalar,
+    lambda attrs, x: x.argmax(axis=1).astype(np.float64),
+    lambda attrs, xs, y, dy: (None,),
+    1,
+    "ArgMax",
+    differentiable=False,
+    doc="position of the largest element (the first of equal ones) as a scalar float; it has no gradient",
+    signature="x",
 )

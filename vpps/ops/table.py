@@ -3,7 +3,8 @@
 Shapes are those of one vertex: `()` scalar, `(w,)` vector, `(r, c)` matrix. The reference functions work on batches in
 float64: an operand of shape `s` arrives as an array of shape `(n, *s)`, row `i` belonging to vertex `i`.
 
-Adding an elementwise op takes one row here (see `elementwise.py`) and one device function in `templates/ops/`.
+Adding an elementwise op takes one row here (see `elementwise.py`) and one device function in `templates/ops/`. The
+public function and its documentation derive from the row (`graph/derive.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Op:
         reads: of a map, what the device code of each operand's gradient reads besides the result's gradient: "a" and
             "b" are the operands, "y" is the result. Nothing else has to be kept for it.
         differentiable: False for ops that stop the gradient.
-        doc: one line for the reference page.
+        doc: what it computes, in words that begin small: of the reference and of the public function's docstring.
+        signature: parameters of the public function, operands, then ints, then the attribute `value`, such as
+            "logits, label, margin=1.0"; "" where there is none or it is written by hand.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Op:
     gradient_flops: int | None = None
     differentiable: bool = True
     doc: str = ""
+    signature: str = ""
     samples: Mapping[str, Any] = field(default_factory=dict)  # hints for generated tests: value ranges, attributes
 
 

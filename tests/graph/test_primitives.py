@@ -1,0 +1,65 @@
+"""Functions that derive from the op table; `python -m tests.graph.test_primitives` writes the stub of them."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import vpps
+from vpps.graph import derive
+
+pytestmark = pytest.mark.host
+
+STUB = Path(derive.__file__).with_name("primitives.pyi")
+
+
+def stub() -> str:
+    """What type checkers and editors read of the functions."""
+    names = textwrap.fill(", ".join(f'"{name}"' for name in sorted(derive.DERIVED)), 116, break_on_hyphens=False)
+    return (
+        "# Of the op table: python -m tests.graph.test_primitives\n"
+        "from vpps.graph.derive import Value\n"
+        "from vpps.graph.operand import Expression, Index\n\n"
+        f"__all__ = [\n{textwrap.indent(names, '    ')},\n]\n\n" + "".join(map(derive.head, derive.DERIVED.values()))
+    )
+
+
+def test_the_stub_is_that_of_the_table() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub(), "write it anew: python -m tests.graph.test_primitives"
+
+
+@pytest.mark.parametrize("name", derive.DERIVED)
+def test_functions_say_what_they_take_and_do(name: str) -> None:
+    function = getattr(vpps, name)
+    assert name in vpps.__all__
+    assert function.__name__ == function.__qualname__ == name
+    assert function.__module__ == "vpps.graph.primitives"
+    assert get_type_hints(function)["return"] is vpps.Expression
+    assert inspect.getdoc(function).endswith(".")
+    assert f'return record("{name}", [' in inspect.getsource(function)
+
+
+def test_a_signature_has_operands_then_ints_then_the_constant() -> None:
+    found = {name: str(inspect.signature(getattr(vpps, name))) for name in ("tanh", "maximum", "elu", "hinge")}
+    assert found == {
+        "tanh": "(x: 'Value') -> 'Expression'",
+        "maximum": "(a: 'Value', b: 'Value') -> 'Expression'",
+        "elu": "(x: 'Value', alpha: 'float' = 1.0) -> 'Expression'",
+        "hinge": "(logits: 'Value', label: 'int | Index', margin: 'float' = 1.0) -> 'Expression'",
+    }
+
+
+def test_wrong_arguments_are_named() -> None:
+    x = vpps.Graph().input([1.0, 2.0])
+    with pytest.raises(TypeError, match=r"hinge\(\) missing 1 required positional argument: 'label'"):
+        vpps.hinge(x)  # type: ignore[call-arg]
+    with pytest.raises(vpps.DtypeError, match="elu: expected a Python number, got 'a'"):
+        vpps.elu(x, alpha="a")  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""Public functions that follow from the op table: of every row with a signature, as Python text.
+
+`primitives.py` has the functions; type checkers and editors read `primitives.pyi`, the same text without bodies, which
+`python -m tests.graph.test_primitives` writes anew after a change of the table.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+from vpps.errors import DtypeError
+from vpps.graph.operand import Expression, Index, record
+from vpps.graph.rows import Rows
+from vpps.model import Parameter
+from vpps.ops import OPS, Form, Op
+from vpps.values import as_number
+
+Value = Expression | Parameter | Rows
+"""What functions take; of rows, they give rows."""
+
+DERIVED = {op.name: op for op in OPS.values() if op.signature}
+
+
+def as_constant(value: float, op: str) -> float:
+    """The value of an op's attribute. Raises DtypeError where it is no number."""
+    number = as_number(value)
+    if number is None:
+        raise DtypeError(f"{op}: expected a Python number, got {value!r}")
+    return number
+
+
+def functions(module: str) -> dict[str, Callable[..., Expression]]:
+    """The functions by name. They are compiled from text, so that wrong arguments raise what Python raises for them."""
+    made: dict[str, Any] = {"__name__": module, "Value": Value, "Index": Index, "Expression": Expression}
+    made |= {"record": record, "as_constant": as_constant}
+    for op in DERIVED.values():
+        text, file = head(op) + _body(op), f"<vpps.{op.name}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks and inspect
+        exec(compile(text, file, "exec"), made)
+    return {name: made[name] for name in DERIVED}
+
+
+def head(op: Op) -> str:
+    """`def` and docstring."""
+    kinds = ["Value"] * (op.arity or 0) + ["int | Index"] * op.indices + ["float"] * len(op.attrs)
+    named = zip(op.signature.split(", "), kinds, strict=True)
+    parameters = ((name.partition("="), kind) for name, kind in named)
+    given = ", ".join(f"{name}: {kind}{default and ' = '}{default}" for (name, _, default), kind in parameters)
+    return f'def {op.name}({given}) -> Expression:\n    """{_docstring(op)}"""\n'
+
+
+def _docstring(op: Op) -> str:
+    """What the row says, as a sentence, and what its form adds."""
+    what, semicolon, rest = op.doc.partition(";")
+    if op.form is Form.MAP and op.differentiable:
+        what += ", element by element"
+    first = what.split()[0]
+    if len(first) > 1 and first.isalpha():  # otherwise it begins with a formula
+        what = what[0].upper() + what[1:]
+    text = f"{what}{semicolon}{rest}."
+    if op.indices:
+        name = op.signature.split(", ")[op.arity or 0]
+        text += f"\n\n    Args:\n        {name}: an int in [0, length of the vector), or an int argument of the cell."
+        text += f"\n\n    Raises:\n        IndexRangeError: `{name}` is outside of that.\n    "
+    return text
+
+
+def _body(op: Op) -> str:
+    names = [part.partition("=")[0] for part in op.signature.split(", ")]
+    operands = names[: (op.arity or 0) + op.indices]
+    attrs = "".join(
+        f', {a}=as_constant({n}, "{op.name}")' for a, n in zip(op.attrs, names[len(operands) :], strict=True)
+    )
+    return f'    return record("{op.name}", [{", ".join(operands)}]{attrs})\n'

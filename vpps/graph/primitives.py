@@ -1,0 +1,7 @@
+"""The public functions that derive from the op table; `primitives.pyi` lists them."""
+
+from vpps.graph.derive import functions
+
+_FUNCTIONS = functions(__name__)
+__all__ = list(_FUNCTIONS)
+globals().update(_FUNCTIONS)
