@@ -18,7 +18,7 @@ from vpps.plan.onchip.slots import (
     Shape,
     in_slot_order,
 )
-from vpps.script.slices import TURN_BITS, unit_blocks, units_of
+from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
 from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
@@ -178,7 +178,7 @@ class Role:
 
     def sliced_by_rows(self, n_vps: int) -> bool:
         """Whether its product divides vertices, not units: with fewer units than half the VPs most would idle."""
-        return n_vps > 1 and unit_blocks(self.rows, self.parts, 1) * 2 < n_vps
+        return sliced_by_rows(self.rows, self.parts, 1, n_vps)
 
 
 @dataclass(frozen=True, slots=True)
