@@ -87,16 +87,24 @@ template <class F> VP_DEVICE void for_slices(const Vp& vp, const Head& h, F f)
     VP_ROLLED for (int p = 0; p < s.parts; p++) f(s.row_from, s.row_to, p * s.part + s.from, p * s.part + s.to);
 }
 
-// Calls f(panel, column_from, column_to, tile) for the tiles of a (rows, columns) matrix that this VP owns.
+// The tiles of a (rows, columns) matrix that this virtual processor owns: from first to last, `across` in a panel of rows.
+struct OwnTiles {
+    int across, first, last;
+    VP_DEVICE OwnTiles(const Vp& vp, int rows, int columns) : across((columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS)
+    {
+        const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
+        first = share(panels * across, vp.id, vp.count), last = share(panels * across, vp.id + 1, vp.count);
+    }
+};
+
+// Calls f(panel, column_from, column_to, tile) for them.
 template <class F> VP_DEVICE void for_tiles(const Vp& vp, int rows, int columns, F f)
 {
-    const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
-    const int panels = (rows + VP_PANEL - 1) / VP_PANEL;
-    const int first = share(panels * across, vp.id, vp.count), to = share(panels * across, vp.id + 1, vp.count);
-    int panel = first / across, tile = first - panel * across;
-    VP_ROLLED for (int t = first; t < to; t++) {
+    const OwnTiles own(vp, rows, columns);
+    int panel = own.first / own.across, tile = own.first - panel * own.across;
+    VP_ROLLED for (int t = own.first; t < own.last; t++) {
         const int from = tile * VP_TILE_COLUMNS;
         f(panel, from, least(from + VP_TILE_COLUMNS, columns), tile);
-        if (++tile == across) tile = 0, panel++;
+        if (++tile == own.across) tile = 0, panel++;
     }
 }

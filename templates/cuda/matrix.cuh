@@ -136,12 +136,12 @@ template <class Rule> VP_ROUTINE void update_matrix(const Vp& vp, const UpdateMa
 // Partial sums of squares, of a row's tile of columns.
 VP_ROUTINE void squares_matrix(const Vp& vp, const SquaresMatrix& i)
 {
-    const int columns = (int)i.columns, across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
-    const int first = share(i.head.width * across, vp.id, vp.count), last = share(i.head.width * across, vp.id + 1, vp.count);
-    for_warps(last - first, [&](int t, bool mine) {
-        const int row = (first + t) / across, from = (first + t) % across * VP_TILE_COLUMNS;
+    const int columns = (int)i.columns;
+    const OwnTiles own(vp, i.head.width, columns);
+    for_warps(own.last - own.first, [&](int t, bool mine) {
+        const int row = (own.first + t) / own.across, from = (own.first + t) % own.across * VP_TILE_COLUMNS;
         const float* g = vp.pool + i.gradient + (size_t)row * columns + from;
         const float sum = reduce_sum(least(VP_TILE_COLUMNS, columns - from), [&](int c) { return g[c] * g[c]; });
-        if (mine && first_lane()) vp.pool[i.partials + first + t] = sum;
+        if (mine && first_lane()) vp.pool[i.partials + own.first + t] = sum;
     });
 }

@@ -168,6 +168,11 @@ struct Owned {
             count = units * h.parts;
         }
     }
+    // How many there are; `count` takes the last block for whole.
+    VP_DEVICE int there() const
+    {
+        return turn && count ? count - turn + least(turn, rows - ((count / turn - 1) * vps + vp) * turn) : count;
+    }
     // Number of the k-th one in the matrix; -1: there is none.
     VP_DEVICE int row(int k) const
     {

@@ -63,27 +63,17 @@ template <class Rule> VP_DEVICE constexpr size_t updated_floats(bool has_gradien
     return 2 + (has_gradient ? 1 : 0) + 2 * Rule::MOMENTS;
 }
 
+struct Owned;  // cuda/slots.cuh
+
 // Elements of a matrix, or of its gradient, that this virtual processor owns, times so many floats for each.
-template <class Args> VP_DEVICE void count_elements(const Vp& vp, const Args& i, size_t floats)
+template <class Args, class OwnRows = Owned> VP_DEVICE void count_elements(const Vp& vp, const Args& i, size_t floats)
 {
     const Range slots = slots_of(i.matrix);
-    const int rows = i.head.width, columns = (int)i.columns;
-    int elements;
-    if (slots.first == slots.last) {  // tiles; the last one of a row has fewer columns
-        const int across = (columns + VP_TILE_COLUMNS - 1) / VP_TILE_COLUMNS;
-        const int from = share(rows * across, vp.id, vp.count), to = share(rows * across, vp.id + 1, vp.count);
-        const int last = to / across - from / across;
-        elements = (to - from) * VP_TILE_COLUMNS - last * (across * VP_TILE_COLUMNS - columns);
-    } else if (i.head.flags & TURNS) {  // see Owned (cuda/slots.cuh)
-        const int turn = i.head.parts & 0xffff, turns = small_quotient(rows + turn - 1, turn);
-        int own = vp.id - (i.head.parts >> 16);
-        own += own < 0 ? vp.count : 0;
-        const int count = (turns - own + vp.count - 1) / vp.count, last = own + (count - 1) * vp.count;
-        elements = (count * turn - (last == turns - 1 ? turns * turn - rows : 0)) * columns;
-    } else {
-        const int part = small_quotient(rows, i.head.parts);
-        elements = (share(part, vp.id + 1, vp.count) - share(part, vp.id, vp.count)) * i.head.parts * columns;
-    }
+    const int columns = (int)i.columns;
+    if (slots.first < slots.last) return count_floats(vp, OwnRows(vp, i.head).there() * columns * floats);
+    const OwnTiles own(vp, i.head.width, columns);  // the last one of a row has fewer columns
+    const int last = own.last / own.across - own.first / own.across;
+    const int elements = (own.last - own.first) * VP_TILE_COLUMNS - last * (own.across * VP_TILE_COLUMNS - columns);
     count_floats(vp, elements * floats);
 }
 

@@ -11,10 +11,10 @@ import numpy as np
 from tests.fuzz.subjects import Subject
 from vpps.errors import ScriptError
 from vpps.script.disassemble import Decoded, Words, instructions, line_of
+from vpps.script.footprint import Layout
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS, INDEXED, OFFSET_MASK, SCALAR, TABLE, Flag, Kind
 from vpps.script.products import Sequel
 from vpps.script.tails import Use
-from vpps.script.verify import Layout
 
 WORD = 1 << 32
 

@@ -15,8 +15,9 @@ from tests.simt.models import Network
 from vpps.plan.onchip import ChipOptions
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Words
+from vpps.script.footprint import Layout
 from vpps.script.products import Sequel
-from vpps.script.verify import Layout, verify
+from vpps.script.verify import verify
 
 GUARD = 1 << 16  # words around each array: what lies a little outside one lies in no other
 

@@ -15,9 +15,10 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
+from vpps.script.access import Access
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
-from vpps.script.verify import READS, Access, Verifier, verify
+from vpps.script.verify import READS, Verifier, verify
 
 pytestmark = pytest.mark.host
 

@@ -12,10 +12,12 @@ from vpps.plan.distribution import Distribution
 from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
+from vpps.script.access import Access
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import AnyWord, encode, plain
+from vpps.script.footprint import Layout
 from vpps.script.instructions import HEADER_WORDS, MAGIC, Flag
-from vpps.script.verify import Access, Layout, Verifier, verify
+from vpps.script.verify import Verifier, verify
 
 pytestmark = pytest.mark.host
 

@@ -12,9 +12,9 @@ from vpps.plan.blocks import PlannedBlock
 from vpps.plan.onchip.report import in_bytes
 from vpps.plan.plan import Plan
 from vpps.plan.sections import Phase
-from vpps.script.disassemble import Decoded, Operand, Words, decode
-from vpps.script.instructions import INDEXED, Kind
-from vpps.script.tails import Use
+from vpps.script.access import Reach, touches, word
+from vpps.script.disassemble import Decoded, Words, decode
+from vpps.script.instructions import INDEXED
 
 FLOAT = 4
 
@@ -95,41 +95,19 @@ def _instructions(plan: Plan) -> Iterator[tuple[Phase, Decoded]]:
 def _gathered(script: Words, d: Decoded) -> int:
     """Bytes that an instruction reads or writes through lists."""
     floats = 0
-    for f in d.instruction.fields:
-        value = d.fields[f.name]
-        if f.kind is Kind.OPERAND:
-            assert isinstance(value, Operand)
-            whole = d.fields[f.width] if f.width else d.width
-            assert isinstance(whole, int)
-            rows = _rows(script, d) if f.elements else d.n
-            floats += value.indexed * rows * (1 if value.scalar else whole)
-        elif f.kind is Kind.SEGMENTS:
-            assert isinstance(value, list)
-            floats += sum(operand.indexed * d.n * width for operand, width in value)
-        elif f.kind is Kind.VIEWS:
-            assert isinstance(value, list)
-            for operand, use in value:
-                if use in (Use.SUM, Use.MEAN):
-                    floats += _entries(script, operand.address, d.n) * d.width
-                elif use in (Use.READ, Use.WRITE):
-                    floats += operand.indexed * d.n * (1 if operand.scalar else d.width)
-    if d.instruction.form == "GatherSum":
-        offsets = d.fields["offsets"]
-        assert isinstance(offsets, int)
-        floats += _entries(script, offsets, d.n) * d.width
+    for touch in touches(d):
+        rows = 0
+        if touch.reach is Reach.LISTED:
+            rows = _entries(script, touch.at.address, d.n)
+        elif touch.at.indexed:
+            rows = _entries(script, word(d, "elements"), d.n) if touch.reach is Reach.ELEMENTS else d.n
+        floats += rows * (d.width if touch.width is None else touch.width)
     return FLOAT * floats
 
 
 def _entries(script: Words, offsets: int, n: int) -> int:
     """Rows that CSR offsets list for n rows."""
     return int(script[offsets + n]) - int(script[offsets])
-
-
-def _rows(script: Words, d: Decoded) -> int:
-    """List elements of all vertices of an instruction."""
-    elements = d.fields["elements"]
-    assert isinstance(elements, int)
-    return _entries(script, elements, d.n)
 
 
 def _arguments(block: PlannedBlock, training: bool) -> Iterator[tuple[int, int]]:

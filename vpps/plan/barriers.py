@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpps.plan.instr import BesideGradient, Expand, Instr, Listed, ListKey, Offsets, Uses, View
 from vpps.script.instructions import Role
-from vpps.script.slices import turn_owners, unit_owners
+from vpps.script.slices import unit_owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,9 @@ class _Access:
         return self.rows_of is not None and self.rows_of == other.rows_of
 
 
-@lru_cache(maxsize=1024)
-def _owners(width: int, parts: int, turns: bool, granule: int, n_vps: int) -> NDArray[np.int16]:
-    return turn_owners(width, parts, n_vps) if turns else unit_owners(width, parts, granule, n_vps)
-
-
 def owners_of(instr: Instr, granule: int, n_vps: int) -> NDArray[np.int16]:
     """Owner of each unit of an instruction's result, where slices are units."""
-    return _owners(instr.width, instr.parts, instr.turns, granule, n_vps)
+    return unit_owners(instr.width, instr.parts, granule, n_vps, instr.turns)
 
 
 def _accesses(instr: Instr, granule: int, n_vps: int) -> list[_Access]:

@@ -13,9 +13,9 @@ from vpps.graph.graph import Graph
 from vpps.model import Parameter
 from vpps.plan.distribution import Held
 from vpps.plan.sections import Ints, Section, Stream, Words
+from vpps.script.footprint import Layout
 from vpps.script.instructions import HEADER_WORDS
 from vpps.script.tails import Tail
-from vpps.script.verify import Layout
 
 if TYPE_CHECKING:
     from vpps.plan.blocks import PlannedBlock

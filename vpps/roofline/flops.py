@@ -12,6 +12,7 @@ from functools import lru_cache
 from vpps.ops import OPS, Form
 from vpps.optim import OPTIMIZERS
 from vpps.plan.passes.fusion import CODES
+from vpps.script.access import word
 from vpps.script.disassemble import Decoded
 from vpps.script.tails import Tail
 
@@ -52,19 +53,19 @@ def instruction_flops(d: Decoded, rows: int, units: int, tails: Mapping[int, Tai
     if form.startswith("Map"):
         return area * unit_flops(d.instruction.name)
     if form.startswith("Row"):
-        return rows * _row_flops(d.instruction.name, _int(d, "row_width"), d.width)
+        return rows * _row_flops(d.instruction.name, word(d, "row_width"), d.width)
     if form == "Tail":
-        return area * tail_flops(tails[_int(d, "number")])
+        return area * tail_flops(tails[word(d, "number")])
     if form in ("Matvec", "MatvecTransposed"):
-        return area * (2 * _int(d, "columns") + has_bias(d))
+        return area * (2 * word(d, "columns") + has_bias(d))
     if form == "Matmul":
-        return area * 2 * _int(d, "inner")
+        return area * 2 * word(d, "inner")
     if form == "PackedMatmul":
-        return area * 2 * _int(d, "inner")
+        return area * 2 * word(d, "inner")
     if form in ("Outer", "OuterUpdate"):
         return 2 * d.n * area
     if form == "PackedMatmulGradient":
-        return 2 * d.n * area * _int(d, "columns")
+        return 2 * d.n * area * word(d, "columns")
     if form in ("SquaresMatrix", "SquaresRows"):
         return 2 * area
     if form == "Dropout":
@@ -92,9 +93,3 @@ def _row_flops(name: str, row_width: int, width: int) -> int:
     assert op.form is Form.ROWWISE
     assert op.arity is not None
     return op.cost([(row_width,)] * op.arity, (width,)).flops
-
-
-def _int(d: Decoded, name: str) -> int:
-    value = d.fields[name]
-    assert isinstance(value, int)
-    return value

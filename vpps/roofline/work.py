@@ -20,13 +20,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from vpps.kernel.render import TILES
-from vpps.optim import OPTIMIZERS
 from vpps.plan.plan import Plan
 from vpps.plan.sections import Phase
 from vpps.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
-from vpps.roofline.shares import Slice, Tiles, slice_of, tiles_of
+from vpps.roofline.shares import Slice, Tiles, slice_of, tiles_of_slice
+from vpps.script.access import Access, Content, Length, Reach, Touch, columns_of_tiles, lists, touches, word
 from vpps.script.disassemble import Decoded, Operand, entry_points, instructions
-from vpps.script.instructions import Flag, Kind, Role
+from vpps.script.instructions import Flag, Slices
 from vpps.script.products import entered_at
 from vpps.script.slices import TILE_COLUMNS
 from vpps.script.tails import Use
@@ -38,9 +38,9 @@ OUTER_ROWS = 128  # vectors of a pass of an outer product (templates/host/matrix
 BLOCK_FLOATS = 1 << 16  # of vectors that a product multiplies at a time (there)
 MATMUL_DEPTH = 128  # columns of a pass of a gradient by matrices (templates/host/matmul.cuh)
 
-_MOMENTS = {rule.name: len(rule.moments) for rule in OPTIMIZERS}
+_OUTER = ("Outer", "OuterUpdate", "PackedMatmulGradient")
 _UPDATES = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate")
-_SUMS = (Use.SUM, Use.MEAN)
+_UNCOUNTED = ("calls", "positions", "key", "hyper", "idle")  # lists that are small beside the rest
 
 
 @dataclass(slots=True)
@@ -248,152 +248,153 @@ class _Counter:
         """Add up what the virtual processors do that execute an instruction; those with equal shares do the same."""
         of_group = self.n_vps // self.groups
         index = ((p, self.n_vps) if d.flags & Flag.ALL else (p % of_group, of_group) for p in vps)
-        match d.instruction.slices.name:
-            case "UNITS":
-                shares = Counter(slice_of(d, self.panel, *among) for among in index)
-                for mine, times in shares.items():
-                    self._sliced(d, mine, times, amount)
-            case "TILES":
-                columns = _word(d, "inner" if d.instruction.form == "PackedMatmulGradient" else "columns")
-                for tiles, times in Counter(tiles_of(d, columns, self.panel, *among) for among in index).items():
-                    self._tiled(d, columns, tiles, times, amount)
-            case _ if d.instruction.name == "clip":
-                amount.add(Amount(flops=d.n, activations=FLOAT * d.n).times(len(vps)))
+        touched = touches(d)
+        if d.instruction.slices is Slices.UNITS:
+            for mine, times in Counter(slice_of(d, self.panel, *among) for among in index).items():
+                if not mine.is_empty:
+                    amount.add(self._sliced(d, touched, mine).times(times))
+        elif d.instruction.slices is Slices.TILES:
+            for tiles, times in Counter(tiles_of_slice(d, self.panel, *among) for among in index).items():
+                if tiles.padded:
+                    amount.add(self._tiled(d, touched, tiles).times(times))
+        elif d.instruction.name == "clip":
+            amount.add(Amount(flops=d.n, activations=FLOAT * d.n).times(len(vps)))
 
-    def _sliced(self, d: Decoded, mine: Slice, times: int, total: Amount) -> None:
+    def _sliced(self, d: Decoded, touched: tuple[Touch, ...], mine: Slice) -> Amount:
         form, amount = d.instruction.form, Amount()
-        if mine.is_empty:
-            return
-        elements = self._listed(d, "elements", mine) if "elements" in d.fields else 0
+        elements = self._entries(word(d, "elements"), mine) if "elements" in d.fields else 0
         if form.startswith("List"):
             amount.flops += list_flops(d, elements, mine.units)
-            amount.script += FLOAT * (mine.rows + 1)
-        elif form in ("UpdateVector", "UpdateRows"):
-            self._stepped(d, mine.rows * mine.units, 0, amount)
-            amount.script += FLOAT * mine.rows * (form == "UpdateRows")
+        elif form in _UPDATES:
+            amount.flops += mine.rows * mine.units * self._step_flops(d)
         else:
             amount.flops += instruction_flops(d, mine.rows, mine.units, self.tails)
         if d.flags & Flag.ACCUMULATE:
             amount.flops += mine.rows * mine.units
-        for operand, width, role, of_elements in _operands(d):
-            rows = elements if of_elements else mine.rows
-            whole = role in (Role.READ_ROWS, Role.ADD)
-            units = 1 if operand.scalar else width if whole else mine.units
-            twice = role is Role.ADD or (role is Role.WRITE and bool(d.flags & Flag.ACCUMULATE))
-            if operand.address or operand.indexed:  # not the constant zero at the start of the pool
-                amount.activations += FLOAT * rows * units * (1 + twice)
-            amount.script += FLOAT * rows * operand.indexed
-        self._special(d, mine, amount)
-        total.add(amount.times(times))
+        rows = {
+            Reach.OWN: mine.rows,
+            Reach.ELEMENTS: elements,
+            Reach.TABLE: mine.rows,
+            Reach.ONCE: 1,
+            Reach.MATRIX: mine.units,
+            Reach.PANELS: mine.panels * self.panel * self._blocks(d, mine),
+        }
+        for touch in touched:
+            if touch.reach is Reach.LISTED:
+                rows[Reach.LISTED] = self._summed(touch, mine, amount)
+            elif touch.content is Content.ROWS:
+                amount.script += FLOAT * rows[touch.reach] * touch.at.indexed
+            floats = rows[touch.reach] * (mine.units if touch.width is None else touch.width)
+            self._asked(d, touch, floats, amount)
+        words = {Length.ROWS: mine.rows, Length.ENDS: mine.rows + 1, Length.UNITS: mine.rows * mine.units}
+        amount.script += FLOAT * sum(words[length] for name, length in lists(d) if name not in _UNCOUNTED)
+        return amount
 
-    def _special(self, d: Decoded, mine: Slice, amount: Amount) -> None:
-        """Accesses that fields other than operands stand for."""
-        form = d.instruction.form
-        if form == "Matvec" and not _on_chip(d):
-            # Of many vectors, blocks that stay in the cache pass all panels, one block after the other.
-            at_once = max(BLOCK_FLOATS // _word(d, "columns"), 4 * self.vectors)
-            blocks = -(-mine.rows // at_once)
-            amount.weights += FLOAT * blocks * mine.panels * self.panel * _word(d, "columns")
-        elif form == "PackedMatmul":
-            amount.weights += FLOAT * mine.panels * self.panel * _word(d, "inner")
-        elif form == "Load":
-            amount.weights += FLOAT * mine.units * _word(d, "columns")
-        elif form == "GatherSum":
-            self._summed(d, _word(d, "offsets"), bool(d.flags & Flag.MEAN), mine, amount)
-        elif form == "Tail":
-            for operand, use in _pairs(d, "views"):
-                if use in _SUMS:
-                    self._summed(d, operand.address, use == Use.MEAN, mine, amount)
-        elif form == "DivideByCount":
-            amount.script += FLOAT * (mine.rows + 1)
-        elif form == "Input":
-            amount.script += FLOAT * mine.rows * mine.units
-        elif form.startswith("Row") and d.fields["labels"]:
-            amount.script += FLOAT * mine.rows
-        elif form == "ColumnSum":
-            amount.gradients += FLOAT * mine.units * (2 if d.flags & Flag.ACCUMULATE else 1)
-        elif form == "SquaresRows":
-            amount.gradients += FLOAT * mine.rows * mine.units
-            amount.activations += FLOAT * mine.rows
+    def _asked(self, d: Decoded, touch: Touch, floats: int, amount: Amount) -> None:
+        """Add the bytes that are asked for where an instruction touches so many floats."""
+        n = FLOAT * floats * (2 if touch.access in (Access.CHANGE, Access.ADD) else 1)
+        match touch.content:
+            case Content.ROWS if touch.at.address or touch.at.indexed:  # not the constant zero at the start of the pool
+                amount.activations += n
+            case Content.PARTIALS:
+                amount.activations += n
+            case Content.WEIGHTS if not _on_chip(d) or d.instruction.form == "Load":
+                amount.weights += n
+            case Content.GRADIENT if d.instruction.form not in _UPDATES:
+                amount.gradients += n
+            case Content.GRADIENT if not _on_chip(d):
+                amount.updates += n
+            case Content.TRANSPOSED:
+                amount.updates += n
+            case Content.STATE if touch.name != "average":  # as the kernel counts
+                amount.updates += n
 
-    def _summed(self, d: Decoded, offsets: int, mean: bool, mine: Slice, amount: Amount) -> None:
-        """Sums of listed rows: one addition less than rows, for each sum that has any."""
-        ends = self.script[offsets + mine.first : offsets + mine.first + mine.rows + 1].astype(np.int64)
+    def _blocks(self, d: Decoded, mine: Slice) -> int:
+        """How often a product passes its panels: of many vectors, blocks that stay in the cache do so one by one."""
+        if d.instruction.form != "Matvec":
+            return 1
+        return -(-mine.rows // max(BLOCK_FLOATS // word(d, "columns"), 4 * self.vectors))
+
+    def _summed(self, touch: Touch, mine: Slice, amount: Amount) -> int:
+        """Sums of listed rows: one addition less than rows, for each sum that has any. Returns how many rows."""
+        at = touch.at.address + mine.first
+        ends = self.script[at : at + mine.rows + 1].astype(np.int64)
         entries, sums = int(ends[-1] - ends[0]), int(np.count_nonzero(np.diff(ends)))
-        amount.flops += (entries - sums + (sums if mean else 0)) * mine.units
-        amount.activations += FLOAT * entries * mine.units
+        amount.flops += (entries - sums + (sums if touch.name == Use.MEAN.name else 0)) * mine.units
         amount.script += FLOAT * (mine.rows + 1 + entries)
+        return entries
 
-    def _listed(self, d: Decoded, name: str, mine: Slice) -> int:
+    def _entries(self, ends: int, mine: Slice) -> int:
         """Elements of the lists of some vertices."""
-        at = _word(d, name) + mine.first
+        at = ends + mine.first
         return int(self.script[at + mine.rows]) - int(self.script[at])
 
-    def _tiled(self, d: Decoded, columns: int, mine: Tiles, times: int, total: Amount) -> None:
-        form, amount = d.instruction.form, Amount()
-        if not mine.padded:
-            return
+    def _tiled(self, d: Decoded, touched: tuple[Touch, ...], mine: Tiles) -> Amount:
+        form, amount, columns = d.instruction.form, Amount(), columns_of_tiles(d)
         amount.flops += instruction_flops(d, 1, mine.valid, self.tails)
-        adds = bool(d.flags & Flag.ACCUMULATE)
-        if form in ("Outer", "OuterUpdate", "PackedMatmulGradient"):
-            at_once = OUTER_ROWS
-            if form == "PackedMatmulGradient":
-                at_once = max(1, MATMUL_DEPTH // _word(d, "columns"))
-            passes = max(1, -(-d.n // at_once))
-            # All passes but the first read what there is, unless the gradient is added to; the last one of an
-            # outer product with a step writes none.
-            touches = 2 * passes - (not adds) - (form == "OuterUpdate")
-            if not _on_chip(d):
-                amount.gradients += FLOAT * touches * mine.padded
+        if form in _OUTER:
             amount.activations += self._outer_rows(d, columns, mine.padded)
-        if form in ("KeptGradient", "SquaresMatrix"):
-            amount.gradients += FLOAT * mine.padded
-        if form == "SquaresMatrix":
-            amount.activations += FLOAT * (mine.valid // TILE_COLUMNS)
-        if form in ("UpdateMatrix", "OuterUpdate"):
-            self._stepped(d, mine.padded, mine.valid, amount)
-        total.add(amount.times(times))
+            if not _on_chip(d):
+                amount.gradients += FLOAT * self._passes(d) * mine.padded
+        if form in _UPDATES:
+            amount.flops += mine.valid * self._step_flops(d)
+        floats = {Reach.TILES: mine.padded, Reach.TRANSPOSED: mine.valid, Reach.SUMS: mine.valid // TILE_COLUMNS}
+        for touch in touched:
+            if touch.reach in floats and not (form in _OUTER and touch.content is Content.GRADIENT):
+                once = touch._replace(access=Access.WRITE) if form == "KeptGradient" else touch  # from or to the chip
+                self._asked(d, once, floats[touch.reach], amount)
+        return amount
+
+    def _passes(self, d: Decoded) -> int:
+        """How often an outer product reads or writes its gradient."""
+        at_once = OUTER_ROWS
+        if d.instruction.form == "PackedMatmulGradient":
+            at_once = max(1, MATMUL_DEPTH // word(d, "columns"))
+        passes = max(1, -(-d.n // at_once))
+        # All passes but the first read what there is, unless the gradient is added to; the last one of an outer product
+        # with a step writes none.
+        return 2 * passes - (not d.flags & Flag.ACCUMULATE) - (d.instruction.form == "OuterUpdate")
 
     def _outer_rows(self, d: Decoded, columns: int, area: int) -> int:
         """Bytes of the vectors that an outer product reads for its tiles: a panel of rows of dy and the columns of x
         for a tile each."""
-        of_matrix = _word(d, "columns") if d.instruction.form == "PackedMatmulGradient" else 1
+        of_matrix = word(d, "columns") if d.instruction.form == "PackedMatmulGradient" else 1
         if self.panel == 1:  # a thread block has all columns of its rows
             return FLOAT * d.n * of_matrix * (columns + -(-area // columns))
         tiles = area / (self.panel * min(TILE_COLUMNS, columns))
         return round(FLOAT * d.n * of_matrix * tiles * (self.panel + min(TILE_COLUMNS, columns)))
 
-    def _stepped(self, d: Decoded, padded: int, valid: int, amount: Amount) -> None:
-        """The optimizer's step of some weights: of a matrix those with padding, and those in its transpose."""
-        form, rule = d.instruction.form, d.instruction.name.rpartition(".")[2]
-        has_gradient = not d.flags & Flag.NO_GRADIENT
-        has_average = bool(d.fields["average"])
-        reads_gradient = has_gradient and form != "OuterUpdate" and not _on_chip(d)
-        amount.flops += (valid or padded) * step_flops(d.instruction.name, has_gradient, has_average)
-        amount.updates += FLOAT * (padded * (2 + reads_gradient + 2 * _MOMENTS[rule]) + valid)
+    def _step_flops(self, d: Decoded) -> int:
+        return step_flops(d.instruction.name, not d.flags & Flag.NO_GRADIENT, bool(d.fields["average"]))
 
     # ---- what a phase touches
 
     def _mark(self, d: Decoded) -> None:
-        form = d.instruction.form
-        written, read = 16 << self.phase, 1 << self.phase
-        if d.instruction.slices.name == "UNITS":
-            n, first = d.n, 0
-            for operand, width, role, of_elements in _operands(d):
-                units = 1 if operand.scalar else width
-                if of_elements:
-                    at = _word(d, "elements")
-                    first, stop = int(self.script[at]), int(self.script[at + d.n])
-                    n = stop - first
-                mark = written if role in (Role.WRITE, Role.ADD) else read
-                self._mark_rows(self.rows, operand, first if of_elements else 0, n if of_elements else d.n, units, mark)
-            if form == "GatherSum":
-                self._mark_listed(d, _word(d, "offsets"), _word(d, "shift"))
-            if form == "Tail":
-                for operand, use in _pairs(d, "views"):
-                    if use in _SUMS:
-                        self._mark_listed(d, operand.address, operand.mode)
-        self._mark_parameters(d, read, written)
+        for touch in touches(d):
+            if touch.content in (Content.PARTIALS, Content.REPORT) or (touch.name == "bias" and not has_bias(d)):
+                continue
+            # What the chip's copy of a gradient comes from, and a vector's gradient before an addition, is not counted.
+            written_only = touch.content is Content.GRADIENT and d.instruction.form in ("KeptGradient", "ColumnSum")
+            reads = touch.access not in (Access.WRITE, Access.ADD) and not written_only
+            mark = (16 << self.phase) * touch.writes | (1 << self.phase) * reads
+            if touch.content is Content.ROWS:
+                self._mark_operand(d, touch, mark)
+            else:
+                self._mark_parameters(d, touch, mark)
+
+    def _mark_operand(self, d: Decoded, touch: Touch, mark: int) -> None:
+        """Mark rows of all virtual processors."""
+        width = d.width if touch.width is None else touch.width
+        if touch.reach is Reach.LISTED:
+            low, high = (int(self.script[touch.at.address + k]) for k in (0, d.n))
+            starts = np.unique(self.script[low:high].astype(np.int64))
+            _mark_at(self.rows, starts + touch.at.mode, width, mark)
+            return
+        first, n = 0, d.n
+        if touch.reach is Reach.ELEMENTS:
+            first, stop = (int(self.script[word(d, "elements") + k]) for k in (0, d.n))
+            n = stop - first
+        self._mark_rows(self.rows, touch.at, first, n, width, mark)
 
     def _mark_rows(self, where: NDArray[np.uint8], operand: Operand, first: int, n: int, units: int, mark: int) -> None:
         """Mark rows `first` to `first + n` of an operand."""
@@ -408,53 +409,28 @@ class _Counter:
                 n = 1
             as_strided(where[start:], (n, units), (stride, 1))[...] |= mark
 
-    def _mark_listed(self, d: Decoded, offsets: int, shift: int) -> None:
-        low, high = int(self.script[offsets]), int(self.script[offsets + d.n])
-        starts = np.unique(self.script[low:high].astype(np.int64))
-        _mark_at(self.rows, starts + shift, d.width, 1 << self.phase)
-
-    def _mark_parameters(self, d: Decoded, read: int, written: int) -> None:
-        form = d.instruction.form
-        packed = self._packed(d)
-        if form in ("Matvec", "PackedMatmul", "Load") and not (form == "Matvec" and _on_chip(d)):
-            self._span(_word(d, "weights"), packed, read, matrix=True)
-        elif form in ("Outer", "PackedMatmulGradient", "SquaresMatrix", "KeptGradient"):
-            if not _on_chip(d) or form == "KeptGradient":
-                reads = form == "SquaresMatrix" or bool(d.flags & Flag.ACCUMULATE)
-                writes = 0 if form == "SquaresMatrix" else written
-                self._span(_word(d, "gradient"), packed, writes | (read if reads else 0))
-        elif form == "ColumnSum":
-            self._span(_word(d, "vector"), d.width, written)
-        elif form == "SquaresRows":
-            self._span(_word(d, "gradient"), d.n * d.width, read)
-        if form in ("Outer", "OuterUpdate", "PackedMatmulGradient"):
-            of_matrix = _word(d, "columns") if form == "PackedMatmulGradient" else 1
-            dy = d.fields["dy"]
-            assert isinstance(dy, Operand)
-            self._mark_rows(self.rows, dy, 0, d.n, d.width * of_matrix, read)
-            for operand, width in _pairs(d, "x"):
-                self._mark_rows(self.rows, operand, 0, d.n, width, read)
-        if form in _UPDATES:
-            self._mark_step(d, packed, read, written)
-
-    def _mark_step(self, d: Decoded, packed: int, read: int, written: int) -> None:
-        form = d.instruction.form
-        kept = [_word(d, name) for name in ("weights", "moment0", "moment1", "average") if _word(d, name)]
-        if form == "UpdateRows":
-            at = _word(d, "table_rows")
-            numbers = self.script[at : at + d.n].astype(np.int64) * d.width
-            for start in kept:
-                _mark_at(self.parameters, start + numbers, d.width, read | written)
-            self.rows[_word(d, "gradient") : _word(d, "gradient") + d.n * d.width] |= read
+    def _mark_parameters(self, d: Decoded, touch: Touch, mark: int) -> None:
+        form, start = d.instruction.form, touch.at.address
+        if (
+            touch.content in (Content.WEIGHTS, Content.GRADIENT)
+            and _on_chip(d)
+            and form not in ("Load", "KeptGradient")
+        ):
             return
-        floats = d.width if form == "UpdateVector" else packed
-        for start in kept:
-            self._span(start, floats, read | written)
-        if form != "OuterUpdate" and not d.flags & Flag.NO_GRADIENT and not _on_chip(d):
-            self._span(_word(d, "gradient"), floats, read)
-        if "transposed" in d.fields and _word(d, "transposed"):
-            rows = -(-_word(d, "columns") // self.panel) * self.panel
-            self._span(_word(d, "transposed"), rows * d.width, written)
+        if not start or (touch.content is Content.GRADIENT and form == "OuterUpdate"):
+            return
+        if touch.reach is Reach.TABLE:
+            at = word(d, "table_rows")
+            numbers = self.script[at : at + d.n].astype(np.int64) * d.width
+            _mark_at(self.parameters, start + numbers, d.width, mark)
+        elif touch.reach is Reach.OWN and form == "UpdateRows":  # gradients of tables are rows
+            self.rows[start : start + d.n * d.width] |= mark
+        elif touch.reach is Reach.TRANSPOSED:
+            self._span(start, -(-word(d, "columns") // self.panel) * self.panel * d.width, mark)
+        else:
+            rows = {Reach.OWN: d.n, Reach.ONCE: 1}.get(touch.reach)
+            floats = self._packed(d) if rows is None else rows * d.width
+            self._span(start, floats, mark, matrix=touch.content is Content.WEIGHTS)
 
     def _span(self, start: int, floats: int, mark: int, matrix: bool = False) -> None:
         """Mark parameters; `matrix`: it is one that products multiply by."""
@@ -468,53 +444,16 @@ class _Counter:
 
     def _packed(self, d: Decoded) -> int:
         """Floats of the packed matrix that an instruction names."""
-        form = d.instruction.form
-        if form == "PackedMatmul":
-            rows, columns = d.width // _word(d, "columns"), _word(d, "inner")
-        elif form == "PackedMatmulGradient":
-            rows, columns = d.width, _word(d, "inner")
-        elif "columns" in d.fields:
-            rows, columns = d.width, _word(d, "columns")
+        if d.instruction.form == "PackedMatmul":
+            rows, columns = d.width // word(d, "columns"), word(d, "inner")
         else:
-            return 0
+            rows, columns = d.width, columns_of_tiles(d)
         return -(-rows // self.panel) * self.panel * columns
-
-
-def _operands(d: Decoded) -> Iterator[tuple[Operand, int, Role, bool]]:
-    """(operand, width, role, whether it has a row per list element) of all rows that an instruction names itself."""
-    if d.instruction.slices.name != "UNITS":
-        return
-    for f in d.instruction.fields:
-        value = d.fields[f.name]
-        if f.kind is Kind.OPERAND:
-            assert isinstance(value, Operand)
-            if (f.name == "bias" and not has_bias(d)) or (f.name == "dst" and d.flags & Flag.CHAINED):
-                continue
-            yield value, _word(d, f.width) if f.width else d.width, f.role, f.elements
-        elif f.kind is Kind.SEGMENTS:
-            for operand, width in _pairs(d, f.name):
-                yield operand, width, f.role, False
-        elif f.kind is Kind.VIEWS:
-            for operand, use in _pairs(d, f.name):
-                if use in (Use.READ, Use.WRITE):
-                    yield operand, d.width, Role.WRITE if use == Use.WRITE else Role.READ, False
 
 
 def _on_chip(d: Decoded) -> bool:
     """Whether the chip holds the matrix that an instruction names; its gradient is there, too."""
     return bool(d.fields.get("matrix"))
-
-
-def _pairs(d: Decoded, name: str) -> list[tuple[Operand, int]]:
-    value = d.fields[name]
-    assert isinstance(value, list)
-    return value
-
-
-def _word(d: Decoded, name: str) -> int:
-    value = d.fields[name]
-    assert isinstance(value, int)
-    return value
 
 
 def _mark_at(where: NDArray[np.uint8], starts: NDArray[np.int64], units: int, mark: int) -> None:

@@ -59,9 +59,7 @@ class Flag(IntFlag):
     NO_GRADIENT = 8  # the parameter was not used: its gradient is zero
     ALONE = 16  # one virtual processor computes all of the result
     OWNED = 32  # the matrix is held on the chip: its rows are dealt like the units of a product, not by tiles
-    TURNS = (
-        64  # the rows of a matrix are dealt in turns (the published VPPS scheme); `parts` says how: slices.turn_owners
-    )
+    TURNS = 64  # the rows of a matrix are dealt in turns (the published VPPS scheme); slices.unit_owners says how
     ALL = 128  # divided among the virtual processors of all groups, not of each
     CHAINED = 256  # a product that leaves its result on the chip: the tail that follows is executed with it
 

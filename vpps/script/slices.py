@@ -1,19 +1,23 @@
 """Who owns what: how an instruction's output is divided among the virtual processors.
 
-The same arithmetic as in templates/script.cuh: barriers are placed and scripts verified by this one. It must not
-influence results: every element is
-computed by one VP, in an order that does not depend on the division.
+The only place in Python that divides; on the device templates/script.cuh does the same, and `Owned` (cuda/slots.cuh)
+for rows that the chip holds. The division must not influence results: every element is computed by one VP, in an order
+that does not depend on it.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 # Columns of a packed matrix that one tile covers; a multiple of every panel width.
 TILE_COLUMNS = 64
 
-TURN_BITS = 16  # see turn_owners
+TURN_BITS = 16  # see unit_owners
 
 
 def share(total: int, vp: int, n_vps: int) -> tuple[int, int]:
@@ -36,27 +40,50 @@ def sliced_by_rows(width: int, parts: int, granule: int, n_vps: int) -> bool:
     return n_vps > 1 and unit_blocks(width, parts, granule) < enough
 
 
-def unit_owners(width: int, parts: int, granule: int, n_vps: int) -> NDArray[np.int16]:
-    """Owner of each unit of a row. VPs get whole blocks of `granule` units, the same ones in each part."""
-    part = width // parts
-    blocks = unit_blocks(width, parts, granule)
-    owner = np.zeros(part, np.int16)
-    for vp in range(n_vps):
-        lo, hi = share(blocks, vp, n_vps)
-        owner[lo * granule : hi * granule] = vp
-    return np.tile(owner, parts)
+@lru_cache(maxsize=256)
+def unit_owners(width: int, parts: int, granule: int, n_vps: int, turns: bool = False) -> NDArray[np.int16]:
+    """Owner of each unit of a row, or of each row of a matrix on the chip; not to be written to.
 
-
-def turn_owners(rows: int, word: int, n_vps: int) -> NDArray[np.int16]:
-    """Owner of each row of a matrix that is dealt in turns: some rows to one VP after the other (VPPS III-A).
-
-    Args:
-        word: of an instruction (its `parts`): the rows of a turn, and who begins, from bit TURN_BITS on.
+    VPs get whole blocks of `granule` units, the same ones in each of the `parts` equal parts. Or, in turns, one VP
+    after the other gets some rows (VPPS III-A): then `parts` says how many, and from bit TURN_BITS on who begins.
     """
-    turn, first = word & ((1 << TURN_BITS) - 1), word >> TURN_BITS
-    return ((np.arange(rows) // turn + first) % n_vps).astype(np.int16)
+    if turns:
+        turn, first = parts & ((1 << TURN_BITS) - 1), parts >> TURN_BITS
+        found = (np.arange(width) // turn + first) % n_vps
+    else:
+        blocks = unit_blocks(width, parts, granule)
+        ends = [share(blocks, vp, n_vps)[1] for vp in range(n_vps)]
+        found = np.tile(np.searchsorted(ends, np.arange(width // parts) // granule, side="right"), parts)
+    owners = found.astype(np.int16)
+    owners.flags.writeable = False  # it is shared
+    return owners
+
+
+@lru_cache(maxsize=4096)
+def units_of(width: int, parts: int, granule: int, vp: int, n_vps: int, turns: bool = False) -> Ints:
+    """Those that one VP owns, in order; not to be written to. Arguments as of `unit_owners`."""
+    found = np.flatnonzero(unit_owners(width, parts, granule, n_vps, turns) == vp)
+    found.flags.writeable = False
+    return found
 
 
 def tiles(rows: int, columns: int, panel: int) -> int:
     """Number of tiles (a panel of rows by TILE_COLUMNS columns) of a packed matrix."""
     return -(-rows // panel) * -(-columns // TILE_COLUMNS)
+
+
+def tile_elements(rows: int, columns: int, panel: int, vp: int, n_vps: int) -> Ints:
+    """Elements of a packed matrix, with padding, in the tiles that one VP owns: they are in a row, as tiles are."""
+    across = -(-columns // TILE_COLUMNS)
+    begin, end = (
+        (tile // across * columns + tile % across * TILE_COLUMNS) * panel
+        for tile in share(tiles(rows, columns, panel), vp, n_vps)
+    )
+    return np.arange(begin, end)
+
+
+def row_and_column(elements: Ints, columns: int, panel: int) -> tuple[Ints, Ints]:
+    """Where elements of a packed matrix stand in it; rows beyond its last one are padding."""
+    panels, within = np.divmod(elements, panel * columns)
+    column, lane = np.divmod(within, panel)
+    return panels * panel + lane, column

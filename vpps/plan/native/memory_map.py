@@ -17,8 +17,8 @@ from vpps.plan.distribution import FIRST_FREE, Distribution, Held, held_matrices
 from vpps.plan.native.account import Account
 from vpps.plan.native.interface import FoundBlock, FoundMemory
 from vpps.plan.templates import CellTemplates
+from vpps.script.footprint import Layout
 from vpps.script.tails import Tail
-from vpps.script.verify import Layout
 from vpps.script.wellformed import Knowledge
 
 

@@ -16,11 +16,9 @@ from vpps.plan.onchip.slots import (
     SHAPED_FOR,
     Ownership,
     Shape,
-    aligned_rows,
-    dealt_rows,
     in_slot_order,
 )
-from vpps.script.slices import unit_blocks
+from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
 from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
@@ -180,7 +178,7 @@ class Role:
 
     def sliced_by_rows(self, n_vps: int) -> bool:
         """Whether its product divides vertices, not units: with fewer units than half the VPs most would idle."""
-        return n_vps > 1 and unit_blocks(self.rows, self.parts, 1) * 2 < n_vps
+        return sliced_by_rows(self.rows, self.parts, 1, n_vps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,11 +337,9 @@ def owned_rows(held: Held, vp: int, n_vps: int) -> NDArray[np.int32]:
     """
     if held.shape is None:
         return np.empty((0, 0, 0), np.int32)
-    if held.ownership == "aligned":
-        rows = aligned_rows(held.rows, held.parts, vp, n_vps)
-    else:
-        rows = dealt_rows(held.rows, held.shape.rows, held.first_vp, vp, n_vps)
-    return in_slot_order(rows, held.shape)
+    turns = held.ownership != "aligned"
+    parts = WARPS * held.shape.rows | held.first_vp << TURN_BITS if turns else held.parts
+    return in_slot_order(units_of(held.rows, parts, 1, vp, n_vps, turns).astype(np.int32), held.shape)
 
 
 def roles_of(matrices: Sequence[MatrixSpec]) -> list[Role]:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.plan.onchip.device import WARPS
-from vpps.script.slices import share
 
 Ownership = Literal["aligned", "round-robin"]
 
@@ -104,22 +103,6 @@ def most_dealt_rows(rows: int, rpw: int, n_vps: int) -> int:
     full_rounds = (n_pieces - 1) // n_vps
     alone = n_pieces - full_rounds * n_vps == 1  # the last piece, which may be shorter, begins a round
     return full_rounds * length + (rows - (n_pieces - 1) * length if alone else length)
-
-
-def aligned_rows(rows: int, parts: int, vp: int, n_vps: int) -> NDArray[np.int32]:
-    """Rows of a VP that owns the same units of each part, in order."""
-    units = rows // parts
-    first, last = share(units, vp, n_vps)
-    part = np.arange(first, last, dtype=np.int32)
-    return np.concatenate([part + p * units for p in range(parts)], dtype=np.int32)
-
-
-def dealt_rows(rows: int, rpw: int, first_vp: int, vp: int, n_vps: int) -> NDArray[np.int32]:
-    """Rows of a VP that takes pieces in turn with the others, from `first_vp` on."""
-    length = WARPS * rpw
-    starts = range((vp - first_vp) % n_vps * length, rows, n_vps * length)
-    found = [np.arange(start, min(start + length, rows), dtype=np.int32) for start in starts]
-    return np.concatenate([np.empty(0, np.int32), *found], dtype=np.int32)
 
 
 def in_slot_order(rows: NDArray[np.int32], shape: Shape) -> NDArray[np.int32]:
