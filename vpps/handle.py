@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from vpps.ahead import Example, check_example, check_loss, checked_bound
 from vpps.config import PASSES, TARGET, VERIFY
-from vpps.engine import Engine
 from vpps.errors import CapacityError, CompileError, GraphError, HandleError, NonFiniteError, VppsError
 from vpps.graph.graph import Graph
 from vpps.graph.native import library as recorder
@@ -31,7 +30,6 @@ from vpps.inspection.explanation import KernelFacts, explain
 from vpps.inspection.timeline import Timeline
 from vpps.inspection.trace import Trace, checked
 from vpps.kernel.spec import KernelSpec
-from vpps.losses import ON_NONFINITE, Losses, OnNonfinite
 from vpps.memory import MemoryUse
 from vpps.model import Model
 from vpps.optim import SGD, Optimizer
@@ -46,8 +44,10 @@ from vpps.plan.policies.comparison import compared
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedule import SCHEDULES
 from vpps.plan.topology import Topology
-from vpps.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.runtime.device_pool import DevicePool
+from vpps.session.engine import Engine
+from vpps.session.losses import ON_NONFINITE, Losses, OnNonfinite
+from vpps.session.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Tuned, keep, tuned_for
 from vpps.tuning.machines import MachineFiles
