@@ -263,5 +263,5 @@ def test_scripts_of_steps_are_guarded_and_verified() -> None:
         text = handle.disassemble(graph, loss)
         names = [line.split()[1] for line in text.splitlines() if not line.startswith(";")]
         assert names.index("guard") < min(k for k, name in enumerate(names) if "update" in name)
-        plan = handle._plan_step(handle._prepare(graph), graph, loss, accumulate=False)
+        plan = handle._plan_step(handle._configurator.prepare(graph), graph, loss, accumulate=False)
         verify(plan.script, plan.layout, plan.origin, plan.sequel)
