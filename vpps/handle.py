@@ -121,12 +121,14 @@ class Handle(Session):
             )
         check_loss(graph, loss)
         self._check_rule()
-        self._configurator.choose(graph, loss)
-        self._configurator.prepare(graph, trains=True, accumulate=accumulate)
+        configurator = self._configurator
+        configurator.choose(graph, loss)
+        configurator.prepare(graph, trains=True, accumulate=accumulate)
         plan = self._plan(graph, loss, accumulate)
-        self._engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
-        self._engine.wait(running=1)
-        self._configurator.note(graph)
+        engine = configurator.engine
+        engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
+        engine.wait(running=1)
+        configurator.note(graph)
         return self._losses.latest
 
     def _plan(self, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
@@ -137,16 +139,18 @@ class Handle(Session):
             plan = self._configurator.kernel_for(
                 graph, lambda p: self._plan_step(p, graph, loss, accumulate), True, accumulate
             )
-            self._engine.wait(running=1)  # there are two after Ctrl-C
-            self._engine.machine.stage(plan.script)
-            if self._losses.on_nonfinite == "raise" or not self._engine.may_queue(plan):
-                self._engine.wait()
+            engine = self._engine  # it may be another one by now
+            engine.wait(running=1)  # there are two after Ctrl-C
+            engine.machine.stage(plan.script)
+            if self._losses.on_nonfinite == "raise" or not engine.may_queue(plan):
+                engine.wait()
         return plan
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
-        update = None if accumulate else self._engine.residency.next_update(self.optimizer, self.clip_norm)
-        key, held = self._engine.residency.next_key(), self._engine.residency.held
-        return planner.plan_training(graph, loss, update, self._engine.parity, key, held, keep=accumulate)
+        engine, residency = self._engine, self._engine.residency
+        update = None if accumulate else residency.next_update(self.optimizer, self.clip_norm)
+        key, held = residency.next_key(), residency.held
+        return planner.plan_training(graph, loss, update, engine.parity, key, held, keep=accumulate)
 
     @property
     @serialised

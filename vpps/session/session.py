@@ -231,9 +231,10 @@ class Session:
 
     def _check_rule(self) -> None:
         """Raise ModelError where the optimizer says what cannot be, of the parameters that the model has now."""
-        self.optimizer.check()
-        if self.optimizer.groups:
-            self.optimizer.check_groups([p.name for p in self.model])
+        optimizer = self.optimizer
+        optimizer.check()
+        if optimizer.groups:
+            optimizer.check_groups([p.name for p in self.model])
 
     def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:
         self._check_usable()
