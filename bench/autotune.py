@@ -59,7 +59,7 @@ def tuned(load: Workload, batches: Sequence[Batch], limit: int) -> tuple[Progres
 def fixed(load: Workload, configuration: Configuration) -> vpps.Handle:
     """A handle that stays in a configuration."""
     handle = vpps.Handle(load.model, vpps.Adam(), target="cpu", verify=False)
-    handle._configure(configuration)  # the tile, too, which no user chooses
+    handle._configurator.configure(configuration)  # the tile, too, which no user chooses
     return handle
 
 

@@ -135,7 +135,7 @@ def run_cells(name: str, task: Any, learning: Any, batches: Sequence[Any], optio
     """The lines of a workload at vpps's own granularity."""
     with vpps.Handle(task.model, vpps.SGD(lr=0.01), target="cpu", vps=options.threads) as handle:
         first, _ = recorded(task, learning)
-        distribution = handle._prepare(first).distribution
+        distribution = handle._configurator.prepare(first).distribution
     graphs = [recorded(task, batch) for batch in batches]
     topologies = [Topology(graph) for graph, _ in graphs]
     typed_graphs = [TypedGraph.of(topology) for topology in topologies]

@@ -100,7 +100,7 @@ def step(net: VppsTreeLstm, batch: Sequence[Any]) -> Step:
     begin = time.perf_counter_ns()
     graph, loss = net.graph(batch)
     built = time.perf_counter_ns()
-    plan = net.handle._plan_step(net.handle._prepare(graph), graph, loss, accumulate=False)
+    plan = net.handle._plan_step(net.handle._configurator.prepare(graph), graph, loss, accumulate=False)
     encoded, end = plan.encoded[0], time.perf_counter_ns()
     lists = int(plan.script[4])  # the entry point of the first virtual processor
     return Step((built - begin) * 1e-6, (encoded - built) * 1e-6, (end - encoded) * 1e-6, lists, len(plan.script))

@@ -38,6 +38,7 @@ python_maximum_signature_line_length = 100
 nitpick_ignore_regex = [
     ("py:.*", r"(np|numpy|typing|collections|pathlib|types|abc|os|inspect|enum|dataclasses|NDArray|ArrayLike)\b.*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|MutableMapping|Sequence|Path|Literal|ClassVar|Self)"),
+    ("py:.*", r"contextlib\..*"),
     (
         "py:.*",
         r"(R|P|Advice|Array|Averages|Batch|Batch_co|Example|Float32|Init|Ints|Schedule|Shape|State|Value|Vector)",

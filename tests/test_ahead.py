@@ -10,10 +10,11 @@ import pytest
 
 import vpps
 from tests.kernel.programs import tree_lstm
-from vpps.ahead import Example, gpu_for, specs
+from vpps.ahead import gpu_for, specs
 from vpps.plan.onchip import DEVICES, known_device
 from vpps.plan.update import Update
 from vpps.reference import Reference, weights_of
+from vpps.session.options import Example
 
 host = pytest.mark.host
 

@@ -20,7 +20,9 @@ def trained(configurations: list[Configuration], target: str = "cpu", **options:
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
         for k in range(9):
             if configurations:
-                handle._configure(configurations[k % len(configurations)], records=target == "cpu" and k % 2 == 1)
+                handle._configurator.configure(
+                    configurations[k % len(configurations)], records=target == "cpu" and k % 2 == 1
+                )
             handle.fb(*net.batch(k, k + 1), accumulate=k % 4 == 1)
             losses.append(handle.sync_get_latest_loss())
     return losses, net.model
@@ -64,7 +66,7 @@ class TestExchange:
         with vpps.Handle(net.model) as handle:
             graph, loss = net.batch(0)
             handle.fb(graph, loss)
-            handle._configure(Configuration(vps=1))
+            handle._configurator.configure(Configuration(vps=1))
             assert handle.value(loss) == handle.sync_get_latest_loss()
 
     def test_the_machine_before_is_closed_and_nothing_happens_without_a_change(
@@ -74,10 +76,10 @@ class TestExchange:
         with vpps.Handle(net.model, vps=1) as handle:
             handle.fb(*net.batch(0))
             first = handle._engine
-            handle._configure(first.configuration)
+            handle._configurator.configure(first.configuration)
             handle.fb(*net.batch(0))
             assert handle._engine is first
-            handle._configure(Configuration(vps=2))
+            handle._configurator.configure(Configuration(vps=2))
             handle.fb(*net.batch(0))
             assert not first.machine.is_open
             assert handle.vps == 2
@@ -88,7 +90,7 @@ class TestExchange:
             handle.fb(*net.batch(0, 1, 2, 3, 4, 5))
             handle.sync_get_latest_loss()
             peak = handle.memory.peak
-            handle._configure(Configuration(vps=2))
+            handle._configurator.configure(Configuration(vps=2))
             handle.fb(*net.batch(0))
             assert handle.memory.peak == peak
 
@@ -97,7 +99,7 @@ class TestExchange:
         with vpps.Handle(net.model, vps=1) as handle:
             handle.fb(*net.batch(0))
             before = handle._engine
-            handle._configure(Configuration(vps=-1))
+            handle._configurator.configure(Configuration(vps=-1))
             with pytest.raises(vpps.HandleError, match="vps=-1"):
                 handle.fb(*net.batch(0))
             handle.fb(*net.batch(0))
@@ -110,7 +112,7 @@ class TestExchange:
         with vpps.Handle(model, on_nonfinite="raise") as handle:
             graph = vpps.Graph()
             handle.fb(graph, vpps.sum(vpps.square(w + graph.input([0.0]))))
-            handle._configure(Configuration(vps=1))
+            handle._configurator.configure(Configuration(vps=1))
             with pytest.raises(vpps.NonFiniteError, match="step 1"):
                 handle.fb(graph, vpps.sum(vpps.square(w + graph.input([0.0]))))
 

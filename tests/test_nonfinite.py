@@ -207,7 +207,7 @@ def test_moments_are_no_older_for_steps_that_are_skipped() -> None:
 
 @pytest.mark.cpu
 def test_what_is_to_be_said_is_said_where_nobody_knows_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vpps.engine.where_it_began", lambda *given: 1 / 0)
+    monkeypatch.setattr("vpps.session.engine.where_it_began", lambda *given: 1 / 0)
     net = Net()
     with vpps.Handle(net.model, on_nonfinite="raise") as handle:
         handle.fb(*net.batch("nan"))
@@ -263,5 +263,5 @@ def test_scripts_of_steps_are_guarded_and_verified() -> None:
         text = handle.disassemble(graph, loss)
         names = [line.split()[1] for line in text.splitlines() if not line.startswith(";")]
         assert names.index("guard") < min(k for k, name in enumerate(names) if "update" in name)
-        plan = handle._plan_step(handle._prepare(graph), graph, loss, accumulate=False)
+        plan = handle._plan_step(handle._configurator.prepare(graph), graph, loss, accumulate=False)
         verify(plan.script, plan.layout, plan.origin, plan.sequel)

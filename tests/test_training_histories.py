@@ -111,7 +111,7 @@ def test_follow_the_numpy_model(seed: int, tmp_path: Path, monkeypatch: pytest.M
                 configuration = Configuration(
                     vps=int(rng.integers(1, 4)), policy=str(rng.choice(["depth", "sinks-last"]))
                 )
-                handle._configure(configuration, records=bool(rng.integers(2)))
+                handle._configurator.configure(configuration, records=bool(rng.integers(2)))
             case "save":
                 net.model.save(tmp_path / "model")
                 saved = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator
 from copy import copy
@@ -13,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from vpps.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
-from vpps.errors import GraphError, HandleError, SpillError
+from vpps.errors import HandleError, SpillError
 from vpps.graph import functions
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
-from vpps.graph.rows import Rows
 from vpps.inspection.explanation import KernelFacts, explain
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
@@ -32,9 +30,8 @@ from vpps.plan.planner import Planner
 from vpps.plan.schedule import SCHEDULES
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
+from vpps.session.options import Example, check_example, check_option
 from vpps.values import as_count, as_flag, as_number
-
-Example = tuple[Graph, Expression]
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
@@ -127,15 +124,13 @@ def specialize(
     if not isinstance(target, str) or target not in ("cuda", "simt", "cpu"):
         raise HandleError(f"target={target!r}: expected 'cuda', 'simt' or 'cpu'")
     graph, loss = check_example(example) if example is not None else _products_of(model)
-    rule = SGD(lr=0.1) if optimizer is None else optimizer
-    if not isinstance(rule, Optimizer):
-        raise HandleError(f"optimizer={optimizer!r}: expected an optimizer such as vpps.Adam()")
-    train = as_flag(train, "train", HandleError)
-    update = Update(rule, 1, 1, checked_bound(clip_norm)) if train else None
+    for name, value in {"optimizer": optimizer, "clip_norm": clip_norm, "passes": passes}.items():
+        check_option(name, value)
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
-    if passes is not None and not isinstance(passes, Passes):
-        raise HandleError(f"passes={passes!r}: expected vpps.Passes(...)")
+    rule = SGD(lr=0.1) if optimizer is None else optimizer
+    train = as_flag(train, "train", HandleError)
+    update = Update(rule, 1, 1, as_number(clip_norm)) if train else None
     if vps is not None:
         vps = as_count(vps, "vps", HandleError)
     groups = as_count(groups, "groups", HandleError)
@@ -182,33 +177,6 @@ def specs(
         parameters = Distribution(model, vps, 1, moments, update is not None, slots=slots, groups=groups, stacks=stacks)
         plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
         yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
-
-
-def check_example(example: object) -> Example:
-    """An example graph and its loss, if that is what it is. Raises HandleError or GraphError."""
-    if not (isinstance(example, tuple) and len(example) == 2 and isinstance(example[0], Graph)):
-        raise HandleError(f"example={example!r}: expected (graph, loss), as for handle.fb")
-    graph, loss = example
-    check_loss(graph, loss)
-    return graph, loss
-
-
-def checked_bound(bound: float | None) -> float | None:
-    """A bound of the norm of all gradients, or None. Raises HandleError."""
-    number = as_number(bound)
-    if bound is not None and (number is None or not 0 < number < math.inf):
-        raise HandleError(f"clip_norm={bound!r}: expected a positive number or None")
-    return number
-
-
-def check_loss(graph: Graph, loss: Expression) -> None:
-    """Raise GraphError unless the loss is a scalar of the graph."""
-    graph.check_owns(loss, "loss")
-    if loss.shape != () or isinstance(loss, Rows):
-        raise GraphError(
-            f"the loss must be a scalar, got {loss!r}; reduce it with vpps.sum(x) or vpps.mean(x), "
-            "or pick an element x[i]"
-        )
 
 
 def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:

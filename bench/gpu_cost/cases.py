@@ -12,7 +12,7 @@ import numpy as np
 import vpps
 from gpu_cost.machine import BASE
 from gpu_cost.machine_code import Code, code_of
-from vpps.ahead import Example, Specialized
+from vpps.ahead import Specialized
 from vpps.cli.workload import load_workload
 from vpps.data import graphs_of_trees
 from vpps.data.treebank import Tree, parse_tree
@@ -20,6 +20,7 @@ from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.script.instructions import COUNTERS
+from vpps.session.options import Example
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
 ARCH, SMS = "sm_90", 132

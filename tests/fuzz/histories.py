@@ -122,9 +122,8 @@ class History:
             case "configure":
                 schedule = ', schedule="paper"' if n % 4 == 3 else ""
                 given = "".join(f", {key}={value}" for key, value in self.options.named.items())
-                going = [
-                    f"handle._configure(vpps.tuning.configuration.Configuration(vps={1 + n % 5}{schedule}{given}))"
-                ]
+                configuration = f"vpps.tuning.configuration.Configuration(vps={1 + n % 5}{schedule}{given})"
+                going = [f"handle._configurator.configure({configuration})"]
             case "handle":
                 going = ["handle.close()", again]
             case _:

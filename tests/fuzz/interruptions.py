@@ -42,7 +42,7 @@ CALLS = {
     "latest": "handle.fb(*batch(2)); handle.sync_get_latest_loss()",
     "save": "model.save(path)",
     "weights": "model.numpy()",
-    "configure": "handle._configure(vpps.tuning.configuration.Configuration(vps=3)); handle.fb(*batch(2))",
+    "configure": "handle._configurator.configure(vpps.tuning.configuration.Configuration(vps=3)); handle.fb(*batch(2))",
     "assign": "model['b'].assign(np.ones(8))",
     "averaged": "with model.averaged(): handle.forward(g := vpps.Graph(), [g.lookup(model['E'], 1)])",
     "graphs": "graphs.save(path)",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import vpps
 from tests.kernel.programs import bilstm_tagger, tree_lstm
-from vpps.ahead import Example
 from vpps.nn import ChildSumTreeLSTM
+from vpps.session.options import Example
 
 Net = tuple[vpps.Model, Example]
 

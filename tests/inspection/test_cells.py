@@ -10,10 +10,10 @@ import pytest
 
 import vpps
 from tests.inspection.models import NETS
-from vpps.ahead import Example
 from vpps.inspection import inspect
 from vpps.inspection.cells import TRACED, CellReport, CellsReport, CellStage
 from vpps.plan.passes import Passes
+from vpps.session.options import Example
 from vpps.tuning.configuration import Configuration
 
 pytestmark = pytest.mark.host

@@ -189,23 +189,23 @@ def test_ctrl_c_while_machines_are_exchanged_loses_nothing(monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with vpps.Handle(net.model, target="cpu", vps=2) as handle:
-        make = handle._make_engine
-        monkeypatch.setattr(handle, "_make_engine", interrupted)
+        make = handle._configurator.make_engine
+        monkeypatch.setattr(handle._configurator, "make_engine", interrupted)
         with pytest.raises(KeyboardInterrupt), handle.trace():
             raise AssertionError
-        monkeypatch.setattr(handle, "_make_engine", make)
+        monkeypatch.setattr(handle._configurator, "make_engine", make)
         assert not handle._engine.records
         with handle.trace():
             net.train(handle, range(1))
-        monkeypatch.setattr(handle, "_make_engine", interrupted)
+        monkeypatch.setattr(handle._configurator, "make_engine", interrupted)
         with pytest.raises(KeyboardInterrupt):
             net.train(handle, range(1))
-        monkeypatch.setattr(handle, "_make_engine", make)
+        monkeypatch.setattr(handle._configurator, "make_engine", make)
         net.train(handle, range(1))
         assert "timeline" not in handle.source().lower(), "it records for ever"
 
 
-@pytest.mark.parametrize("where", ["_begin_trace", "_exchange", "_end_trace"])
+@pytest.mark.parametrize("where", ["_tracing.begin", "_configurator.exchange", "_tracing.end"])
 def test_ctrl_c_at_the_edges_of_a_block_leaves_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = new()
     with vpps.Handle(net.model, target="cpu", vps=1) as handle:
@@ -215,7 +215,8 @@ def test_ctrl_c_at_the_edges_of_a_block_leaves_it(where: str, monkeypatch: pytes
             monkeypatch.undo()
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(handle, where, interrupt)
+        owner, _, method = where.partition(".")
+        monkeypatch.setattr(getattr(handle, owner), method, interrupt)
         with pytest.raises(KeyboardInterrupt), handle.trace():
             pass
         net.train(handle, range(1))

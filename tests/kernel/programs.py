@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import vpps
-from vpps.ahead import Example
 from vpps.data import graphs_of_trees, synthetic_treebank
 from vpps.nn import LSTM
+from vpps.session.options import Example
 from vpps.zoo import TreeLSTMSentiment
 
 

@@ -325,7 +325,7 @@ def train(target: str = "cpu", batches: int = 120, until_done: bool = False, **o
             if k % 7 == 3:
                 graph, loss = net.batch(k)
                 losses.append(float(handle.forward(graph, [loss])[0]))
-            tuner = handle._tuner
+            tuner = handle._configurator._tuner
             if until_done and tuner is not None and tuner.done:
                 break
             while (
@@ -404,7 +404,7 @@ class TestTraining:
             "vpps.tuning.autotune._cpu_compiler", lambda *_: lambda c: "no compiler" if c.vps == 3 else ""
         )
         kept: list[Progress] = []
-        monkeypatch.setattr("vpps.handle.keep", lambda *arguments: kept.append(arguments[-1]))
+        monkeypatch.setattr("vpps.session.configurator.keep", lambda *arguments: kept.append(arguments[-1]))
         train(autotune=True, batches=15)
         (progress,) = kept
         assert progress.trials[-1].reason == "no compiler"
@@ -434,7 +434,7 @@ class TestTraining:
             kept.append((set(cells), found))
 
         axis = Axis("vps", ({"vps": 2}, {"vps": 3}), ordered=False)
-        monkeypatch.setattr("vpps.handle.keep", keep)
+        monkeypatch.setattr("vpps.session.configurator.keep", keep)
         monkeypatch.setattr(
             "vpps.tuning.autotune.tuner_for", lambda *_: OnlineTuner(START, [axis], Ready({3: "it spills"}))
         )
@@ -456,13 +456,16 @@ class TestTraining:
     ) -> None:
         monkeypatch.setattr("vpps.tuning.autotune._cpu_compiler", lambda *_: lambda c: "no compiler")
         kept: list[Progress] = []
-        monkeypatch.setattr("vpps.handle.keep", lambda *arguments: kept.append(arguments[-1]))
+        monkeypatch.setattr("vpps.session.configurator.keep", lambda *arguments: kept.append(arguments[-1]))
         net = new()
         with vpps.Handle(net.model, autotune=True) as handle:
             handle.fb(*net.batch(0))
-            assert handle._tuner is not None
+            assert handle._configurator._tuner is not None
             assert not kept
-            handle._tuner._ratio, handle._tuner._before = ratio, [0.001]  # as after a candidate that has won
+            handle._configurator._tuner._ratio, handle._configurator._tuner._before = (
+                ratio,
+                [0.001],
+            )  # as after a candidate that has won
         handle.close()
         assert [progress.ratio for progress in kept] == [ratio] * times
 
@@ -478,7 +481,7 @@ class TestTraining:
         net = new()
         with vpps.Handle(net.model, autotune=True) as handle:
             handle.fb(*net.batch(0))
-            tuner = handle._tuner
+            tuner = handle._configurator._tuner
         assert tuner is not None
         assert tuner.done
         assert isinstance(tuner._preparation, Background)

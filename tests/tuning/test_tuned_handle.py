@@ -115,7 +115,7 @@ def test_results_are_the_same_to_the_bit_with_another_tile() -> None:
     for tile in (None, tiles_of(tile_of_machine().isa)[1].name):
         chain = Chain()
         with vpps.Handle(chain.model, vpps.Adam(lr=0.01), target="cpu", vps=2) as handle:
-            handle._configure(Configuration(vps=2, tile=tile))
+            handle._configurator.configure(Configuration(vps=2, tile=tile))
             found = losses(chain, handle)
             assert handle._engine.machine.panel == tile_of_machine(tile).panel
         results.append((found, chain.W.numpy().tobytes()))

@@ -16,10 +16,10 @@ from typing import Any
 import typer
 
 import vpps
-from vpps.ahead import check_loss
 from vpps.cli.settings import fields_from, parameters_of
 from vpps.errors import VppsError, WorkloadError
 from vpps.optim import Optimizer
+from vpps.session.options import check_loss
 from vpps.zoo.task import Settings, Task
 from vpps.zoo.tasks import TASKS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from vpps.ahead import Example, Specialized, check_example, compile_planned, gpu_for, specialize, specs, stacks_of
+from vpps.ahead import Specialized, compile_planned, gpu_for, specialize, specs, stacks_of
 from vpps.arrangement import NO_CHIP, Arrangement
 from vpps.errors import HandleError
 from vpps.graph.graph import Graph
@@ -33,6 +33,7 @@ from vpps.plan.policies.cost import costs_on
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedule import SCHEDULES
 from vpps.plan.update import Update
+from vpps.session.options import Example, check_example
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.machines import MachineFiles
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vpps.ahead import check_example, specs
+from vpps.ahead import specs
 from vpps.errors import HandleError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
@@ -16,6 +16,7 @@ from vpps.plan.plan import Plan
 from vpps.plan.planner import Planner
 from vpps.plan.update import Update
 from vpps.roofline.peaks import Bandwidth, Peaks
+from vpps.session.options import check_example
 
 SOURCE = "by its data sheet, barriers and launches assumed"
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vpps.ahead import Example
-from vpps.engine import Engine
 from vpps.errors import CapacityError, HandleError
 from vpps.model import Model
 from vpps.optim import Optimizer
@@ -15,6 +13,8 @@ from vpps.plan.onchip import Device
 from vpps.plan.onchip.holding import TILES
 from vpps.plan.onchip.slots import valid_rpw
 from vpps.plan.policies import WORTH_TRYING
+from vpps.session.engine import Engine
+from vpps.session.options import Example
 from vpps.tuning.candidates import Change, Chip, applied
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.configuration import Configuration

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import vpps
-from vpps.ahead import Example, specs
+from vpps.ahead import specs
 from vpps.arrangement import Arrangement
 from vpps.errors import CompileError, SpillError, VppsError
 from vpps.kernel.processes import no_more
@@ -34,6 +34,7 @@ from vpps.plan.planner import Planner
 from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.update import Update
 from vpps.runtime.cores import usable_cores
+from vpps.session.options import Example
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.jobs import CudaJob, Job, SimtJob
 

@@ -203,6 +203,5 @@ def handle_of(model: Model, configuration: Configuration, plan: Plan) -> Handle:
         model, plan.optimizer if plan.train else None, target=plan.target, vps=configuration.vps, train=plan.train,
         verify=False,
     )  # fmt: skip
-    handle._looked_up = True
-    handle._configure(configuration)
+    handle._configurator.settle(configuration)
     return handle

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from vpps.ahead import Example, example_plan
+from vpps.ahead import example_plan
 from vpps.arrangement import matrices_of
 from vpps.errors import CompileError, HandleError, VppsError
 from vpps.model import Model
@@ -18,6 +18,7 @@ from vpps.plan.planner import Planner
 from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
+from vpps.session.options import Example
 from vpps.tuning.candidates import ON_CPU, ON_GPU, USUAL, Change, Chip, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers, Recipe
 from vpps.tuning.configuration import Configuration

@@ -356,7 +356,10 @@ class TestCells:
         graph = vpps.Graph()
         loss = vpps.sum(newcomer(graph.input(x), graph.input(x[::-1].copy())))
         expected = results(model, [(graph, loss)], UNFUSED, target=target, vps=2)
-        with vpps.Handle(model, target=target, vps=2, passes=FUSED) as handle, caplog.at_level("INFO", "vpps.engine"):
+        with (
+            vpps.Handle(model, target=target, vps=2, passes=FUSED) as handle,
+            caplog.at_level("INFO", "vpps.session.engine"),
+        ):
             plan_of(handle, gated)
             found = []
             for _ in range(2):

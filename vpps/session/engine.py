@@ -20,10 +20,8 @@ from vpps.graph.operand import Expression
 from vpps.graph.trace import TracedCell
 from vpps.inspection.timeline import HostSpan, Timeline
 from vpps.kernel.spec import KernelSpec
-from vpps.losses import Losses
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model
-from vpps.nonfinite import where_it_began
 from vpps.ops.philox import launch_key
 from vpps.optim import Optimizer
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
@@ -35,10 +33,12 @@ from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.policies.cost import costs_on
 from vpps.plan.stacks import NO_STACKS, Stacks
 from vpps.plan.update import Update
-from vpps.residency import Residency
 from vpps.runtime.choice import make_machine
 from vpps.runtime.growth import grow
 from vpps.script.instructions import HEAD_WORDS
+from vpps.session.losses import Losses
+from vpps.session.nonfinite import where_it_began
+from vpps.session.residency import Residency
 from vpps.tuning.configuration import Configuration
 
 _log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Literal
@@ -63,4 +64,12 @@ class Losses:
         if self.on_nonfinite == "raise":
             raise NonFiniteError(message)
         self._warned = True
-        warnings.warn(f"{message} (handle.skipped counts such steps)", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"{message} (handle.skipped counts such steps)", RuntimeWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """The `stacklevel` of a warning that the caller of this function gives of what the user called."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("vpps."):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,0 +1,247 @@
+"""Session: a model in use by a handle, from its construction until it is closed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from vpps.errors import GraphError, HandleError, NonFiniteError
+from vpps.graph.graph import Graph
+from vpps.graph.native import library as recorder
+from vpps.graph.operand import Expression
+from vpps.graph.rows import Rows
+from vpps.memory import MemoryUse
+from vpps.model import Model
+from vpps.optim import Optimizer
+from vpps.plan.native import library as compiled_planner
+from vpps.plan.plan import Plan
+from vpps.session.configurator import Configurator
+from vpps.session.engine import Engine
+from vpps.session.losses import Losses
+from vpps.session.options import Options, check_option
+from vpps.session.serialised import serialised
+from vpps.session.tracing import Tracing
+from vpps.tuning.online import Progress
+from vpps.values import as_number
+
+
+class Session:
+    """What a handle is apart from the calls that run something.
+
+    Args:
+        model: what is trained or evaluated.
+        options: as the user gave them.
+
+    Raises:
+        As `vpps.Handle`.
+    """
+
+    _closed = True  # until construction has succeeded
+
+    def __init__(self, model: Model, options: Options) -> None:
+        options.check_model(model)
+        self.model = model
+        self.pid = os.getpid()
+        self._lock = threading.RLock()
+        self._train = options.train
+        self._clip_norm = options.clip_norm
+        if options.train:
+            model.pull_weights()  # in a forked child they may still be with the parent's handle
+        compiled_planner.prepare()  # in the background, beside recorder and kernel
+        recorder.prepare()
+        self._losses = Losses(options.on_nonfinite)
+        self._configurator = Configurator(model, options, self._losses)
+        self._tracing = Tracing(self._configurator, self._lock)
+        self._closed = False
+        if options.train:
+            model.trainer = self
+        if options.example is not None:
+            self._compile_ahead(*options.example)
+
+    def _compile_ahead(self, graph: Graph, loss: Expression) -> None:
+        """Have a kernel for graphs like this one, or close."""
+        try:
+            self._check(graph, "example", training=self._train)
+            self._check_rule()
+            self._configurator.choose(graph, loss)  # its first configuration may be another one
+            self._configurator.prepare(graph)
+            residency = self._engine.residency
+            update = residency.next_update(self.optimizer, self.clip_norm) if self._train else None
+            self._engine.compile_ahead(graph, loss, update)
+        except BaseException:
+            self._release()
+            raise
+
+    # ---- life
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except NonFiniteError:
+            if kind is None:  # else it would hide the exception that ends the block
+                raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.target}, {self.vps} virtual processors"
+        return f"<vpps.Handle: {state}>"
+
+    def __del__(self) -> None:
+        # What was learned outlives a handle that nobody closed. When Python exits, the machine may be gone already.
+        if not self._closed and self._engine.machine.is_open:
+            try:
+                self.close()
+            except NonFiniteError as error:
+                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+    @serialised
+    def close(self) -> None:
+        """Wait for the launch in flight, copy the weights back to the model, end the threads. May be called twice."""
+        if self._closed or os.getpid() != self.pid:
+            return
+        with ExitStack() as whatever_happens:
+            whatever_happens.callback(self._release)
+            whatever_happens.callback(self.pull_weights)
+            self._engine.wait()
+            self._configurator.keep_gain()
+
+    def _release(self) -> None:
+        self._closed = True
+        if self.model.trainer is self:
+            self.model.trainer = None
+        self._configurator.release()
+
+    @serialised
+    def pull_weights(self) -> None:
+        """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
+        if not self._engine.residency.is_newer or self._closed:
+            return
+        if self._engine.in_flight and os.getpid() != self.pid:
+            raise HandleError(
+                "this process was forked while the model was being trained, so its newest weights are with the parent "
+                "alone; call handle.sync_get_latest_loss() before forking"
+            )
+        self._engine.wait()
+        self._engine.residency.pull()
+
+    # ---- what it is
+
+    @property
+    def _engine(self) -> Engine:
+        return self._configurator.engine
+
+    @property
+    def target(self) -> str:
+        """What runs its kernels: "cuda", "cpu" or "simt"."""
+        return self._engine.machine.target
+
+    @property
+    def policy(self) -> str:
+        """Name of the batching policy."""
+        return self._engine.configuration.policy
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+        return self._engine.configuration.schedule
+
+    @property
+    def layout(self) -> str:
+        """Name of the order of rows."""
+        return self._engine.configuration.layout
+
+    @property
+    def vps(self) -> int:
+        """Number of virtual processors."""
+        return self._engine.machine.vps
+
+    @property
+    def ema(self) -> float | None:
+        """Decay of the weights' moving averages, or None."""
+        return self._engine.residency.ema
+
+    @property
+    def tuning(self) -> Progress | None:
+        """How far `autotune` has come; None without it, before the first batch, and where the tuning database had
+        something."""
+        return self._configurator.tuning
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes by what they are for, of the latest call; all zero before the first one."""
+        return self._engine.memory
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The rule of the updates. Its fields may change between calls, and so may the object, for one of its kind."""
+        return self._configurator.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer) -> None:
+        if type(optimizer) is not type(self.optimizer):
+            raise HandleError(
+                f"optimizer={optimizer!r}: this handle keeps the state of {type(self.optimizer).__name__}; close it "
+                "and make another one to change the kind of optimizer"
+            )
+        optimizer.check()
+        self._configurator.optimizer = optimizer
+
+    @property
+    def clip_norm(self) -> float | None:
+        """Bound of the global norm of all gradients, or None; may change between calls."""
+        return self._clip_norm
+
+    @clip_norm.setter
+    def clip_norm(self, bound: float | None) -> None:
+        check_option("clip_norm", bound)
+        self._clip_norm = as_number(bound)
+
+    # ---- what may be called
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise HandleError("the handle is closed; make a new one")
+        if os.getpid() != self.pid:
+            raise HandleError(
+                "the handle belongs to the parent process: a forked child has none of its threads; "
+                "make a handle of its own there"
+            )
+        self._tracing.recover()
+
+    def _check(self, graph: Graph, what: str, training: bool) -> None:
+        """Raise unless this handle can do something with the graph."""
+        self._check_usable()
+        if training and not self._train:
+            raise HandleError(f"{what}: this handle is forward-only (train=False)")
+        if not isinstance(graph, Graph):
+            raise GraphError(f"{what}: expected a vpps.Graph, got {graph!r}")
+        if not len(graph):
+            raise GraphError(
+                f"{what}: the graph is empty: nothing was recorded on it; is it another one than the expressions'?"
+            )
+        self._engine.check_begun()
+
+    def _check_rule(self) -> None:
+        """Raise ModelError where the optimizer says what cannot be, of the parameters that the model has now."""
+        optimizer = self.optimizer
+        optimizer.check()
+        if optimizer.groups:
+            optimizer.check_groups([p.name for p in self.model])
+
+    def _latest_plan(self, expression: Expression | Rows, what: str) -> Plan:
+        self._check_usable()
+        self._engine.wait()
+        plan = self._engine.plan
+        if plan is None:
+            since = "yet, or since a trace was begun or another kernel taken"
+            raise GraphError(f"{what}: nothing has been computed {since}; call fb or forward first")
+        plan.graph.check_owns(expression, what, given="the one of the latest fb, forward or gradients")
+        return plan

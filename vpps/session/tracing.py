@@ -1,0 +1,112 @@
+"""Blocks `with handle.trace()`: for a while, launches leave timelines."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from vpps.errors import HandleError, VppsError
+from vpps.inspection.timeline import Timeline
+from vpps.inspection.trace import Trace, checked
+from vpps.session.configurator import Configurator
+from vpps.session.serialised import serialised
+
+
+class TraceBlock:
+    """A block `with handle.trace()`.
+
+    Attributes:
+        open: whether it has not been left.
+        recorded_before: whether the handle records without it.
+    """
+
+    open = True
+    recorded_before = False
+
+
+class Tracing:
+    """Has a handle record what is launched within a block, one block at a time.
+
+    Args:
+        configurator: of the handle.
+        lock: of the handle.
+    """
+
+    def __init__(self, configurator: Configurator, lock: threading.RLock) -> None:
+        self.pid = os.getpid()
+        self._configurator = configurator
+        self._lock = lock
+        self._block: TraceBlock | None = None
+
+    @contextmanager
+    def block(self, path: str | os.PathLike[str] | None, check_usable: Callable[[], None]) -> Iterator[Trace]:
+        """`Handle.trace`; `check_usable` raises where the handle cannot be used."""
+        where = None if path is None else checked(path)
+        trace, block = Trace(self._configurator.engine.machine.target), TraceBlock()
+        try:
+            try:
+                self.begin(trace, block, check_usable)
+                yield trace
+            finally:
+                block.open = False
+                if os.getpid() != self.pid:  # a forked child that leaves the block, too: the file is its parent's
+                    where = None
+                self.end(block)
+        except BaseException as error:
+            if where is not None and trace.timelines:
+                try:
+                    trace.write(where)
+                except VppsError as unwritten:
+                    error.add_note(str(unwritten))
+            raise
+        if not trace.timelines and os.getpid() == self.pid:
+            message = "trace: no launch was recorded; call fb, forward or gradients within the block"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)  # at the end of the with statement
+        if where is not None:
+            trace.write(where)
+
+    @serialised
+    def begin(self, trace: Trace, block: TraceBlock, check_usable: Callable[[], None]) -> None:
+        """Have every launch from now on leave its timeline with the trace."""
+        check_usable()
+        if self._block is not None:
+            raise HandleError("trace: the handle records one already; leave that block first")
+        self._configurator.engine.wait()  # for launches that are not in the block
+        block.recorded_before, self._block = self._configurator.records, block
+        self._configurator.configure(records=True)
+        self._configurator.exchange()
+        self._configurator.listeners.append(trace.timelines.append)
+
+    @serialised
+    def end(self, block: TraceBlock) -> None:
+        """End what a block began, if it did; may be called again where that was interrupted."""
+        if self._block is not block:
+            return
+        try:
+            if self._configurator.engine.machine.is_open and os.getpid() == self.pid:
+                self._configurator.engine.wait()
+        finally:
+            self._configurator.listeners.clear()
+            self._configurator.configure(records=block.recorded_before)
+            self._block = None
+
+    def timeline(self, wait: bool) -> Timeline:
+        """`Handle.timeline`."""
+        engine = self._configurator.engine
+        if not engine.records:
+            raise HandleError("timeline: this handle records none; make it with Handle(model, timeline=True)")
+        if wait:
+            engine.wait()
+        engine.check_begun()
+        found = engine.latest_timeline()
+        if found is None:
+            raise HandleError("timeline: no launch has ended yet; call fb, forward or gradients first")
+        return found
+
+    def recover(self) -> None:
+        """End a block that was left, but not ended, as Ctrl-C came meanwhile."""
+        if self._block is not None and not self._block.open:
+            self.end(self._block)
