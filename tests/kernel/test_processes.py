@@ -151,6 +151,22 @@ def test_ctrl_c_at_any_point_of_running_a_compiler_ends_it(
     assert_ended(said(log))
 
 
+def test_ctrl_c_while_a_compiler_is_being_killed_ends_it(
+    compiler: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = compiler(ENDLESS)
+    monkeypatch.setattr(processes, "LIMIT", 0.5)
+
+    def interrupt(guard: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "_kill", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:  # with its frames, and all that they hold
+        processes.run([str(tmp_path / "compiler")], dict(os.environ))
+    assert_ended(started(log, 1))
+    del kept
+
+
 def test_the_end_of_the_process_does_not_wait_for_the_planner(compiler: Callable[[str], Path]) -> None:
     log = compiler(ENDLESS)
     code = "from vpps.plan.native import library\nlibrary.prepare()\nprint(flush=True)\ninput()"

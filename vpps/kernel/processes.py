@@ -1,9 +1,9 @@
 """Compilers as processes: each is ended, with what it has started, when nobody waits for it any more.
 
-A compiler is a driver that starts others, so a group of processes is what has to end, also where this process is killed
-and can do nothing more. A guard leads the group: a shell that reads from a pipe whose other end this process has open.
-The end of the pipe is the end of this process, and the guard's answer is to kill its group. (A signal at a parent's
-death, as Linux has it, would reach the driver alone.)
+A compiler is a driver that starts others, so a group of processes is what has to end, also where this process is
+killed and can do nothing more. A guard leads the group: a shell that reads from a socket whose other end is open here.
+That is closed when this process ends or nobody waits any more, and the guard's answer is to kill its group. (A signal
+at a parent's death, as Linux has it, would reach the driver alone.)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import signal
+import socket
 import subprocess
 import threading
 import weakref
@@ -31,7 +32,7 @@ NO_MORE = (errno.EAGAIN, errno.ENOMEM)
 """Errors where the system starts no more processes."""
 
 # No locks: a fork may happen at any time, and each step here is atomic.
-_running: set[subprocess.Popen[bytes]] = set()  # guards
+_running: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()  # guards
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _ending = False
 
@@ -53,8 +54,9 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
     if _refused():
         raise EndedError("this process ends")
     guard = process = None
+    ours, theirs = socket.socketpair()
     try:
-        guard = subprocess.Popen(_GUARD, stdin=subprocess.PIPE, process_group=0)
+        guard = subprocess.Popen(_GUARD, stdin=theirs.fileno(), process_group=0)
         _running.add(guard)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -73,9 +75,14 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, st
             raise CompileError(no_more(command[0], error.strerror)) from None
         raise
     finally:  # after Ctrl-C, above all: a driver that is killed alone leaves the compiler that it has started
+        try:
+            if guard is not None:
+                _kill(guard)
+        finally:  # where another Ctrl-C came before it was killed, the guard does it
+            theirs.close()
+            ours.close()
         if guard is not None:
-            _kill(guard)
-            guard.communicate()
+            guard.wait()
             _running.discard(guard)
         if process is not None:
             process.wait()

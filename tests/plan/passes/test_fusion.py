@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 
 import vpps
 from tests.kernels import know_gradients, widen
+from tests.plan import launches
 from tests.plan.passes.test_barriers_per_level import gru, lstm, per_level, sru, tree_lstm
 from tests.simt import models
 from vpps.errors import CompileError, ScriptError
@@ -110,6 +112,28 @@ def test_so_are_those_of_groups() -> None:
     network = models.tree_lstm()
     batches = [network.batch(s) for s in (0, 1)]
     assert_same(network.model, batches, target="simt", vps=4, onchip=vpps.ChipOptions(groups=2))
+
+
+@pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
+def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> None:
+    """The zeros of what is not read of `v`, run beside all but one of the pieces of a sum: as many as it has."""
+    model = vpps.Model(seed=0)
+    table = model.lookup("table", (6, 3), init="normal")
+
+    @vpps.cell(elements={"xs": (3,)})
+    def cell(v: vpps.Symbol, xs: vpps.Symbol) -> tuple[vpps.Symbol, vpps.Symbol]:
+        total = vpps.sum(xs)
+        return vpps.concat([total[2:], v[:2]]), total
+
+    graph = vpps.Graph()
+    x = graph.input([0.5, -0.25, 1.0])
+    last, _ = graph.call(cell, graph.call(cell, x, [graph.lookup(table, 1)])[1], [])
+    loss = vpps.dot(last, x)
+    example = launches.Example(model, graph, loss, [last])
+    configuration = launches.Configuration(target, 1, False, "vector", "depth", "readers")
+    for seed in range(3):
+        for plan in launches.plans(example, configuration, Random(seed)):
+            launches.verify(plan)
 
 
 @pytest.mark.parametrize("target", ["cpu", "simt"])

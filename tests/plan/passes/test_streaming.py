@@ -114,3 +114,28 @@ def test_what_only_the_gradient_of_an_unread_output_reads_does_not_stream(monkey
             value, gradients = handle.gradients(graph, loss)
             found.append((value, gradients["table"].tobytes()))
     assert found[0] == found[1]
+
+
+def test_outputs_that_nobody_reads_keep_their_memory_until_a_pause_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In inference, where it would be free when their stage is over."""
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", 2)
+    model = vpps.Model(seed=0)
+    table = model.lookup("table", (6, 3), init="normal")
+    bias = model.parameter("bias", (3,), init="normal")
+
+    @vpps.cell
+    def cell(v: vpps.Symbol, other: vpps.Symbol, row: vpps.Symbol) -> tuple[vpps.Symbol, vpps.Symbol]:
+        return vpps.tanh(vpps.lookup(table, row)), vpps.layer_norm(v + bias) * 0.5
+
+    graph = vpps.Graph()
+    x = graph.input([-1.0, 0.5, 2.0])
+    second = graph.call(cell, graph.call(cell, x, x, 0)[1], x, 0)
+    third = graph.call(cell, second[0], x, 0)
+    wanted = graph.call(cell, x, third[1], 0)[1]
+    for _ in range(3):
+        graph.call(cell, x, x, 0)
+    found = []
+    for vps in (1, 2):
+        with vpps.Handle(model, vps=vps, passes=vpps.Passes(fusion=False), verify=True) as handle:
+            found.append(handle.forward(graph, [wanted])[0].tobytes())
+    assert found[0] == found[1]

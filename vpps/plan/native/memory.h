@@ -131,8 +131,9 @@ public:
             for (const auto& [number, last] : m.passed_on) {
                 const SlabGroup& slabs = group_of(b, number);
                 const i64 size = floats(slabs, rows_of(b, slabs, step.step));
-                // What shared sources compute all groups of virtual processors read.
-                const i64 until = stage < graph.first_own ? never : std::max(stage, last[step.step]);
+                // What shared sources compute all groups of virtual processors read. What fills a pause may be written
+                // until the pause after it, also where nobody reads it.
+                const i64 until = stage < graph.first_own ? never : std::max(stage + b.pause, last[step.step]);
                 m.at[number * b.n_steps + step.step] = arena_.take(size, until);
                 note(step.block, number * b.n_steps + step.step, stage, until);
             }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vpps.ops import OPS, Form
@@ -216,14 +217,22 @@ def _emit(runs: Sequence[list[Piece]], live: _Live, recipes: Mapping[View, Piece
     for run in reversed(runs):
         if _is_worth_a_tail(run):
             made = _Program(run, recipes).instructions(live)
-        elif len(run) == run[0].whole.parts:
-            made = [run[0].whole]
         else:
-            made = [piece.instr for piece in reversed(run)]
+            made = _as_they_were(run)[::-1]
         for instr in made:
             live.add(view for role, view in instr.views() if role is not Role.WRITE or instr.accumulate)
         found.extend(made)
     return found[::-1]
+
+
+def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
+    """The instructions whose pieces are all in a run; pieces of others, which are in several."""
+    found: list[Instr] = []
+    for _, of_one in groupby(run, key=lambda piece: piece.of):
+        pieces = list(of_one)
+        whole = pieces[0].whole
+        found += [whole] if len(pieces) == whole.parts else [piece.instr for piece in pieces]
+    return found
 
 
 def _is_worth_a_tail(run: Sequence[Piece]) -> bool:
