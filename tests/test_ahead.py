@@ -79,7 +79,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "options, words",
         [
-            ({"target": "gpu"}, "target='gpu': expected 'cuda', 'simt' or 'cpu'"),
+            ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
             ({"rows_per_warp": 3}, "rows_per_warp=...): there is no such option; there are ownership, rpw"),
             ({"sms": 0}, "sms=0: expected an int, at least 1"),
             ({"groups": 0}, "groups=0: expected an int, at least 1"),

@@ -17,7 +17,7 @@ from vpps.graph import functions
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
 from vpps.inspection.explanation import KernelFacts, explain
-from vpps.kernel.resources import Resources
+from vpps.kernel.resources import Kernel, Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Lookup, Model
 from vpps.optim import SGD, Optimizer
@@ -31,6 +31,7 @@ from vpps.plan.schedule import SCHEDULES
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
 from vpps.session.options import Example, check_example, check_option
+from vpps.targets import CPU, CUDA, TARGETS, Target, target_named
 from vpps.values import as_count, as_flag, as_number
 
 _ARCH = re.compile(r"sm_(\d+)[af]?")
@@ -43,7 +44,7 @@ class Specialized:
     """A kernel that was made for a model (`specialize`).
 
     Attributes:
-        target: "cuda", "simt" or "cpu".
+        target: its name.
         arch: what it was compiled for, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
         vps: virtual processors of a group.
         source: its text.
@@ -75,7 +76,7 @@ class Specialized:
 def specialize(
     model: Model,
     example: Example | None = None,
-    target: str = "cuda",
+    target: str = CUDA.name,
     arch: str | None = None,
     sms: int | None = None,
     groups: int = 1,
@@ -121,8 +122,7 @@ def specialize(
         raise HandleError(f"specialize({model!r}): expected a vpps.Model")
     if not len(list(model)):
         raise HandleError("specialize: the model has no parameters yet; declare them first")
-    if not isinstance(target, str) or target not in ("cuda", "simt", "cpu"):
-        raise HandleError(f"target={target!r}: expected 'cuda', 'simt' or 'cpu'")
+    row = target_named(target)
     graph, loss = check_example(example) if example is not None else _products_of(model)
     for name, value in {"optimizer": optimizer, "clip_norm": clip_norm, "passes": passes}.items():
         check_option(name, value)
@@ -136,20 +136,21 @@ def specialize(
     groups = as_count(groups, "groups", HandleError)
     chip_options = _options(groups, options)
     moments = len(rule.moments) if train else 0
-    if target == "cpu":
+    if not row.is_gpu:
         return _for_cpu(model, graph, loss, update, vps, moments, schedule, passes)
     gpu, arch = gpu_for(target, device, arch, sms)
     blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
-    made_for = arch if target == "cuda" else ""
+    made_for = arch if row.has_archs else ""
     found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule, passes)
     for stepped_down, (spec, arrangement, parameters) in enumerate(found):
         try:
-            source, binary, resources = _compile(target, spec, arch, blocks * groups)
+            kernel = _compile(row, spec, arch, blocks * groups)
         except SpillError:
             continue
         return Specialized(
-            target, made_for, blocks, source, binary, resources, spec, arrangement, parameters, stepped_down
-        )
+            target, made_for, blocks, kernel.source, kernel.binary, kernel.resources, spec, arrangement, parameters,
+            stepped_down,
+        )  # fmt: skip
     raise AssertionError("arrangements end with an error")
 
 
@@ -223,15 +224,14 @@ def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int
         if found is None:
             raise HandleError(f"arch={arch!r}: expected sm_ and digits, such as 'sm_90'")
         number = int(found[1])
-    if device is None and target == "simt":
-        from vpps.runtime.simt import DEFAULT_VPS, emulated_gpu
-
-        return emulated_gpu(DEFAULT_VPS if sms is None else sms), arch or "sm_90"
-    gpu = _of_generation(90 if number is None else number) if device is None else device
+    row, gpu = TARGETS[target], device
+    emulated = row.is_emulated and device is None
+    if device is None:
+        gpu = row.device() if emulated else _of_generation(90 if number is None else number)
     gpu = known_device(gpu) if isinstance(gpu, str) else gpu
     if not isinstance(gpu, Device):
         raise HandleError(f"device={device!r}: expected the name of a GPU or a description")
-    if number is not None and (number // 10 != gpu.sm // 10 or number > gpu.sm):
+    if number is not None and not emulated and (number // 10 != gpu.sm // 10 or number > gpu.sm):
         raise HandleError(f"arch={arch!r}: the {gpu.name} runs code for sm_{gpu.sm}; leave arch out, or name it")
     return gpu if sms is None else replace(gpu, sms=sms), arch or f"sm_{gpu.sm}"
 
@@ -251,18 +251,10 @@ def _of_generation(sm: int) -> Device:
     return replace(alike[-1], sm=sm, name=f"sm_{sm} like {alike[-1].name}")
 
 
-def _compile(target: str, spec: KernelSpec, arch: str, vps: int) -> tuple[str, Path, Resources | None]:
-    """Source, binary, resources, for a number of virtual processors of all groups. Raises SpillError, CompileError."""
-    if target == "cuda":
-        from vpps.runtime.cuda import compiled
-
-        kernel = compiled(spec.of(vps), arch)
-        return kernel.source, kernel.binary, kernel.resources
-    from vpps.kernel.render import render_cuda
-    from vpps.kernel.simt_compiler import build_simt
-
-    source = render_cuda(spec)
-    return source, build_simt(source, races=True), None
+def _compile(target: Target, spec: KernelSpec, arch: str, vps: int) -> Kernel:
+    """The kernel for a number of virtual processors of all groups. Raises SpillError, CompileError."""
+    kernel: Kernel = target.compile(spec.of(vps) if target.fixed_vps else spec, arch)
+    return kernel
 
 
 def compile_planned(
@@ -281,8 +273,9 @@ def compile_planned(
     Raises:
         CompileError: a compiler is missing or cannot do it; SpillError: such an arrangement does not fit.
     """
-    if target != "cpu":
-        source, binary, resources = _compile(target, spec, arch, parameters.all_vps)
+    row = TARGETS[target]
+    if row.is_gpu:
+        source, binary, _, resources = _compile(row, spec, arch, parameters.all_vps)
         return Specialized(target, arch, parameters.n_vps, source, binary, resources, spec, arrangement, parameters)
     from vpps.kernel.host_compiler import build_cpu, build_tails
 
@@ -325,4 +318,4 @@ def _for_cpu(
     spec = KernelSpec(plan.instructions, tails=plan.tails)
     if plan.tails:
         build_tails(tuple(plan.tails))  # into the cache, where a handle with the same example finds them
-    return Specialized("cpu", tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)
+    return Specialized(CPU.name, tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)

@@ -32,6 +32,7 @@ from vpps.session.options import Example, Options, check_loss, described
 from vpps.session.readback import addresses_of, input_gradient, parameter_gradient, read_rows
 from vpps.session.serialised import serialised
 from vpps.session.session import Session
+from vpps.targets import AUTO
 from vpps.values import as_flag, as_items
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Handle(Session):
         model: Model,
         optimizer: Optimizer | None = None,
         *,
-        target: str = "auto",
+        target: str = AUTO,
         vps: int | None = None,
         policy: str | None = None,
         schedule: str | None = None,

@@ -173,7 +173,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "options, words",
         [
-            ({"target": "gpu"}, "target='gpu': expected one of cpu, simt, cuda"),
+            ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
             ({"policy": "widest"}, "policy='widest': expected one of sinks-last, depth, agenda"),
             ({"schedule": "random"}, "schedule='random': expected one of vector, paper"),
             ({"layout": "sorted"}, "layout='sorted': expected one of recorded, readers, pq"),

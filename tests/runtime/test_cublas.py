@@ -16,9 +16,10 @@ from tests.runtime import fake_cuda
 from tests.runtime.claims import END, SPEC, barriers, script, stuck, work
 from tests.runtime.fake_cuda import CUresult, FakeCuda
 from vpps.errors import HandleError
+from vpps.kernel.resources import Kernel
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import LOSS_SLOTS, ONE
-from vpps.runtime.cuda import CudaMachine, Kernel
+from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import DriverError
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import HEADER_WORDS

@@ -16,10 +16,11 @@ from tests.runtime import fake_cuda
 from tests.runtime.claims import END, SPEC, MachineClaims, Make, ready, script, stuck, work
 from tests.runtime.fake_cuda import CUresult, FakeCuda
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
+from vpps.kernel.resources import Kernel
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.runtime import driver
-from vpps.runtime.cuda import CudaMachine, Kernel
+from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import why_cuda_is_unusable
 from vpps.runtime.results import clock_limit
 

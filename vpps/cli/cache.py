@@ -14,7 +14,7 @@ from rich.table import Table
 from vpps.cli.cached_choices import list_choices
 from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
-from vpps.cli.options import TargetName
+from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
 from vpps.cli.warming import Step, steps
 from vpps.cli.workload import REST, WORKLOAD_HELP, load_workload
@@ -22,6 +22,7 @@ from vpps.config import VARIABLES
 from vpps.errors import CompileError, HandleError, WorkloadError
 from vpps.kernel.cache import inventory
 from vpps.kernel.cache.inventory import Item, Summary
+from vpps.targets import TARGETS
 
 PROGRAM = "vpps-cache"
 DAY = 86400.0
@@ -166,7 +167,7 @@ def warm(
     context: typer.Context,
     workload: Workload = None,
     batch_size: BatchSize = 16,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     arch: Arch = None,
     vps: Vps = None,
     train: Train = True,
@@ -183,7 +184,7 @@ def warm(
         loaded = None if workload is None else load_workload(workload, batch_size, context.args)
         for step in steps(chosen, loaded, arch, vps, train):
             _run(step)
-        if loaded is None and chosen != "cpu":
+        if loaded is None and TARGETS[chosen].is_gpu:
             print(f"kernels of target {chosen} are made for a model: name a task or module:function to compile one")
 
 

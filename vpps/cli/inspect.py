@@ -31,7 +31,7 @@ from vpps.cli.inspected import (
     show_listing,
     workload_of,
 )
-from vpps.cli.options import TargetName
+from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.streams import run_program
 from vpps.cli.trace import SETTINGS as TRACE_SETTINGS
 from vpps.cli.trace import trace
@@ -39,6 +39,7 @@ from vpps.cli.workload import REST
 from vpps.inspection.drawing import draw
 from vpps.inspection.inspection import cpu_asm, cpu_source
 from vpps.inspection.kernel_report import KernelsReport
+from vpps.targets import CPU, CUDA, TARGETS
 
 PROGRAM = "vpps-inspect"
 
@@ -63,7 +64,7 @@ def source(
     context: typer.Context,
     workload: AnyWorkload = None,
     batch_size: BatchSize = 16,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     arch: Arch = None,
     vps: Vps = None,
     train: Train = True,
@@ -90,7 +91,7 @@ def source(
 ) -> None:
     """Source of the kernel, in the lines that compile errors name."""
     with exit_codes(PROGRAM):
-        on_cpu = chosen_target(target, arch) == "cpu"
+        on_cpu = not TARGETS[chosen_target(target, arch)].is_gpu
         if workload is None and on_cpu and not tails:
             listing = cpu_source(named=no_headers)
         else:
@@ -122,7 +123,7 @@ def asm(
             listing = cpu_asm()
         else:
             batch = workload_of(workload, batch_size, context.args)
-            listing = inspected(batch, TargetName.CPU, train=train).asm(tails)
+            listing = inspected(batch, TargetName(CPU.name), train=train).asm(tails)
         show_listing(listing, lines, numbers, as_json, output)
 
 
@@ -145,7 +146,7 @@ def ptx(
     """Intermediate code of a GPU's kernel; takes NVRTC, no GPU."""
     with exit_codes(PROGRAM):
         batch = workload_of(workload, batch_size, context.args)
-        found = inspected(batch, TargetName.CUDA, arch, vps, train=train, compiled=True)
+        found = inspected(batch, TargetName(CUDA.name), arch, vps, train=train, compiled=True)
         show_listing(found.ptx(), lines, numbers, as_json, output)
 
 
@@ -168,7 +169,7 @@ def sass(
     """Machine code of a GPU's kernel; takes NVRTC and nvdisasm, no GPU."""
     with exit_codes(PROGRAM):
         batch = workload_of(workload, batch_size, context.args)
-        found = inspected(batch, TargetName.CUDA, arch, vps, train=train, compiled=True)
+        found = inspected(batch, TargetName(CUDA.name), arch, vps, train=train, compiled=True)
         show_listing(found.sass(), lines, numbers, as_json, output)
 
 
@@ -184,7 +185,7 @@ def resources(
     context: typer.Context,
     workload: WorkloadName,
     batch_size: BatchSize = 16,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     arch: Annotated[
         list[str] | None,
         typer.Option(metavar="sm_XX", help="GPU to compile for, such as sm_90; several make a table."),
@@ -214,7 +215,7 @@ def plan(
     context: typer.Context,
     workload: WorkloadName,
     batch_size: BatchSize = 16,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     arch: Arch = None,
     vps: Vps = None,
     policy: Policy = None,
@@ -241,7 +242,7 @@ def script(
     context: typer.Context,
     workload: WorkloadName,
     batch_size: BatchSize = 1,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     arch: Arch = None,
     vps: Vps = None,
     policy: Policy = None,
@@ -273,7 +274,7 @@ def cell(
     workload: WorkloadName,
     name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None,
     batch_size: BatchSize = 1,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     arch: Arch = None,
     vps: Vps = None,
     policy: Policy = None,

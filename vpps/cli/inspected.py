@@ -16,12 +16,13 @@ from vpps.cli.options import TargetName
 from vpps.cli.workload import WORKLOAD_HELP, Workload, load_workload
 from vpps.config import PASSES, TARGET
 from vpps.errors import HandleError, WorkloadError
-from vpps.inspection.inspection import Inspection, inspect, present_gpu
+from vpps.inspection.inspection import Inspection, inspect
 from vpps.inspection.listing import Listing
 from vpps.inspection.report import Report
 from vpps.plan.passes import Passes
 from vpps.plan.policies import POLICIES
 from vpps.plan.schedule import SCHEDULES
+from vpps.targets import AUTO, CUDA, TARGETS, listed, present_target
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_called, tuned_on
 
@@ -61,18 +62,15 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, h
 def chosen_target(target: TargetName, arch: str | None) -> str:
     """The target that options, environment and machine lead to. Raises typer.BadParameter, HandleError."""
     if arch is not None:
-        if target not in (TargetName.AUTO, TargetName.CUDA):
+        if target not in (AUTO, CUDA.name):
             raise typer.BadParameter(f"means nothing for target {target}", param_hint="--arch")
-        return "cuda"
-    if target is TargetName.AUTO and TARGET.get() != "auto":
-        if TARGET.get() not in ("cpu", "cuda", "simt"):
-            raise HandleError(f"{TARGET.name}={TARGET.get()}: expected 'auto', 'cpu', 'cuda' or 'simt'")
-        return TARGET.get()
-    if target is TargetName.AUTO:
-        from vpps.runtime.driver import why_cuda_is_unusable
-
-        return "cpu" if why_cuda_is_unusable() else "cuda"
-    return target.value
+        return CUDA.name
+    name = TARGET.get() if target == AUTO else str(target)
+    if name == AUTO:
+        return present_target().name
+    if name not in TARGETS:
+        raise HandleError(f"{TARGET.name}={name}: expected {listed((AUTO, *TARGETS))}")
+    return name
 
 
 def workload_of(name: str | None, batch_size: int, rest: Sequence[str]) -> Workload:
@@ -125,15 +123,12 @@ def inspected(
 
 def _device(target: str) -> str:
     """The device of this machine that handles would use, as the tuning database calls it; "" where there is none."""
-    if target == "cpu":
+    row = TARGETS[target]
+    if not row.is_gpu:
         from vpps.kernel.host_compiler import tile_of_machine
 
         return device_called(target, tile_of_machine().isa, None)
-    if target == "simt":
-        from vpps.runtime.simt import DEFAULT_VPS, emulated_gpu
-
-        return device_called(target, "", emulated_gpu(DEFAULT_VPS))
-    gpu = present_gpu()
+    gpu = row.device()
     return "" if gpu is None else device_called(target, "", gpu)
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from vpps.targets import AUTO, TARGETS
+
 
 class OptimizerName(StrEnum):
     ADAM = "adam"
@@ -79,12 +81,8 @@ Autotune = Annotated[
 ]
 
 
-class TargetName(StrEnum):
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-    SIMT = "simt"
-
+TargetName = StrEnum("TargetName", {name.upper(): name for name in (AUTO, *sorted(TARGETS))})  # type: ignore[misc]
+AUTO_TARGET = TargetName(AUTO)
 
 Target = Annotated[TargetName, _option(help="What runs the kernel.")]
 
@@ -99,7 +97,7 @@ class TrainOptions:
     lr: float | None = None  # `learning_rate` makes an option of it
     clip_norm: ClipNorm = None
     patience: Patience = None
-    target: Target = TargetName.AUTO
+    target: Target = AUTO_TARGET
     vps: Vps = None
     autotune: Autotune = False
     checkpoint: Checkpoint = None

@@ -20,7 +20,7 @@ from rich.table import Table
 from vpps.ahead import gpu_for
 from vpps.cli.console import app_named, exit_codes, plain_console
 from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, chosen_target, emit, examples
-from vpps.cli.options import TargetName
+from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.profile_tables import (
     compiled_json,
     compiled_table,
@@ -34,6 +34,7 @@ from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, Workload, load_workload
 from vpps.errors import CompileError, HandleError
 from vpps.plan.onchip import Device
+from vpps.targets import AUTO, CUDA, TARGETS
 from vpps.tuning import profiler
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_name
@@ -169,7 +170,7 @@ def profile(
     context: typer.Context,
     workload: WorkloadName,
     batch_size: BatchSizes = None,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     vps: Vps = None,
     axes: Axes = "",
     inference: Inference = False,
@@ -248,28 +249,27 @@ def _refuse(why: str, **options: Any) -> None:
 def _target(target: TargetName, dry_run: bool) -> str:
     """The target to tune for. Raises HandleError: it is not here."""
     if dry_run:
-        if target is TargetName.CPU:
-            raise HandleError("--dry-run: compilers for target cpu report no resources; leave it out to measure")
-        return "cuda" if target is TargetName.AUTO else target.value
-    from vpps.runtime.driver import why_cuda_is_unusable
-
+        name = CUDA.name if target == AUTO else str(target)
+        if not TARGETS[name].is_gpu:
+            raise HandleError(f"--dry-run: compilers for target {name} report no resources; leave it out to measure")
+        return name
     chosen = chosen_target(target, None)
-    why = why_cuda_is_unusable() if chosen == "cuda" else None
-    if why:
+    why_unusable = TARGETS[chosen].why_unusable
+    if why_unusable and (why := why_unusable()):
         raise HandleError(f"{why}; with --dry-run kernels are compiled all the same, and none is run")
     return chosen
 
 
 def _dry_run(request: _Request, archs: Sequence[str]) -> None:
+    has_archs = TARGETS[request.target].has_archs
     gpus = [gpu_for(request.target, None, name, None) for name in archs]
     found: dict[str, Any] = {}
     report: list[Table | str] = []
     for device, arch in gpus:
         with _progress() as told:
             rows, repeated, left_out = profiler.dry_run(
-                request.subject, device, arch if request.target == "cuda" else "", request.axes, request.candidates,
-                told,
-            )  # fmt: skip
+                request.subject, device, arch if has_archs else "", request.axes, request.candidates, told
+            )
         said: list[Table | str] = [
             f"{request.what}: kernels for {arch} ({device.name})",
             compiled_table(rows, request.base),

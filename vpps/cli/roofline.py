@@ -23,6 +23,7 @@ from vpps.roofline.plot import check_plot, draw
 from vpps.roofline.sheets import device_named, sheet_peaks
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import MAX_VPS
+from vpps.targets import AUTO, target_named
 
 BATCH_SIZES = (1, 8, 64)
 BUSY = 0.75  # load of a core, from which on times are no good
@@ -33,7 +34,7 @@ def roofline(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     rest: Sequence[str] = (),
     *,
-    target: str = "auto",
+    target: str = AUTO,
     vps: int | None = None,
     schedule: str = "vector",
     batches: int = BATCHES,
@@ -50,7 +51,7 @@ def roofline(
         names: workloads (`vpps.cli.workload`).
         batch_sizes: each is a point.
         rest: settings of the workloads, as arguments of a command line.
-        target: "cpu", or "auto".
+        target: one that is no GPU, or `AUTO`.
         vps: virtual processors; None for what training uses on this machine.
         schedule: how steps become instructions.
         batches, passes: that are measured for each point.
@@ -109,10 +110,11 @@ def _check(
     """Raise WorkloadError where an argument is wrong."""
     if not names:
         raise WorkloadError("--roofline needs a workload: a task of vpps-train, or module:function of your own")
-    if device is not None and (target not in ("auto", "cuda") or vps is not None):
+    row = None if target == AUTO else target_named(target)
+    if device is not None and ((row is not None and not row.has_archs) or vps is not None):
         given = f"--target {target}" if vps is None else f"--vps {vps}"
         raise WorkloadError(f"--device {device} {given}: the device says what runs and on how many; leave {given} out")
-    if device is None and target not in ("auto", "cpu"):
+    if device is None and row is not None and row.is_gpu:
         raise WorkloadError(
             f"--roofline --target {target}: what a machine gives is measured for target cpu only; use --target cpu, or "
             "--device NAME for the floors of a GPU by its data sheet"

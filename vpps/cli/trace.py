@@ -22,9 +22,10 @@ from vpps.cli.inspected import (
     show,
     workload_of,
 )
-from vpps.cli.options import TargetName
+from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.workload import REST, Workload
 from vpps.inspection.trace import Trace, checked
+from vpps.targets import CPU
 
 PROGRAM = "vpps-inspect"
 WARM_UP = 2
@@ -56,7 +57,7 @@ def trace(
     workload: WorkloadName,
     batch_size: BatchSize = 16,
     steps: Steps = 3,
-    target: Target = TargetName.AUTO,
+    target: Target = AUTO_TARGET,
     vps: Vps = None,
     policy: Policy = None,
     schedule: Schedule = None,
@@ -90,7 +91,7 @@ def trace(
 def recorded(
     workload: Workload,
     steps: int,
-    target: str = "cpu",
+    target: str = CPU.name,
     vps: int | None = None,
     policy: str | None = None,
     schedule: str | None = None,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import vpps
 from vpps.cli.workload import Workload
 from vpps.config import RECORDER
-from vpps.errors import HandleError
 from vpps.graph.native import library as recorder
-from vpps.kernel import host_compiler, simt_compiler
 from vpps.plan.native import library as planner
+from vpps.targets import TARGETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ def steps(target: str, workload: Workload | None, arch: str | None, vps: int | N
     """What there is to compile for a target, the host's own code first.
 
     Args:
-        target: "cpu", "cuda" or "simt".
+        target: its name.
         workload: whose model's kernel is compiled, too; None for what serves all models.
         arch: of the GPU; None for that of the machine's, or sm_90.
         vps: virtual processors of a specialised kernel; None for all that the GPU runs side by side.
@@ -42,19 +41,18 @@ def steps(target: str, workload: Workload | None, arch: str | None, vps: int | N
     yield Step("planner", planner.build)
     if RECORDER.get() != "python":
         yield Step("recorder of graphs", recorder.build, needed=False)
-    if target == "cpu":
-        yield Step("cpu kernel", host_compiler.build_cpu)
-        yield Step("cpu kernel that records timelines", lambda: host_compiler.build_cpu(timeline=True))
-    if target == "simt":
-        yield Step("emulator of a GPU", simt_compiler.build_emulator)
+    common = TARGETS[target].common
+    for what, build in common() if common else ():
+        yield Step(what, build)
     if workload is not None:
         yield Step(f"{target} kernel of {workload.name}", lambda: _specialised(workload, target, arch, vps, train))
 
 
 def _specialised(workload: Workload, target: str, arch: str | None, vps: int | None, train: bool) -> None:
     sms = None
-    if target == "cuda" and arch is None:
-        arch, sms = _gpu_of_machine()
+    row = TARGETS[target]
+    if row.has_archs and arch is None and (gpu := row.device()) is not None:
+        arch, sms = f"sm_{gpu.sm}", gpu.sms
     vpps.specialize(
         workload.model,
         workload.first(1)[0],
@@ -65,14 +63,3 @@ def _specialised(workload: Workload, target: str, arch: str | None, vps: int | N
         optimizer=workload.optimizer,
         train=train,
     )
-
-
-def _gpu_of_machine() -> tuple[str | None, int | None]:
-    """Architecture and multiprocessors of the GPU of this machine; None where there is none that can be used."""
-    from vpps.runtime.driver import usable_gpu
-
-    try:
-        gpu = usable_gpu()
-    except HandleError:
-        return None, None
-    return gpu.arch, gpu.sms

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vpps.inspection.critical import BARRIERS
 from vpps.inspection.summary import BEGINNING, PROGRAM, CellTime, Summary
+from vpps.targets import TARGETS
 
 # From when on a rule speaks: shares, ratios.
 WAITING = 0.25
@@ -59,7 +60,7 @@ def _micro(seconds: float) -> str:
 def _idle_between(s: Summary) -> list[Advice]:
     """Nothing runs between launches: the host, or what it waits for, takes long beside the kernel."""
     total = s.seconds + s.idle
-    if s.launches < 2 or s.idle < IDLE * total or s.target == "simt":
+    if s.launches < 2 or s.idle < IDLE * total or TARGETS[s.target].is_emulated:
         return []
     program = s.gaps[PROGRAM]
     wakes = s.gaps["waiting"] + s.gaps[BEGINNING]
@@ -74,7 +75,7 @@ def _idle_between(s: Summary) -> list[Advice]:
     elif wakes >= prepares:
         why = f"in {_micro(wakes / n)} of it the host, or a virtual processor, waited to go on"
         remedy = "launches are short beside that: a larger batch"
-        if s.target == "cpu":
+        if not TARGETS[s.target].is_gpu:
             remedy = (
                 "other programs, or more virtual processors than free cores, keep threads from their cores: end other "
                 "work, or use fewer (vps=); where none do, launches are short beside that: a larger batch"
@@ -132,7 +133,7 @@ def _barriers(s: Summary) -> list[Advice]:
         "a larger batch has more work between the same number of barriers, fewer virtual processors (vps=) pass them "
         "faster"
     )
-    if s.target == "cpu" and each > UNDISTURBED:
+    if not TARGETS[s.target].is_gpu and each > UNDISTURBED:
         remedy = (
             "threads that have a core each take some microseconds: cores are taken by something else, or there are "
             "more virtual processors than free cores; end other work, or use fewer (vps=)"

@@ -16,6 +16,7 @@ from vpps.plan.onchip import OnChip
 from vpps.plan.onchip.report import WIDTH, note
 from vpps.plan.onchip.report import explain as explain_onchip
 from vpps.plan.onchip.report import in_bytes as shown
+from vpps.targets import TARGETS
 
 _PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
 _LEFT = 3  # columns of text; numbers follow
@@ -30,11 +31,11 @@ class KernelFacts:
     """What is known of a kernel.
 
     Attributes:
-        target: "cuda", "simt" or "cpu".
+        target: its name.
         arch: "sm_90"; of cpu the instruction set; "" of simt.
         vps: virtual processors.
         spec: what it can do; None if there is none yet, or (cpu) one that serves all models.
-        resources: as the compiler reports them; None unless target is "cuda".
+        resources: as the compiler reports them; None of targets whose compiler says nothing.
         stepped_down: larger arrangements of weights that spilled.
         driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
     """
@@ -144,7 +145,7 @@ def _kind(p: Parameter) -> str:
 
 
 def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
-    if kernel.target != "cpu":
+    if TARGETS[kernel.target].is_gpu:
         lines = [
             ("target", f"{kernel.target}: {kernel.vps} virtual processors (thread blocks)"),
             ("compiled", _NOT_YET),
@@ -169,7 +170,7 @@ def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
     table.insert(1, "─" * (sum(widths) + 2 * (len(widths) - 1)))
     known = "" if kernel.spec is None else f"; the example takes {len(kernel.spec.instructions)} of its instructions"
     lines = [
-        ("target", f"cpu ({kernel.arch}): {kernel.vps} virtual processors (threads)"),
+        ("target", f"{kernel.target} ({kernel.arch}): {kernel.vps} virtual processors (threads)"),
         ("kernel", f"one for all models, as weights stay in memory and shapes come with the script{known}"),
         (
             "matrices",

@@ -14,12 +14,12 @@ from vpps.inspection import machine_code
 from vpps.inspection.cells import CellsReport, cells_report
 from vpps.inspection.drawing import Drawing, draw
 from vpps.inspection.kernel_report import KernelReport, kernel_report
-from vpps.inspection.listing import Listing
+from vpps.inspection.listing import CUDA_CPP, Listing
 from vpps.inspection.plan_report import PlanReport
 from vpps.inspection.planned import plan_report
 from vpps.inspection.report import counted
 from vpps.inspection.script_report import ScriptReport, script_report
-from vpps.kernel.render import render_cpu, render_cuda, render_tails
+from vpps.kernel.render import render_cpu, render_tails
 from vpps.kernel.spec import KernelSpec
 from vpps.model import Model
 from vpps.ops.philox import StepKey
@@ -34,12 +34,9 @@ from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedule import SCHEDULES
 from vpps.plan.update import Update
 from vpps.session.options import Example, check_example
+from vpps.targets import CPU, TARGETS, Target, target_named
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.machines import MachineFiles
-
-TARGETS = ("cpu", "simt", "cuda")
-_SHOWN = {"cpu": [".asm()"], "simt": [], "cuda": [".ptx()", ".sass()"]}
-"""What only one target has."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +47,7 @@ class Inspection:
     launches.
 
     Attributes:
-        target: "cpu", "simt" or "cuda".
+        target: its name.
         arch: "sm_90"; of cpu the instruction set ("avx512"); "" of simt.
         planner: has made the plan, and keeps what it knows of cells.
         graph_made: what is planned.
@@ -74,8 +71,13 @@ class Inspection:
     def __repr__(self) -> str:
         vps = counted(self.planner.distribution.all_vps, "virtual processor")
         vertices = counted(self.graph_made.n_calls, "vertex", "vertices")
-        shows = [".graph", ".plan", ".script", ".cell", ".source()", *_SHOWN[self.target], ".resources"]
+        compiled = [f".{what}()" for what in self._row.listings]
+        shows = [".graph", ".plan", ".script", ".cell", ".source()", *compiled, ".resources"]
         return f"<Inspection of {vertices} on {f'{self.target} {self.arch}'.strip()}, {vps}: {' '.join(shows)}>"
+
+    @property
+    def _row(self) -> Target:
+        return TARGETS[self.target]
 
     @cached_property
     def plan(self) -> PlanReport:
@@ -88,13 +90,13 @@ class Inspection:
         Args:
             named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
         """
-        if self.target == "cpu":
+        if not self._row.is_gpu:
             return cpu_source(self.tile_name, named)
         if self.kernel is not None and not named:
             text = self.kernel.source
         else:
-            text = render_cuda(self._whole_spec, named)
-        return Listing("source", self.target, self.arch, "cuda", text)
+            text = self._row.render(self._whole_spec, named)
+        return Listing("source", self.target, self.arch, CUDA_CPP, text)
 
     def tails(self) -> Listing:
         """Source of what the cells of the graph add to the kernel of the cpu target: a library of its own.
@@ -102,7 +104,7 @@ class Inspection:
         Raises:
             HandleError: another target, whose kernel has them in it, or there are none.
         """
-        if self.target != "cpu":
+        if self._row.is_gpu:
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
         from vpps.kernel.host_compiler import tile_of_machine
 
@@ -120,7 +122,7 @@ class Inspection:
         """
         from vpps.kernel.host_compiler import build_tails
 
-        if self.target != "cpu":
+        if "asm" not in self._row.listings:
             raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
         if not tails:
             return cpu_asm(self.tile_name)
@@ -131,7 +133,7 @@ class Inspection:
 
     def ptx(self) -> Listing:
         """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
-        self._check_cuda("ptx")
+        self._check_shows("ptx")
         return machine_code.ptx(self.source().source, self.arch)
 
     def sass(self) -> Listing:
@@ -141,7 +143,7 @@ class Inspection:
             HandleError: another target.
             CompileError: there is no compiler, or no nvdisasm.
         """
-        self._check_cuda("sass")
+        self._check_shows("sass")
         return machine_code.sass(self.compiled.binary, self.arch)
 
     @cached_property
@@ -152,10 +154,10 @@ class Inspection:
     @property
     def _whole_spec(self) -> KernelSpec:
         """With what the source says of the launch: on cuda the number of virtual processors."""
-        return self.spec.of(self.planner.distribution.all_vps) if self.target == "cuda" else self.spec
+        return self.spec.of(self.planner.distribution.all_vps) if self._row.fixed_vps else self.spec
 
-    def _check_cuda(self, what: str) -> None:
-        if self.target != "cuda":
+    def _check_shows(self, what: str) -> None:
+        if what not in self._row.listings:
             raise HandleError(f"{what}: target {self.target!r} has none; use target 'cuda', such as with arch='sm_90'")
 
     @cached_property
@@ -202,7 +204,7 @@ def cpu_source(tile_name: str | None = None, named: bool = False) -> Listing:
     from vpps.kernel.host_compiler import tile_of_machine
 
     tile = tile_of_machine(tile_name)
-    return Listing("source", "cpu", tile.isa, "cpp", render_cpu(tile, named=named))
+    return Listing("source", CPU.name, tile.isa, "cpp", render_cpu(tile, named=named))
 
 
 def cpu_asm(tile_name: str | None = None) -> Listing:
@@ -216,7 +218,7 @@ def cpu_asm(tile_name: str | None = None) -> Listing:
 def inspect(
     model: Model,
     example: Example,
-    target: str = "cpu",
+    target: str = CPU.name,
     arch: str | None = None,
     *,
     device: str | Device | None = None,
@@ -232,7 +234,7 @@ def inspect(
     Args:
         model: its parameters; the weights do not matter.
         example: a graph and its loss.
-        target: "cpu", "simt" or "cuda".
+        target: its name.
         arch, device, sms: of a GPU that need not be there, see `vpps.specialize`; default: the one that is, if any.
         configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: as a handle's.
         train: False for inference alone.
@@ -248,8 +250,7 @@ def inspect(
     if not isinstance(model, Model):
         raise HandleError(f"inspect({model!r}): expected a vpps.Model")
     graph, loss = check_example(example)
-    if target not in TARGETS:
-        raise HandleError(f"target={target!r}: expected one of {', '.join(TARGETS)}")
+    row = target_named(target)
     chosen = Configuration() if configuration is None else configuration
     if chosen.policy not in POLICIES:
         raise HandleError(f"policy={chosen.policy!r}: expected one of {', '.join(POLICIES)}")
@@ -257,17 +258,17 @@ def inspect(
         raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
     if chosen.layout not in LAYOUTS:
         raise HandleError(f"layout={chosen.layout!r}: expected one of {', '.join(LAYOUTS)}")
-    if target == "cuda" and arch is None and device is None:
-        device = present_gpu()
+    if row.has_archs and arch is None and device is None:
+        device = row.device()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
     update = Update(rule, 1, 1, clip_norm) if train else None
     kernel: Specialized | None = None
     spec: KernelSpec | None = None
     arrangement = NO_CHIP
-    if compiled and target != "cpu":
+    if compiled and row.is_gpu:
         kernel = _compiled(model, example, target, arch, device, sms, chosen, train, rule, clip_norm)
         arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
-    elif target == "cpu":
+    elif not row.is_gpu:
         arch, parameters = _for_cpu(model, graph, chosen, update)
     else:
         gpu, arch = gpu_for(target, device, arch, sms)
@@ -277,7 +278,7 @@ def inspect(
         spec, arrangement, parameters = next(
             specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
         )
-        arch = arch if target == "cuda" else ""
+        arch = arch if row.has_archs else ""
     knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles())
     planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
     plan = _plan(planner, model, graph, loss, update)
@@ -292,13 +293,6 @@ def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update
     if update is None:
         return planner.plan_forward(graph, [loss])
     return planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
-
-
-def present_gpu() -> Device | None:
-    """The GPU of this machine that handles would use."""
-    from vpps.runtime.driver import usable_gpu, why_cuda_is_unusable
-
-    return None if why_cuda_is_unusable() else usable_gpu().device
 
 
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:

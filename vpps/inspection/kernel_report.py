@@ -9,6 +9,7 @@ from vpps.ahead import Specialized
 from vpps.inspection.report import Report, table
 from vpps.kernel.render import tiles_of
 from vpps.plan.onchip.report import in_bytes
+from vpps.targets import TARGETS
 
 _REGISTERS = ("registers", "live", "cached", "spilled", "stack")
 _SIZES = ("shared", "code", "binary")
@@ -38,7 +39,7 @@ class KernelReport(Report):
     """A compiled kernel.
 
     Attributes:
-        target: "cpu", "simt" or "cuda".
+        target: its name.
         arch: "sm_90"; of cpu the instruction set; "" of simt.
         vps: virtual processors.
         instructions, tails: that it knows.
@@ -79,7 +80,7 @@ class KernelReport(Report):
     @property
     def name(self) -> str:
         """For headings."""
-        return self.arch if self.target == "cuda" else f"{self.target} {self.arch}".rstrip()
+        return self.arch if TARGETS[self.target].has_archs else f"{self.target} {self.arch}".rstrip()
 
     def text(self) -> str:
         """As a table of one kernel."""
@@ -154,7 +155,7 @@ def kernel_report(kernel: Specialized, tile_name: str | None = None) -> KernelRe
         stepped_down=kernel.stepped_down,
         matrices=tuple(_matrices(kernel)),
     )
-    if kernel.target == "cpu":
+    if not TARGETS[kernel.target].is_gpu:
         tile = next(t for t in tiles_of(kernel.arch) if tile_name in (None, t.name))  # the usual one is the first
         return replace(report, tile=f"products of {tile.vectors} vectors by {tile.panel} rows a pass")
     found = kernel.resources

@@ -9,6 +9,9 @@ from vpps.errors import KernelError
 from vpps.inspection.report import Report
 from vpps.kernel.complaints import numbered
 
+CUDA_CPP = "cuda"
+"""The language of kernels that are made for a model, as Pygments calls it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listing(Report):
@@ -16,7 +19,7 @@ class Listing(Report):
 
     Attributes:
         what: it is: "source", "tails", "asm", "ptx", "sass".
-        target: "cpu", "simt" or "cuda".
+        target: its name.
         arch: instruction set or architecture that it is for, "" of simt.
         language: for highlighting, as Pygments calls it: "cpp", "cuda", "gas", "ptx" ...
         source: the text; a part of it after `between`.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vpps.errors import CompileError
 from vpps.inspection.listing import Listing
+from vpps.targets import CPU, CUDA
 
 HOW_TO_GET_OBJDUMP = "install it (Debian/Ubuntu: apt-get install binutils; macOS: xcode-select --install)"
 _SECONDS = 300
@@ -23,7 +24,7 @@ def asm(library: Path, isa: str, what: str = "asm") -> Listing:
     for tool in ("objdump", "llvm-objdump"):
         if path := shutil.which(tool):
             text = _output([path, "--disassemble", "--demangle", "--no-show-raw-insn", str(library)], library)
-            return Listing(what, "cpu", isa, "objdump", text)
+            return Listing(what, CPU.name, isa, "objdump", text)
     raise CompileError(f"the kernel cannot be disassembled, there is no objdump: {HOW_TO_GET_OBJDUMP}")
 
 
@@ -34,14 +35,14 @@ def sass(cubin: Path, arch: str) -> Listing:
     tool = nvdisasm()
     if tool is None:
         raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
-    return Listing("sass", "cuda", arch, "text", _output([str(tool), "--print-code", str(cubin)], cubin))
+    return Listing("sass", CUDA.name, arch, "text", _output([str(tool), "--print-code", str(cubin)], cubin))
 
 
 def ptx(source: str, arch: str) -> Listing:
     """What NVRTC makes of a kernel before it assembles that. Raises CompileError if there is no NVRTC."""
     from vpps.kernel.nvrtc import compile_ptx
 
-    return Listing("ptx", "cuda", arch, "ptx", compile_ptx(source, arch))
+    return Listing("ptx", CUDA.name, arch, "ptx", compile_ptx(source, arch))
 
 
 def _output(command: Sequence[str], file: Path) -> str:

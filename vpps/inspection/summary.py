@@ -99,7 +99,7 @@ class Summary(Report):
     """Of some launches; made by `summarise`.
 
     Attributes:
-        target: "cpu", "simt" or "cuda".
+        target: its name.
         launches: how many.
         seconds: that they lasted, in all.
         idle: seconds between the end of a launch and the beginning of the next one.

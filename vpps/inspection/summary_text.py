@@ -6,6 +6,7 @@ import textwrap
 
 from vpps.inspection.report import counted, table
 from vpps.inspection.summary import KINDS, MOST_CELLS, Summary
+from vpps.targets import TARGETS
 
 WIDTH = 110
 MOST_VPS = 16  # that are listed one by one
@@ -22,7 +23,7 @@ def as_text(s: Summary) -> str:
         f"{counted(round(s.barriers / s.launches), 'barrier')}, "
         f"{counted(round(s.instructions / s.launches), 'instruction')} executed"
     )
-    if s.target == "simt":
+    if TARGETS[s.target].is_emulated:
         head += "\n(times of the emulator, whose threads take turns: they say what is done, not how long a GPU takes)"
     parts = [head, _shares(s), _by_vp(s), _path(s), _cells(s), _advice(s)]
     return "\n\n".join(part for part in parts if part) + "\n"

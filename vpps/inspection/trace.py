@@ -20,7 +20,7 @@ class Trace:
     """What `Handle.trace` records.
 
     Args:
-        target: "cpu", "simt" or "cuda".
+        target: its name.
 
     Attributes:
         timelines: of the launches that have ended, in order.

@@ -8,9 +8,9 @@ import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from vpps.config import CXX, ISA
@@ -197,6 +197,11 @@ def build_cpu(timeline: bool = False, tile_name: str | None = None) -> tuple[Pat
     source = render_cpu(tile, timeline)
     made_for = f"{tile.name}, timeline" if timeline else tile.name
     return _compiled(source, tile, "the kernel source", Label("cpu kernel", made_for)), source, tile
+
+
+def common_kernels() -> list[tuple[str, Callable[[], object]]]:
+    """What serves all models, to be compiled ahead: what it is, and the function."""
+    return [("cpu kernel", build_cpu), ("cpu kernel that records timelines", partial(build_cpu, True))]
 
 
 def build_tails(tails: Sequence[Tail], timeline: bool = False, tile_name: str | None = None) -> Path:

@@ -12,6 +12,8 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from vpps.errors import CompileError, SpillError
 
@@ -52,6 +54,22 @@ _REGISTERS, _STACK, _SIZED = 0x2F, 0x12, 4
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
 _SHARED = re.compile(r"Used \d+ registers(?:.*?, (\d+) bytes smem)?")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+class Kernel(NamedTuple):
+    """A compiled kernel.
+
+    Attributes:
+        source: its text.
+        binary: path of the cubin, or of a library for the emulator.
+        shared_bytes: dynamic shared memory of a block.
+        resources: registers, code size, ...; None of a library
+    """
+
+    source: str
+    binary: Path
+    shared_bytes: int
+    resources: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True)

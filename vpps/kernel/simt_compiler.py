@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from vpps.kernel import ziglang
@@ -56,6 +57,11 @@ def build_emulator() -> Path:
 
     label = Label("emulator", platform.machine(), _first_line(compiler_version(command)))
     return cached(_key(command, flags, *texts), ".o", texts[0], build, label=label)
+
+
+def common_kernels() -> list[tuple[str, Callable[[], object]]]:
+    """What serves all models, to be compiled ahead: what it is, and the function."""
+    return [("emulator of a GPU", build_emulator)]
 
 
 def build_simt(source: str, races: bool = False) -> Path:

@@ -17,6 +17,7 @@ from vpps.roofline.floors import Floor, PhaseFloor, floor_of
 from vpps.roofline.peaks import Peaks
 from vpps.roofline.sheets import device_plans, sheet_peaks
 from vpps.roofline.work import PHASES, Amount, Work, work_of
+from vpps.targets import CPU
 
 if TYPE_CHECKING:
     from vpps.cli.workload import Workload
@@ -213,7 +214,7 @@ def measured_point(
     if batches < 1 or passes < 1:
         raise WorkloadError(f"{batches} batches, {passes} passes: expected positive numbers")
     items = workload.first(batches)
-    options: dict[str, Any] = {"target": "cpu", "vps": peaks.n_vps, "schedule": schedule}
+    options: dict[str, Any] = {"target": CPU.name, "vps": peaks.n_vps, "schedule": schedule}
     progress(f"batch size {workload.batch_size}: counting")
     with Handle(workload.model, workload.optimizer, timeline=True, **options) as handle:
         tile = tile_of_machine(handle.inspect(*items[0]).tile_name)  # the tuning database may name another one

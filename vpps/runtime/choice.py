@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from vpps.errors import HandleError
 from vpps.plan.onchip import ChipOptions
-from vpps.runtime.machine import Machine
+from vpps.runtime.machine import Machine, Wanted
 from vpps.script.instructions import MAX_GROUPS
+from vpps.targets import AUTO, GPUS, Target, listed, present_target, target_named
 from vpps.values import as_index
 
 
@@ -21,7 +22,7 @@ def make_machine(
     """The machine for a target.
 
     Args:
-        target: "cpu", "cuda", "simt", or "auto": "cuda" where there is a GPU that can be used, else "cpu".
+        target: its name, or `AUTO`.
         vps: virtual processors; None for what suits the machine.
         onchip: what is forced of the distribution of weights over the chip.
         train: whether the host will work during launches.
@@ -32,36 +33,23 @@ def make_machine(
     Raises:
         HandleError, CompileError: it cannot be had; says why and what to do.
     """
-    if target == "auto":
-        from vpps.runtime.driver import why_cuda_is_unusable
-
-        target = "cpu" if why_cuda_is_unusable() else "cuda"
-    groups = _checked_groups(onchip, target, schedule, vps)
-    if target == "simt":
-        from vpps.runtime.simt import DEFAULT_VPS, SimtMachine
-
-        count = max(DEFAULT_VPS, groups) // groups * groups if vps is None else vps
-        return SimtMachine(count, timeline=timeline)
-    if target == "cuda":
-        from vpps.runtime.cuda import CudaMachine
-
-        return CudaMachine(vps, blocks_per_sm=onchip.blocks_per_sm or 1, groups=groups, timeline=timeline)
-    from vpps.runtime.cpu import CpuMachine
-
-    return CpuMachine(vps, overlapped=train, timeline=timeline, tile=tile)
+    chosen = present_target() if target == AUTO else target_named(target)
+    groups = _checked_groups(onchip, chosen, schedule, vps)
+    machine: Machine = chosen.machine(Wanted(vps, groups, onchip, train, timeline, tile))
+    return machine
 
 
-def _checked_groups(onchip: ChipOptions, target: str, schedule: str, vps: int | None) -> int:
+def _checked_groups(onchip: ChipOptions, target: Target, schedule: str, vps: int | None) -> int:
     """Groups of virtual processors. Raises HandleError where there cannot be so many."""
     groups = as_index(onchip.groups)
     if groups is None or not 1 <= groups <= MAX_GROUPS:
         raise HandleError(f"ChipOptions(groups={onchip.groups!r}): expected an int from 1 to {MAX_GROUPS}")
     if groups == 1:
         return groups
-    if target == "cpu":
+    if not target.is_gpu:
         raise HandleError(
-            f"ChipOptions(groups={groups}): target 'cpu' has one group, as all threads share the weights in memory; "
-            "use groups=1, or target 'cuda' or 'simt'"
+            f"ChipOptions(groups={groups}): target {target.name!r} has one group, as all threads share the weights in "
+            f"memory; use groups=1, or target {listed(GPUS)}"
         )
     if schedule == "paper":
         raise HandleError(

@@ -18,10 +18,11 @@ from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.spec import KernelSpec, check_numbers
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.growth import half_of_memory
-from vpps.runtime.machine import Failure
+from vpps.runtime.machine import Failure, Wanted
 from vpps.runtime.recording import HostRecording
 from vpps.script.products import Sequel
 from vpps.script.tails import Tail
+from vpps.targets import CPU
 from vpps.values import as_index
 
 MAX_VPS = 1024
@@ -116,7 +117,7 @@ class CpuMachine:
         source: the kernel's source.
     """
 
-    target = "cpu"
+    target = CPU.name
     queues = False
 
     def __init__(
@@ -147,6 +148,11 @@ class CpuMachine:
         self._recording: HostRecording | None = None
         if timeline:
             self.record(0)
+
+    @classmethod
+    def for_handle(cls, w: Wanted) -> CpuMachine:
+        """Threads of this machine."""
+        return cls(w.vps, w.train, w.timeline, w.tile)
 
     def reserve(self, floats: int, keep: int) -> None:
         """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running."""

@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from vpps.config import PATIENCE, is_watched
 from vpps.errors import HandleError, SpillError
 from vpps.kernel.fitting import expects_spills
 from vpps.kernel.render import render_cuda
-from vpps.kernel.resources import Resources, check_resources
+from vpps.kernel.resources import Kernel, Resources, check_resources
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device
@@ -40,11 +39,12 @@ from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory
 from vpps.runtime.growth import MAX_POOL_FLOATS
-from vpps.runtime.machine import Failure
+from vpps.runtime.machine import Failure, Wanted
 from vpps.runtime.results import Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
 from vpps.script.products import Sequel
+from vpps.targets import CUDA
 from vpps.values import as_index
 
 KERNEL = "vpps_kernel"
@@ -60,22 +60,6 @@ _SMALLEST_BUFFER = 1 << 16  # words; scripts of small batches never make it grow
 _MOST_RECORDED = 1 << 28  # bytes of a launch; no launch of some seconds fills them
 
 _TOO_LARGE = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
-
-
-class Kernel(NamedTuple):
-    """A compiled kernel.
-
-    Attributes:
-        source: its text.
-        binary: path of the cubin.
-        shared_bytes: dynamic shared memory of a block.
-        resources: registers, code size, ...
-    """
-
-    source: str
-    binary: Path
-    shared_bytes: int
-    resources: Resources | None = None
 
 
 def patience_ns() -> int:
@@ -267,7 +251,7 @@ class CudaMachine:
             number of seconds.
     """
 
-    target = "cuda"
+    target = CUDA.name
     panel = 1
     queues = True
 
@@ -313,6 +297,11 @@ class CudaMachine:
             self._counters = driver.allocate(_COUNTER_BYTES + _LINE_BYTES, "counters")  # then whether one was stopped
             self.pool = self._new_pool(0)
             self._clear(self._counters.nbytes)
+
+    @classmethod
+    def for_handle(cls, w: Wanted) -> CudaMachine:
+        """The machine of this computer."""
+        return cls(w.vps, blocks_per_sm=w.onchip.blocks_per_sm or 1, groups=w.groups, timeline=w.timeline)
 
     # ---- memory
 

@@ -230,6 +230,11 @@ def why_cuda_is_unusable() -> str | None:
     return None
 
 
+def present_gpu() -> Device | None:
+    """The GPU of this machine that handles would use."""
+    return None if why_cuda_is_unusable() else usable_gpu().device
+
+
 _CONTEXTS: dict[int, Any] = {}  # of this process, by the number of the GPU
 
 

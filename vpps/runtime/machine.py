@@ -10,9 +10,29 @@ from numpy.typing import NDArray
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import Pool
-from vpps.plan.onchip import Device
+from vpps.plan.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
 from vpps.script.products import Sequel
+
+
+class Wanted(NamedTuple):
+    """The machine that a handle asks for.
+
+    Attributes:
+        vps: virtual processors; None for what suits the machine.
+        groups: of them.
+        onchip: what is forced of the distribution of weights over the chip.
+        train: whether the host will work during launches.
+        timeline: whether kernels record what every virtual processor does when.
+        tile: name of the tile of products, on a target that has them; None for the processor's usual one.
+    """
+
+    vps: int | None
+    groups: int
+    onchip: ChipOptions
+    train: bool
+    timeline: bool
+    tile: str | None
 
 
 class Failure(NamedTuple):
@@ -31,7 +51,7 @@ class Machine(Protocol):
     """Virtual processors and the pool they work on.
 
     Attributes:
-        target: "cpu", "simt" or "cuda".
+        target: name of the row in `vpps.targets`.
         vps: number of virtual processors.
         panel: rows of a packed panel; also the granule in which units are dealt to virtual processors.
         arch: what kernels are compiled for: "sm_90", "avx512", or "" for the emulator.

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from vpps.config import SIMT_RACES, SIMT_SEED, Variable
 from vpps.errors import HandleError
 from vpps.kernel.render import render_cuda
+from vpps.kernel.resources import Kernel
 from vpps.kernel.simt_compiler import build_simt
 from vpps.kernel.spec import KernelSpec
 from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
-from vpps.runtime.machine import Failure
+from vpps.runtime.machine import Failure, Wanted
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
 from vpps.script.products import Sequel, entered_at, multiply
+from vpps.targets import SIMT
 from vpps.values import as_index
 
 DEFAULT_VPS = 4
@@ -30,6 +32,17 @@ _COUNTER_WORDS = COUNTERS * 32
 def emulated_gpu(sms: int) -> Device:
     """A GPU like an H200, but for the number of its multiprocessors."""
     return replace(known_device("H200"), name="emulated GPU", sms=sms)
+
+
+def default_gpu() -> Device:
+    """The one that is emulated unless another number of blocks is asked for."""
+    return emulated_gpu(DEFAULT_VPS)
+
+
+def compiled(spec: KernelSpec, _arch: str) -> Kernel:
+    """The kernel that `spec` describes, which looks for races. Raises CompileError."""
+    source = render_cuda(spec)
+    return Kernel(source, build_simt(source, races=True), spec.chip.shared_bytes)
 
 
 class SimtMachine:
@@ -48,7 +61,7 @@ class SimtMachine:
         HandleError: an argument or an environment variable is wrong.
     """
 
-    target = "simt"
+    target = SIMT.name
     panel = 1
     arch = ""
     queues = False
@@ -79,6 +92,12 @@ class SimtMachine:
         self._open = True
         self._timeline = timeline
         self._recording = StampedRecording(count, 0)
+
+    @classmethod
+    def for_handle(cls, w: Wanted) -> SimtMachine:
+        """As many blocks as are wanted, or a few that groups share evenly."""
+        vps = max(DEFAULT_VPS, w.groups) // w.groups * w.groups if w.vps is None else w.vps
+        return cls(vps, timeline=w.timeline)
 
     @property
     def device(self) -> Device:

@@ -24,6 +24,7 @@ from vpps.plan.policies import POLICIES
 from vpps.plan.row_order import LAYOUTS
 from vpps.plan.schedule import SCHEDULES
 from vpps.session.losses import ON_NONFINITE, OnNonfinite
+from vpps.targets import AUTO, GPUS, TARGETS, listed
 from vpps.values import as_index, as_number
 
 Example = tuple[Graph, Expression]
@@ -67,11 +68,11 @@ class Options:
         _a(Optimizer, "an optimizer such as vpps.Adam()"),
     )
     target: str = option(
-        "auto",
+        AUTO,
         """"cuda", "cpu", "simt" (the cuda configuration emulated, with a search for races: slow), or "auto": "cuda"
         where there is a GPU that can be used, else "cpu".""",
         TEXT,
-        _one_of(("auto", "cpu", "simt", "cuda"), "'auto', 'cpu', 'cuda' or 'simt'"),
+        _one_of((AUTO, *TARGETS), listed((AUTO, *TARGETS))),
     )
     vps: int | None = option(  # how many there may be the machine says
         None,
@@ -174,7 +175,7 @@ class Options:
     by_environment: bool = field(default=False, init=False)  # whether the target is the environment's
 
     def __post_init__(self) -> None:
-        if isinstance(self.target, str) and self.target == "auto" != TARGET.get():
+        if isinstance(self.target, str) and self.target == AUTO != TARGET.get():
             self.target, self.by_environment = TARGET.get(), True
         for one in OPTIONS:
             given = f"{TARGET.name}={self.target}" if one.name == "target" and self.by_environment else ""
@@ -182,10 +183,10 @@ class Options:
         if self.ema is not None and not self.train:
             raise HandleError(f"ema={self.ema!r}: expected None, as the handle is forward-only")
         self.ema, self.clip_norm = as_number(self.ema), as_number(self.clip_norm)
-        if self.onchip is not None and self.target == "cpu":
+        if self.onchip is not None and self.target != AUTO and not TARGETS[self.target].is_gpu:
             raise HandleError(
-                "onchip=...: target 'cpu' keeps weights and their gradients in memory; leave it out, or use "
-                "target='cuda' or 'simt'"
+                f"onchip=...: target {self.target!r} keeps weights and their gradients in memory; leave it out, or use "
+                f"target={listed(GPUS)}"
             )
         if self.autotune and not self.train:
             raise HandleError("autotune=True: it is training that is tuned; leave it out, or train=False")

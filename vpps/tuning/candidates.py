@@ -25,12 +25,6 @@ Change = Mapping[str, Any]
 
 NO_CHANGE: Change = {}
 
-ON_CPU = ("vps", "tile", "policy", "passes")
-ON_GPU = ("slots", "blocks", "groups", "gradients", "transposed", "policy", "schedule", "passes")
-USUAL = {"cpu": ("vps", "tile"), "cuda": ("slots",), "simt": ("slots",)}
-"""Axes by target: those that are searched without being asked for. On cpu they leave every bit as it is, which batching
-policies do not: they sum gradients in another order."""
-
 MOST_COMBINED = 64
 """Candidates of a full grid. With more, axes are searched one after the other."""
 
@@ -80,7 +74,7 @@ def cpu_axes(names: Sequence[str], cores: int, usual_vps: int, tiles: Sequence[s
     """Axes of the cpu target by name.
 
     Args:
-        names: of `ON_CPU`.
+        names: of `vpps.targets.CPU.axes`.
         cores: that the process may use.
         usual_vps: virtual processors by default.
         tiles: names, the usual one first.
@@ -95,14 +89,14 @@ def cpu_axes(names: Sequence[str], cores: int, usual_vps: int, tiles: Sequence[s
         "policy": _policies,
         "passes": _passes,
     }
-    return _named(names, all_of_them, "cpu")
+    return _named(names, all_of_them, "on cpu")
 
 
 def gpu_axes(names: Sequence[str], chip: Chip, base: ChipOptions | None = None) -> dict[str, list[Change]]:
     """Axes of targets cuda and simt by name.
 
     Args:
-        names: of `ON_GPU`.
+        names: of the axes of a row of `vpps.targets` that is a GPU.
         chip: model and GPU.
         base: what the user forces.
 
@@ -127,7 +121,7 @@ def gpu_axes(names: Sequence[str], chip: Chip, base: ChipOptions | None = None) 
         "schedule": lambda: [{"schedule": "paper"}],
         "passes": _passes,
     }
-    return _named(names, all_of_them, "cuda")
+    return _named(names, all_of_them, "on cuda")
 
 
 def combined(base: Configuration, axes: Mapping[str, Sequence[Change]]) -> list[Configuration]:
@@ -225,12 +219,12 @@ def _passes() -> list[Change]:
 
 
 def _named(
-    names: Sequence[str], axes: Mapping[str, Callable[[], Iterable[Change]]], target: str
+    names: Sequence[str], axes: Mapping[str, Callable[[], Iterable[Change]]], where: str
 ) -> dict[str, list[Change]]:
     """The axes of these names, each with the change that is none. Raises HandleError: there is no such axis."""
     for name in names:
         if name not in axes:
-            raise HandleError(f"axis {name!r}: on {target} there are {', '.join(axes)}, and all")
+            raise HandleError(f"axis {name!r}: {where} there are {', '.join(axes)}, and all")
     return {name: [NO_CHANGE, *axes[name]()] for name in names}
 
 

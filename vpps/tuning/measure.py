@@ -22,6 +22,7 @@ from vpps.handle import Handle
 from vpps.kernel.resources import Resources
 from vpps.model import Model
 from vpps.optim import Optimizer
+from vpps.targets import AUTO
 from vpps.tuning.candidates import GAIN
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.rehearsal import Rehearsal
@@ -47,7 +48,7 @@ class Plan:
     rounds: int = 5
     warmup: int = 2
     train: bool = True
-    target: str = "auto"
+    target: str = AUTO
     optimizer: Optimizer | None = None
 
 

@@ -19,7 +19,8 @@ from vpps.plan.policies import Knowledge, policy_named
 from vpps.plan.stacks import Stacks
 from vpps.plan.update import Update
 from vpps.session.options import Example
-from vpps.tuning.candidates import ON_CPU, ON_GPU, USUAL, Change, Chip, cpu_axes, gpu_axes
+from vpps.targets import target_named
+from vpps.tuning.candidates import Change, Chip, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers, Recipe
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for, now
@@ -95,11 +96,11 @@ def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
     Raises:
         HandleError: there is no such axis on this target.
     """
-    known = ON_CPU if target == "cpu" else ON_GPU
+    row = target_named(target)
     for name in names:
-        if name not in (*known, "all"):
-            raise HandleError(f"axis {name!r}: on target {target} there are {', '.join(known)}, and all")
-    return tuple(name for name in known if name in USUAL[target] or name in names or "all" in names)
+        if name not in (*row.axes, "all"):
+            raise HandleError(f"axis {name!r}: on target {target} there are {', '.join(row.axes)}, and all")
+    return tuple(name for name in row.axes if name in row.usual_axes or name in names or "all" in names)
 
 
 def dry_run(
@@ -146,7 +147,7 @@ def tune(
     Args:
         subject: what is tuned.
         batches: to measure with.
-        plan: how long, on which target ("cpu", "cuda" or "simt").
+        plan: how long, on which target.
         axes: names.
         device, arch: the GPU of this machine; None and "" on cpu.
         limit: measure no more than so many.

@@ -11,6 +11,7 @@ from vpps.graph.trace import TracedCell
 from vpps.ops import Form, size
 from vpps.plan.passes.lazy_batching import SOURCES
 from vpps.plan.prepare import VIEWS
+from vpps.targets import target_named
 
 
 class Load(NamedTuple):
@@ -48,20 +49,10 @@ class Costs:
         return replace(self, loads=tuple(loads))
 
 
-# cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of a core
-# with one vector runs at half the speed of one with six or more (bench/matvec.py), 100 GFLOP/s on slower machines.
-# cuda: a barrier of all multiprocessors takes 1.2 to 1.5 us; one of 132 has half a TFLOP/s at most, and multiplies 8
-# vectors at a time, however few there are. By data sheets: no GPU has been measured.
-# simt emulates a GPU, and is planned for as one.
-_PER_TARGET = {
-    "cpu": Costs(barrier=5e-7, speed=1e11, fixed=1, vps=1),
-    "cuda": Costs(barrier=2e-6, speed=2.5e11, fixed=4, vps=1),
-}
-
-
 def costs_on(target: str, vps: int) -> Costs:
-    """The model of a target ("cpu", "cuda", "simt") with so many virtual processors."""
-    return replace(_PER_TARGET["cpu" if target == "cpu" else "cuda"], vps=vps)
+    """The model of a target, by its name, with so many virtual processors."""
+    row = target_named(target)
+    return Costs(row.barrier, row.speed, row.fixed, vps)
 
 
 def flops(cell: TracedCell, lists: Sequence[Lists]) -> float:

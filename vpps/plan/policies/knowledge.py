@@ -15,6 +15,7 @@ from vpps.plan.policies.learning import Learn, Learned, Settings
 from vpps.plan.policies.machine import Machine
 from vpps.plan.policies.typed_graph import TypedGraph
 from vpps.plan.topology import Topology
+from vpps.targets import CPU
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Knowledge:
         unseen: of each recurrence, how many steps began in a state that its machine does not know.
     """
 
-    costs: Costs = field(default_factory=lambda: costs_on("cpu", 1))
+    costs: Costs = field(default_factory=lambda: costs_on(CPU.name, 1))
     kept: Kept | None = None
     settings: Settings = field(default_factory=Settings)
     learn: Learn = field(default_factory=lambda: compiled.learn)

@@ -1,0 +1,156 @@
+"""The targets: what runs kernels. A row says what a target can do and names what compiles for it and runs it.
+
+Elsewhere the rows are asked for what is meant - whether weights are held on a chip, whether times are real - and no
+target is known by its name. Nothing is imported for a row before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from vpps.errors import HandleError
+
+AUTO = "auto"
+"""The first target of the table that this machine has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function, named by its place, "module:name", and imported when it is called."""
+
+    place: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        return resolve_name(self.place)(*arguments)
+
+    def __bool__(self) -> bool:
+        return bool(self.place)
+
+
+NOTHING = Hook("")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What runs kernels.
+
+    Attributes:
+        name: what users call it.
+        machine: `runtime.machine.Wanted` -> the `Machine` that runs a handle's kernels.
+        barrier, speed, fixed: what a step costs, as `plan.policies.cost.Costs` has it.
+        axes: what tuning can vary, `tuning.candidates`.
+        usual_axes: those of them that it varies without being asked for.
+        common: -> (what it is, a function that compiles it) of all that is the same for every model.
+        is_gpu: virtual processors are blocks of threads and weights are held on the chip by kernels that are made for a
+            model; else they are threads of the host, and one kernel serves all models, but for tails of cells.
+        is_emulated: what is executed is as on the real one, how long it takes is not. Never chosen by `AUTO`.
+        has_archs: kernels are compiled for one of several architectures, which need not be that of this machine.
+        fixed_vps: they are also compiled for one number of virtual processors.
+        listings: what can be shown of a compiled kernel besides its source.
+        why_unusable: -> why this machine does not have it, or None; left out where every machine does.
+        device: -> the GPU to plan for where none is named, or None if there is no such GPU; of GPUs alone, as
+        render: `KernelSpec`, whether headers are only named -> the source, and
+        compile: `KernelSpec`, architecture -> `kernel.resources.Kernel`.
+    """
+
+    name: str
+    machine: Hook
+    barrier: float
+    speed: float
+    fixed: float
+    axes: tuple[str, ...]
+    usual_axes: tuple[str, ...]
+    common: Hook = NOTHING
+    is_gpu: bool = False
+    is_emulated: bool = False
+    has_archs: bool = False
+    fixed_vps: bool = False
+    listings: tuple[str, ...] = ()
+    why_unusable: Hook = NOTHING
+    device: Hook = NOTHING
+    render: Hook = NOTHING
+    compile: Hook = NOTHING
+
+
+_GPU_AXES = ("slots", "blocks", "groups", "gradients", "transposed", "policy", "schedule", "passes")
+
+# Costs. cpu: a signal and a wait between two threads take 0.2 to 0.4 us, and instructions are dispatched; a product of
+# a core with one vector runs at half the speed of one with six or more (bench/matvec.py), 100 GFLOP/s on slower
+# machines. cuda: a barrier of all multiprocessors takes 1.2 to 1.5 us; one of 132 has half a TFLOP/s at most, and
+# multiplies 8 vectors at a time, however few there are. By data sheets: no GPU has been measured.
+CUDA = Target(
+    "cuda",
+    machine=Hook("vpps.runtime.cuda:CudaMachine.for_handle"),
+    barrier=2e-6,
+    speed=2.5e11,
+    fixed=4,
+    axes=_GPU_AXES,
+    usual_axes=("slots",),
+    is_gpu=True,
+    has_archs=True,
+    fixed_vps=True,
+    listings=("ptx", "sass"),
+    why_unusable=Hook("vpps.runtime.driver:why_cuda_is_unusable"),
+    device=Hook("vpps.runtime.driver:present_gpu"),
+    render=Hook("vpps.kernel.render:render_cuda"),
+    compile=Hook("vpps.runtime.cuda:compiled"),
+)
+CPU = Target(
+    "cpu",
+    machine=Hook("vpps.runtime.cpu:CpuMachine.for_handle"),
+    barrier=5e-7,
+    speed=1e11,
+    fixed=1,
+    axes=("vps", "tile", "policy", "passes"),
+    usual_axes=("vps", "tile"),  # which leave every bit as it is; policies do not, they sum gradients in another order
+    common=Hook("vpps.kernel.host_compiler:common_kernels"),
+    listings=("asm",),
+)
+SIMT = Target(
+    "simt",
+    machine=Hook("vpps.runtime.simt:SimtMachine.for_handle"),
+    barrier=CUDA.barrier,  # it is planned for as what it emulates
+    speed=CUDA.speed,
+    fixed=CUDA.fixed,
+    axes=_GPU_AXES,
+    usual_axes=CUDA.usual_axes,
+    common=Hook("vpps.kernel.simt_compiler:common_kernels"),
+    is_gpu=True,
+    is_emulated=True,
+    device=Hook("vpps.runtime.simt:default_gpu"),
+    render=CUDA.render,
+    compile=Hook("vpps.runtime.simt:compiled"),
+)
+
+TARGETS = {target.name: target for target in (CUDA, CPU, SIMT)}
+"""By name; `AUTO` is the first one that is there."""
+
+GPUS = tuple(name for name, target in TARGETS.items() if target.is_gpu)
+
+
+def target_named(name: object, given: str = "") -> Target:
+    """A row of the table.
+
+    Args:
+        given: where the name is from, for the message; default: an argument.
+
+    Raises:
+        HandleError: there is no such target.
+    """
+    if not isinstance(name, str) or name not in TARGETS:
+        raise HandleError(f"{given or f'target={name!r}'}: expected {listed(TARGETS)}")
+    return TARGETS[name]
+
+
+def present_target() -> Target:
+    """What `AUTO` means on this machine."""
+    return next(t for t in TARGETS.values() if not t.is_emulated and not (t.why_unusable and t.why_unusable()))
+
+
+def listed(names: Iterable[str]) -> str:
+    """For messages: 'cpu', 'cuda' or 'simt'."""
+    *others, last = map(repr, sorted(names))
+    return f"{', '.join(others)} or {last}"
