@@ -118,6 +118,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
             -1 if gradient is None else gradient.at,
             gradient is not None and gradient.tier == "registers",
             s in trained,
+            slot.element,
         )
         for s, (slot, gradient) in enumerate(zip(onchip.slots, onchip.gradient_slots, strict=True))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vpps.ops.element import WORD_BYTES
 from vpps.plan.distribution import Distribution
 from vpps.plan.plan import Plan
 
@@ -37,14 +38,16 @@ class MemoryUse:
 def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, peak_floats: int) -> MemoryUse:
     """Count what the parameters' places and the latest plan take."""
     places = distribution.places.items()
-    transposes = sum(distribution.packed_size(p.shape[::-1]) for p, place in places if place.transposed)
+    transposes = sum(
+        place.element.bytes * distribution.packed_size(p.shape[::-1]) for p, place in places if place.transposed
+    )
     return MemoryUse(
-        weights=4 * (transposes + sum(place.floats for _, place in places)),
-        gradients=4 * sum(place.floats for _, place in places if place.gradient),
-        moments=4 * sum(place.floats * len(place.moments) for _, place in places),
-        averages=4 * sum(place.floats for _, place in places if place.average),
-        batch=0 if plan is None else 4 * (plan.pool_floats - distribution.end),
+        weights=transposes + sum(place.bytes for _, place in places),
+        gradients=sum(place.bytes for _, place in places if place.gradient),
+        moments=sum(place.bytes * len(place.moments) for _, place in places),
+        averages=sum(place.bytes for _, place in places if place.average),
+        batch=0 if plan is None else WORD_BYTES * (plan.pool_floats - distribution.end),
         script=0 if plan is None else plan.script.nbytes,
-        pool=4 * pool_floats,
-        peak=4 * peak_floats,
+        pool=WORD_BYTES * pool_floats,
+        peak=WORD_BYTES * peak_floats,
     )

@@ -11,6 +11,7 @@ from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.memory import MemoryUse
 from vpps.model import Lookup, Parameter
+from vpps.ops.element import WORD_BYTES
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import OnChip
 from vpps.plan.onchip.report import WIDTH, note
@@ -135,7 +136,8 @@ def _memory(parameters: Distribution) -> list[tuple[str, str]]:
         for kind, plural in (("matrix", "matrices"), ("vector", "vectors"), ("table", "tables"), ("array", "arrays"))
         if kind in kinds
     ]
-    return [("in memory", f"{', '.join(counted)}: {shown(4 * parameters.end)} with transposes, gradients and moments")]
+    taken = shown(WORD_BYTES * parameters.end)
+    return [("in memory", f"{', '.join(counted)}: {taken} with transposes, gradients and moments")]
 
 
 def _kind(p: Parameter) -> str:
@@ -185,17 +187,17 @@ def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
 
 def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:
     place = parameters.places[p]
-    floats = 4 * place.floats
+    nbytes = place.bytes
     packed = parameters.is_packed(p)
-    transposed = shown(4 * parameters.packed_size(p.shape[::-1])) if place.transposed else "-"
+    transposed = shown(place.element.bytes * parameters.packed_size(p.shape[::-1])) if place.transposed else "-"
     return (
         p.name,
         _kind(p),
         "x".join(map(str, p.shape)) or "scalar",
         str(-(-p.shape[0] // parameters.panel)) if packed else "-",
-        shown(floats),
+        shown(nbytes),
         transposed,
-        shown(floats) if place.gradient else "-",
-        shown(floats * len(place.moments)) if place.moments else "-",
-        shown(floats) if place.average else "-",
+        shown(nbytes) if place.gradient else "-",
+        shown(nbytes * len(place.moments)) if place.moments else "-",
+        shown(nbytes) if place.average else "-",
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpps.inspection.report import counted
+from vpps.ops.element import FLOAT32
 from vpps.plan.blocks import PlannedBlock
 from vpps.plan.onchip.report import in_bytes
 from vpps.plan.plan import Plan
@@ -16,7 +17,7 @@ from vpps.script.access import Reach, touches, word
 from vpps.script.disassemble import Decoded, Words, decode
 from vpps.script.instructions import INDEXED
 
-FLOAT = 4
+FLOAT = FLOAT32.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from vpps.inspection.gathering import Gathering
 from vpps.inspection.report import Report, counted, table
+from vpps.ops.element import WORD_BYTES
 from vpps.plan.onchip.report import in_bytes
 from vpps.plan.policies.comparison import Order
 
@@ -75,7 +76,7 @@ class SlabUse:
     @property
     def size(self) -> str:
         """Rows and width: "8 x 32", or "63 x 32 (of 238)" of one whose steps use memory in turns."""
-        held = -(-self.bytes // (4 * self.width))
+        held = -(-self.bytes // (WORD_BYTES * self.width))
         return f"{held:,} x {self.width:,}" + (f" (of {self.rows:,})" if held < self.rows else "")
 
 
@@ -155,7 +156,7 @@ class PlanReport(Report):
     @property
     def bytes(self) -> int:
         """All memory of a launch: pool and script."""
-        return self.weight_bytes + self.slab_bytes + self.other_bytes + 4 * self.script_words
+        return self.weight_bytes + self.slab_bytes + self.other_bytes + WORD_BYTES * self.script_words
 
     def as_json(self) -> dict[str, Any]:
         """All attributes, and the total of `bytes`."""
@@ -196,7 +197,7 @@ class PlanReport(Report):
         yield (
             "memory",
             f"{in_bytes(self.bytes)}: parameters {in_bytes(self.weight_bytes)}, slabs {in_bytes(self.slab_bytes)}"
-            f"{shared}, other {in_bytes(self.other_bytes)}, script {in_bytes(4 * self.script_words)}",
+            f"{shared}, other {in_bytes(self.other_bytes)}, script {in_bytes(WORD_BYTES * self.script_words)}",
         )
 
     def _policies(self) -> list[str]:

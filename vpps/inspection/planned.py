@@ -12,6 +12,7 @@ from vpps.graph.arrays import BlockArrays
 from vpps.inspection.gathering import gathering
 from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
 from vpps.inspection.words import said_of_list, symbol_of
+from vpps.ops.element import WORD_BYTES
 from vpps.plan.blocks import PlannedBlock, stages_in_order
 from vpps.plan.instr import Beside, BesideGradient, Data, ListKey, Offsets, Positions, RandomKey, Uses
 from vpps.plan.plan import Plan
@@ -77,9 +78,9 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         launches=plan.launches,
         slabs=slabs,
         lists=lists,
-        weight_bytes=4 * distribution.end,
-        slab_bytes=4 * (top - distribution.end),
-        other_bytes=4 * (plan.pool_floats - top),
+        weight_bytes=WORD_BYTES * distribution.end,
+        slab_bytes=WORD_BYTES * (top - distribution.end),
+        other_bytes=WORD_BYTES * (plan.pool_floats - top),
         script_words=len(plan.script),
         header_words=HEADER_WORDS + n_vps,
         list_words=sum(x.words for x in lists),
@@ -130,7 +131,7 @@ def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterato
             symbol = of if i < lowered.n_forward_slabs else f"gradient at {of}"
             per = "element" if group.domain else "vertex"
             rows = block.n_rows(group.domain) if group.life in WHOLE else int(count[:steps].sum())
-            taken = 4 * _union(spans)
+            taken = WORD_BYTES * _union(spans)
             yield SlabUse(cell, part, symbol, node, per, rows, width, taken, LIVES[group.life], tuple(spans))
 
 

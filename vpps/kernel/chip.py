@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
+
 THREADS = 256  # of a thread block
 WARPS = THREADS // 32
 SCRIPT_WORDS = 2048  # of a script that a thread block has in shared memory at a time; no instruction may be longer
@@ -22,6 +24,7 @@ class KernelSlot:
         gradient: first register (or unit) of its gradient, where the chip keeps that; else -1.
         gradient_in_registers: which of the two.
         trained: whether its matrix has a gradient at all (a transpose has none).
+        element: of the weights in it.
     """
 
     rows: int
@@ -32,6 +35,7 @@ class KernelSlot:
     gradient: int = -1
     gradient_in_registers: bool = True
     trained: bool = True
+    element: ElementType = FLOAT32
 
     @property
     def width(self) -> int:
@@ -110,8 +114,8 @@ class Chip:
 
     @property
     def most(self) -> int:
-        """Floats that a slot takes of each thread, at most."""
-        return max((s.rows * s.columns for s in self.slots), default=1)
+        """Words that a slot takes of each thread, at most."""
+        return max((s.element.words(s.rows * s.columns) for s in self.slots), default=1)
 
     @property
     def staged(self) -> int:
@@ -121,7 +125,7 @@ class Chip:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return 4 * (
+        return WORD_BYTES * (
             SCRIPT_WORDS + SCRATCH_FLOATS + self.staged + self.sums + self.results + self.shared_units * THREADS
         )
 

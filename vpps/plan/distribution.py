@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from vpps.model import Lookup, Parameter
 from vpps.ops import size
+from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
 from vpps.plan.stacks import NO_STACKS, Stacks
 from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import TURN_BITS
 from vpps.script.wellformed import HeldMatrix
 
-ALIGN = 16  # floats: one cache line
+ALIGN = 64 // WORD_BYTES  # one cache line
 
 # The first floats of the pool are constants and results.
 ZERO = 0
@@ -67,6 +68,7 @@ class Place:
         average: laid out like the weights; 0 where none is made.
         floats: number of floats of each of them.
         slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
+        element: of the weights and of what is laid out like them.
     """
 
     weights: int
@@ -76,6 +78,12 @@ class Place:
     average: int
     floats: int
     slots: InSlots | None = None
+    element: ElementType = FLOAT32
+
+    @property
+    def bytes(self) -> int:
+        """Of each of them."""
+        return self.floats * self.element.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from vpps.graph.arrays import BlockArrays, Ints
 from vpps.graph.trace import Vector
 from vpps.ops import size
+from vpps.ops.element import FLOAT32
 from vpps.plan.pqtree import layout
 from vpps.plan.topology import Topology
 
-FLOAT = 4
+FLOAT = FLOAT32.bytes
 
 
 def places_by_block(topology: Topology, step: NDArray[Any]) -> Ints:

@@ -23,6 +23,7 @@ from vpps.files import replacing
 from vpps.kernel.cache import Label, load_library
 from vpps.kernel.host_compiler import ISA_FLAGS, build_library, cpu_features, processor_name
 from vpps.kernel.render import TILES
+from vpps.ops.element import WORD_BYTES
 from vpps.plan.distribution import FIRST_FREE
 from vpps.runtime.cores import usable_cores
 from vpps.runtime.cpu import CpuMachine
@@ -188,7 +189,7 @@ def measure(n_vps: int, isa: str, progress: Callable[[str], None] = lambda what:
 
 def _bandwidth(what: str, rate: Callable[[float, float], float], progress: Callable[[str], None]) -> Bandwidth:
     """Measure `rate(size, seconds)` for all sizes that fit into memory."""
-    sizes = tuple(float(size) for size in SIZES if size * 4 <= _memory())
+    sizes = tuple(float(size) for size in SIZES if size * WORD_BYTES <= _memory())
     rates = []
     for size in sizes:
         progress(f"{what} {size / MIB:g} MiB")

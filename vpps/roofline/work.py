@@ -20,6 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from vpps.kernel.render import TILES
+from vpps.ops.element import FLOAT32
 from vpps.plan.plan import Plan
 from vpps.plan.sections import Phase
 from vpps.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
@@ -31,7 +32,7 @@ from vpps.script.products import entered_at
 from vpps.script.slices import TILE_COLUMNS
 from vpps.script.tails import Use
 
-FLOAT = 4  # bytes; a word of the script, too
+FLOAT = FLOAT32.bytes  # a word of the script, too
 PHASES = tuple(phase.value for phase in Phase)
 
 OUTER_ROWS = 128  # vectors of a pass of an outer product (templates/host/matrix.cuh)

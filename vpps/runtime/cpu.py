@@ -16,6 +16,7 @@ from vpps.errors import CapacityError, HandleError
 from vpps.kernel.cache import load_library
 from vpps.kernel.host_compiler import build_cpu, build_tails
 from vpps.kernel.spec import KernelSpec, check_numbers
+from vpps.ops.element import FLOAT32
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure, Wanted
@@ -56,13 +57,13 @@ def _library(path: Path) -> ctypes.CDLL:
 def _aligned_zeros(floats: int) -> NDArray[np.float32]:
     """Zeros that begin at a cache line. The memory is taken from the system only as it is touched."""
     try:
-        raw = np.zeros(floats + _ALIGN_BYTES // 4, np.float32)
+        raw = np.zeros(floats + _ALIGN_BYTES // FLOAT32.bytes, FLOAT32.dtype)
     except MemoryError:
         raise CapacityError(
-            f"the system has no {floats * 4 / 2**20:.0f} MiB left for the pool; "
+            f"the system has no {floats * FLOAT32.bytes / 2**20:.0f} MiB left for the pool; "
             "use smaller batches, or fewer other programs"
         ) from None
-    shift = -raw.ctypes.data % _ALIGN_BYTES // 4
+    shift = -raw.ctypes.data % _ALIGN_BYTES // FLOAT32.bytes
     return raw[shift : shift + floats]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vpps.errors import HandleError
+from vpps.ops.element import FLOAT32
 from vpps.runtime.driver import Call, Driver
 from vpps.script.products import Product
 
@@ -47,7 +48,7 @@ class Cublas:
         self._driver = driver
         self._stream = stream
         self._cupy_stream = cupy.cuda.ExternalStream(int(stream))
-        self._factors = np.array([0, 1], np.float32)  # read when a call is made
+        self._factors = np.array([0, 1], FLOAT32.dtype)  # read when a call is made
 
     @property
     def error(self) -> type[Exception]:
@@ -66,11 +67,11 @@ class Cublas:
         Args:
             pool: address of its first float.
         """
-        zero, one = (self._factors.ctypes.data + 4 * k for k in (0, 1))
+        zero, one = (self._factors.ctypes.data + FLOAT32.bytes * k for k in (0, 1))
         normal, transposed = self._api.CUBLAS_OP_N, self._api.CUBLAS_OP_T
         calls: list[Call] = []
         for p in products:
-            dy, x, gradient = (pool + 4 * address for address in (p.dy.address, p.x.address, p.gradient))
+            dy, x, gradient = (pool + FLOAT32.bytes * address for address in (p.dy.address, p.x.address, p.gradient))
             if p.n:
                 # cuBLAS counts columns first: to it, our rows are columns, and G = dY^T X is G^T = X^T dY.
                 sizes, before = (p.columns, p.rows, p.n), one if p.accumulate else zero

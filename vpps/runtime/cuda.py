@@ -33,6 +33,7 @@ from vpps.kernel.fitting import expects_spills
 from vpps.kernel.render import render_cuda
 from vpps.kernel.resources import Kernel, Resources, check_resources
 from vpps.kernel.spec import KernelSpec
+from vpps.ops.element import WORD_BYTES
 from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device
 from vpps.runtime.cublas import Cublas
@@ -147,12 +148,12 @@ class _ScriptBuffer:
         if self._pinned is None or len(self._pinned.words) < len(script):
             words = max(_SMALLEST_BUFFER, len(script) + len(script) // 2)
             self._pinned = self._memory = None
-            memory = driver.allocate(4 * words, "a script")
-            self._pinned, self._memory = driver.pinned(4 * words, "a script"), memory
+            memory = driver.allocate(WORD_BYTES * words, "a script")
+            self._pinned, self._memory = driver.pinned(WORD_BYTES * words, "a script"), memory
         assert self._pinned is not None
         self._pinned.words[: len(script)] = script
         driver.run(
-            driver.copying_in(self.address, self._pinned.address, 4 * len(script), stream),
+            driver.copying_in(self.address, self._pinned.address, WORD_BYTES * len(script), stream),
             driver.recording(self.copied, stream),
         )
 
@@ -172,12 +173,12 @@ class _RecordBuffer:
         Returns:
             The address.
         """
-        driver, nbytes = self._driver, 4 * recording.words
+        driver, nbytes = self._driver, WORD_BYTES * recording.words
         if self._memory.nbytes < nbytes:
             self._memory = DeviceMemory(0, 0, None)
             self._memory = driver.allocate(nbytes + nbytes // 2, "a timeline")
         self.recording = recording
-        driver.run(driver.filling(self._memory.address, 0, recording.track_bytes // 4, stream))
+        driver.run(driver.filling(self._memory.address, 0, recording.track_bytes // WORD_BYTES, stream))
         return self._memory.address
 
     def fetch(self, clock: SharedClock, seen: int, stream: Any) -> None:
@@ -199,7 +200,7 @@ class _RecordBuffer:
 
     def _copied(self, nbytes: int, stream: Any) -> NDArray[np.uint32]:
         """The beginning of it."""
-        words = np.empty(nbytes // 4, np.uint32)
+        words = np.empty(nbytes // WORD_BYTES, np.uint32)
         driver = self._driver
         driver.run(
             driver.copying_out(words.ctypes.data, self._memory.address, nbytes, stream), driver.synchronising(stream)
@@ -307,24 +308,24 @@ class CudaMachine:
 
     def _new_pool(self, floats: int) -> DevicePool:
         """A pool of zeros."""
-        nbytes = 4 * max(floats, FIRST_FREE)
-        memory = self._driver.allocate(nbytes, f"a pool of {floats * 4 / 2**20:.1f} MiB")
+        nbytes = WORD_BYTES * max(floats, FIRST_FREE)
+        memory = self._driver.allocate(nbytes, f"a pool of {floats * WORD_BYTES / 2**20:.1f} MiB")
         stream = self._state.compute
         self._driver.run(
-            self._driver.filling(memory.address, 0, nbytes // 4, stream),
+            self._driver.filling(memory.address, 0, nbytes // WORD_BYTES, stream),
             self._driver.synchronising(stream),  # nothing is on its way to the former pool, which may go
         )
         return DevicePool(self._driver, self._state.compute, memory, floats)
 
     def _clear(self, nbytes: int) -> None:
         """Counters, or the mark of a launch that was stopped as well."""
-        self._driver.run(self._driver.filling(self._counters.address, 0, nbytes // 4, self._state.compute))
+        self._driver.run(self._driver.filling(self._counters.address, 0, nbytes // WORD_BYTES, self._state.compute))
 
     @property
     def default_pool_limit(self) -> int:
         """Half of the GPU's memory, in bytes, and no more than addresses reach."""
         with self._driver as driver:
-            return min(driver.memory()[1] // 2, 4 * MAX_POOL_FLOATS)
+            return min(driver.memory()[1] // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
     def reserve(self, floats: int, keep: int) -> None:
         """Make the pool at least `floats` long, keeping its first `keep` floats. No launch may be running.
@@ -341,7 +342,7 @@ class CudaMachine:
             if keep:
                 stream = self._state.compute
                 driver.run(
-                    driver.copying(larger.address, before.address, 4 * keep, stream),
+                    driver.copying(larger.address, before.address, WORD_BYTES * keep, stream),
                     driver.synchronising(stream),  # then the old one may go
                 )
             self.pool = larger
@@ -466,9 +467,9 @@ class CudaMachine:
         state, driver = self._state, self._driver
         calls = cublas.multiplying(self.pool.address, sequel.products)
         if sequel.entries:
-            head, entries = work.script + 4 * HEADER_WORDS, work.script + 4 * sequel.entries
+            head, entries = work.script + WORD_BYTES * HEADER_WORDS, work.script + WORD_BYTES * sequel.entries
             calls.insert(0, partial(setattr, state, "second_launches", state.second_launches + 1))
-            calls.append(driver.copying(head, entries, 4 * self.vps, state.compute))
+            calls.append(driver.copying(head, entries, WORD_BYTES * self.vps, state.compute))
             calls.append(self._running(number, work, second=True))
         return calls
 

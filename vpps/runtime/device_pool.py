@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from vpps.ops.element import FLOAT32
 from vpps.runtime.driver import DeviceMemory, Driver
 
 
@@ -37,7 +38,7 @@ class DevicePool:
     @property
     def nbytes(self) -> int:
         """Bytes."""
-        return 4 * self._floats
+        return FLOAT32.bytes * self._floats
 
     def __len__(self) -> int:
         return self._floats
@@ -56,9 +57,9 @@ class DevicePool:
 
     def __getitem__(self, place: Any) -> Any:
         start, stop = self._span(place)
-        found = np.empty(stop - start, np.float32)
+        found = np.empty(stop - start, FLOAT32.dtype)
         if len(found):
-            source = self.address + 4 * start
+            source = self.address + FLOAT32.bytes * start
             with self._driver as driver:
                 driver.run(
                     driver.copying_out(found.ctypes.data, source, found.nbytes, self._stream),
@@ -70,13 +71,13 @@ class DevicePool:
         start, stop = self._span(place)
         if start == stop:
             return
-        target = self.address + 4 * start
+        target = self.address + FLOAT32.bytes * start
         with self._driver as driver:
             if np.ndim(values) == 0:
                 word = int(np.float32(values).view(np.uint32))
                 driver.run(driver.filling(target, word, stop - start, self._stream))
                 return
-            source = np.ascontiguousarray(values, np.float32).reshape(-1)
+            source = np.ascontiguousarray(values, FLOAT32.dtype).reshape(-1)
             if len(source) != stop - start:
                 raise ValueError(f"{len(source)} floats do not fill the {stop - start} from {start} to {stop}")
             driver.run(
@@ -98,4 +99,4 @@ class DevicePool:
             raise IndexError(f"{floats} floats from {address} on are not in a pool of {self._floats}")
         with self._driver as driver:
             driver.run(driver.synchronising(self._stream))
-            return driver.array(self.memory, 4 * address, shape)
+            return driver.array(self.memory, FLOAT32.bytes * address, shape)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from vpps.config import PLAIN_ALLOCATIONS
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
+from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.plan.onchip import Device
 
 # A call of the driver with its arguments. It returns what cuda-python does: a tuple that begins with the status.
@@ -353,7 +354,7 @@ class Driver:
     def pinned(self, nbytes: int, purpose: str) -> PinnedMemory:
         """Memory of the host that stays in place. Raises CapacityError."""
         owner = self._allocated(self._cupy.cuda.alloc_pinned_memory, nbytes, "the system", purpose)
-        return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // 4), owner)
+        return PinnedMemory(int(owner.ptr), np.frombuffer(owner, np.uint32, nbytes // WORD_BYTES), owner)
 
     def mapped(self, memory: PinnedMemory) -> int:
         """Where kernels find page-locked memory: all of it is in the address space of every GPU."""
@@ -362,7 +363,7 @@ class Driver:
     def array(self, memory: DeviceMemory, offset: int, shape: tuple[int, ...]) -> Any:
         """A CuPy array of float32 over memory, from byte `offset` on; no copy."""
         pointer = self._cupy.cuda.MemoryPointer(memory.owner.mem, memory.owner.ptr - memory.owner.mem.ptr + offset)
-        return self._cupy.ndarray(shape, np.float32, pointer)
+        return self._cupy.ndarray(shape, FLOAT32.dtype, pointer)
 
     def copying_in(self, target: int, source: int, nbytes: int, stream: Any) -> Call:
         """Copy from the host's memory, which must stay as it is until the stream has got there."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import CapacityError, HandleError
 from vpps.kernel.cache import load_library
+from vpps.ops.element import FLOAT32
 
 MAX_BLOCKS = 256
 MAX_THREADS = 1024
@@ -185,10 +186,10 @@ class Emulator:
         """
         arrays = {"pool": pool, "script": script, "counters": counters, "cleared": cleared, "report": report}
         arrays["stopped"] = np.zeros(0, np.uint32) if stopped is None else stopped
-        arrays["losses"] = np.zeros(0, np.float32) if losses is None else losses
+        arrays["losses"] = np.zeros(0, FLOAT32.dtype) if losses is None else losses
         arrays["recording"] = np.zeros(0, np.uint32) if recording is None else recording
         for name, array in arrays.items():
-            wanted = np.float32 if name in ("pool", "losses") else np.uint32
+            wanted = FLOAT32.dtype if name in ("pool", "losses") else np.uint32
             if array.dtype != wanted or not array.flags.c_contiguous or array.size >= MAX_WORDS:
                 raise HandleError(
                     f"{name}: expected a contiguous array of fewer than {MAX_WORDS} {np.dtype(wanted).name}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from vpps.errors import CapacityError
+from vpps.ops.element import WORD_BYTES
 from vpps.runtime.machine import Machine
 
 MAX_POOL_FLOATS = 2**32  # addresses are 32-bit element offsets
@@ -17,7 +18,7 @@ def half_of_memory() -> int:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         memory = 8 * 2**30
-    return min(memory // 2, 4 * MAX_POOL_FLOATS)
+    return min(memory // 2, WORD_BYTES * MAX_POOL_FLOATS)
 
 
 def grow(machine: Machine, floats: int, keep: int, pool_limit: int) -> None:
@@ -31,11 +32,11 @@ def grow(machine: Machine, floats: int, keep: int, pool_limit: int) -> None:
     """
     if floats <= len(machine.pool):
         return
-    limit = min(pool_limit // 4, MAX_POOL_FLOATS)
+    limit = min(pool_limit // WORD_BYTES, MAX_POOL_FLOATS)
     if floats > limit:
         reach = " (addresses reach no further)" if limit == MAX_POOL_FLOATS else "; raise pool_limit="
         raise CapacityError(
-            f"the graph needs a pool of {floats * 4 / 2**20:.1f} MiB and it may grow to "
-            f"{limit * 4 / 2**20:.1f} MiB{reach}, or use smaller batches"
+            f"the graph needs a pool of {floats * WORD_BYTES / 2**20:.1f} MiB and it may grow to "
+            f"{limit * WORD_BYTES / 2**20:.1f} MiB{reach}, or use smaller batches"
         )
     machine.reserve(min(max(floats, int(len(machine.pool) * _GROWTH)), limit), keep)

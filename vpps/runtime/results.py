@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from vpps.config import PATIENCE
+from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.plan.distribution import FIRST_FREE
 from vpps.runtime.driver import Driver
 from vpps.runtime.machine import Failure
@@ -34,16 +35,16 @@ class Results:
 
     def __init__(self, driver: Driver, vps: int, patience: int) -> None:
         self._words = _REPORT_WORDS + vps
-        self._memory = driver.pinned(4 * (FIRST_FREE + 2 * self._words), "the results of launches")
+        self._memory = driver.pinned(WORD_BYTES * (FIRST_FREE + 2 * self._words), "the results of launches")
         self._memory.words[:] = 0
         self._patience = patience
-        self.losses = self._memory.words[:FIRST_FREE].view(np.float32)
+        self.losses = self._memory.words[:FIRST_FREE].view(FLOAT32.dtype)
         self._reports = self._memory.words[FIRST_FREE:].reshape(2, self._words)
         self.losses_address = driver.mapped(self._memory)
 
     def report_address(self, number: int) -> int:
         """Of the report of a launch, for kernels."""
-        return self.losses_address + 4 * FIRST_FREE + 4 * self._words * (number & 1)
+        return self.losses_address + WORD_BYTES * FIRST_FREE + WORD_BYTES * self._words * (number & 1)
 
     def begin(self, number: int) -> None:
         """A launch begins: forget the report of the launch two before it."""

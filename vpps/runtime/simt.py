@@ -14,6 +14,7 @@ from vpps.kernel.render import render_cuda
 from vpps.kernel.resources import Kernel
 from vpps.kernel.simt_compiler import build_simt
 from vpps.kernel.spec import KernelSpec
+from vpps.ops.element import FLOAT32, WORD_BYTES
 from vpps.plan.distribution import FIRST_FREE
 from vpps.plan.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
@@ -80,12 +81,12 @@ class SimtMachine:
         self.vps = count
         self.source = ""
         self.seed = _number(SIMT_SEED, MAX_SEED) if seed is None else seed
-        self.pool: NDArray[np.float32] = np.zeros(0, np.float32)
+        self.pool: NDArray[np.float32] = np.zeros(0, FLOAT32.dtype)
         self.races = bool(_number(SIMT_RACES, 1)) if races is None else races
         self._spec: KernelSpec | None = None
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
-        self._losses = np.zeros(FIRST_FREE, np.float32)
+        self._losses = np.zeros(FIRST_FREE, FLOAT32.dtype)
         self._launches = 0
         self._runs = 0  # of the kernel: second launches counted as well
         self._failure: Failure | None = None
@@ -107,7 +108,7 @@ class SimtMachine:
     @property
     def default_pool_limit(self) -> int:
         """Bytes."""
-        return min(half_of_memory(), 4 * (MAX_WORDS - 1))
+        return min(half_of_memory(), WORD_BYTES * (MAX_WORDS - 1))
 
     @property
     def spec(self) -> KernelSpec | None:
@@ -140,7 +141,7 @@ class SimtMachine:
     def reserve(self, floats: int, keep: int) -> None:
         """Make the pool at least `floats` long, keeping its first `keep` floats."""
         if floats > len(self.pool):
-            larger = np.zeros(floats, np.float32)
+            larger = np.zeros(floats, FLOAT32.dtype)
             larger[:keep] = self.pool[:keep]
             self.pool = larger
 
@@ -230,7 +231,7 @@ class SimtMachine:
     def close(self) -> None:
         """Free the pool; may be called twice."""
         self._open = False
-        self.pool = np.zeros(0, np.float32)
+        self.pool = np.zeros(0, FLOAT32.dtype)
 
 
 def _number(variable: Variable, most: int) -> int:

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.ops.element import WORD_BYTES
 from vpps.runtime.recording import RECORD, Records
 
 RUNS = 2  # of the kernel, that a launch may have
@@ -46,7 +47,7 @@ class StampedRecording:
     @property
     def words(self) -> int:
         """Size of the memory."""
-        return (self.track_bytes + self.room * self.n_vps * STAMP.itemsize) // 4
+        return (self.track_bytes + self.room * self.n_vps * STAMP.itemsize) // WORD_BYTES
 
     @property
     def track_bytes(self) -> int:
@@ -60,7 +61,7 @@ class StampedRecording:
 
     def fill(self, memory: Words) -> None:
         """Take what a launch left in memory, all of it or what it wrote to."""
-        end = self.track_bytes // 4
+        end = self.track_bytes // WORD_BYTES
         self._tracks = memory[:end].view(TRACK)
         self._stamps = memory[end:].view(STAMP).reshape(-1, self.n_vps)
 
@@ -100,7 +101,7 @@ class StampedRecording:
             times = _nanoseconds(stamps["cycles"], run["begun"], run["ended"]) + self._offset
             records = np.zeros(len(stamps) - 1, RECORD)
             records["start"], records["end"] = times[:-1], times[1:]
-            records["bytes"] = 4 * stamps["floats"][1:].astype(np.uint64)
+            records["bytes"] = WORD_BYTES * stamps["floats"][1:].astype(np.uint64)
             records["position"] = stamps["position"][:-1]
             records["vp"] = vp
             found.append(records)

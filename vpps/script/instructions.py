@@ -36,6 +36,7 @@ from enum import Enum, IntFlag
 from typing import Any
 
 from vpps.ops import OPS, Form
+from vpps.ops.element import FLOAT32, ElementType
 from vpps.optim import OPTIMIZERS
 
 HEAD_WORDS = 5
@@ -117,6 +118,7 @@ class Field:
         width: names the field that holds the operand's width; "" for the result's.
         elements: the operand's rows are those of list elements, where the instruction counts vertices.
         broadcast: whether mode bit SCALAR means anything: device code takes a row's one float for every unit.
+        element: of an operand's rows.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Field:
     width: str = ""
     elements: bool = False
     broadcast: bool = False
+    element: ElementType = FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.ops.element import FLOAT32
 from vpps.script.instructions import HEADER_WORDS
 
 
@@ -94,4 +95,5 @@ def _view(pool: NDArray[np.float32], at: Rows, n: int, width: int) -> NDArray[np
         return np.zeros((0, width), np.float32)
     assert at.stride >= width
     assert at.address + (n - 1) * at.stride + width <= len(pool)
-    return np.lib.stride_tricks.as_strided(pool[at.address :], (n, width), (4 * at.stride, 4), writeable=False)
+    strides = FLOAT32.bytes * at.stride, FLOAT32.bytes
+    return np.lib.stride_tricks.as_strided(pool[at.address :], (n, width), strides, writeable=False)

@@ -22,6 +22,7 @@ from vpps.inspection.timeline import HostSpan, Timeline
 from vpps.kernel.spec import KernelSpec
 from vpps.memory import MemoryUse, memory_use
 from vpps.model import Model
+from vpps.ops.element import WORD_BYTES
 from vpps.ops.philox import launch_key
 from vpps.optim import Optimizer
 from vpps.plan.distribution import LEFT_OUT, NOTHING_HELD
@@ -149,7 +150,7 @@ class Engine:
     def memory(self) -> MemoryUse:
         """Bytes by what they are for, of the latest launch."""
         if self.planner is None:
-            return MemoryUse(pool=self.machine.pool.nbytes, peak=4 * self.peak)
+            return MemoryUse(pool=self.machine.pool.nbytes, peak=WORD_BYTES * self.peak)
         return memory_use(self.planner.distribution, self.plan, len(self.machine.pool), self.peak)
 
     # ---- preparations

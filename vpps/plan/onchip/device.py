@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vpps.errors import HandleError
+from vpps.ops.element import FLOAT32, WORD_BYTES
 
 THREADS = 256  # of a block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
@@ -16,7 +17,7 @@ OTHER_REGISTERS = {1: 64, 2: 48}
 
 # Shared memory that every kernel takes, in bytes: words of the script, sums of the block, the verdict of a wait
 # (kernel/chip.py: SCRIPT_WORDS, SCRATCH_FLOATS).
-KERNEL_SHARED = 4 * (2048 + 512 + 4)
+KERNEL_SHARED = WORD_BYTES * (2048 + 512 + 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +100,5 @@ def capacity(device: Device, blocks_per_sm: int = 1, widest: int = 256, tile: in
         tile: vertices that the staging buffer holds.
     """
     blocks = device.sms * blocks_per_sm
-    shared = max(0, device.shared(blocks_per_sm) - 4 * tile * widest) // KIB
+    shared = max(0, device.shared(blocks_per_sm) - FLOAT32.bytes * tile * widest) // KIB
     return blocks * THREADS * device.registers(blocks_per_sm), blocks * THREADS * shared

@@ -62,7 +62,7 @@ def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -
     read once more by a second launch for little beside the weights."""
     roles = [places[name] for name in (matrix.name, f"{matrix.name}^T") if name in places]
     off_chip = all(place.tier == "L2" and place.reason not in (ROW_SLICED, NARROW_ROWS) for place in roles)
-    return off_chip and 4 * matrix.rows * matrix.columns > device.l2_bytes
+    return off_chip and matrix.element.bytes * matrix.rows * matrix.columns > device.l2_bytes
 
 
 def _check_forced(strategy: Gradients, uses: Mapping[str, Use]) -> None:

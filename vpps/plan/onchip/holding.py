@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import HandleError
+from vpps.ops.element import FLOAT32, ElementType
 from vpps.plan.onchip.device import KIB, THREADS, WARPS, Device
 from vpps.plan.onchip.slots import (
     ACCUMULATORS,
@@ -42,6 +43,7 @@ class MatrixSpec:
             transposed product is needed: inference, or operands without gradients.
         trained: whether it has a gradient and is updated.
         uses: how often a launch reads it for each vertex, relative to the other matrices.
+        element: of its weights on the chip and in L2.
     """
 
     name: str
@@ -51,6 +53,7 @@ class MatrixSpec:
     role_t_parts: int = 1
     trained: bool = True
     uses: float = 1.0
+    element: ElementType = FLOAT32
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class Slot:
         rows, columns, warps: its shape (R, C, wk).
         tier: "registers" or "shared".
         at: its first register, or its first KiB among the slots in shared memory.
+        element: of the weights in it.
     """
 
     rows: int
@@ -116,11 +120,12 @@ class Slot:
     warps: int
     tier: Tier
     at: int
+    element: ElementType = FLOAT32
 
     @property
     def size(self) -> int:
         """Registers of every thread, or KiB of shared memory."""
-        return self.rows * self.columns
+        return self.element.words(self.rows * self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,10 @@ class Role:
     def floats(self) -> int:
         return self.rows * self.columns
 
+    @property
+    def bytes(self) -> int:
+        return self.floats * self.matrix.element.bytes
+
     def sliced_by_rows(self, n_vps: int) -> bool:
         """Whether its product divides vertices, not units: with fewer units than half the VPs most would idle."""
         return sliced_by_rows(self.rows, self.parts, 1, n_vps)
@@ -197,6 +206,7 @@ class Held:
         rows, columns, parts: the role as it is dealt.
         shape: of its slots, None where it has none.
         ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
+        element: of the weights.
     """
 
     role: Literal["W", "W^T"]
@@ -214,6 +224,7 @@ class Held:
     shape: Shape | None
     ownership: Ownership
     first_vp: int
+    element: ElementType = FLOAT32
 
     @property
     def name(self) -> str:
@@ -298,7 +309,7 @@ class OnChip:
     def free_shared(self) -> int:
         """Whole KiB of a block's shared memory left beside one staging buffer, partial sums and the weights."""
         largest = max((slot.size for slot in self.slots), default=0)
-        working = 4 * (max(self.staging_floats, THREADS * largest) + self.sums_floats)
+        working = FLOAT32.bytes * (max(self.staging_floats, THREADS * largest) + self.sums_floats)
         return (self.device.shared(self.blocks_per_sm) - working) // KIB - self.weights_in("shared")
 
     def to_key(self) -> str:

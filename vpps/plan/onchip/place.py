@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
+from vpps.ops.element import FLOAT32
 from vpps.plan.onchip.device import KIB, THREADS, WARPS, Device
 from vpps.plan.onchip.holding import (
     PERSISTENT,
@@ -84,7 +85,7 @@ class Room:
         return replace(
             self,
             widest=max(self.widest, shape.width),
-            largest=max(self.largest, shape.rows * shape.columns),
+            largest=max(self.largest, shape.registers // shape.slots),
             tallest=max(self.tallest, shape.slots * shape.rows),
         )
 
@@ -102,7 +103,7 @@ class Room:
         """Registers, or whole KiB of shared memory, that are left."""
         if tier == "registers":
             return self.registers - self.taken["registers"]
-        return (self.shared - 4 * (self.staged() + self.sums)) // KIB - self.taken["shared"]
+        return (self.shared - FLOAT32.bytes * (self.staged() + self.sums)) // KIB - self.taken["shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +197,8 @@ class Attempt:
         if kept is not None:
             return [kept]
         if self.rpw is not None:
-            return [whole_rows(role.rows, role.columns, self.rpw, self.request.vps)]
-        found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits))
+            return [whole_rows(role.rows, role.columns, self.rpw, self.request.vps, role.matrix.element)]
+        found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits), role.matrix.element)
         thrifty = self.thrifty == "all" or (self.thrifty == "W" and not role.transposed)
         if self.flat:
             found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > self.tile * s.width))
@@ -248,7 +249,7 @@ class Attempt:
         room = self.room.beside(least)
         left = room.left("shared")
         if left < 0:
-            staging, slots = 4 * (room.staged() + room.sums) // KIB, self.room.taken["shared"]
+            staging, slots = FLOAT32.bytes * (room.staged() + room.sums) // KIB, self.room.taken["shared"]
             beside = f", slots {slots} KiB," if slots else ""
             return f"staging {self.tile} of its rows takes {staging} KiB{beside} of {self.room.shared // KIB} KiB"
         shared = f"{least.registers} KiB of shared memory, {left} KiB were left"
@@ -273,7 +274,7 @@ class Attempt:
         whole = self.places.get(role.matrix.name) if role.transposed else None
         if whole is None or whole.shape is None or self.request.options.transposed == "copy":
             return Place("L2", None, short)
-        copy = 4 * role.floats // self.tile
+        copy = role.bytes // self.tile
         atomic = ATOMIC_BYTES * self._owners(role.matrix.rows, role.matrix.parts) * role.rows
         tier: Tier = "atomic" if atomic < copy else "L2"
         traffic = f"a copy in L2 moves {_kib(copy)} KiB per vertex, atomics {_kib(atomic)} KiB"

@@ -9,6 +9,7 @@ from typing import Any
 
 from vpps.errors import CapacityError, SpillError
 from vpps.kernel.chip import RESULT_FLOATS
+from vpps.ops.element import FLOAT32
 from vpps.plan.onchip.device import KIB, Device
 from vpps.plan.onchip.gradients import choose_gradients
 from vpps.plan.onchip.holding import (
@@ -67,10 +68,10 @@ def _plan(request: Request) -> OnChip:
             top[slot.tier] = max(top[slot.tier], slot.at + slot.size)
     buffers = 1
     if device.copies_asynchronously:
-        buffers += 4 * (room.staged(2) + room.sums) + KIB * top["shared"] <= room.shared
+        buffers += FLOAT32.bytes * (room.staged(2) + room.sums) + KIB * top["shared"] <= room.shared
     staged = room.staged(buffers)
-    taken = 4 * (staged + room.sums) + KIB * top["shared"]
-    results = RESULT_FLOATS if slots and taken + 4 * RESULT_FLOATS <= room.shared else 0
+    taken = FLOAT32.bytes * (staged + room.sums) + KIB * top["shared"]
+    results = RESULT_FLOATS if slots and taken + FLOAT32.bytes * RESULT_FLOATS <= room.shared else 0
     return OnChip(
         slots=slots,
         gradient_slots=gradient_slots,
@@ -79,7 +80,7 @@ def _plan(request: Request) -> OnChip:
         tile=attempt.tile,
         blocks_per_sm=request.blocks_per_sm,
         registers=top["registers"],
-        shared_bytes=taken + 4 * results,
+        shared_bytes=taken + FLOAT32.bytes * results,
         staging_floats=staging,
         staging_buffers=buffers if staging else 0,
         staged_floats=staged,
@@ -105,8 +106,8 @@ def _number_slots(roles: Sequence[Role], attempt: Attempt) -> tuple[tuple[Slot, 
                 continue
             shape, first = where.shape, len(slots)
             for _ in range(shape.slots):
-                slots.append(Slot(shape.rows, shape.columns, shape.warps, tier, at))
-                at += shape.rows * shape.columns
+                slots.append(Slot(shape.rows, shape.columns, shape.warps, tier, at, shape.element))
+                at += slots[-1].size
             ranges[role.name] = range(first, len(slots))
     return tuple(slots), ranges
 
@@ -165,6 +166,7 @@ def _holders(
                 shape=where.shape,
                 ownership=request.options.ownership,
                 first_vp=next_piece % request.vps if n_pieces else 0,
+                element=role.matrix.element,
             )
         )
         next_piece += n_pieces

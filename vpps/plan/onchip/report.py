@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vpps.errors import VppsError
+from vpps.ops.element import FLOAT32
 from vpps.plan.onchip.device import KIB, WARPS
 from vpps.plan.onchip.holding import Held, OnChip, Tier, rows_cap
 from vpps.plan.onchip.place import NARROW_ROWS, ROW_SLICED, Room
@@ -68,7 +69,7 @@ def _table(onchip: OnChip, moments: int) -> str:
                 str(shape.registers) if shape and held.tier == "registers" else "-",
                 f"{held.warps_busy}/{WARPS}" if shape else "-",
                 f"{shape.registers} KiB" if shape else "-",
-                in_bytes(4 * moments * held.rows * held.columns) if has_moments else "-",
+                in_bytes(FLOAT32.bytes * moments * held.rows * held.columns) if has_moments else "-",
                 held.gradient or "-",
                 f"[{1 + reasons.index(held.reason)}]",
             )
@@ -118,22 +119,22 @@ def _blocks(onchip: OnChip, held: Held) -> int:
 def _totals(onchip: OnChip, moments: int) -> list[tuple[str, str]]:
     device, groups, blocks = onchip.device, onchip.options.groups, onchip.blocks_per_sm
     slots = onchip.weights_in("shared")
-    staging = 4 * onchip.staging_floats
-    working = 4 * (onchip.staged_floats + onchip.sums_floats + onchip.results_floats)
+    staging = FLOAT32.bytes * onchip.staging_floats
+    working = FLOAT32.bytes * (onchip.staged_floats + onchip.sums_floats + onchip.results_floats)
     gradients = (onchip.shared_bytes - working) // KIB - slots
     all_weights = sum(h.rows * h.columns for h in onchip.held)
     on_chip = sum(h.rows * h.columns for h in onchip.held if h.tier in ON_CHIP)
-    off = 4 * sum(h.rows * h.columns for h in onchip.held if h.tier == "L2")
+    off = sum(h.element.bytes * h.rows * h.columns for h in onchip.held if h.tier == "L2")
     n_groups = "1 group" if groups == 1 else f"{groups} groups"
     buffers = "two staging buffers" if onchip.staging_buffers == 2 else "a staging buffer"
     share = f"{onchip.shared_bytes // KIB} of {device.shared(blocks) // KIB} KiB per block"
     shared = [f"{buffers} of {staging // KIB} KiB"] if staging else []
-    shared += [f"{in_bytes(4 * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
-    shared += [f"{in_bytes(4 * onchip.results_floats)} of results"] if onchip.results_floats else []
+    shared += [f"{in_bytes(FLOAT32.bytes * onchip.sums_floats)} of partial sums"] if onchip.sums_floats else []
+    shared += [f"{in_bytes(FLOAT32.bytes * onchip.results_floats)} of results"] if onchip.results_floats else []
     shared += [f"slots of {slots} KiB"] if slots else []
     shared += [f"gradients of {gradients} KiB beyond them"] if gradients else []
     registers = onchip.weights_in("registers")
-    memory = 4 * moments * sum(m.rows * m.columns for m in onchip.matrices if m.trained)
+    memory = FLOAT32.bytes * moments * sum(m.rows * m.columns for m in onchip.matrices if m.trained)
     return [
         (
             "device",
@@ -251,8 +252,8 @@ def _least(onchip: OnChip, held: Held) -> Shape:
     """The smallest slots that would hold a role."""
     if held.ownership == "round-robin":
         rpw = max((slot.rows for slot in onchip.slots), default=1)
-        return whole_rows(held.rows, held.columns, rpw, onchip.vps)
-    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits))
+        return whole_rows(held.rows, held.columns, rpw, onchip.vps, held.element)
+    found = shapes(held.rows_owned, held.columns, rows_cap(onchip.limits), held.element)
     return min(found, key=lambda s: (s.registers, s.width))
 
 

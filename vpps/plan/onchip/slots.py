@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.ops.element import FLOAT32, ElementType
 from vpps.plan.onchip.device import WARPS
 
 Ownership = Literal["aligned", "round-robin"]
@@ -35,17 +36,19 @@ class Shape:
         columns: C, of each lane.
         warps: wk, along a row.
         slots: how many.
+        element: of the weights in them.
     """
 
     rows: int
     columns: int
     warps: int
     slots: int
+    element: ElementType = FLOAT32
 
     @property
     def registers(self) -> int:
         """Registers of every thread, or KiB of shared memory, of all the slots."""
-        return self.slots * self.rows * self.columns
+        return self.slots * self.element.words(self.rows * self.columns)
 
     @property
     def width(self) -> int:
@@ -60,7 +63,7 @@ class Shape:
 
 
 @lru_cache(maxsize=4096)
-def shapes(rows_owned: int, columns: int, max_rows: int) -> tuple[Shape, ...]:
+def shapes(rows_owned: int, columns: int, max_rows: int, element: ElementType = FLOAT32) -> tuple[Shape, ...]:
     """Shapes for `rows_owned` rows of `columns` columns, cheapest first; of equal ones the one with fewer registers,
     then the one with more columns per lane."""
     found: list[Shape] = []
@@ -68,13 +71,15 @@ def shapes(rows_owned: int, columns: int, max_rows: int) -> tuple[Shape, ...]:
         groups = WARPS // warps
         per_lane = -(-columns // (32 * warps))
         tallest = min(max_rows, -(-rows_owned // groups))
-        found += [Shape(rows, per_lane, warps, -(-rows_owned // (rows * groups))) for rows in range(1, tallest + 1)]
+        found += [
+            Shape(rows, per_lane, warps, -(-rows_owned // (rows * groups)), element) for rows in range(1, tallest + 1)
+        ]
     return tuple(sorted(found, key=lambda s: (s.cost, s.registers, -s.columns)))
 
 
-def whole_rows(rows: int, columns: int, rpw: int, n_vps: int) -> Shape:
+def whole_rows(rows: int, columns: int, rpw: int, n_vps: int, element: ElementType = FLOAT32) -> Shape:
     """The paper's shape: a warp holds `rpw` whole rows of every slot."""
-    return Shape(rpw, -(-columns // 32), 1, -(-pieces(rows, rpw) // n_vps))
+    return Shape(rpw, -(-columns // 32), 1, -(-pieces(rows, rpw) // n_vps), element)
 
 
 def valid_rpw(rowmax: int, budget: int) -> range:

@@ -19,13 +19,14 @@ from itertools import pairwise
 from vpps.graph.trace import Node, TracedCell
 from vpps.model import Parameter
 from vpps.ops import Form, size
+from vpps.ops.element import FLOAT32
 from vpps.plan.passes.common_subexpressions import COMMUTATIVE
 from vpps.plan.passes.primitives import OUTSIDE, Batch, Batching, Primitives, root
 from vpps.plan.pqtree import Layout, layout
 from vpps.plan.pqtree.layouts import evaluate
 from vpps.plan.prepare import offset_of
 
-FLOAT = 4  # bytes
+FLOAT = FLOAT32.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,40 @@
+"""Element types, and what of a plan follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
+from vpps.plan.onchip import ChipOptions, MatrixSpec, known_device, plan_onchip
+from vpps.script.instructions import INSTRUCTIONS
+
+pytestmark = pytest.mark.host
+
+HALF = ElementType("float16", 2)
+
+
+def test_words_are_rounded_up() -> None:
+    assert (FLOAT32.bytes, FLOAT32.dtype.itemsize) == (WORD_BYTES, WORD_BYTES)
+    assert [FLOAT32.words(n) for n in range(4)] == [0, 1, 2, 3]
+    assert [HALF.words(n) for n in range(4)] == [0, 1, 1, 2]
+
+
+def test_a_narrower_type_takes_fewer_registers() -> None:
+    def planned(element: ElementType) -> tuple[int, int]:
+        matrix = MatrixSpec("U", 1024, 1024, element=element)
+        onchip = plan_onchip((matrix,), known_device("H200"), 132, ChipOptions())
+        assert {slot.element for slot in onchip.slots} == {element}
+        return sum(s.size for s in onchip.slots), sum(s.rows * s.columns for s in onchip.slots)
+
+    registers, weights = planned(FLOAT32)
+    assert registers == weights
+    registers, weights = planned(HALF)
+    assert weights / 2 <= registers < 0.6 * weights
+
+
+def test_operands_are_float32() -> None:
+    fields = [field for instruction in INSTRUCTIONS for field in instruction.fields]
+    assert {field.element for field in fields} == {FLOAT32}
+    assert replace(fields[0], element=HALF) != fields[0]
