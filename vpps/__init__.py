@@ -1,9 +1,8 @@
 """vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
 
-__version__ = "0.1.0"
-
 from vpps import config, init
 from vpps import optim as _optim
+from vpps._version import __version__ as __version__
 from vpps.ahead import Specialized, specialize
 from vpps.errors import (
     CapacityError,

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.files import replacing
-from vpps.model import Model
 from vpps.optim import OPTIMIZERS, OptimizerState
-from vpps.plan.passes.cell_history import CellHistory
-from vpps.plan.passes.stacking import tried
 from vpps.state import AccumulatedGradients, Averages
+
+if TYPE_CHECKING:
+    from vpps.model import Model, Parameter
+    from vpps.plan.passes.cell_history import CellHistory
 
 FORMAT = 1
 _USER = "user."  # prefix of the user's own metadata
@@ -30,6 +31,17 @@ _AVERAGE = "average/"
 _AVERAGE_CURRENT = "average_current/"  # of a table: updates that each row's average includes
 _DESCRIPTION = "vpps"
 _CHECKSUM = "vpps.crc32"  # safetensors has none
+
+
+HistoryReader = Callable[[Mapping[str, Any], "Mapping[str, Parameter | None]", "Sequence[Parameter]"], "CellHistory"]
+
+
+def _no_history(raw: object, named: object, parameters: object) -> CellHistory:
+    raise LookupError("nothing here knows cells")
+
+
+read_history: HistoryReader = _no_history
+"""Makes the cells of a file, of which a model knows nothing; `vpps.plan.passes.stacking` puts its own here."""
 
 
 def save(model: Model, path: Path) -> None:
@@ -270,7 +282,7 @@ def _history(contents: _Contents, model: Model, path: Path) -> CellHistory | Non
         return None
     parameters = dict.fromkeys(contents.weights) | {p.name: p for p in model if p.name in contents.weights}
     try:
-        return tried(CellHistory.from_json(raw, parameters), list(model))
+        return read_history(raw, parameters, list(model))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: damaged: the cells that it was trained with are wrong ({error!r})") from error
 

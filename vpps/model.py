@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpps import checkpoint
 from vpps.errors import CheckpointError, ModelError, ShapeError
 from vpps.graph.operand import Operand
 from vpps.init import INITIALISERS, Initialiser
@@ -356,15 +357,13 @@ class Model:
         Raises:
             CheckpointError: it cannot be written, or a parameter holds NaN or infinity; what was there is as it was.
         """
-        from vpps.checkpoint import save
-
         if metadata is not None:
             if not isinstance(metadata, Mapping) or not all(
                 isinstance(x, str) for item in metadata.items() for x in item
             ):
                 raise ModelError(f"save: metadata maps strings to strings; got {metadata!r}")
             self.metadata = dict(metadata)
-        save(self, as_path(path, "save", CheckpointError))
+        checkpoint.save(self, as_path(path, "save", CheckpointError))
 
     def restore(self, path: str | Path, strict: bool = True) -> None:
         """Read what `save` wrote, in place.
@@ -375,10 +374,9 @@ class Model:
         Raises:
             CheckpointError: no such file, damaged, or another model's. The model is then unchanged.
         """
-        from vpps.checkpoint import restore
-
         self.refuse_if_averaged("restore")
-        restore(self, as_path(path, "restore", CheckpointError), as_flag(strict, "restore: strict", CheckpointError))
+        strict = as_flag(strict, "restore: strict", CheckpointError)
+        checkpoint.restore(self, as_path(path, "restore", CheckpointError), strict)
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
@@ -389,9 +387,7 @@ class Model:
         Raises:
             CheckpointError: no such file, or a damaged one.
         """
-        from vpps.checkpoint import load
-
-        return load(cls, as_path(path, "load", CheckpointError))
+        return checkpoint.load(cls, as_path(path, "load", CheckpointError))
 
 
 def _checked_name(name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
 from vpps.plan.onchip import ChipOptions, MatrixSpec, known_device, plan_onchip
-from vpps.script.instructions import INSTRUCTIONS
+from vpps.script.instructions import TABLE
 
 pytestmark = pytest.mark.host
 
@@ -35,6 +35,6 @@ def test_a_narrower_type_takes_fewer_registers() -> None:
 
 
 def test_operands_are_float32() -> None:
-    fields = [field for instruction in INSTRUCTIONS for field in instruction.fields]
+    fields = [field for instruction in TABLE for field in instruction.fields]
     assert {field.element for field in fields} == {FLOAT32}
     assert replace(fields[0], element=HALF) != fields[0]

@@ -39,7 +39,8 @@ from vpps.tuning import profiler
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_name
 from vpps.tuning.measure import Plan
-from vpps.tuning.profiler import Subject, Told, axes_named
+from vpps.tuning.profiler import Told, axes_named
+from vpps.tuning.subject import Subject
 
 PROGRAM = "vpps-profile"
 

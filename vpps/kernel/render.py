@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import vpps
+from vpps._version import __version__
 from vpps.errors import CompileError
 from vpps.kernel.chip import SCRIPT_WORDS, THREADS
 from vpps.kernel.programs import lines_of
@@ -134,7 +134,7 @@ CUDA_TAILS = ("tails.cuh", "cuda/tails.cuh")
 
 def template_dir() -> Path:
     """The templates: inside an installed package, or beside it in a checkout. Raises CompileError if in neither."""
-    package = Path(vpps.__file__).parent
+    package = Path(__file__).parents[1]
     for folder in (package / "templates", package.parent / "templates"):
         if (folder / "kernel.cu.j2").is_file():
             return folder
@@ -160,7 +160,7 @@ def _render(timeline: bool, template: str = "kernel.cu.j2", **values: Any) -> st
         keep_trailing_newline=True,
     )
     text = environment.get_template(template).render(
-        version=vpps.__version__,
+        version=__version__,
         timeline=timeline,
         header_words=HEADER_WORDS,
         head_words=HEAD_WORDS,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vpps.graph.arrays import BlockArrays, Ints
-from vpps.graph.graph import Graph
 from vpps.plan.recurrence import Recurrence
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
 
 
 class Topology:

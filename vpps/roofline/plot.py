@@ -7,12 +7,14 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vpps.errors import WorkloadError
-from vpps.roofline.measure import Point
 from vpps.roofline.peaks import MIB, Peaks
 from vpps.roofline.work import PHASES
+
+if TYPE_CHECKING:
+    from vpps.roofline.measure import Point
 
 SUFFIXES = (".svg", ".png", ".pdf")
 

@@ -19,8 +19,8 @@ from vpps.tuning.candidates import Change, Chip, applied
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import Axis, Background, OnlineTuner
-from vpps.tuning.profiler import Subject, cpu_job
 from vpps.tuning.rehearsal import Rehearsal
+from vpps.tuning.subject import Subject, cpu_job
 
 NICENESS = 10
 """Of compilers: training goes first, they take what it leaves."""

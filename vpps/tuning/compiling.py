@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-import vpps
 from vpps.ahead import specs
 from vpps.arrangement import Arrangement
 from vpps.errors import CompileError, SpillError, VppsError
@@ -230,7 +229,7 @@ class Compilers:
 
 def _environment() -> dict[str, str]:
     """Of a compiling process: it finds this vpps, however this one was found."""
-    root = str(Path(vpps.__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
 
 

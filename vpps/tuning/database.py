@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from vpps._version import __version__
 from vpps.config import TUNING
 from vpps.errors import CompileError
 from vpps.graph.digest import digest_of
@@ -177,10 +178,8 @@ def key_for(model: Model, cells: Iterable[TracedCell], device: str, train: bool)
     Args:
         device: see `device_name`.
     """
-    import vpps
-
     signature = sorted((p.name, p.shape, type(p).__name__, p.trainable) for p in model)
-    return Key(device, key_of(repr(signature)), vpps.__version__, train, frozenset(map(digest_of, cells)))
+    return Key(device, key_of(repr(signature)), __version__, train, frozenset(map(digest_of, cells)))
 
 
 class TuningDatabase:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
-from vpps.ahead import example_plan
-from vpps.arrangement import matrices_of
-from vpps.errors import CompileError, HandleError, VppsError
-from vpps.model import Model
-from vpps.optim import SGD, Optimizer
-from vpps.plan.distribution import Distribution
+from vpps.errors import CompileError, HandleError
 from vpps.plan.onchip import Device
-from vpps.plan.passes.stacking import Stacking
-from vpps.plan.planner import Planner
-from vpps.plan.policies import Knowledge, policy_named
-from vpps.plan.stacks import Stacks
-from vpps.plan.update import Update
 from vpps.session.options import Example
 from vpps.targets import target_named
-from vpps.tuning.candidates import Change, Chip, cpu_axes, gpu_axes
-from vpps.tuning.compiling import Compiled, Compilers, Recipe
+from vpps.tuning.candidates import Change, cpu_axes, gpu_axes
+from vpps.tuning.compiling import Compiled, Compilers
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for, now
 from vpps.tuning.jobs import CpuJob
-from vpps.tuning.machines import MachineFiles
 from vpps.tuning.measure import Batches, Measured, Plan, measure
 from vpps.tuning.search import Outcome, candidates_of, search
+from vpps.tuning.subject import Subject, cpu_job
 
 Told = Callable[[str, int, int], None]
 """Is told what is being done ("compiled", "measured"), how often that was done, and how often it will be."""
@@ -35,59 +24,6 @@ Told = Callable[[str, int, int], None]
 
 def told_nobody(what: str, done: int, total: int) -> None:
     """For whoever does not want to know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is tuned.
-
-    Attributes:
-        model: its weights are copied, never changed.
-        example: a typical graph and its loss.
-        optimizer: of training.
-        base: what the user forces; tuning changes the rest.
-        train: for training, or for evaluation.
-        at_once: compilers that run side by side; None for one per core.
-        knowledge: machines of policy `fsm`, so that what a candidate learns the others find.
-    """
-
-    model: Model
-    example: Example
-    optimizer: Optimizer | None = None
-    base: Configuration = Configuration()  # noqa: RUF009 - frozen
-    train: bool = True
-    at_once: int | None = None
-    knowledge: Knowledge = field(default_factory=lambda: Knowledge(kept=MachineFiles()))
-
-    @property
-    def update(self) -> Update | None:
-        """What a step of training does."""
-        return Update(self._rule, 1, 1, None) if self.train else None
-
-    @property
-    def moments(self) -> int:
-        """Arrays that the optimizer keeps beside each parameter."""
-        return len(self._rule.moments) if self.train else 0
-
-    @property
-    def _rule(self) -> Optimizer:
-        return SGD(lr=0.1) if self.optimizer is None else self.optimizer
-
-    def stacks(self, configuration: Configuration, panel: int) -> Stacks:
-        """The parameters that are stacked."""
-        stacking = Stacking(self.model, configuration.passes, panel, configuration.onchip.tiers)
-        stacking.see(self.example[0].blocks, self._rule)
-        return stacking.stacks
-
-    def chip(self, device: Device) -> Chip:
-        """What candidates for a GPU depend on."""
-        matrices = matrices_of(self.example[0].blocks, self.base.passes, self.stacks(self.base, 1))
-        specs = [m if self.train else replace(m, role_t_parts=0, trained=False) for m in matrices.values()]
-        return Chip(tuple(specs), device, self.base.vps, self.train)
-
-    def recipe(self, device: Device, arch: str) -> Recipe:
-        """How kernels are compiled for a GPU; `arch` is "" for the emulator."""
-        return Recipe(self.model, self.example, self.update, self.moments, device, arch, self.base.vps, self.knowledge)
 
 
 def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
@@ -212,29 +148,6 @@ def _compile(
                 reasons[c] = reason
             told("compiled", count, len(jobs))
     return reasons
-
-
-def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:
-    """What a configuration needs compiled, or why it cannot be had."""
-    from vpps.kernel.host_compiler import tile_of_machine
-
-    usual, tile = tile_of_machine(), tile_of_machine(configuration.tile)
-    stacks = subject.stacks(configuration, tile.panel)
-    if not stacks.same_as(subject.stacks(configuration, usual.panel)):
-        return None, (
-            f"with panels of {tile.panel} rows other matrices are stacked than with {usual.panel}, so sums would run "
-            "in another order"
-        )
-    try:
-        parameters = Distribution(
-            subject.model, configuration.vps or 1, tile.panel, subject.moments, subject.train, stacks=stacks
-        )
-        policy = policy_named(configuration.policy, subject.knowledge)
-        planner = Planner(parameters, policy, configuration.schedule, configuration.passes)
-        plan = example_plan(planner, *subject.example, subject.update)
-    except VppsError as error:
-        return None, str(error)
-    return CpuJob(configuration.tile, tuple(sorted(plan.tails, key=lambda tail: tail.number))), ""
 
 
 def record(

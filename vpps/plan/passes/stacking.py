@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from vpps import checkpoint
 from vpps.graph.trace import TracedCell
 from vpps.model import Lookup, Model, Parameter
 from vpps.ops import Form
@@ -150,8 +151,14 @@ def _structure(cell: TracedCell) -> Any:
     )
 
 
-def tried(history: CellHistory, parameters: Collection[Parameter]) -> CellHistory:
+def _read_history(
+    raw: Mapping[str, Any], named: Mapping[str, Parameter | None], parameters: Collection[Parameter]
+) -> CellHistory:
     """A history of which nobody knows whether it is one, after all has been done with it that `see` would do."""
+    history = CellHistory.from_json(raw, named)
     programs = [simplified(cell, Passes())[0] for cell in history.cells]
     find_stacks(programs, parameters, 1, before=history.orders)
     return history
+
+
+checkpoint.read_history = _read_history
