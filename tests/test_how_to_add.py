@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md's lists of files for an op, an optimizer and a policy are complete: one of each, added to a copy of
-the package, trains as the reference does."""
+"""ARCHITECTURE.md's lists of files for an op, an optimizer, a policy and a target are complete: one of each, added to a
+copy of the package, computes as the reference does."""
 
 from __future__ import annotations
 
@@ -98,6 +98,33 @@ EXAMPLES = {
 +    }
 +};
 """,
+    "target": """\
+--- vpps/targets.py
+-in (CUDA, CPU, SIMT)}
++in (CUDA, CPU, SIMT, HIP)}
+@@
++HIP = Target(
++    "hip",
++    machine=Hook("vpps.runtime.hip:HipMachine.for_handle"),
++    barrier=2e-6,
++    speed=2e11,
++    fixed=4,
++    axes=_GPU_AXES,
++    usual_axes=("slots",),
++    is_gpu=True,
++    device=Hook("vpps.runtime.hip:default_gpu"),
++    render=CUDA.render,
++    compile=Hook("vpps.runtime.hip:compiled"),
++)
++
+ TARGETS = {
+--- vpps/runtime/hip.py
++from vpps.runtime.simt import SimtMachine, compiled, default_gpu
++from vpps.targets import HIP
++
++class HipMachine(SimtMachine):
++    target = HIP.name
+""",
 }
 
 # Trees of two kinds of nodes, so that a policy has something to choose.
@@ -106,9 +133,10 @@ import functions
 import numpy as np
 import operators
 import vpps
-from vpps.cli.options import LEARNING_RATES, OptimizerName
+from vpps.cli.options import LEARNING_RATES, OptimizerName, TargetName
 from vpps.reference import Reference, weights_of
 from vpps.script.instructions import BY_NAME
+from vpps.tuning.profiler import axes_named
 
 STEPS, WIDTH = 3, 8
 model = vpps.Model(seed=3)
@@ -152,6 +180,15 @@ with vpps.Handle(model, optimizer, vps=2, policy="widest") as handle:
     assert handle.policy == "widest"
 for name, trained in model.numpy().items():
     assert np.linalg.norm(trained - weights[name]) <= 1e-5 * np.linalg.norm(weights[name]), name
+
+with vpps.Handle(model, train=False, target="hip", vps=2) as handle:
+    graph, loss = batch(0)
+    found = handle.forward(graph, [loss])[0]
+    np.testing.assert_allclose(found, Reference(graph, model.numpy()).value(loss), rtol=1e-5)
+    assert handle.explain() and repr(handle.inspect(graph, loss)).count("hip") == 1
+    assert "for the emulator" in vpps.specialize(model, (graph, loss), "hip", vps=2, train=False).explain()
+assert {"auto", "cpu", "cuda", "hip", "simt"} == set(TargetName)
+assert "slots" in axes_named([], "hip")
 
 assert {"softsign", "softsign.grad0", "update_rows.dampened"} <= set(BY_NAME)
 assert vpps.softsign.__doc__ == "x / (1 + |x|), element by element."
