@@ -253,7 +253,7 @@ def _of_generation(sm: int) -> Device:
 
 def _compile(target: Target, spec: KernelSpec, arch: str, vps: int) -> Kernel:
     """The kernel for a number of virtual processors of all groups. Raises SpillError, CompileError."""
-    kernel: Kernel = target.compile(spec.of(vps) if target.fixed_vps else spec, arch)
+    kernel: Kernel = target.compile(spec.made_for(target.name, vps), arch)
     return kernel
 
 

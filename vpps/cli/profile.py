@@ -269,8 +269,9 @@ def _dry_run(request: _Request, archs: Sequence[str]) -> None:
     for device, arch in gpus:
         with _progress() as told:
             rows, repeated, left_out = profiler.dry_run(
-                request.subject, device, arch if has_archs else "", request.axes, request.candidates, told
-            )
+                request.subject, request.target, device, arch if has_archs else "", request.axes, request.candidates,
+                told,
+            )  # fmt: skip
         said: list[Table | str] = [
             f"{request.what}: kernels for {arch} ({device.name})",
             compiled_table(rows, request.base),

@@ -154,7 +154,7 @@ class Inspection:
     @property
     def _whole_spec(self) -> KernelSpec:
         """With what the source says of the launch: on cuda the number of virtual processors."""
-        return self.spec.of(self.planner.distribution.all_vps) if self._row.fixed_vps else self.spec
+        return self.spec.made_for(self.target, self.planner.distribution.all_vps)
 
     def _check_shows(self, what: str) -> None:
         if what not in self._row.listings:

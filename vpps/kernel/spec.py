@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from vpps.errors import CompileError
 from vpps.kernel.chip import MEMORY_ONLY, Chip
 from vpps.script.tails import Tail
+from vpps.targets import TARGETS
 
 
 def check_numbers(tails: Iterable[Tail]) -> None:
@@ -43,6 +44,10 @@ class KernelSpec:
     def of(self, vps: int) -> KernelSpec:
         """The same for one number of virtual processors: divisions by it are then multiplications."""
         return replace(self, chip=replace(self.chip, vps=vps))
+
+    def made_for(self, target: str, vps: int) -> KernelSpec:
+        """As a target has it compiled."""
+        return self.of(vps) if TARGETS[target].fixed_vps else self
 
     def recording(self, timeline: bool) -> KernelSpec:
         """The same, for a kernel that records a timeline or none."""

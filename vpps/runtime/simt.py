@@ -41,9 +41,9 @@ def default_gpu() -> Device:
 
 
 def compiled(spec: KernelSpec, _arch: str) -> Kernel:
-    """The kernel that `spec` describes, which looks for races. Raises CompileError."""
+    """The kernel that `spec` describes; it looks for races, or not, as the environment has it. Raises CompileError."""
     source = render_cuda(spec)
-    return Kernel(source, build_simt(source, races=True), spec.chip.shared_bytes)
+    return Kernel(source, build_simt(source, _races_by_environment()), spec.chip.shared_bytes)
 
 
 class SimtMachine:
@@ -82,7 +82,7 @@ class SimtMachine:
         self.source = ""
         self.seed = _number(SIMT_SEED, MAX_SEED) if seed is None else seed
         self.pool: NDArray[np.float32] = np.zeros(0, FLOAT32.dtype)
-        self.races = bool(_number(SIMT_RACES, 1)) if races is None else races
+        self.races = _races_by_environment() if races is None else races
         self._spec: KernelSpec | None = None
         self._emulator: Emulator | None = None
         self._counters = np.zeros((2, _COUNTER_WORDS), np.uint32)
@@ -240,6 +240,10 @@ def _number(variable: Variable, most: int) -> int:
     if not (value.isdecimal() and value.isascii() and int(value) <= most):
         raise HandleError(f"{variable.name}={value}: expected a whole number from 0 to {most}")
     return int(value)
+
+
+def _races_by_environment() -> bool:
+    return bool(_number(SIMT_RACES, 1))
 
 
 def _failure(findings: list[Finding], report: NDArray[np.uint32]) -> Failure | None:

@@ -114,11 +114,10 @@ def _cpu_compiler(subject: Subject, compilers: Compilers) -> Callable[[Configura
 def _gpu_compiler(
     subject: Subject, compilers: Compilers, engine: Engine, device: Device
 ) -> Callable[[Configuration], str]:
-    from vpps.config import SIMT_RACES
-
-    recipe = replace(subject.recipe(device, engine.machine.arch), vps=engine.machine.vps)
+    machine = engine.machine
+    recipe = replace(subject.recipe(machine.target, device, machine.arch), vps=machine.vps)
 
     def compile(configuration: Configuration) -> str:
-        return compilers.candidate(recipe, configuration, races=SIMT_RACES.get() != "0").reason
+        return compilers.candidate(recipe, configuration).reason
 
     return compile

@@ -35,7 +35,7 @@ from vpps.plan.update import Update
 from vpps.runtime.cores import usable_cores
 from vpps.session.options import Example
 from vpps.tuning.configuration import Configuration
-from vpps.tuning.jobs import CudaJob, Job, SimtJob
+from vpps.tuning.jobs import Job, KernelJob
 
 T = TypeVar("T")
 
@@ -71,6 +71,7 @@ class Recipe:
         model, example: what is trained: a graph and its loss.
         update: what a step does; None for evaluation.
         moments: arrays that the optimizer keeps beside each parameter.
+        target: name of one that is a GPU.
         device: the GPU.
         arch: to compile for, such as "sm_90"; "" for the emulator.
         vps: blocks of all groups; None for all that run side by side.
@@ -81,6 +82,7 @@ class Recipe:
     example: Example
     update: Update | None
     moments: int
+    target: str
     device: Device
     arch: str
     vps: int | None = None
@@ -172,16 +174,9 @@ class Compilers:
         assert result is None or isinstance(result, Resources)
         return result
 
-    def all(
-        self, recipe: Recipe, configurations: Sequence[Configuration], races: bool = True
-    ) -> Iterator[tuple[int, Compiled]]:
-        """Kernels of candidates, with their numbers, as they are done.
-
-        Args:
-            recipe: what they have in common.
-            races: of the emulator: whether kernels look for races.
-        """
-        yield from self._as_done([partial(self.candidate, recipe, c, races) for c in configurations])
+    def all(self, recipe: Recipe, configurations: Sequence[Configuration]) -> Iterator[tuple[int, Compiled]]:
+        """Kernels of candidates, with their numbers, as they are done."""
+        yield from self._as_done([partial(self.candidate, recipe, c) for c in configurations])
 
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[int, str]]:
         """Run jobs; their numbers as they are done, each with why it failed, or ""."""
@@ -205,7 +200,7 @@ class Compilers:
             for future in done:
                 yield waiting.pop(future), future.result()
 
-    def candidate(self, recipe: Recipe, configuration: Configuration, races: bool = True) -> Compiled:
+    def candidate(self, recipe: Recipe, configuration: Configuration) -> Compiled:
         """The kernel of one candidate, or why there is none."""
         found = recipe.specs(configuration)
         blocks = recipe.blocks(configuration) * configuration.onchip.groups
@@ -214,7 +209,7 @@ class Compilers:
             while True:
                 with self._planning:  # one thread at a time: traced cells keep what was made of them
                     spec, arrangement, parameters = next(found)
-                job = CudaJob(spec.of(blocks), recipe.arch) if recipe.arch else SimtJob(spec, races)
+                job = KernelJob(recipe.target, spec.made_for(recipe.target, blocks), recipe.arch)
                 try:
                     resources = self.run(job)
                     break

@@ -12,9 +12,10 @@ from typing import Protocol
 
 from vpps.errors import VppsError
 from vpps.kernel import processes
-from vpps.kernel.resources import Resources
+from vpps.kernel.resources import Kernel, Resources
 from vpps.kernel.spec import KernelSpec
 from vpps.script.tails import Tail
+from vpps.targets import TARGETS
 
 
 class Job(Protocol):
@@ -26,31 +27,16 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CudaJob:
-    """A cubin."""
+class KernelJob:
+    """A kernel that is made for a model, of a target by name."""
 
+    target: str
     spec: KernelSpec
     arch: str
 
     def run(self) -> Resources | None:
-        from vpps.runtime.cuda import compiled
-
-        return compiled(self.spec, self.arch).resources
-
-
-@dataclass(frozen=True, slots=True)
-class SimtJob:
-    """A kernel for the emulator."""
-
-    spec: KernelSpec
-    races: bool
-
-    def run(self) -> Resources | None:
-        from vpps.kernel.render import render_cuda
-        from vpps.kernel.simt_compiler import build_simt
-
-        build_simt(render_cuda(self.spec), races=self.races)
-        return None
+        kernel: Kernel = TARGETS[self.target].compile(self.spec, self.arch)
+        return kernel.resources
 
 
 @dataclass(frozen=True, slots=True)

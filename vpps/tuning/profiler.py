@@ -40,7 +40,13 @@ def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
 
 
 def dry_run(
-    subject: Subject, device: Device, arch: str, axes: Sequence[str], limit: int | None = None, told: Told = told_nobody
+    subject: Subject,
+    target: str,
+    device: Device,
+    arch: str,
+    axes: Sequence[str],
+    limit: int | None = None,
+    told: Told = told_nobody,
 ) -> tuple[list[Compiled], int, int]:
     """Compile all candidates for a GPU that need not be here.
 
@@ -61,7 +67,7 @@ def dry_run(
     rows = [Compiled(c.configuration, arch, reason=c.reason) for c in found]
     possible = [k for k, c in enumerate(found) if not c.reason]
     with Compilers(subject.at_once) as compilers:
-        done = compilers.all(subject.recipe(device, arch), [found[k].configuration for k in possible])
+        done = compilers.all(subject.recipe(target, device, arch), [found[k].configuration for k in possible])
         for count, (k, compiled) in enumerate(done, 1):
             rows[possible[k]] = compiled
             told(f"compiled for {arch}", count, len(possible))
@@ -94,7 +100,7 @@ def tune(
     """
 
     def timed(configurations: Sequence[Configuration]) -> list[Measured]:
-        reasons = _compile(subject, configurations, device, arch, told)
+        reasons = _compile(subject, configurations, plan.target, device, arch, told)
         left = [c for c, reason in zip(configurations, reasons, strict=True) if not reason]
         if not left:
             raise CompileError(reasons[0])
@@ -123,16 +129,18 @@ def _cpu_axes(subject: Subject, names: Sequence[str]) -> dict[str, list[Change]]
 
 
 def _compile(
-    subject: Subject, configurations: Sequence[Configuration], device: Device | None, arch: str, told: Told
+    subject: Subject,
+    configurations: Sequence[Configuration],
+    target: str,
+    device: Device | None,
+    arch: str,
+    told: Told,
 ) -> list[str]:
     """Have kernels in the cache. Reasons why there is none, in order; "" where there is."""
     reasons = [""] * len(configurations)
     with Compilers(subject.at_once) as compilers:
         if device is not None:
-            from vpps.config import SIMT_RACES
-
-            races = SIMT_RACES.get() != "0"
-            done = compilers.all(subject.recipe(device, arch), configurations, races)
+            done = compilers.all(subject.recipe(target, device, arch), configurations)
             for count, (k, compiled) in enumerate(done, 1):
                 reasons[k] = compiled.reason
                 told("compiled", count, len(configurations))

@@ -72,9 +72,11 @@ class Subject:
         specs = [m if self.train else replace(m, role_t_parts=0, trained=False) for m in matrices.values()]
         return Chip(tuple(specs), device, self.base.vps, self.train)
 
-    def recipe(self, device: Device, arch: str) -> Recipe:
+    def recipe(self, target: str, device: Device, arch: str) -> Recipe:
         """How kernels are compiled for a GPU; `arch` is "" for the emulator."""
-        return Recipe(self.model, self.example, self.update, self.moments, device, arch, self.base.vps, self.knowledge)
+        return Recipe(
+            self.model, self.example, self.update, self.moments, target, device, arch, self.base.vps, self.knowledge
+        )
 
 
 def cpu_job(subject: Subject, configuration: Configuration) -> tuple[CpuJob | None, str]:
