@@ -1,4 +1,4 @@
-"""`vpps-inspect trace`: what every virtual processor does when, as a file for Perfetto, a page, a summary."""
+"""`vpps-inspect trace`: what every virtual processor does when, as a summary and a file for Perfetto."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ File = Annotated[
 ]
 Page = Annotated[
     Path | None,
-    typer.Option("--html", dir_okay=False, help="Write a page of them, which a browser shows without a network."),
+    typer.Option("--html", dir_okay=False, help="Write the summary to this file, as a page."),
 ]
 
 SETTINGS = {
     "context_settings": REST,
     **examples(
-        f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json --html step.html",
+        f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json",
         f"{PROGRAM} trace tree-lstm --vps 1 --inference",
         f"{PROGRAM} trace my_model:batches --json | jq .shares",
     ),
