@@ -223,11 +223,12 @@ class _Counter:
             amount = self.by_kind.setdefault((phase, cell, name), Amount())
             amount.instructions += len(vps)
             amount.script += FLOAT * d.words * len(vps)
-            self._divided(d, vps, amount)
+            touched = touches(d)
+            self._divided(d, touched, vps, amount)
             words = (self.phase, self.script[d.position : d.position + d.words].tobytes())
             if words not in self.marked:  # streams of their own have equal instructions
                 self.marked.add(words)
-                self._mark(d)
+                self._mark(d, touched)
         return waits
 
     def _placed(self, entry: int) -> Iterator[tuple[Decoded, str, str]]:
@@ -244,11 +245,11 @@ class _Counter:
 
     # ---- what instructions do
 
-    def _divided(self, d: Decoded, vps: list[int], amount: Amount) -> None:
+    def _divided(self, d: Decoded, touched: tuple[Touch, ...], vps: list[int], amount: Amount) -> None:
         """Add up what the virtual processors do that execute an instruction; those with equal shares do the same."""
         of_group = self.n_vps // self.groups
-        index = ((p, self.n_vps) if d.flags & Flag.ALL else (p % of_group, of_group) for p in vps)
-        touched = touches(d)
+        for_all = d.flags & Flag.ALL
+        index = ((p, self.n_vps) if for_all else (p % of_group, of_group) for p in vps)
         if d.instruction.slices is Slices.UNITS:
             for mine, times in Counter(slice_of(d, self.panel, *among) for among in index).items():
                 if not mine.is_empty:
@@ -369,8 +370,8 @@ class _Counter:
 
     # ---- what a phase touches
 
-    def _mark(self, d: Decoded) -> None:
-        for touch in touches(d):
+    def _mark(self, d: Decoded, touched: tuple[Touch, ...]) -> None:
+        for touch in touched:
             if touch.content in (Content.PARTIALS, Content.REPORT) or (touch.name == "bias" and not has_bias(d)):
                 continue
             # What the chip's copy of a gradient comes from, and a vector's gradient before an addition, is not counted.

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from vpps.script.disassemble import Decoded, Operand
-from vpps.script.instructions import Field, Flag, Kind, Role, Slices
+from vpps.script.instructions import TABLE, Field, Flag, Kind, Role, Slices
 from vpps.script.slices import Ints, share, tile_elements, units_of
 from vpps.script.tails import Use
 from vpps.script.wellformed import MOMENTS, single
@@ -30,6 +31,7 @@ MARK = 8
 _ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _OWNED, _ROWS, _TURNS = (
     Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "OWNED", "ROWS", "TURNS")
 )
+_READ, _WRITE, _SUM, _MEAN = (Use[name].value for name in ("READ", "WRITE", "SUM", "MEAN"))
 
 
 class Access(Enum):
@@ -41,6 +43,9 @@ class Access(Enum):
     WRITE = "write"
     CHANGE = "read own, then write"
     ADD = "add"  # atomically: additions of several virtual processors need no order
+
+
+_STORES = Access.WRITE, Access.CHANGE
 
 
 class Content(Enum):
@@ -110,37 +115,41 @@ def pairs(d: Decoded, name: str) -> list[tuple[Operand, int]]:
 
 def touches(d: Decoded) -> tuple[Touch, ...]:
     """All that an instruction touches, what is read first."""
-    return tuple(sorted((*_of_operands(d), *_of_words(d)), key=_is_written))
+    found = [*_of_operands(d), *_of_words(d)]
+    return tuple([t for t in found if t.access not in _STORES] + [t for t in found if t.access in _STORES])
 
 
-def _is_written(touch: Touch) -> bool:
-    return touch.access in (Access.WRITE, Access.CHANGE)
+@cache
+def _roles(opcode: int, bits: int) -> tuple[tuple[Field, Access, Reach], ...]:
+    """What an instruction with some flags does with the rows of its operands; of views what is written."""
+    table = TABLE[opcode]
+    result = Access.CHANGE if bits & _ACCUMULATE else Access.WRITE
+    of_role = {Role.WRITE: result, Role.READ: Access.OWN, Role.ADD: Access.ADD, Role.READ_ROWS: Access.READ}
+    usual = Reach.ALL if table.slices is Slices.TILES else Reach.OWN
+    found = []
+    for f in table.fields:
+        if f.kind not in (Kind.OPERAND, Kind.SEGMENTS, Kind.VIEWS) or (f.role is Role.WRITE and bits & _CHAINED):
+            continue  # of a chained product the tail behind it takes the result
+        access = Access.READ if f.name == "bias" else of_role.get(f.role, result)  # a product looks up biases ahead
+        found.append((f, access, Reach.ELEMENTS if f.elements else usual))
+    return tuple(found)
 
 
 def _of_operands(d: Decoded) -> Iterator[Touch]:
-    rows = Reach.ALL if d.instruction.slices is Slices.TILES else Reach.OWN
-    result = Access.CHANGE if d.bits & _ACCUMULATE else Access.WRITE
-    of_role = {Role.WRITE: result, Role.READ: Access.OWN, Role.ADD: Access.ADD, Role.READ_ROWS: Access.READ}
-    of_use = {Use.READ: Access.OWN, Use.WRITE: result, Use.SUM: Access.READ, Use.MEAN: Access.READ}
-    for f in d.instruction.fields:
+    for f, access, reach in _roles(d.instruction.opcode, d.bits):
         value = d.fields[f.name]
-        if f.kind is Kind.OPERAND:
-            assert isinstance(value, Operand)
-            if f.role is Role.WRITE and d.bits & _CHAINED:
-                continue  # the tail behind it takes the result
-            # A product looks up biases ahead.
-            access = Access.READ if f.name == "bias" else of_role[f.role]
-            of = Reach.ELEMENTS if f.elements else rows
-            yield Touch(f.name, access, Content.ROWS, of, value, _width(d, f, value))
+        if isinstance(value, Operand):
+            yield Touch(f.name, access, Content.ROWS, reach, value, _width(d, f, value))
         elif f.kind is Kind.SEGMENTS:
             for operand, width in pairs(d, f.name):
-                yield Touch(f.name, Access.READ, Content.ROWS, rows, operand, width)
-        elif f.kind is Kind.VIEWS:
+                yield Touch(f.name, access, Content.ROWS, reach, operand, width)
+        else:
             for operand, use in pairs(d, f.name):
-                if use in (Use.SUM, Use.MEAN):
+                if use in (_SUM, _MEAN):
                     yield Touch(Use(use).name, Access.READ, Content.ROWS, Reach.LISTED, operand)
-                elif use in (Use.READ, Use.WRITE):
-                    yield Touch(f.name, of_use[Use(use)], Content.ROWS, rows, operand, 1 if operand.scalar else None)
+                elif use in (_READ, _WRITE):
+                    does = access if use == _WRITE else Access.OWN
+                    yield Touch(f.name, does, Content.ROWS, reach, operand, 1 if operand.scalar else None)
 
 
 def _width(d: Decoded, f: Field, operand: Operand) -> int | None:
@@ -232,17 +241,30 @@ class Length(Enum):
     FIXED = "a number of its own"
 
 
-def lists(d: Decoded) -> Iterator[tuple[str, Length]]:
-    """Lists that fields name, besides those of operands and of sums."""
-    for f in d.instruction.fields:
-        if f.kind is Kind.LIST and d.instruction.form != "GatherSum":
-            optional = {"labels": "labels", "positions": "positions", "idle": "average"}.get(f.name)
-            if optional is None or word(d, optional):
-                yield f.name, Length.ENDS if f.name in ("elements", "offsets") else Length.ROWS
+_SAYS = {"labels": "labels", "positions": "positions", "idle": "average"}  # the word that is 0 where there is no list
+
+
+@cache
+def _lists_of(opcode: int) -> tuple[tuple[str, Length, str], ...]:
+    """(name, length, word that says whether there is one) of the lists that an instruction may name."""
+    found = []
+    for f in TABLE[opcode].fields:
+        if f.kind is Kind.LIST and TABLE[opcode].form != "GatherSum":
+            length = Length.ENDS if f.name in ("elements", "offsets") else Length.ROWS
         elif f.name == "data":
-            yield f.name, Length.UNITS
+            length = Length.UNITS
         elif f.name in ("key", "hyper"):
-            yield f.name, Length.FIXED
+            length = Length.FIXED
+        else:
+            continue
+        found.append((f.name, length, _SAYS.get(f.name, "")))
+    return tuple(found)
+
+
+def lists(d: Decoded) -> tuple[tuple[str, Length], ...]:
+    """Lists that fields name, besides those of operands and of sums."""
+    possible = _lists_of(d.instruction.opcode)
+    return tuple((name, length) for name, length, says in possible if not says or d.fields[says])
 
 
 # ---- the slice of a virtual processor

@@ -6,7 +6,7 @@ labels are classes of their row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -33,7 +33,10 @@ from vpps.script.instructions import Flag, Slices
 from vpps.script.slices import TILE_COLUMNS, Ints, row_and_column
 from vpps.script.wellformed import EVERYTHING, Knowledge
 
-ALL = Flag.ALL.value
+# By names of their own: they are asked for at every step.
+ALL, SAME, CHANGE, OF_ROWS = Flag.ALL.value, Access.SAME, Access.CHANGE, Content.ROWS
+ELEMENTS, FIRST, LISTED = Reach.ELEMENTS, Reach.FIRST, Reach.LISTED
+
 BEFORE = -1  # the period of writes before the launch
 ONE_UNIT = np.array([0])
 PERIODS_AT_ONCE = 8  # virtual processors are in a few different ones
@@ -81,7 +84,8 @@ class Footprint:
         self.of_group = self.n // layout.groups  # virtual processors
         self.most = layout.pool_floats + len(script)  # rows of anything
         self.list_starts, self.list_stops = np.ascontiguousarray(layout.lists.T)
-        self.touched: dict[int, tuple[Touch, ...]] = {}  # by instructions, by position
+        # By position, of instructions: virtual processors share streams.
+        self.touched: dict[int, tuple[tuple[Touch, ...], tuple[tuple[str, Length], ...]]] = {}
         self.periods: dict[int, int] = {}  # of instructions, by position
         self.now = self.latest = BEFORE  # the periods of the instruction that is executed, and of any so far
         # By period: where the arrays that are there start and stop, and their first periods, sorted by start.
@@ -98,25 +102,26 @@ class Footprint:
         self.latest = max(self.latest, self.now)
         among = (p, self.n) if d.bits & ALL else (p % self.of_group, self.of_group)
         rows, units = self.slice_of(d, *among)
-        if d.instruction.slices is not Slices.ONE:
-            if not len(units) or not (len(rows) or self.has_sum_of_none(d)):
-                return
-            self.check_lists(d, rows, units)
-        touched = self.touched.get(d.position)
-        if touched is None:
-            touched = self.touched[d.position] = touches(d)
+        if not len(units) or not (len(rows) or self.has_sum_of_none(d)):
+            return
+        found = self.touched.get(d.position)
+        if found is None:
+            found = self.touched[d.position] = touches(d), lists(d)
+        touched, listed = found
+        self.check_lists(d, listed, rows, units)
         for touch in touched:
-            if touch.reach is Reach.FIRST and among[0]:
+            does = touch.access
+            if among[0] and touch.reach is FIRST:
                 continue
             cells = self.cells(d, touch, rows, units)
-            if touch.access is Access.SAME:
+            if does is SAME:
                 yield from self.parted(d, cells, rows, units)
-            elif touch.access is Access.CHANGE:
+            elif does is CHANGE:
                 if touch.content is not Content.STATE:  # that is there before the launch
                     yield cells, Access.OWN
                 yield cells, Access.WRITE
             else:
-                yield cells, touch.access
+                yield cells, does
 
     def has_sum_of_none(self, d: Decoded) -> bool:
         """Whether an instruction has a result though there are no rows: what sums over them writes zeros."""
@@ -133,11 +138,11 @@ class Footprint:
             return np.arange(d.n), tiles_of(d.width, columns, d.parts, d.bits, self.panel, index, count)
         return ONE_UNIT, ONE_UNIT
 
-    def check_lists(self, d: Decoded, rows: Ints, units: Ints) -> None:
+    def check_lists(self, d: Decoded, listed: Iterable[tuple[str, Length]], rows: Ints, units: Ints) -> None:
         """Check lists that fields name, and what depends on the number of virtual processors."""
         if d.instruction.form == "Matvec" and d.parts > 1 and d.width // d.parts % self.panel:
             self.fail(d, f"its {d.parts} parts of {d.width} units are no whole panels of {self.panel}")
-        for name, length in lists(d):
+        for name, length in listed:
             if length is Length.ENDS:
                 at = np.append(rows, rows[-1] + 1)
             elif length is Length.UNITS:
@@ -163,10 +168,11 @@ class Footprint:
         """Pool elements that a virtual processor touches whose slice these rows and units are."""
         at, start = touch.at, touch.at.address
         mine = units if touch.width is None else ONE_UNIT if touch.width == 1 else np.arange(touch.width)
+        if touch.content is OF_ROWS and touch.reach is not LISTED:
+            return self.grid(d, self.starts(d, at, self.elements(d, rows) if touch.reach is ELEMENTS else rows), mine)
         match touch.reach:
-            case Reach.OWN | Reach.ALL | Reach.ELEMENTS:
-                starts = self.starts(d, at, self.elements(d, rows) if touch.reach is Reach.ELEMENTS else rows)
-                return self.grid(d, starts, mine) if touch.content is Content.ROWS else grid_of(starts, mine)
+            case Reach.OWN:
+                return grid_of(self.starts(d, at, rows), mine)
             case Reach.LISTED:
                 entries = self.list(d, 0, self.between(d, self.list(d, start, np.append(rows, rows[-1] + 1))))
                 return self.grid(d, entries + at.mode, units)

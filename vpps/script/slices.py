@@ -67,6 +67,12 @@ def units_of(width: int, parts: int, granule: int, vp: int, n_vps: int, turns: b
     return found
 
 
+@lru_cache(maxsize=4096)
+def most_units(width: int, parts: int, granule: int, n_vps: int, turns: bool = False) -> int:
+    """How many the VP has that owns most. Arguments as of `unit_owners`."""
+    return int(np.bincount(unit_owners(width, parts, granule, n_vps, turns)).max())
+
+
 def tiles(rows: int, columns: int, panel: int) -> int:
     """Number of tiles (a panel of rows by TILE_COLUMNS columns) of a packed matrix."""
     return -(-rows // panel) * -(-columns // TILE_COLUMNS)

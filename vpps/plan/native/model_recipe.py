@@ -20,7 +20,7 @@ from vpps.plan.native.records import (
 from vpps.plan.update import Averaging, matrix_division, step_fields
 from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
-from vpps.script.slices import TILE_COLUMNS, sliced_by_rows
+from vpps.script.slices import sliced_by_rows, tiles
 
 _WIDTH = 3  # word of an instruction's head
 
@@ -121,7 +121,7 @@ class ModelRecipe:
         is_table, packed = isinstance(p, Lookup), self._distribution.is_packed(p)
         keeps = place.slots is not None and place.slots.keeps_gradient
         load = store = square = step = summed = held = NOTHING
-        squares = p.shape[0] * -(-p.shape[1] // TILE_COLUMNS) if packed else 1
+        squares = tiles(p.shape[0], p.shape[1], 1) if packed else 1
         partials = Word(0, Frame.PARTIALS)
         gradient: AnyWord = place.gradient
         if is_table:

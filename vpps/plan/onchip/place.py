@@ -20,7 +20,8 @@ from vpps.plan.onchip.holding import (
     rows_cap,
     tile_for,
 )
-from vpps.plan.onchip.slots import ACCUMULATORS, Shape, most_rows, pieces, shapes, valid_rpw, whole_rows
+from vpps.plan.onchip.slots import ACCUMULATORS, Shape, pieces, shapes, valid_rpw, whole_rows
+from vpps.script.slices import most_units
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
@@ -205,7 +206,7 @@ class Attempt:
 
     def rows_owned(self, role: Role) -> int:
         """Rows of the block that owns most."""
-        return most_rows(role.rows, role.parts, self.request.vps)
+        return most_units(role.rows, role.parts, 1, self.request.vps)
 
     def _place(self, role: Role) -> Place:
         options = self.request.options

@@ -9,7 +9,7 @@ from typing import Any
 
 from vpps.errors import CapacityError, SpillError
 from vpps.kernel.chip import RESULT_FLOATS
-from vpps.plan.onchip.device import KIB, Device
+from vpps.plan.onchip.device import KIB, WARPS, Device
 from vpps.plan.onchip.gradients import choose_gradients
 from vpps.plan.onchip.holding import (
     PERSISTENT,
@@ -27,7 +27,8 @@ from vpps.plan.onchip.holding import (
     check,
 )
 from vpps.plan.onchip.place import Attempt, Request, place
-from vpps.plan.onchip.slots import most_dealt_rows, pieces
+from vpps.plan.onchip.slots import pieces
+from vpps.script.slices import most_units
 
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
 
@@ -145,7 +146,7 @@ def _holders(
         n_pieces = 0
         if request.options.ownership == "round-robin" and where.shape is not None:
             n_pieces = pieces(role.rows, where.shape.rows)
-            rows_owned = most_dealt_rows(role.rows, where.shape.rows, request.vps)
+            rows_owned = most_units(role.rows, WARPS * where.shape.rows, 1, request.vps, turns=True)
         else:
             rows_owned = attempt.rows_owned(role)
         holders.append(

@@ -92,19 +92,6 @@ def pieces(rows: int, rpw: int) -> int:
     return -(-rows // (WARPS * rpw))
 
 
-def most_rows(rows: int, parts: int, n_vps: int) -> int:
-    """Rows of the block that owns most of a matrix with aligned ownership."""
-    return parts * -(-(rows // parts) // n_vps)
-
-
-def most_dealt_rows(rows: int, rpw: int, n_vps: int) -> int:
-    """Rows of the block that owns most of a matrix dealt round-robin."""
-    length, n_pieces = WARPS * rpw, pieces(rows, rpw)
-    full_rounds = (n_pieces - 1) // n_vps
-    alone = n_pieces - full_rounds * n_vps == 1  # the last piece, which may be shorter, begins a round
-    return full_rounds * length + (rows - (n_pieces - 1) * length if alone else length)
-
-
 def in_slot_order(rows: NDArray[np.int32], shape: Shape) -> NDArray[np.int32]:
     """Rows of a VP as (slots, groups of warps, R), -1 where there is none."""
     table = np.full(shape.slots * (WARPS // shape.warps) * shape.rows, -1, np.int32)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vpps.kernel.chip import SUM_FLOATS
 from vpps.plan.instr import Instr, TailView, View
 from vpps.plan.onchip.holding import TILES
+from vpps.script.slices import most_units
 from vpps.script.tails import Load, Use
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def _fits(product: Instr, n_vps: int) -> bool:
         return False
     if product.rows or product.alone or product.turns or product.for_all or product.accumulate:
         return False
-    owned = -(-(product.width // product.parts) // n_vps) * product.parts
-    return owned * TILES[0] <= SUM_FLOATS
+    return most_units(product.width, product.parts, 1, n_vps) * TILES[0] <= SUM_FLOATS
 
 
 def _takes(product: Instr, tail: Instr) -> bool:
