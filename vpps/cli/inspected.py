@@ -149,8 +149,8 @@ def command(
 
     Args:
         lines: examples.
-        options: names of those of `Asked` that the command has besides workload, batch size and, unless the function has
-            its own, JSON and output.
+        options: names of those of `Asked` that the command has besides workload, batch size and, unless the function
+            has its own, JSON and output.
         types: of those that are described otherwise here.
         defaults: values of fields of `Asked` that are others than usual.
     """
