@@ -370,8 +370,8 @@ class Handle(Session):
         the kernel is the one that it would be if they did not exist.
 
         Args:
-            path: what to write at the end: a file for ui.perfetto.dev, or a page (.html). None: nothing, or what the
-                methods of the trace are asked for. After an error it holds the launches that have ended.
+            path: what to write at the end: a file for ui.perfetto.dev, or the summary (.html). None: nothing, or what
+                the methods of the trace are asked for. After an error it holds the launches that have ended.
 
         Warns where the block made no launch (RuntimeWarning).
 

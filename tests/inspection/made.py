@@ -14,6 +14,7 @@ from vpps.plan.plan import Plan
 from vpps.plan.sections import Phase, Section, Stream
 from vpps.runtime.recording import RECORD, Recording
 from vpps.script.encode import barrier, encode, plain
+from vpps.script.instructions import HEADER_WORDS, MAGIC
 
 START = 10**15  # nanoseconds: clocks run for a while
 
@@ -46,7 +47,8 @@ def made_timeline(
     """
     steps, n_vps = len(work), len(late)
     fill = plain(encode("zero", 4, 8, 1, dst=(0, 8)))
-    stream, chunks = Stream(0, []), [np.zeros(8, np.uint32)]
+    entry = HEADER_WORDS + n_vps
+    stream, chunks = Stream(0, []), [plain([MAGIC, n_vps, 1, 0] + [entry] * n_vps)]
 
     def add(words: np.ndarray[Any, Any], first: int, phase: str, during: Phase) -> None:
         stream.sections.append(Section(stream.words, None, None, first, phase, during))
@@ -64,21 +66,20 @@ def made_timeline(
         else:
             places.append((at, 0))
     script = np.concatenate(chunks)
+    script[3] = len(script)
     rows: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(n_vps)]
     clocks = [start + x for x in late]
     for step, (at, behind) in enumerate(places):
         for vp in range(n_vps):
             end = clocks[vp] + work[step][vp]
-            rows[vp].append((clocks[vp], end, 16 * vp, 8 + at, vp))
+            rows[vp].append((clocks[vp], end, 16 * vp, entry + at, vp))
             clocks[vp] = end
         if step < steps - 1:
             last = max(clocks)
             for vp in range(n_vps):
-                rows[vp].append((clocks[vp], last + vp, 0, 8 + behind, vp))
+                rows[vp].append((clocks[vp], last + vp, 0, entry + behind, vp))
                 clocks[vp] = last + vp
-    plan = SimpleNamespace(script=script, streams=[(8, stream)], n_barriers=steps - 1, blocks=[], sequel=None)
-    plan.section_at = lambda position: (section := stream.section_at(position - 8), position - 8 - section.start)
-    plan.origin = lambda position: cast(Section, plan.section_at(position)[0]).phase
+    plan = SimpleNamespace(script=script, streams=[(entry, stream)], n_barriers=steps - 1, blocks=[], sequel=None)
     spans = HostSpan.between(*(start - before for before in host))
     recording = cast(Recording, Recorded([row for own in rows for row in own], n_vps, lost))
     return Timeline(cast(Plan, plan), recording, spans)

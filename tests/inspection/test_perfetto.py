@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 import vpps
 from tests.inspection.made import made_timeline, timelines
-from vpps.inspection.perfetto import FIRST_VP, HOST, events, write_perfetto
+from vpps.inspection.perfetto import FIRST_VP, HOST, PATH, events, write_perfetto
 from vpps.inspection.timeline import HOST_SPANS, Timeline
 
 pytestmark = pytest.mark.host
@@ -113,8 +113,14 @@ def test_the_host_has_a_thread_of_its_own(tmp_path: Path) -> None:
     spans = [(e["name"], e["ts"], e["dur"]) for e in made if e.get("cat") == "host"]
     assert spans == [(name, k / 100, 0.01) for k, name in enumerate(HOST_SPANS)]
     assert {e["args"]["name"]: e["tid"] for e in made if e["name"] == "thread_name"} == {
-        "host": HOST, "launches": 2, "VP 0": FIRST_VP,
+        "host": HOST, "launches": 2, "critical path": PATH, "VP 0": FIRST_VP,
     }  # fmt: skip
+
+
+def test_the_critical_path_has_a_thread_that_says_where_it_leads(tmp_path: Path) -> None:
+    made = written([made_timeline([[5, 900], [100, 20]], [7, 0])], tmp_path)
+    path = [(e["args"]["VP"], e["name"], nanoseconds(e["dur"])) for e in made if e.get("cat") == "critical path"]
+    assert path == [(1, "zero of 'p0'", 900), (0, "passing barriers", 0), (0, "zero of 'p1'", 100)]
 
 
 def test_a_timeline_that_lacks_records_leaves_the_file_as_it_was(tmp_path: Path) -> None:

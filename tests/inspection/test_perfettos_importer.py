@@ -35,7 +35,7 @@ def test_reads_a_tree_lstm_to_the_nanosecond(tmp_path: Path) -> None:
         )
         whole = sum(t.end - t.start for t in found)
         covered = {r["name"]: r["dur"] for r in by_thread if r["name"] != "host"}
-        assert covered == dict.fromkeys(("launches", "VP 0", "VP 1", "VP 2"), whole)
+        assert covered == dict.fromkeys(("launches", "critical path", "VP 0", "VP 1", "VP 2"), whole)
         assert {r["depth"] for r in by_thread} == {0}  # nothing overlaps
         assert perfetto.query("select name from process where pid = 1") == [{"name": "vpps cpu"}]
         (arrows,) = perfetto.query("select count(*) n from flow")

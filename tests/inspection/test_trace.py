@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -12,8 +13,10 @@ import pytest
 
 import vpps
 from tests.classifier import Classifier, new, same_bits
+from tests.inspection.made import made_timeline
 from tests.processes import run
 from vpps.inspection.summary import KINDS
+from vpps.inspection.trace import Trace
 from vpps.kernel.host_compiler import build_cpu
 from vpps.kernel.render import TIMELINE_LINE, render_cpu, template_dir
 
@@ -36,6 +39,21 @@ def test_records_the_launches_of_the_block_alone(tmp_path: Path) -> None:
     assert [p - {3} for p in phases] == [{0, 1, 2}, {0, 1, 2}, {0}, {0, 1, 2}]
     launches = [e for e in json.loads((tmp_path / "step.json").read_text())["traceEvents"] if e.get("cat") == "launch"]
     assert [e["name"] for e in launches] == ["launch 1", "launch 2", "launch 3", "launch 4"]
+
+
+def test_writes_its_summary_as_a_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    trace = Trace("cpu")
+    with pytest.raises(vpps.HandleError, match="no launch was recorded"):
+        trace.write(tmp_path / "page.html")
+    trace.timelines.append(made_timeline([[10, 40], [10, 10]], [0, 0]))
+    with pytest.raises(vpps.HandleError, match="there is no folder"):
+        trace.write(tmp_path / "nowhere" / "page.html")
+    assert list(tmp_path.iterdir()) == []
+    trace.write_html(tmp_path / "page.html", "</title><b>&")
+    text = (tmp_path / "page.html").read_text()
+    assert "<title>&lt;/title&gt;&lt;b&gt;&amp;</title>" in text
+    assert html.escape(trace.summary().text()) in text
+    assert not re.findall(r"src=|href=|https?://|@import", text)
 
 
 def test_changes_no_bit_of_training() -> None:

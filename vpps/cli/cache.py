@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from vpps.cli.cached_choices import list_choices
-from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console
+from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console, table_of
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
@@ -75,12 +75,8 @@ def list_(tuning: ListTuning = False, as_json: AsJson = False) -> None:
         if not items:
             print(f"no compiled kernels in {inventory.summary().directory}")
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("key", "kind", "made for", "compiler", "size", "made", "last used", ""):
-            table.add_column(name, justify="right" if name in ("size", "made", "last used") else "left")
-        for item in items:
-            table.add_row(*_row(item))
-        plain_console().print(table)
+        text = ("key", "kind", "made for", "compiler")
+        plain_console().print(table_of((*text, "size", "made", "last used", ""), map(_row, items), left=(*text, "")))
 
 
 @app.command(**examples(f"{PROGRAM} stat", f"{PROGRAM} stat --json | jq .bytes"))

@@ -6,9 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
-from vpps.cli.console import plain_console
+from vpps.cli.console import plain_console, table_of
 from vpps.kernel.cache import inventory
 from vpps.tuning.database import AUTOTUNE, Choice, choices_in
 from vpps.tuning.machines import PREFIX, KeptMachine, machine_in
@@ -28,12 +26,9 @@ def list_choices(as_json: bool) -> None:
         print(f"no measured choices in {inventory.summary().directory}")
         return
     if choices:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("device", "for", "vertices", "ms/batch", "configuration", "gain", "by", "when", "vpps"):
-            table.add_column(name, justify="right" if name in ("vertices", "ms/batch", "gain") else "left")
-        for choice in choices:
-            table.add_row(*_row(choice))
-        plain_console().print(table)
+        headings = ("device", "for", "vertices", "ms/batch", "configuration", "gain", "by", "when", "vpps")
+        text = {*headings} - {"vertices", "ms/batch", "gain"}
+        plain_console().print(table_of(headings, map(_row, choices), left=text))
     _list_machines([machine for machine in machines.values() if machine is not None])
     for path, of_file in (found | machines).items():
         if of_file is None:
@@ -43,13 +38,12 @@ def list_choices(as_json: bool) -> None:
 def _list_machines(machines: Sequence[KeptMachine]) -> None:
     if not machines:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("machine for batches of", "states", "batches", "lower bound", "when"):
-        table.add_column(name, justify="right" if name in ("states", "batches", "lower bound") else "left")
-    for kept in machines:
-        counts = map(str, (len(kept.machine.table), kept.batches, kept.lower_bound))
-        table.add_row(", ".join(kept.names), *counts, kept.when)
-    plain_console().print(table)
+    rows = [
+        (", ".join(kept.names), *map(str, (len(kept.machine.table), kept.batches, kept.lower_bound)), kept.when)
+        for kept in machines
+    ]
+    headings = ("machine for batches of", "states", "batches", "lower bound", "when")
+    plain_console().print(table_of(headings, rows, left=(headings[0], "when")))
 
 
 def _machine_as_json(kept: KeptMachine) -> dict[str, Any]:

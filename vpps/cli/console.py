@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.table import Table
 
 from vpps.errors import VppsError
 from vpps.kernel.cache import Label, watchers
@@ -29,6 +30,26 @@ def plain_console() -> Console:
     """Standard output. In a file or a pipe there are no colours and no animation, whatever the environment asks for."""
     width, terminal = (None, None) if sys.stdout.isatty() else (PIPE_WIDTH, False)
     return Console(force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
+
+
+def table_of(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), folded: Collection[str] = ()
+) -> Table:
+    """A table without lines.
+
+    Args:
+        headings: of the columns.
+        rows: their cells.
+        left: headings of the columns that begin at the left; others are numbers.
+        folded: headings of those that become as narrow as the terminal asks for.
+    """
+    table = Table(box=None, pad_edge=False)
+    for name in headings:
+        justify: JustifyMethod = "left" if name in left or name in folded else "right"
+        table.add_column(name, justify=justify, overflow="fold" if name in folded else "ellipsis")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def bytes_text(count: float) -> str:

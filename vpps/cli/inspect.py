@@ -4,46 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from vpps.cli.console import app_named, exit_codes
-from vpps.cli.inspected import (
-    AnyWorkload,
-    Arch,
-    AsJson,
-    BatchSize,
-    Lines,
-    Numbers,
-    Output,
-    Policy,
-    Schedule,
-    Target,
-    Train,
-    Vps,
-    WorkloadName,
-    chosen_target,
-    emit,
-    examples,
-    inspected,
-    show,
-    show_listing,
-    workload_of,
-)
-from vpps.cli.options import AUTO_TARGET, TargetName
+from vpps.cli.console import app_named
+from vpps.cli.inspected import PROGRAM, AnyWorkload, Asked, chosen_target, command, written
+from vpps.cli.options import TargetName
 from vpps.cli.streams import run_program
-from vpps.cli.trace import SETTINGS as TRACE_SETTINGS
+from vpps.cli.trace import EXAMPLES as TRACE_EXAMPLES
+from vpps.cli.trace import Target as TraceTarget
 from vpps.cli.trace import trace
-from vpps.cli.workload import REST
 from vpps.inspection.drawing import draw
 from vpps.inspection.inspection import cpu_asm, cpu_source
 from vpps.inspection.kernel_report import KernelsReport
+from vpps.inspection.report import Report
 from vpps.targets import CPU, CUDA, TARGETS
 
-PROGRAM = "vpps-inspect"
-
 app = app_named(PROGRAM)
+shown = partial(command, app)
 
 
 @app.callback()
@@ -51,23 +31,17 @@ def about() -> None:
     """Look at what vpps makes of a model and a batch: graph, cells, plan, script, kernel. Only `trace` launches."""
 
 
-@app.command(
-    context_settings=REST,
-    **examples(
-        f"{PROGRAM} source --target cpu --lines 120:160",
-        f"{PROGRAM} source tree-lstm --arch sm_90 --no-headers",
-        f"{PROGRAM} source tree-lstm --target cpu --tails",
-        f"{PROGRAM} source tree-lstm --target simt -o kernel.cu",
-    ),
+@shown(
+    f"{PROGRAM} source --target cpu --lines 120:160",
+    f"{PROGRAM} source tree-lstm --arch sm_90 --no-headers",
+    f"{PROGRAM} source tree-lstm --target cpu --tails",
+    f"{PROGRAM} source tree-lstm --target simt -o kernel.cu",
+    options="target arch vps train lines numbers",
+    types={"workload": AnyWorkload},
+    workload=None,
 )
 def source(
-    context: typer.Context,
-    workload: AnyWorkload = None,
-    batch_size: BatchSize = 16,
-    target: Target = AUTO_TARGET,
-    arch: Arch = None,
-    vps: Vps = None,
-    train: Train = True,
+    asked: Asked,
     no_headers: Annotated[
         bool,
         typer.Option(
@@ -84,210 +58,113 @@ def source(
             help="Ask the compiler how many weights fit on the chip; without, show what would be tried first.",
         ),
     ] = True,
-    lines: Lines = None,
-    numbers: Numbers = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> Report:
     """Source of the kernel, in the lines that compile errors name."""
-    with exit_codes(PROGRAM):
-        on_cpu = not TARGETS[chosen_target(target, arch)].is_gpu
-        if workload is None and on_cpu and not tails:
-            listing = cpu_source(named=no_headers)
-        else:
-            batch = workload_of(workload, batch_size, context.args)
-            compiled = compile and not on_cpu
-            found = inspected(batch, target, arch, vps, train=train, compiled=compiled)
-            listing = found.tails() if tails else found.source(no_headers)
-        show_listing(listing, lines, numbers, as_json, output)
+    on_cpu = not TARGETS[chosen_target(asked.target, asked.arch)].is_gpu
+    if asked.workload is None and on_cpu and not tails:
+        return cpu_source(named=no_headers)
+    found = asked.inspected(compiled=compile and not on_cpu)
+    return found.tails() if tails else found.source(no_headers)
 
 
-@app.command(
-    context_settings=REST,
-    **examples(f"{PROGRAM} asm | less", f"{PROGRAM} asm tree-lstm --tails", f"{PROGRAM} asm -o kernel.s"),
+@shown(
+    f"{PROGRAM} asm | less",
+    f"{PROGRAM} asm tree-lstm --tails",
+    f"{PROGRAM} asm -o kernel.s",
+    options="train lines numbers",
+    types={"workload": AnyWorkload},
+    workload=None,
+    target=TargetName(CPU.name),
 )
 def asm(
-    context: typer.Context,
-    workload: AnyWorkload = None,
-    batch_size: BatchSize = 16,
-    train: Train = True,
-    tails: Annotated[bool, typer.Option("--tails", help="Of what the cells add to the kernel.")] = False,
-    lines: Lines = None,
-    numbers: Numbers = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+    asked: Asked, tails: Annotated[bool, typer.Option("--tails", help="Of what the cells add to the kernel.")] = False
+) -> Report:
     """Assembler of the compiled kernel of target cpu; takes objdump."""
-    with exit_codes(PROGRAM):
-        if workload is None and not tails:
-            listing = cpu_asm()
-        else:
-            batch = workload_of(workload, batch_size, context.args)
-            listing = inspected(batch, TargetName(CPU.name), train=train).asm(tails)
-        show_listing(listing, lines, numbers, as_json, output)
+    return cpu_asm() if asked.workload is None and not tails else asked.inspected().asm(tails)
 
 
-@app.command(
-    context_settings=REST,
-    **examples(f"{PROGRAM} ptx tree-lstm --arch sm_90 -o kernel.ptx", f"{PROGRAM} ptx tree-lstm --arch sm_120 | head"),
+@shown(
+    f"{PROGRAM} ptx tree-lstm --arch sm_90 -o kernel.ptx",
+    f"{PROGRAM} ptx tree-lstm --arch sm_120 | head",
+    options="arch vps train lines numbers",
+    target=TargetName(CUDA.name),
 )
-def ptx(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: BatchSize = 16,
-    arch: Arch = None,
-    vps: Vps = None,
-    train: Train = True,
-    lines: Lines = None,
-    numbers: Numbers = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+def ptx(asked: Asked) -> Report:
     """Intermediate code of a GPU's kernel; takes NVRTC, no GPU."""
-    with exit_codes(PROGRAM):
-        batch = workload_of(workload, batch_size, context.args)
-        found = inspected(batch, TargetName(CUDA.name), arch, vps, train=train, compiled=True)
-        show_listing(found.ptx(), lines, numbers, as_json, output)
+    return asked.inspected(compiled=True).ptx()
 
 
-@app.command(
-    context_settings=REST,
-    **examples(f"{PROGRAM} sass tree-lstm --arch sm_90 | less", f"{PROGRAM} sass tree-lstm --arch sm_75 -o k.sass"),
+@shown(
+    f"{PROGRAM} sass tree-lstm --arch sm_90 | less",
+    f"{PROGRAM} sass tree-lstm --arch sm_75 -o k.sass",
+    options="arch vps train lines numbers",
+    target=TargetName(CUDA.name),
 )
-def sass(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: BatchSize = 16,
-    arch: Arch = None,
-    vps: Vps = None,
-    train: Train = True,
-    lines: Lines = None,
-    numbers: Numbers = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+def sass(asked: Asked) -> Report:
     """Machine code of a GPU's kernel; takes NVRTC and nvdisasm, no GPU."""
-    with exit_codes(PROGRAM):
-        batch = workload_of(workload, batch_size, context.args)
-        found = inspected(batch, TargetName(CUDA.name), arch, vps, train=train, compiled=True)
-        show_listing(found.sass(), lines, numbers, as_json, output)
+    return asked.inspected(compiled=True).sass()
 
 
-@app.command(
-    context_settings=REST,
-    **examples(
-        f"{PROGRAM} resources tree-lstm --arch sm_75 --arch sm_90 --arch sm_120",
-        f"{PROGRAM} resources tree-lstm --target cpu",
-        f"{PROGRAM} resources tree-lstm --arch sm_90 --json | jq .kernels[0].registers",
-    ),
+@shown(
+    f"{PROGRAM} resources tree-lstm --arch sm_75 --arch sm_90 --arch sm_120",
+    f"{PROGRAM} resources tree-lstm --target cpu",
+    f"{PROGRAM} resources tree-lstm --arch sm_90 --json | jq .kernels[0].registers",
+    options="target vps train",
 )
 def resources(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: BatchSize = 16,
-    target: Target = AUTO_TARGET,
+    asked: Asked,
     arch: Annotated[
         list[str] | None,
         typer.Option(metavar="sm_XX", help="GPU to compile for, such as sm_90; several make a table."),
     ] = None,
-    vps: Vps = None,
-    train: Train = True,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> Report:
     """Registers, spills, shared memory and code of compiled kernels, and where each keeps the weights."""
-    with exit_codes(PROGRAM):
-        batch = workload_of(workload, batch_size, context.args)
-        archs: Sequence[str | None] = arch or [None]
-        found = (inspected(batch, target, a, vps, train=train, compiled=True) for a in archs)
-        show(KernelsReport(tuple(i.resources for i in found)), as_json, output)
+    archs: Sequence[str | None] = arch or [None]
+    return KernelsReport(tuple(asked.inspected(compiled=True, arch=a).resources for a in archs))
 
 
-@app.command(
-    context_settings=REST,
-    **examples(
-        f"{PROGRAM} plan tree-lstm --batch-size 16",
-        f"{PROGRAM} plan tree-lstm --hidden 512 --arch sm_90",
-        f"{PROGRAM} plan my_model:batches --policy depth --json | jq .barriers",
-    ),
+@shown(
+    f"{PROGRAM} plan tree-lstm --batch-size 16",
+    f"{PROGRAM} plan tree-lstm --hidden 512 --arch sm_90",
+    f"{PROGRAM} plan my_model:batches --policy depth --json | jq .barriers",
+    options="target arch vps policy schedule train",
 )
-def plan(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: BatchSize = 16,
-    target: Target = AUTO_TARGET,
-    arch: Arch = None,
-    vps: Vps = None,
-    policy: Policy = None,
-    schedule: Schedule = None,
-    train: Train = True,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+def plan(asked: Asked) -> Report:
     """Levels, stages, steps, barriers, memory and index lists of a batch."""
-    with exit_codes(PROGRAM):
-        batch = workload_of(workload, batch_size, context.args)
-        show(inspected(batch, target, arch, vps, policy, schedule, train).plan, as_json, output)
+    return asked.inspected().plan
 
 
-@app.command(
-    context_settings=REST,
-    **examples(
-        f"{PROGRAM} script tree-lstm --vps 4",
-        f"{PROGRAM} script tree-lstm --schedule paper --vps 4 --vp 2 --first 20",
-        f"{PROGRAM} script tree-lstm --json | jq '.streams[0].instructions[].name'",
-    ),
+@shown(
+    f"{PROGRAM} script tree-lstm --vps 4",
+    f"{PROGRAM} script tree-lstm --schedule paper --vps 4 --vp 2 --first 20",
+    f"{PROGRAM} script tree-lstm --json | jq '.streams[0].instructions[].name'",
+    options="target arch vps policy schedule train",
+    batch_size=1,
 )
 def script(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: BatchSize = 1,
-    target: Target = AUTO_TARGET,
-    arch: Arch = None,
-    vps: Vps = None,
-    policy: Policy = None,
-    schedule: Schedule = None,
-    train: Train = True,
+    asked: Asked,
     vp: Annotated[int | None, typer.Option(min=0, help="Of this virtual processor only.")] = None,
     first: Annotated[int | None, typer.Option(min=1, metavar="N", help="N instructions of each stream.")] = None,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> Report:
     """The instructions of every virtual processor, with the cell and operation that each comes from."""
-    with exit_codes(PROGRAM):
-        batch = workload_of(workload, batch_size, context.args)
-        found = inspected(batch, target, arch, vps, policy, schedule, train).script
-        found = found if vp is None else found.of(vp)
-        show(found if first is None else found.first(first), as_json, output)
+    found = asked.inspected().script
+    found = found if vp is None else found.of(vp)
+    return found if first is None else found.first(first)
 
 
-@app.command(
-    context_settings=REST,
-    **examples(
-        f"{PROGRAM} cell tree-lstm --name inner",
-        f"{PROGRAM} cell lattice-gru --inference",
-        f"VPPS_PASSES=-fusion {PROGRAM} cell my_model:batches --json",
-    ),
+@shown(
+    f"{PROGRAM} cell tree-lstm --name inner",
+    f"{PROGRAM} cell lattice-gru --inference",
+    f"VPPS_PASSES=-fusion {PROGRAM} cell my_model:batches --json",
+    options="target arch vps policy schedule train",
+    batch_size=1,
 )
 def cell(
-    context: typer.Context,
-    workload: WorkloadName,
-    name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None,
-    batch_size: BatchSize = 1,
-    target: Target = AUTO_TARGET,
-    arch: Arch = None,
-    vps: Vps = None,
-    policy: Policy = None,
-    schedule: Schedule = None,
-    train: Train = True,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+    asked: Asked, name: Annotated[str | None, typer.Option(help="Of the cells of this name only.")] = None
+) -> Report:
     """Each cell before and after every pass of the cell compiler, its parts, its instructions and what was fused."""
-    with exit_codes(PROGRAM):
-        batch = workload_of(workload, batch_size, context.args)
-        found = inspected(batch, target, arch, vps, policy, schedule, train).cells
-        show(found if name is None else found.named(name), as_json, output)
+    found = asked.inspected().cells
+    return found if name is None else found.named(name)
 
 
 class GraphFormat(StrEnum):
@@ -309,18 +186,15 @@ FORMATS = {
 """By the end of a file's name."""
 
 
-@app.command(
-    context_settings=REST,
-    **examples(
-        f"{PROGRAM} graph tree-lstm -o tree.svg",
-        f"{PROGRAM} graph tree-lstm | dot -Tpdf -o tree.pdf",
-        f"{PROGRAM} graph lattice-lstm --calls 40 --format text",
-    ),
+@shown(
+    f"{PROGRAM} graph tree-lstm -o tree.svg",
+    f"{PROGRAM} graph tree-lstm | dot -Tpdf -o tree.pdf",
+    f"{PROGRAM} graph lattice-lstm --calls 40 --format text",
+    types={"batch_size": Annotated[int, typer.Option("--batch-size", "--examples", min=1, help="In the graph.")]},
+    batch_size=1,
 )
 def graph(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: Annotated[int, typer.Option("--batch-size", "--examples", min=1, help="Examples in the graph.")] = 1,
+    asked: Asked,
     calls: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N vertices.")] = None,
     format: Annotated[
         GraphFormat | None, typer.Option(help="What to write.", show_default="as the file is called, else dot")
@@ -329,26 +203,21 @@ def graph(
         LayoutName,
         typer.Option(help="Who places vertices in an SVG: Graphviz, where it is installed, or vpps, level by level."),
     ] = LayoutName.AUTO,
-    as_json: AsJson = False,
-    output: Output = None,
-) -> None:
+) -> str:
     """The graph of a batch, coloured by level: for Graphviz, as SVG, as text, or as JSON."""
-    with exit_codes(PROGRAM):
-        if format is None and not as_json and output is not None and output.suffix not in (*FORMATS, ".json"):
-            known = ", ".join(filter(None, FORMATS))
-            raise typer.BadParameter(f"{output}: name it {known} or .json, or say --format", param_hint="--output")
-        drawing = draw(workload_of(workload, batch_size, context.args).first(1)[0][0], calls)
-        if format is None:
-            suffix = output.suffix if output is not None else ""
-            format = FORMATS.get(suffix, GraphFormat.DOT)
-            as_json = as_json or suffix == ".json"
-        if as_json or format is GraphFormat.TEXT:
-            show(drawing, as_json, output)
-        else:
-            emit(drawing.svg(layout.value) if format is GraphFormat.SVG else drawing.dot(), output)
+    suffix = asked.output.suffix if asked.output is not None and format is None else ""
+    as_json = asked.as_json or suffix == ".json"
+    if not as_json and suffix not in FORMATS:
+        known = ", ".join(filter(None, FORMATS))
+        raise typer.BadParameter(f"{asked.output}: name it {known} or .json, or say --format", param_hint="--output")
+    drawing = draw(asked.batches.first(1)[0][0], calls)
+    format = format or FORMATS.get(suffix, GraphFormat.DOT)
+    if as_json or format is GraphFormat.TEXT:
+        return written(drawing, as_json)
+    return drawing.svg(layout.value) if format is GraphFormat.SVG else drawing.dot()
 
 
-app.command(**TRACE_SETTINGS)(trace)
+shown(*TRACE_EXAMPLES, options="target vps policy schedule train", types={"target": TraceTarget})(trace)
 
 
 def main() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from vpps.cli.console import plain_console
-from vpps.cli.options import TargetName
-from vpps.cli.workload import WORKLOAD_HELP, Workload, load_workload
+from vpps.cli.console import exit_codes, plain_console
+from vpps.cli.options import AUTO_TARGET, TargetName
+from vpps.cli.settings import keyword
+from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
 from vpps.config import PASSES, TARGET
 from vpps.errors import HandleError, WorkloadError
 from vpps.inspection.inspection import Inspection, inspect
@@ -25,6 +28,8 @@ from vpps.plan.schedule import SCHEDULES
 from vpps.targets import AUTO, CUDA, TARGETS, listed, present_target
 from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_called, tuned_on
+
+PROGRAM = "vpps-inspect"
 
 WorkloadName = Annotated[str, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, show_default=False)]
 AnyWorkload = Annotated[
@@ -73,52 +78,105 @@ def chosen_target(target: TargetName, arch: str | None) -> str:
     return name
 
 
-def workload_of(name: str | None, batch_size: int, rest: Sequence[str]) -> Workload:
-    """A workload that must be there. Raises WorkloadError."""
-    if name is None:
-        raise WorkloadError("name a task or module:function: what is shown depends on the model")
-    return load_workload(name, batch_size, rest)
+Shower = Callable[..., Report | str]
 
 
-def inspected(
-    workload: Workload,
-    target: TargetName,
-    arch: str | None = None,
-    vps: int | None = None,
-    policy: str | None = None,
-    schedule: str | None = None,
-    train: bool = True,
-    compiled: bool = False,
-) -> Inspection:
-    """The first batch of a workload, planned (and its kernel compiled) as the options say.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the commands of `vpps-inspect` are asked for; a command has some of these options.
 
-    What they leave open is as the tuning database has it, as for a handle; then a line on standard error says so.
+    Attributes:
+        rest: settings of the task.
     """
-    example = workload.first(1)[0]
-    runs_on = chosen_target(target, arch)
-    given: dict[str, Any] = {"vps": vps, "policy": policy, "schedule": schedule}
-    given = {name: value for name, value in given.items() if value is not None}
-    if PASSES.is_set:
-        given["passes"] = Passes.from_environment()
-    # Of a GPU that is named nothing was measured here.
-    tuned = tuned_on(workload.model, example[0], lambda: _device(runs_on), train) if arch is None else None
-    configuration = Configuration(**given)
-    if tuned is not None:
-        configuration = replace(tuned.configuration, **given)
-        print(
-            f"vpps-inspect: as tuned: {tuned.describe()}; options come first, VPPS_TUNING=0 is the default",
-            file=sys.stderr,
-        )
-    return inspect(
-        workload.model,
-        example,
-        runs_on,
-        arch,
-        configuration=configuration,
-        train=train,
-        optimizer=workload.optimizer,
-        compiled=compiled,
-    )
+
+    workload: WorkloadName | None
+    batch_size: BatchSize = 16
+    target: Target = AUTO_TARGET
+    arch: Arch = None
+    vps: Vps = None
+    policy: Policy = None
+    schedule: Schedule = None
+    train: Train = True
+    lines: Lines = None
+    numbers: Numbers = None
+    as_json: AsJson = False
+    output: Output = None
+    rest: Sequence[str] = ()
+
+    @cached_property
+    def batches(self) -> Workload:
+        """The workload, which must be there. Raises WorkloadError."""
+        if self.workload is None:
+            raise WorkloadError("name a task or module:function: what is shown depends on the model")
+        return load_workload(self.workload, self.batch_size, self.rest)
+
+    def inspected(self, compiled: bool = False, arch: str | None = None) -> Inspection:
+        """The first batch of the workload, planned (and its kernel compiled) as the options say.
+
+        What they leave open is as the tuning database has it, as for a handle; then a line on standard error says so.
+
+        Args:
+            arch: of the GPU, in place of the option.
+        """
+        workload, arch = self.batches, arch or self.arch
+        example = workload.first(1)[0]
+        runs_on = chosen_target(self.target, arch)
+        given = {name: found for name in ("vps", "policy", "schedule") if (found := getattr(self, name)) is not None}
+        if PASSES.is_set:
+            given["passes"] = Passes.from_environment()
+        # Of a GPU that is named nothing was measured here.
+        tuned = tuned_on(workload.model, example[0], lambda: _device(runs_on), self.train) if arch is None else None
+        configuration = Configuration(**given)
+        if tuned is not None:
+            configuration = replace(tuned.configuration, **given)
+            print(
+                f"{PROGRAM}: as tuned: {tuned.describe()}; options come first, VPPS_TUNING=0 is the default",
+                file=sys.stderr,
+            )
+        return inspect(
+            workload.model, example, runs_on, arch, configuration=configuration, train=self.train,
+            optimizer=workload.optimizer, compiled=compiled,
+        )  # fmt: skip
+
+
+def command(
+    app: typer.Typer, *lines: str, options: str = "", types: dict[str, Any] | None = None, **defaults: Any
+) -> Callable[[Shower], Shower]:
+    """Makes a command of a function, which is called with what is asked for and its own options, and whose result is
+    printed or written.
+
+    Args:
+        lines: examples.
+        options: names of those of `Asked` that the command has besides workload, batch size and, unless the function
+            has its own, JSON and output.
+        types: of those that are described otherwise here.
+        defaults: values of fields of `Asked` that are others than usual.
+    """
+
+    def add(function: Shower) -> Shower:
+        hints = get_type_hints(Asked, include_extras=True) | {"workload": WorkloadName} | (types or {})
+        usual = {f.name: f.default for f in fields(Asked)} | {"workload": Parameter.empty} | defaults
+        own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature(function, eval_str=True).parameters.values()][1:]
+        names = ["workload", "batch_size", *options.split()]
+        ending = [name for name in ("as_json", "output") if name not in {p.name for p in own}]
+        first, last = ([keyword(name, usual[name], hints[name]) for name in part] for part in (names, ending))
+
+        def run(context: typer.Context, **given: Any) -> None:
+            with exit_codes(PROGRAM):
+                asked = Asked(**defaults | {name: given.pop(name) for name in (*names, *ending)}, rest=context.args)
+                found = function(asked, **given)
+                if isinstance(found, Listing):
+                    show_listing(found, asked.lines, asked.numbers, asked.as_json, asked.output)
+                else:
+                    emit(written(found, asked.as_json), asked.output)
+
+        context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        run.__signature__ = Signature([context, *first, *own, *last])  # type: ignore[attr-defined]
+        run.__doc__ = function.__doc__
+        app.command(function.__name__, context_settings=REST, **examples(*lines))(run)
+        return function
+
+    return add
 
 
 def _device(target: str) -> str:
@@ -132,9 +190,11 @@ def _device(target: str) -> str:
     return "" if gpu is None else device_called(target, "", gpu)
 
 
-def show(report: Report, as_json: bool, output: Path | None) -> None:
-    """Print a report, or write it to a file."""
-    emit(json.dumps(report.as_json()) + "\n" if as_json else report.text(), output)
+def written(report: Report | str, as_json: bool) -> str:
+    """A report as text or JSON; a text as it is."""
+    if isinstance(report, str):
+        return report
+    return json.dumps(report.as_json()) + "\n" if as_json else report.text()
 
 
 def emit(text: str, output: Path | None) -> None:
@@ -163,10 +223,7 @@ def show_listing(listing: Listing, lines: str | None, numbers: bool | None, as_j
         listing = listing.between(*_range(lines))
     on_terminal = output is None and sys.stdout.isatty()
     if as_json or not on_terminal:
-        if numbers and not as_json:
-            emit(listing.numbered(), output)
-        else:
-            show(listing, as_json, output)
+        emit(listing.numbered() if numbers and not as_json else written(listing, as_json), output)
         return
     from rich.syntax import Syntax
 

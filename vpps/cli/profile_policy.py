@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from vpps.cli.console import table_of
 from vpps.cli.workload import Workload
 from vpps.inspection.inspection import inspect
 from vpps.plan.native.typed_graphs import batches
@@ -82,14 +83,12 @@ def trained_table(found: list[Trained]) -> Table | str:
     """A row for each recurrence."""
     if not found:
         return "no recurrence of several cells: every policy but depth and agenda is sinks-last, with nothing to learn"
-    table = Table(box=None, pad_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading == _HEADINGS[0] else "right", overflow="fold")
+    rows = []
     for one in found:
-        learned = one.learned
-        table.add_row(
-            ", ".join(one.cells), f"{one.vertices:,}", str(learned.trials), f"{learned.seconds:.2f}",
-            str(len(learned.machine.table)), str(learned.batches), str(learned.lower_bound), str(one.sufficient),
-            str(one.critical), str(learned.stages),
-        )  # fmt: skip
-    return table
+        said = one.as_json()
+        counts = ("states", "batches", "lower_bound", "sufficient", "critical", "stages")
+        rows.append([
+            ", ".join(one.cells), f"{one.vertices:,}", str(said["trials"]), f"{said['seconds']:.2f}",
+            *(str(said[name]) for name in counts),
+        ])  # fmt: skip
+    return table_of(_HEADINGS, rows, folded=_HEADINGS[:1])

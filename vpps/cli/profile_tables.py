@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from vpps.arrangement import Arrangement
+from vpps.cli.console import table_of
 from vpps.kernel.resources import Resources
 from vpps.tuning.candidates import GAIN
 from vpps.tuning.compiling import Compiled
@@ -26,20 +27,10 @@ def measured_table(outcome: Outcome) -> Table:
     base = outcome.rows[0].measured.configuration
     on_chip = any(_onchip(row) for row in rows)
     compiled = any(row.measured.resources for row in rows)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("configuration", overflow="fold")
-    for heading in ("ms/batch", "quartiles", "x default"):
-        table.add_column(heading, justify="right")
-    if compiled:
-        for heading in ("registers", "spilled"):
-            table.add_column(heading, justify="right")
-    table.add_column("barriers", justify="right")
-    if on_chip:
-        table.add_column("weights", overflow="fold")
-    for row in rows:
-        table.add_row(*_measured_cells(row, base, row is outcome.best, compiled, on_chip))
-    return table
+    headings = ["", "configuration", "ms/batch", "quartiles", "x default"]
+    headings += ["registers", "spilled"] * compiled + ["barriers"] + ["weights"] * on_chip
+    cells = (_measured_cells(row, base, row is outcome.best, compiled, on_chip) for row in rows)
+    return table_of(headings, cells, left=("",), folded=("configuration", "weights"))
 
 
 def _measured_cells(row: Row, base: Configuration, wins: bool, compiled: bool, on_chip: bool) -> list[str]:
@@ -96,25 +87,20 @@ def left_out_notes(repeated: int, left_out: int) -> list[str]:
 
 def compiled_table(rows: Sequence[Compiled], base: Configuration) -> Table:
     """What kernels take of an architecture."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("configuration", overflow="fold")
-    for heading in ("registers", "spilled", "stack", "shared", "code", "seconds", "barriers"):
-        table.add_column(heading, justify="right")
-    table.add_column("weights", overflow="fold")
-    for row in rows:
-        name = row.configuration.describe(base)
-        if row.reason:
-            table.add_row(name, *["-"] * 7, row.reason)
-            continue
-        found = row.resources
-        cells = [*_registers(found)]
-        if found is None:
-            cells += ["", "", "", ""]
-        else:
-            shared = found.shared_bytes + (row.arrangement.chip.shared_bytes if row.arrangement is not None else 0)
-            cells += [str(found.stack), str(shared), str(found.code_bytes), f"{found.compile_seconds:.1f}"]
-        table.add_row(name, *cells, str(row.barriers), tiers(row.arrangement, row.stepped_down))
-    return table
+    numbers = ("registers", "spilled", "stack", "shared", "code", "seconds", "barriers")
+    cells = ([row.configuration.describe(base), *_compiled_cells(row)] for row in rows)
+    return table_of(("configuration", *numbers, "weights"), cells, folded=("configuration", "weights"))
+
+
+def _compiled_cells(row: Compiled) -> list[str]:
+    if row.reason:
+        return [*["-"] * 7, row.reason]
+    found = row.resources
+    cells = ["", "", "", ""]
+    if found is not None:
+        shared = found.shared_bytes + (row.arrangement.chip.shared_bytes if row.arrangement is not None else 0)
+        cells = [str(found.stack), str(shared), str(found.code_bytes), f"{found.compile_seconds:.1f}"]
+    return [*_registers(found), *cells, str(row.barriers), tiers(row.arrangement, row.stepped_down)]
 
 
 def tiers(arrangement: Arrangement | None, stepped_down: int) -> str:

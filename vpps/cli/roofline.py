@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vpps.cli.console import plain_console
+from vpps.cli.console import plain_console, table_of
 from vpps.cli.workload import load_workload
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
@@ -207,33 +207,25 @@ def _size(size: float) -> str:
 
 def _floors(point: Point) -> Table:
     """What a launch has to do, and the time that each of it takes at least."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("a launch", "amount", "floor us"):
-        table.add_column(column, justify="left" if column == "a launch" else "right")
     amount = point.amount
     parameters = amount.weights + amount.gradients + amount.updates
-    for name, text in (
-        ("compute", f"{amount.flops / 1e6:.2f} MFLOP"),
-        ("weights", f"{parameters / 1e6:.2f} MB"),
-        ("activations", f"{(amount.activations + amount.script) / 1e6:.2f} MB"),
-    ):
-        table.add_row(name, text, _us(point.floor_of(name)))
-    table.add_row("barriers", f"{point.barriers:.0f}", _us(point.floor_barriers))
-    table.add_row("launch", "1", _us(point.floor_launch))
-    table.add_row("floor", f"{point.resident / MIB:.1f} MiB in use", _us(point.floor))
+    rows = [
+        ("compute", f"{amount.flops / 1e6:.2f} MFLOP", _us(point.floor_of("compute"))),
+        ("weights", f"{parameters / 1e6:.2f} MB", _us(point.floor_of("weights"))),
+        ("activations", f"{(amount.activations + amount.script) / 1e6:.2f} MB", _us(point.floor_of("activations"))),
+        ("barriers", f"{point.barriers:.0f}", _us(point.floor_barriers)),
+        ("launch", "1", _us(point.floor_launch)),
+        ("floor", f"{point.resident / MIB:.1f} MiB in use", _us(point.floor)),
+    ]
     if point.seconds is not None:
-        table.add_row("measured", f"{point.ratio:.2f} x the floor", _us(point.seconds))
-    return table
+        rows.append(("measured", f"{point.ratio:.2f} x the floor", _us(point.seconds)))
+    return table_of(("a launch", "amount", "floor us"), rows, left=("a launch",))
 
 
 def _phases(point: Point) -> Table:
     """Phase by phase."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("phase")
-    measured = point.seconds is not None
-    times = ("measured us", "x floor", "GFLOP/s", "GB/s") if measured else ()
-    for column in ("MFLOP", "MB", "FLOP/byte", "floor us", "bound", *times):
-        table.add_column(column, justify="right")
+    times = () if point.seconds is None else ("measured us", "x floor", "GFLOP/s", "GB/s")
+    rows: list[tuple[str, ...]] = []
     for phase in point.phases:
         amounts = f"{phase.amount.flops / 1e6:.2f}", f"{phase.amount.bytes / 1e6:.2f}", f"{phase.intensity:.2f}"
         floor = _us(phase.floor.seconds), phase.floor.bound
@@ -241,13 +233,13 @@ def _phases(point: Point) -> Table:
         if phase.seconds:
             rates = (phase.amount.flops, phase.amount.bytes)
             found = _us(phase.seconds), f"{phase.ratio:.2f}", *(f"{n / phase.seconds / 1e9:.1f}" for n in rates)
-        table.add_row(phase.name, *amounts, *floor, *found)
+        rows.append((phase.name, *amounts, *floor, *found))
     waited: tuple[str, ...] = ()
     if point.waiting is not None:
         ratio = f"{point.waiting / point.floor_barriers:.2f}" if point.floor_barriers else ""
         waited = _us(point.waiting), ratio
-    table.add_row("waiting", "", "", "", _us(point.floor_barriers), "", *waited)
-    return table
+    rows.append(("waiting", "", "", "", _us(point.floor_barriers), "", *waited))
+    return table_of(("phase", "MFLOP", "MB", "FLOP/byte", "floor us", "bound", *times), rows, left=("phase",))
 
 
 def _us(seconds: float | None) -> str:

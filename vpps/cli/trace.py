@@ -1,4 +1,4 @@
-"""`vpps-inspect trace`: what every virtual processor does when, as a file for Perfetto, a page, a summary."""
+"""`vpps-inspect trace`: what every virtual processor does when, as a summary and a file for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,84 +8,52 @@ from typing import Annotated
 import typer
 
 import vpps
-from vpps.cli.console import exit_codes
-from vpps.cli.inspected import (
-    AsJson,
-    BatchSize,
-    Policy,
-    Schedule,
-    Train,
-    Vps,
-    WorkloadName,
-    chosen_target,
-    examples,
-    show,
-    workload_of,
-)
-from vpps.cli.options import AUTO_TARGET, TargetName
-from vpps.cli.workload import REST, Workload
+from vpps.cli.inspected import PROGRAM, Asked, chosen_target, written
+from vpps.cli.options import TargetName
+from vpps.cli.workload import Workload
 from vpps.inspection.trace import Trace, checked
 from vpps.targets import CPU
 
-PROGRAM = "vpps-inspect"
 WARM_UP = 2
 """Batches before: kernels are compiled, memory is touched for the first time, the planner in C++ comes along."""
 
 Target = Annotated[TargetName, typer.Option(show_default="cuda where there is a GPU, else cpu", help="What runs it.")]
-Steps = Annotated[int, typer.Option(min=1, help="Batches to record.")]
-File = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", dir_okay=False, help="Write the launches to this file, for ui.perfetto.dev."),
-]
-Page = Annotated[
-    Path | None,
-    typer.Option("--html", dir_okay=False, help="Write a page of them, which a browser shows without a network."),
-]
-
-SETTINGS = {
-    "context_settings": REST,
-    **examples(
-        f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json --html step.html",
-        f"{PROGRAM} trace tree-lstm --vps 1 --inference",
-        f"{PROGRAM} trace my_model:batches --json | jq .shares",
-    ),
-}
+EXAMPLES = (
+    f"{PROGRAM} trace tree-lstm --batch-size 16 --steps 3 -o step.json",
+    f"{PROGRAM} trace tree-lstm --vps 1 --inference",
+    f"{PROGRAM} trace my_model:batches --json | jq .shares",
+)
 
 
 def trace(
-    context: typer.Context,
-    workload: WorkloadName,
-    batch_size: BatchSize = 16,
-    steps: Steps = 3,
-    target: Target = AUTO_TARGET,
-    vps: Vps = None,
-    policy: Policy = None,
-    schedule: Schedule = None,
-    train: Train = True,
-    output: File = None,
-    page: Page = None,
-    as_json: AsJson = False,
-) -> None:
+    asked: Asked,
+    steps: Annotated[int, typer.Option(min=1, help="Batches to record.")] = 3,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="Write the launches to this file, for ui.perfetto.dev."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", dir_okay=False, help="Write the summary to this file, as a page.")
+    ] = None,
+) -> str:
     """Run some batches, and say where the time of their launches went: shares, critical path, cells, what would help.
 
     Recorded is what every virtual processor executes, with start and end; two batches come before, unrecorded.
     """
-    with exit_codes(PROGRAM):
-        for path in (output, page):
-            if path is not None:
-                checked(path)
-        batches = workload_of(workload, batch_size, context.args)
-        found = recorded(batches, steps, chosen_target(target, None), vps, policy, schedule, train)
-        if output is not None:
-            found.write_perfetto(output)
-        if page is not None:
-            settings = f", {batches.settings}" if batches.settings else ""
-            found.write_html(page, f"{batches.name}, batches of {batch_size}{settings}")
-        show(found.summary(), as_json, None)
-        if not as_json:
-            for path, where in ((output, "open it in ui.perfetto.dev"), (page, "open it in a browser")):
-                if path is not None:
-                    print(f"\n{path}: {where}")
+    for path in filter(None, (output, html)):
+        checked(path)
+    batches = asked.batches
+    target = chosen_target(asked.target, None)
+    found = recorded(batches, steps, target, asked.vps, asked.policy, asked.schedule, asked.train)
+    text = written(found.summary(), asked.as_json)
+    if output is not None:
+        found.write_perfetto(output)
+        text += "" if asked.as_json else f"\n{output}: open it in ui.perfetto.dev\n"
+    if html is not None:
+        settings = f", {batches.settings}" if batches.settings else ""
+        found.write_html(html, f"{batches.name}, batches of {asked.batch_size}{settings}")
+        text += "" if asked.as_json else f"\n{html}: open it in a browser\n"
+    return text
 
 
 def recorded(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from vpps.graph.operand import shown
 from vpps.graph.trace import Node, TracedCell
+from vpps.inspection.reader import BARRIERS, PRODUCTS, STEPS, Placed
 from vpps.ops import Form
 from vpps.plan.instr import Instr
 from vpps.plan.plan import Plan
@@ -18,9 +17,9 @@ from vpps.script.instructions import TABLE
 
 SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)
 _DEPTH = 2  # of what a product multiplies; more is "..."
-_BARRIERS = ("Signal", "Wait")
-_UPDATES = ("UpdateMatrix", "UpdateVector", "UpdateRows", "SquaresMatrix", "SquaresRows", "Clip")
-_PRODUCTS = ("Matvec", "MatvecTransposed", "PackedMatmul")
+_KINDS = {"Load": "load"} | dict.fromkeys(BARRIERS, "waiting")
+# What makes a step with the last product of a gradient counts as that product.
+_KINDS |= dict.fromkeys({*STEPS, "SquaresMatrix", "SquaresRows", "Clip"} - {"OuterUpdate"}, "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,10 @@ class Activity:
     words: str
 
 
-def activities(plan: Plan, positions: Iterable[int]) -> dict[int, Activity]:
-    """What the instructions at some positions of a plan's script are for, by position."""
+def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
+    """What some instructions of a plan are for."""
     names = _Names.of(plan)
-    return {position: _activity(plan, position, names) for position in positions}
+    return [_activity(plan, place, names) for place in placed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,49 +81,34 @@ def _shortened(names: set[str], separator: str) -> dict[str, str]:
     return {name: rest if count[rest := name.partition(separator)[2]] == 1 and rest else name for name in names}
 
 
-def _activity(plan: Plan, position: int, names: _Names) -> Activity:
+def _activity(plan: Plan, place: Placed, names: _Names) -> Activity:
+    position, section, offset = place
     opcode = int(plan.script[position]) & 0xFFFF
     row = TABLE[min(opcode, len(TABLE) - 1)]  # one that does not exist ends a launch
-    found = plan.section_at(position)
-    assert found is not None, "records are of instructions"
-    section, offset = found
-    if section.block is None or section.group is None:
-        name, cell, stage = _without_cell(section, row.form, names), "", -1
-        words = plan.origin(position)
+    if section.block is None:
+        name = _without_cell(section, row.form, names)
     else:
-        cell, stage = section.block.arrays.cell.name, _stage(section, offset)
-        starts = section.group.starts
-        within = offset % len(section.group.template)
-        instr = next(i for first, i in reversed(starts) if first <= within)
-        name = _named(section, instr, row.form, names)
-        words = plan.origin(position)
-    kind = "compute"
-    if row.form in _BARRIERS:
-        kind = "waiting"
-    elif row.form == "Load":
-        kind = "load"
-    elif row.form in _UPDATES:
-        kind = "update"
+        name = _named(section, section.made_at(offset)[0], row.form, names)
     return Activity(
         position=position,
         name=name,
-        cell=cell,
-        phase=section.during.value,
-        kind=kind,
+        cell=place.cell,
+        phase=place.phase,
+        kind=_KINDS.get(row.form, "compute"),
         instruction=row.name,
         form=row.form,
         rows=max(1, int(plan.script[position + 2])),
         width=int(plan.script[position + 3]),
-        stage=stage,
-        words=words,
+        stage=place.stage,
+        words=section.origin(offset),
     )
 
 
 def _without_cell(section: Section, form: str, names: _Names) -> str:
     """The name of an instruction that no cell made."""
     what, _, of = section.phase.partition(" of ")
-    if form in _BARRIERS:
-        return f"{'wait at' if form == 'Wait' else 'come to'} barrier {section.first}"
+    if form in BARRIERS:
+        return f"{'wait at' if form == 'Wait' else 'come to'} barrier {section.barrier}"
     of = names.parameter(of.strip("'"))
     said = {
         "End": "end",
@@ -160,7 +144,7 @@ def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
         what = ", ".join(_op_of(device) for device in ops) or "copies"
     elif node is None:
         what = "outputs"
-    elif form in _PRODUCTS:
+    elif form in PRODUCTS:
         what = _product(program, node, backward, names)
         return f"{cell}: {what}"
     elif backward and instr.name in ("gather_sum", "sum", "column_sum", "zero"):
@@ -224,16 +208,3 @@ def _op_of(device: str) -> str:
 def _is_bare(cell: TracedCell) -> bool:
     """Whether a cell is a single op."""
     return sum(node.op.form not in SOURCES for node in cell.nodes) == 1
-
-
-def _stage(section: Section, offset: int) -> int:
-    """The stage that a cell's section belongs to; -1 for weight gradients, which belong to all."""
-    assert section.block is not None
-    assert section.group is not None
-    if section.phase not in ("forward", "backward"):
-        return -1
-    repetition = offset // max(1, len(section.group.template))
-    row = section.first if isinstance(section.first, int) else int(section.first[repetition])
-    block = section.block
-    step = int(np.searchsorted(block.first[:, 0], row, side="right")) - 1
-    return int(block.step_stage[step])

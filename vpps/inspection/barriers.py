@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vpps.inspection.reader import executions
 from vpps.inspection.timeline import Timeline
 from vpps.script.instructions import BY_NAME, COUNTERS, FORMS, HEAD_WORDS
 
@@ -28,7 +29,7 @@ def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
     # Where a clock is too coarse to tell, everybody's n-th signal comes before anybody's next one.
     order = signals[np.lexsort((np.arange(len(signals)) - first, records["start"][signals]))]
     # Where a plan takes two launches of its script, the second one counts anew.
-    second = _second_launch(timeline)
+    second = min((x.entry for x in executions(timeline.plan) if x.launch > 1), default=len(script))
     counters = script[records["position"][order] + _COUNTER] + COUNTERS * (records["position"][order] >= second)
     by_counter = {int(c): order[counters == c] for c in np.unique(counters)}
     for wait in np.flatnonzero(np.isin(opcodes, _WAIT)).tolist():
@@ -37,11 +38,3 @@ def releases(timeline: Timeline) -> Iterator[tuple[int, int]]:
         target = int(script[position + _TARGET])
         if given is not None and 0 < target <= len(given):
             yield wait, int(given[target - 1])
-
-
-def _second_launch(timeline: Timeline) -> int:
-    """Position of the first instruction of a plan's second launch, behind the script where there is none."""
-    sequel, script = timeline.plan.sequel, timeline.plan.script
-    if sequel is None or not sequel.entries:
-        return len(script)
-    return int(script[sequel.entries : sequel.entries + timeline.n_vps].min())

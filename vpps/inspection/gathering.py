@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from vpps.inspection.reader import walk
 from vpps.inspection.report import counted
 from vpps.ops.element import FLOAT32
 from vpps.plan.blocks import PlannedBlock
 from vpps.plan.onchip.report import in_bytes
 from vpps.plan.plan import Plan
-from vpps.plan.sections import Phase
+from vpps.plan.sections import Phase, Section
 from vpps.script.access import Reach, touches, word
-from vpps.script.disassemble import Decoded, Words, decode
+from vpps.script.disassemble import Decoded, Words
 from vpps.script.instructions import INDEXED
 
 FLOAT = FLOAT32.bytes
@@ -55,42 +57,44 @@ class Gathering:
 
 def gathering(plan: Plan) -> Gathering:
     """What goes through index lists."""
-    found = dict.fromkeys(Phase, 0)
-    for during, d in _instructions(plan):
-        found[during] += _gathered(plan.script, d)
+    found: Counter[str] = Counter()
+    once = _Once()
+    for entry, _ in plan.streams:
+        for d, place in walk(plan, entry, once):
+            found[place.phase] += _gathered(plan.script, d)
     arguments = contiguous = 0
     for block in plan.blocks:
         for n, even in _arguments(block, training=plan.loss_slot >= 0):
             arguments, contiguous = arguments + n, contiguous + even
     return Gathering(
-        found[Phase.FORWARD],
-        found[Phase.BACKWARD],
-        found[Phase.GRADIENTS],
+        found[Phase.FORWARD.value],
+        found[Phase.BACKWARD.value],
+        found[Phase.GRADIENTS.value],
         sum(int(stop - start) for start, stop in plan.lists),
         arguments,
         contiguous,
     )
 
 
-def _instructions(plan: Plan) -> Iterator[tuple[Phase, Decoded]]:
-    """Those that cells made, each once, with the phase of the launch that it belongs to."""
-    seen: set[tuple[int, int, int]] = set()
-    for start, stream in plan.streams:
-        for s in stream.sections:
-            if s.block is None or s.group is None:
-                continue
-            # Schedule "paper": all who own rows of a product's matrix execute it.
-            if not isinstance(s.first, int) and not s.group.starts[0][1].alone:
-                key = id(s.block), id(s.group), id(s.first)
-                if key in seen:
-                    continue
-                seen.add(key)
-            at = start + s.start
-            stop = at + s.words
-            while at < stop:
-                d = decode(plan.script, at)
-                yield s.during, d
-                at += d.words
+class _Once:
+    """Whether a cell made a section, and that is not one that was seen before."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int, int]] = set()
+
+    def __call__(self, s: Section) -> bool:
+        if s.block is None or s.group is None:
+            return False
+        if isinstance(s.first, int) or s.group.starts[0][1].alone:
+            return True
+        key = (
+            id(s.block),
+            id(s.group),
+            id(s.first),
+        )  # schedule "paper": all who own rows of a matrix execute its product
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
 
 
 def _gathered(script: Words, d: Decoded) -> int:

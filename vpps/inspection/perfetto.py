@@ -1,9 +1,10 @@
 """Timelines in Perfetto's trace-event format (JSON): a file for ui.perfetto.dev, or for chrome://tracing.
 
-A process "vpps TARGET" has a thread for the host, one for launches, and one per virtual processor. Instructions are
-complete events (`ph` X); waiting is an event of its own category, also before a virtual processor's first instruction
-and after its last one, so that the events of a virtual processor cover the launch. Arrows (flows) lead from the last
-one that came to a barrier to what those that waited for it do next. A counter says how many virtual processors work.
+A process "vpps TARGET" has a thread for the host, one for launches, one for their critical path (`critical.py`), and
+one per virtual processor. Instructions are complete events (`ph` X); waiting is an event of its own category, also
+before a virtual processor's first instruction and after its last one, so that the events of a virtual processor cover
+the launch, as those of the critical path do. Arrows (flows) lead from the last one that came to a barrier to what those
+that waited for it do next. A counter says how many virtual processors work.
 
 The format is the Chromium project's "Trace Event Format". Times are microseconds, with all digits of nanoseconds.
 """
@@ -20,12 +21,13 @@ import numpy as np
 from vpps.files import replacing
 from vpps.inspection.activity import Activity
 from vpps.inspection.barriers import releases
+from vpps.inspection.critical import critical_path
 from vpps.inspection.timeline import Timeline
 
 Event = dict[str, Any]
 
 PROCESS = 1
-HOST, LAUNCHES, FIRST_VP = 1, 2, 3
+HOST, LAUNCHES, PATH, FIRST_VP = 1, 2, 3, 4
 """Threads. There is no thread 0: readers take it for an idle one."""
 
 WAIT_COLOUR = "grey"
@@ -72,7 +74,8 @@ def events(timelines: Sequence[Timeline], target: str) -> Iterator[Event]:
 def _names(n_vps: int, target: str) -> Iterator[Event]:
     """Metadata: what the process and its threads are called, and their order."""
     yield _metadata("process_name", HOST, name=f"vpps {target}")
-    named = [(HOST, "host"), (LAUNCHES, "launches"), *((FIRST_VP + vp, f"VP {vp}") for vp in range(n_vps))]
+    named = [(HOST, "host"), (LAUNCHES, "launches"), (PATH, "critical path")]
+    named += [(FIRST_VP + vp, f"VP {vp}") for vp in range(n_vps)]
     for thread, name in named:
         yield _metadata("thread_name", thread, name=name)
         yield _metadata("thread_sort_index", thread, sort_index=thread)
@@ -105,6 +108,9 @@ def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
     begin, end = timeline.start - zero, timeline.end - zero
     facts = {"instructions": len(timeline.records), "barriers": timeline.plan.n_barriers}
     yield _complete(f"launch {number}", "launch", LAUNCHES, begin, end, facts)
+    for s in critical_path(timeline).segments:
+        where = {"launch": number, "VP": s.vp} | ({"cell": s.cell} if s.cell else {})
+        yield _complete(s.name, "critical path", PATH, s.start - zero, s.end - zero, where)
     args = [_args(activity, number) for activity in timeline.activities]
     records, of = timeline.records, timeline.activity_of.tolist()
     columns = (records[name].tolist() for name in ("vp", "start", "end", "bytes"))

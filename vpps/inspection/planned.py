@@ -11,6 +11,7 @@ import numpy as np
 from vpps.graph.arrays import BlockArrays
 from vpps.inspection.gathering import gathering
 from vpps.inspection.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
+from vpps.inspection.reader import walk
 from vpps.inspection.words import said_of_list, symbol_of
 from vpps.ops.element import WORD_BYTES
 from vpps.plan.blocks import PlannedBlock, stages_in_order
@@ -20,7 +21,6 @@ from vpps.plan.planner import Planner
 from vpps.plan.policies.comparison import lower_bound, orders
 from vpps.plan.slabs import WHOLE, Life
 from vpps.plan.topology import Topology
-from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 
 LIVES = {
@@ -86,7 +86,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
         list_words=sum(x.words for x in lists),
         gathering=gathering(plan),
         instruction_words=sum(stream.words for _, stream in plan.streams),
-        instructions=sum(1 for start, _ in plan.streams for _ in instructions(plan.script, start)),
+        instructions=sum(1 for start, _ in plan.streams for _ in walk(plan, start)),
     )
 
 
@@ -156,8 +156,8 @@ def _barriers(plan: Plan) -> dict[str, int]:
     found: dict[str, set[int]] = {}
     for _, stream in plan.streams:
         for s in stream.sections:
-            if s.block is None and isinstance(s.first, int) and s.first:
-                found.setdefault(s.during.value, set()).add(s.first)
+            if s.barrier:
+                found.setdefault(s.during.value, set()).add(s.barrier)
     return {phase: len(numbers) for phase, numbers in found.items()}
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vpps.errors import ScriptError
+from vpps.inspection.reader import executions, walk
 from vpps.inspection.report import Report, counted
 from vpps.plan.plan import Plan
-from vpps.script.disassemble import Decoded, Operand, entry_points, instructions, line_of
+from vpps.script.disassemble import Decoded, Operand, line_of
 from vpps.script.instructions import Flag, Kind
-from vpps.script.products import entered_at
 from vpps.script.tails import Use
 
 
@@ -119,21 +118,15 @@ class ScriptReport(Report):
 
 def script_report(plan: Plan) -> ScriptReport:
     """The script of a plan, decoded."""
-    entries = entry_points(plan.script)
-    streams = list(_streams(plan, entries, 1))
-    products: tuple[str, ...] = ()
-    if plan.sequel is not None:
-        products = tuple(f"product {p}  ; gradient of {p.name!r}" for p in plan.sequel.products)
-        if plan.sequel.entries:
-            streams += _streams(plan, entry_points(entered_at(plan.script, plan.sequel.entries)), 2)
-    return ScriptReport(len(plan.script), len(entries), tuple(streams), products)
-
-
-def _streams(plan: Plan, entries: list[int], launch: int) -> Iterator[ScriptStream]:
-    for entry in sorted(set(entries)):
-        vps = tuple(vp for vp, e in enumerate(entries) if e == entry)
-        lines = tuple(_line(d, plan.origin(d.position)) for d in instructions(plan.script, entry))
-        yield ScriptStream(vps, launch, entry, lines)
+    products = () if plan.sequel is None else plan.sequel.products
+    streams = tuple(
+        ScriptStream(
+            x.vps, x.launch, x.entry, tuple(_line(d, p.section.origin(p.offset)) for d, p in walk(plan, x.entry))
+        )
+        for x in executions(plan)
+    )
+    said = tuple(f"product {p}  ; gradient of {p.name!r}" for p in products)
+    return ScriptReport(len(plan.script), int(plan.script[1]), streams, said)
 
 
 def _line(d: Decoded, where: str) -> ScriptLine:

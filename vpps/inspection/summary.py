@@ -12,6 +12,7 @@ import numpy as np
 
 from vpps.inspection.activity import Activity
 from vpps.inspection.critical import BARRIERS, critical_path
+from vpps.inspection.reader import PRODUCTS
 from vpps.inspection.report import Report
 from vpps.inspection.timeline import HOST_SPANS, Timeline
 
@@ -176,9 +177,6 @@ class _Cell:
     critical: float = 0.0
 
 
-_PRODUCTS = ("Matvec", "MatvecTransposed", "PackedMatmul")
-
-
 def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
     """Add up some launches, which all ran on the same virtual processors.
 
@@ -260,7 +258,7 @@ def _add_cells(timeline: Timeline, kinds: dict[str, Any], cells: dict[str, _Cell
         cell.phases[activity.phase] += total[k]
         cell.instructions += 1
         cell.rows += activity.rows if activity.width else 0
-        if activity.form in _PRODUCTS:
+        if activity.form in PRODUCTS:
             cell.products += 1
             cell.product_rows += activity.rows
         cell.bytes += int(n_bytes[k])

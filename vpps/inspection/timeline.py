@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vpps.errors import KernelError
 from vpps.inspection.activity import Activity, activities
+from vpps.inspection.reader import BARRIERS, STEPS, Placed, places
 from vpps.plan.plan import Plan
 from vpps.plan.sections import Phase
 from vpps.runtime.recording import Recording, Records
@@ -26,8 +27,6 @@ NOT_BEGUN, ENDED = "not begun", "at the end of its script"
 PRODUCTS = "a library multiplies"  # between the two launches of a script whose gradients are products of matrices
 
 _FORMS = np.array([i.form for i in TABLE])
-_BARRIERS = ("Signal", "Wait")
-_UPDATES = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate")
 
 
 class HostSpan(NamedTuple):
@@ -104,25 +103,24 @@ class Timeline:
 
         Barriers are "waiting", whatever they separate; "load" is what takes weights onto the chip (cuda, simt).
         """
-        order = list(Phase)
-        sections = [
-            (start + s.start, order.index(s.during)) for start, stream in self.plan.streams for s in stream.sections
-        ]
-        starts, phase = np.array(sections, np.intp).T
-        found: NDArray[np.intp] = phase[np.searchsorted(starts, self.records["position"], side="right") - 1]
-        found[np.isin(self.forms, _BARRIERS)] = PHASES.index(WAITING)
+        found = np.array([PHASES.index(place.phase) for place in self._places], np.intp)[self.activity_of]
+        found[np.isin(self.forms, BARRIERS)] = PHASES.index(WAITING)
         found[self.forms == "Load"] = PHASES.index(LOAD)
         return found
 
     @cached_property
     def activities(self) -> list[Activity]:
         """What the executed instructions are for, in the order of the script; `activity_of` says which is whose."""
-        return list(activities(self.plan, self._positions[0].tolist()).values())
+        return activities(self.plan, self._places)
 
     @property
     def activity_of(self) -> NDArray[np.intp]:
         """Number of every record's activity in `activities`."""
         return self._positions[1]
+
+    @cached_property
+    def _places(self) -> list[Placed]:
+        return places(self.plan, self._positions[0].tolist())
 
     @cached_property
     def _positions(self) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
@@ -200,7 +198,7 @@ class Timeline:
 
         Steps made with the last outer product of a gradient are among them, though their time is in phase "gradients".
         """
-        return self._bytes(*_UPDATES)
+        return self._bytes(*STEPS)
 
     def _bytes(self, *forms: str) -> NDArray[np.int64]:
         self.check_complete()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vpps.errors import HandleError
+from vpps.files import replacing
+from vpps.inspection.report import counted
 from vpps.inspection.timeline import Timeline
 from vpps.values import as_path
 
@@ -14,6 +17,19 @@ if TYPE_CHECKING:
     from vpps.inspection.summary import Summary
 
 PAGE_SUFFIXES = (".html", ".htm")
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<style>:root {{ color-scheme: light dark; }} body {{ margin: 2em; }}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<pre>{summary}</pre>
+</body>
+</html>
+"""
 
 
 class Trace:
@@ -47,7 +63,7 @@ class Trace:
         return summarise(self.timelines, self.target)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for ui.perfetto.dev, or, where its name ends in .html, a page to look at (`write_html`).
+        """Write a file for ui.perfetto.dev, or, where its name ends in .html, a page of the summary (`write_html`).
 
         It appears complete or not at all.
 
@@ -77,7 +93,8 @@ class Trace:
             raise HandleError(f"trace: {where} cannot be written: {error.strerror}") from error
 
     def write_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write a page that needs nothing else: a row per virtual processor to zoom into, and the summary.
+        """Write the summary as a page that needs nothing else. To zoom into a row per virtual processor, have
+        `write_perfetto` make a file for ui.perfetto.dev.
 
         Args:
             title: of the page; default: number of launches and target.
@@ -86,12 +103,12 @@ class Trace:
             HandleError: it cannot be written, or no launch was recorded.
             KernelError: a timeline lacks records.
         """
-        from vpps.inspection.page import write_page
-
         where = checked(path)
-        summary = self.summary()
+        title = title or f"{counted(len(self.timelines), 'launch', 'launches')} on {self.target}"
+        page = _PAGE.format(title=html.escape(title), summary=html.escape(self.summary().text()))
         try:
-            write_page(where, self.timelines, summary, title)
+            with replacing(where) as new:
+                new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
         except OSError as error:
             raise HandleError(f"trace: {where} cannot be written: {error.strerror}") from error
 

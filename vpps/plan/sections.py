@@ -54,14 +54,24 @@ class Section(NamedTuple):
         repetitions = 1 if isinstance(self.first, int) else len(self.first)
         return 0 if self.group is None else repetitions * len(self.group.template)
 
+    @property
+    def barrier(self) -> int:
+        """Number of the barrier that it is a part of; 0 of all else."""
+        return self.first if self.block is None and isinstance(self.first, int) else 0
+
+    def made_at(self, offset: int) -> tuple[Instr, int]:
+        """The cell's instruction that a group has at an offset, and the row where that begins."""
+        assert self.group is not None
+        repetition, offset = divmod(offset, len(self.group.template))
+        row = self.first if isinstance(self.first, int) else int(self.first[repetition])
+        return next(instr for first, instr in reversed(self.group.starts) if first <= offset), row
+
     def origin(self, offset: int) -> str:
         """The user's words for the instruction at an offset."""
         if self.block is None or self.group is None:
-            return f"barrier {self.first}, {self.phase}" if self.first else self.phase
-        repetition, offset = divmod(offset, len(self.group.template))
-        instr: Instr = [instr for first, instr in self.group.starts if first <= offset][-1]
+            return f"barrier {self.barrier}, {self.phase}" if self.barrier else self.phase
+        instr, row = self.made_at(offset)
         cell = self.block.arrays.cell
-        row = self.first if isinstance(self.first, int) else self.first[repetition]
         call = int(self.block.arrays.calls[self.block.order[row]])
         node = cell.nodes[instr.node] if instr.node < len(cell.nodes) else None
         op = "output" if node is None else shown(node.op.name)

@@ -11,7 +11,7 @@ The count of weights is that of the kernel itself (`vpps.inspection.timeline`), 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from vpps.inspection.reader import BARRIERS, STEPS, Execution, executions, walk
 from vpps.kernel.render import TILES
 from vpps.ops.element import FLOAT32
 from vpps.plan.plan import Plan
@@ -26,9 +27,8 @@ from vpps.plan.sections import Phase
 from vpps.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
 from vpps.roofline.shares import Slice, Tiles, slice_of, tiles_of_slice
 from vpps.script.access import Access, Content, Length, Reach, Touch, columns_of_tiles, lists, touches, word
-from vpps.script.disassemble import Decoded, Operand, entry_points, instructions
+from vpps.script.disassemble import Decoded, Operand
 from vpps.script.instructions import Flag, Slices
-from vpps.script.products import entered_at
 from vpps.script.slices import TILE_COLUMNS
 from vpps.script.tails import Use
 
@@ -40,7 +40,6 @@ BLOCK_FLOATS = 1 << 16  # of vectors that a product multiplies at a time (there)
 MATMUL_DEPTH = 128  # columns of a pass of a gradient by matrices (templates/host/matmul.cuh)
 
 _OUTER = ("Outer", "OuterUpdate", "PackedMatmulGradient")
-_UPDATES = ("UpdateMatrix", "UpdateVector", "UpdateRows", "OuterUpdate")
 _UNCOUNTED = ("calls", "positions", "key", "hyper", "idle")  # lists that are small beside the rest
 
 
@@ -179,18 +178,15 @@ class _Counter:
 
     def count(self) -> Work:
         """All launches."""
-        waited = self._launch(entry_points(self.script))
-        sequel = self.plan.sequel
-        if sequel is not None:
-            for product in sequel.products:
-                amount = self.by_kind.setdefault(("gradients", "", "product"), Amount())
-                amount.instructions += 1
-                amount.flops += 2 * product.n * product.rows * product.columns
-        if sequel is not None and sequel.entries:
-            waited += self._launch(entry_points(entered_at(self.script, sequel.entries)))
+        waits: dict[int, int] = {}  # by launch, of the virtual processor that waits most
+        for execution in executions(self.plan):
+            waits[execution.launch] = max(waits.get(execution.launch, 0), self._stream(execution))
+        for product in () if self.plan.sequel is None else self.plan.sequel.products:
+            amount = self.by_kind.setdefault(("gradients", "", "product"), Amount())
+            amount.add(Amount(instructions=1, flops=2 * product.n * product.rows * product.columns))
         touched, fresh = ({p: self._touched(k, new) for k, p in enumerate(PHASES)} for new in (False, True))
         resident = FLOAT * (int(np.count_nonzero(self.parameters | self.rows)) + len(self.script))
-        return Work(self.by_kind, touched, fresh, resident, waited, self.n_vps)
+        return Work(self.by_kind, touched, fresh, resident, sum(waits.values()), self.n_vps)
 
     def _touched(self, phase: int, new: bool) -> Touched:
         """What a phase has touched; `new`: and no earlier one."""
@@ -205,23 +201,15 @@ class _Counter:
         parameters = marked(self.parameters, read) + marked(self.parameters, written) - matrices
         return Touched(matrices, parameters, marked(self.rows, read | written))
 
-    def _launch(self, entries: list[int]) -> int:
-        """Count the streams of a launch; returns how many barriers the virtual processor waits at that waits most."""
-        waits = 0
-        for entry in dict.fromkeys(entries):
-            vps = [p for p, e in enumerate(entries) if e == entry]
-            waits = max(waits, self._stream(entry, vps))
-        return waits
-
-    def _stream(self, entry: int, vps: list[int]) -> int:
-        waits = 0
-        for d, phase, cell in self._placed(entry):
-            name = d.instruction.name
-            if name in ("signal", "wait", "barrier", "end"):
-                waits += name in ("wait", "barrier")
+    def _stream(self, execution: Execution) -> int:
+        """Count a stream; returns at how many barriers it waits."""
+        waits, vps = 0, execution.vps
+        for d, place in walk(self.plan, execution.entry):
+            if d.instruction.form in (*BARRIERS, "End"):
+                waits += d.instruction.form == "Wait"
                 continue
-            self.phase = PHASES.index(phase)
-            amount = self.by_kind.setdefault((phase, cell, name), Amount())
+            self.phase = PHASES.index(place.phase)
+            amount = self.by_kind.setdefault((place.phase, place.cell, d.instruction.name), Amount())
             amount.instructions += len(vps)
             amount.script += FLOAT * d.words * len(vps)
             touched = touches(d)
@@ -232,21 +220,9 @@ class _Counter:
                 self._mark(d, touched)
         return waits
 
-    def _placed(self, entry: int) -> Iterator[tuple[Decoded, str, str]]:
-        """Instructions of a stream with their phase and cell."""
-        start, stream = next(s for s in self.plan.streams if s[0] == entry)
-        sections = stream.sections
-        number = 0
-        for d in instructions(self.script, entry):
-            offset = d.position - start
-            while number + 1 < len(sections) and sections[number + 1].start <= offset:
-                number += 1
-            section = sections[number]
-            yield d, section.during.value, section.block.arrays.cell.name if section.block is not None else ""
-
     # ---- what instructions do
 
-    def _divided(self, d: Decoded, touched: tuple[Touch, ...], vps: list[int], amount: Amount) -> None:
+    def _divided(self, d: Decoded, touched: tuple[Touch, ...], vps: Sequence[int], amount: Amount) -> None:
         """Add up what the virtual processors do that execute an instruction; those with equal shares do the same."""
         of_group = self.n_vps // self.groups
         for_all = d.flags & Flag.ALL
@@ -267,7 +243,7 @@ class _Counter:
         elements = self._entries(word(d, "elements"), mine) if "elements" in d.fields else 0
         if form.startswith("List"):
             amount.flops += list_flops(d, elements, mine.units)
-        elif form in _UPDATES:
+        elif form in STEPS:
             amount.flops += mine.rows * mine.units * self._step_flops(d)
         else:
             amount.flops += instruction_flops(d, mine.rows, mine.units, self.tails)
@@ -302,7 +278,7 @@ class _Counter:
                 amount.activations += n
             case Content.WEIGHTS if not _on_chip(d) or d.instruction.form == "Load":
                 amount.weights += n
-            case Content.GRADIENT if d.instruction.form not in _UPDATES:
+            case Content.GRADIENT if d.instruction.form not in STEPS:
                 amount.gradients += n
             case Content.GRADIENT if not _on_chip(d):
                 amount.updates += n
@@ -338,7 +314,7 @@ class _Counter:
             amount.activations += self._outer_rows(d, columns, mine.padded)
             if not _on_chip(d):
                 amount.gradients += FLOAT * self._passes(d) * mine.padded
-        if form in _UPDATES:
+        if form in STEPS:
             amount.flops += mine.valid * self._step_flops(d)
         floats = {Reach.TILES: mine.padded, Reach.TRANSPOSED: mine.valid, Reach.SUMS: mine.valid // TILE_COLUMNS}
         for touch in touched:
