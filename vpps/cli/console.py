@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from typing import Any
 
 import typer
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from vpps.errors import VppsError
 from vpps.kernel.cache import Label, watchers
+
+FILE_WIDTH = 200
+"""Columns of a table in a file."""
 
 PIPE_WIDTH = 1000
 """Columns of a pipe or file: a line is a line there."""
@@ -50,6 +54,16 @@ def table_of(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def printed(report: Iterable[Table | str], in_file: bool = False) -> str:
+    """Prints a report on standard output; or returns it as text for a file."""
+    console, text = plain_console(), StringIO()
+    if in_file:
+        console = Console(file=text, width=FILE_WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
+    for item in report:
+        console.print(item)
+    return text.getvalue()
 
 
 def bytes_text(count: float) -> str:

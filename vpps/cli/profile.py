@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from vpps.ahead import gpu_for
-from vpps.cli.console import app_named, exit_codes, plain_console
+from vpps.cli.console import app_named, exit_codes, printed
 from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, chosen_target, emit, examples
 from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.profile_tables import (
@@ -46,9 +45,6 @@ PROGRAM = "vpps-profile"
 
 USUAL_BATCH = 16
 USUAL_BATCHES = 8
-FILE_WIDTH = 200
-"""Columns of a table in a file."""
-
 UNDO = "Undo it: VPPS_TUNING=0 for one program, vpps-cache clear --only-tuning for all."
 
 app = app_named(PROGRAM)
@@ -214,7 +210,7 @@ def profile(
             )
             given: dict[str, Any] = {"batch_sizes": batch_size, "batches": batches, "schedule": schedule}
             draw_roofline(
-                [workload], rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
+                workload, rest=context.args, target=target.value, vps=vps, passes=rounds, remeasure=remeasure,
                 device=device, plot=plot, as_json=as_json, output=output,
                 **{name: value for name, value in given.items() if value},
             )  # fmt: skip
@@ -354,21 +350,14 @@ def _machine(request: _Request) -> tuple[str, Device | None, str]:
 def _print(request: _Request, *what: Table | str) -> None:
     """On standard output, unless that is for JSON alone."""
     if not request.as_json or request.output is not None:
-        console = plain_console()
-        for item in what:
-            console.print(item)
+        printed(what)
 
 
 def _write(request: _Request, report: Sequence[Table | str], found: dict[str, Any]) -> None:
     """What is asked for besides what was printed: JSON, or the same in a file."""
-    if request.as_json:
-        emit(json.dumps(found, indent=1) + "\n", request.output)
-    elif request.output is not None:
-        text = StringIO()
-        console = Console(file=text, width=FILE_WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
-        for item in report:
-            console.print(item)
-        emit(text.getvalue(), request.output)
+    if request.as_json or request.output is not None:
+        text = json.dumps(found, indent=1) + "\n" if request.as_json else printed(report, in_file=True)
+        emit(text, request.output)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vpps.cli.console import plain_console, table_of
+from vpps.cli.console import printed, table_of
+from vpps.cli.inspected import emit
 from vpps.cli.workload import load_workload
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
@@ -30,7 +31,7 @@ BUSY = 0.75  # load of a core, from which on times are no good
 
 
 def roofline(
-    names: Sequence[str],
+    name: str,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     rest: Sequence[str] = (),
     *,
@@ -45,12 +46,12 @@ def roofline(
     as_json: bool = False,
     output: Path | None = None,
 ) -> None:
-    """Measure, and print a table or JSON.
+    """Measure, and print a table or JSON. Numbers are positive: the command line has seen to that.
 
     Args:
-        names: workloads (`vpps.cli.workload`).
+        name: of the workload (`vpps.cli.workload`).
         batch_sizes: each is a point.
-        rest: settings of the workloads, as arguments of a command line.
+        rest: settings of the workload, as arguments of a command line.
         target: one that is no GPU, or `AUTO`.
         vps: virtual processors; None for what training uses on this machine.
         schedule: how steps become instructions.
@@ -64,13 +65,11 @@ def roofline(
     Raises:
         VppsError: an argument is wrong, with a sentence that says which and what to do.
     """
-    _check(names, batch_sizes, target, vps, schedule, batches, passes, device)
+    _check(target, vps, schedule, device)
     if plot is not None:
         check_plot(plot)
-    if output is not None and not os.path.isdir(output.absolute().parent):
-        raise WorkloadError(f"--output {output}: there is no folder {output.parent}; make it first")
     gpu = None if device is None else device_named(device)
-    workloads = [load_workload(name, size, rest) for name in names for size in batch_sizes]
+    workloads = [load_workload(name, size, rest) for size in batch_sizes]
     n_vps = default_vps(usable_cores(), overlapped=True) if vps is None else vps
     with _progress() as progress:
         if gpu is not None:
@@ -97,19 +96,8 @@ def _warn_if_busy() -> None:
         )
 
 
-def _check(
-    names: Sequence[str],
-    sizes: Sequence[int],
-    target: str,
-    vps: int | None,
-    schedule: str,
-    batches: int,
-    passes: int,
-    device: str | None,
-) -> None:
+def _check(target: str, vps: int | None, schedule: str, device: str | None) -> None:
     """Raise WorkloadError where an argument is wrong."""
-    if not names:
-        raise WorkloadError("--roofline needs a workload: a task of vpps-train, or module:function of your own")
     row = None if target == AUTO else target_named(target)
     if device is not None and ((row is not None and not row.has_archs) or vps is not None):
         given = f"--target {target}" if vps is None else f"--vps {vps}"
@@ -123,9 +111,6 @@ def _check(
         raise WorkloadError(f"--vps {vps}: expected 1 to {MAX_VPS}")
     if schedule not in SCHEDULES:
         raise WorkloadError(f"--schedule {schedule}: expected one of {', '.join(SCHEDULES)}")
-    for name, values in (("batch-size", sizes), ("batches", [batches]), ("rounds", [passes])):
-        if not values or min(values) < 1:
-            raise WorkloadError(f"--{name} {' '.join(map(str, values))}: expected a positive number")
 
 
 @contextmanager
@@ -141,41 +126,33 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 def _write(points: Sequence[Point], peaks: Peaks, as_json: bool, output: Path | None) -> None:
     """Tables or JSON, to a file or standard output."""
-    try:
-        file = None if output is None else output.open("w", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise WorkloadError(f"--output {output}: {error.strerror or error}") from error
-    try:
-        if as_json:
-            contents = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
-            print(json.dumps(contents, indent=1), file=file or sys.stdout)
-            return
-        console = plain_console() if file is None else Console(file=file, width=160, highlight=False, markup=False)
-        _tables(console, points, peaks)
-    finally:
-        if file is not None:
-            file.close()
+    if as_json:
+        contents = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
+        emit(json.dumps(contents, indent=1) + "\n", output)
+    elif output is not None:
+        emit(printed(_report(points, peaks), in_file=True), output)
+    else:
+        printed(_report(points, peaks))
 
 
-def _tables(console: Console, points: Sequence[Point], peaks: Peaks) -> None:
+def _report(points: Sequence[Point], peaks: Peaks) -> Iterator[Table | str]:
     """A short description of the machine, then two tables for each point."""
-    console.print(
+    yield (
         f"{peaks.name} ({peaks.isa}), {peaks.n_vps} virtual processors, {peaks.source}"
         + (f" at load {peaks.load:g}" if peaks.load is not None else "")
         + f": {peaks.flops / 1e9:.0f} GFLOP/s, read {_rates(peaks)}, barrier {peaks.barrier * 1e6:.1f} us, "
         f"launch {peaks.launch * 1e6:.0f} us"
     )
     for point in points:
-        console.print()
         title = " ".join(filter(None, (point.workload, point.settings)))
-        console.print(
-            f"{title}, batch size {point.batch_size}, schedule {point.schedule}: averages of {point.batches} launches"
+        yield (
+            f"\n{title}, batch size {point.batch_size}, schedule {point.schedule}: averages of {point.batches} launches"
             + (f", medians of {point.passes} passes" if point.passes else ", not measured")
         )
-        console.print(_floors(point))
-        console.print(_phases(point))
+        yield _floors(point)
+        yield _phases(point)
         if (conclusion := _conclusion(point)) is not None:
-            console.print(conclusion)
+            yield conclusion
 
 
 def _conclusion(point: Point) -> str | None:

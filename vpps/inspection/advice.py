@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from vpps.inspection.critical import BARRIERS
@@ -43,7 +43,7 @@ def advise(summary: Summary) -> list[Advice]:
     """All that the rules find, what most time is about first."""
     if not summary.busy:
         return []
-    rules: tuple[Callable[[Summary], list[Advice]], ...] = (
+    rules: tuple[Callable[[Summary], Iterable[Advice]], ...] = (
         _idle_between, _straggler, _barriers, _waiting, _few_rows, _narrow, _update, _load,
     )  # fmt: skip
     return sorted((found for rule in rules for found in rule(summary)), key=lambda a: -a.seconds)
@@ -57,11 +57,11 @@ def _micro(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
 
 
-def _idle_between(s: Summary) -> list[Advice]:
+def _idle_between(s: Summary) -> Iterator[Advice]:
     """Nothing runs between launches: the host, or what it waits for, takes long beside the kernel."""
     total = s.seconds + s.idle
     if s.launches < 2 or s.idle < IDLE * total or TARGETS[s.target].is_emulated:
-        return []
+        return
     program = s.gaps[PROGRAM]
     wakes = s.gaps["waiting"] + s.gaps[BEGINNING]
     prepares = s.idle - program - wakes
@@ -87,24 +87,22 @@ def _idle_between(s: Summary) -> list[Advice]:
             "a larger batch has more work per launch; graphs that are asked for before the launch before has ended are "
             "planned while it runs"
         )
-    return [
-        Advice(
-            f"no launch runs for {_percent(s.idle / total)} of the time: {_micro(s.idle / n)} between one launch and "
-            f"the next; {why}",
-            remedy,
-            s.idle,
-        )
-    ]
+    yield Advice(
+        f"no launch runs for {_percent(s.idle / total)} of the time: {_micro(s.idle / n)} between one launch and "
+        f"the next; {why}",
+        remedy,
+        s.idle,
+    )
 
 
-def _straggler(s: Summary) -> list[Advice]:
+def _straggler(s: Summary) -> Iterator[Advice]:
     """One virtual processor has more to do, or is slower, than the others."""
     if len(s.vps) < 2:
-        return []
+        return
     last = max(s.vps, key=lambda vp: vp.delayed)
     others = sum(vp.delayed for vp in s.vps) - last.delayed
     if last.delayed < WAITING * s.seconds or last.delayed < LATE * others:
-        return []
+        return
     more = last.busy * len(s.vps) / s.busy
     why = (
         f"it works {more:.2f} times as long as the mean: work is divided unevenly; try another number of virtual "
@@ -113,21 +111,19 @@ def _straggler(s: Summary) -> list[Advice]:
         else f"it works {more:.2f} times as long as the mean, so it is late rather than loaded: another process, or "
         "Python, may take its core; use one virtual processor less (vps=) or pin the process"
     )
-    return [
-        Advice(
-            f"VP {last.vp} is waited for: it comes last at {last.awaited} waits, and others wait "
-            f"{_micro(last.delayed)} for it",
-            why,
-            last.delayed / (len(s.vps) - 1),
-        )
-    ]
+    yield Advice(
+        f"VP {last.vp} is waited for: it comes last at {last.awaited} waits, and others wait "
+        f"{_micro(last.delayed)} for it",
+        why,
+        last.delayed / (len(s.vps) - 1),
+    )
 
 
-def _barriers(s: Summary) -> list[Advice]:
+def _barriers(s: Summary) -> Iterator[Advice]:
     """Passing barriers takes long beside the work between them."""
     found = next((p for p in s.critical if p.name == BARRIERS), None)
     if found is None or not s.barriers or found.share < PASSING:
-        return []
+        return
     each, between = found.seconds / s.barriers, (s.seconds - found.seconds) / s.barriers
     remedy = (
         "a larger batch has more work between the same number of barriers, fewer virtual processors (vps=) pass them "
@@ -138,44 +134,38 @@ def _barriers(s: Summary) -> list[Advice]:
             "threads that have a core each take some microseconds: cores are taken by something else, or there are "
             "more virtual processors than free cores; end other work, or use fewer (vps=)"
         )
-    return [
-        Advice(
-            f"passing barriers is {_percent(found.share)} of the critical path: {_micro(each)} each, for "
-            f"{_micro(between)} of work in between",
-            remedy,
-            found.seconds,
-        )
-    ]
+    yield Advice(
+        f"passing barriers is {_percent(found.share)} of the critical path: {_micro(each)} each, for "
+        f"{_micro(between)} of work in between",
+        remedy,
+        found.seconds,
+    )
 
 
-def _waiting(s: Summary) -> list[Advice]:
+def _waiting(s: Summary) -> Iterator[Advice]:
     """Much waiting that no other rule explains."""
     share = s.shares["waiting"]
-    if len(s.vps) < 2 or share < WAITING or _straggler(s) or _barriers(s):
-        return []
-    return [
-        Advice(
-            f"virtual processors wait for {_percent(share)} of their time; the busiest works {s.imbalance:.2f} times "
-            "as long as the mean",
-            "levels have too little to divide: a larger batch, policy='depth' if levels are narrow, or fewer virtual "
-            "processors (vps=)",
-            share * s.seconds,
-        )
-    ]
+    if len(s.vps) < 2 or share < WAITING or any(_straggler(s)) or any(_barriers(s)):
+        return
+    yield Advice(
+        f"virtual processors wait for {_percent(share)} of their time; the busiest works {s.imbalance:.2f} times "
+        "as long as the mean",
+        "levels have too little to divide: a larger batch, policy='depth' if levels are narrow, or fewer virtual "
+        "processors (vps=)",
+        share * s.seconds,
+    )
 
 
-def _few_rows(s: Summary) -> list[Advice]:
+def _few_rows(s: Summary) -> Iterator[Advice]:
     """Weights are read for few vectors."""
-    return [
-        Advice(
-            f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average{_read(c)}",
-            "a larger batch, or a policy that makes larger steps (`vpps-inspect plan` says how many batches each "
-            "policy makes)",
-            c.critical,
-        )
-        for c in s.cells
-        if c.share > CELL and 0 < c.rows_per_product < FEW_ROWS
-    ]
+    for c in s.cells:
+        if c.share > CELL and 0 < c.rows_per_product < FEW_ROWS:
+            yield Advice(
+                f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average{_read(c)}",
+                "a larger batch, or a policy that makes larger steps (`vpps-inspect plan` says how many batches each "
+                "policy makes)",
+                c.critical,
+            )
 
 
 def _read(c: CellTime) -> str:
@@ -186,50 +176,44 @@ def _read(c: CellTime) -> str:
     return f", so that weights are read again and again ({read})"
 
 
-def _narrow(s: Summary) -> list[Advice]:
+def _narrow(s: Summary) -> Iterator[Advice]:
     """A cell whose results are too narrow to be divided."""
-    return [
-        Advice(
-            f"{c.name}: virtual processors share its instructions unevenly; on average they have "
-            f"{_percent(c.balance)} of what the busiest has",
-            "its results are too narrow, or its rows too few, for so many virtual processors: larger hidden sizes and "
-            "batches divide better; else fewer of them (vps=)",
-            c.critical * (1 - c.balance),
-        )
-        for c in s.cells
-        if len(s.vps) > 1 and c.share > CELL and c.balance < NARROW
-    ]
+    for c in s.cells:
+        if len(s.vps) > 1 and c.share > CELL and c.balance < NARROW:
+            yield Advice(
+                f"{c.name}: virtual processors share its instructions unevenly; on average they have "
+                f"{_percent(c.balance)} of what the busiest has",
+                "its results are too narrow, or its rows too few, for so many virtual processors: larger hidden sizes "
+                "and batches divide better; else fewer of them (vps=)",
+                c.critical * (1 - c.balance),
+            )
 
 
-def _update(s: Summary) -> list[Advice]:
+def _update(s: Summary) -> Iterator[Advice]:
     """The end of the launch costs much. Gradient products that make steps count where they sum over so few vectors that
     reading and writing weights and moments is most of their work."""
     apart = sum(vp.update for vp in s.vps)
     with_gradients = s.steps if s.vectors_per_step < FEW_VECTORS else 0.0
     if apart + with_gradients < UPDATE * s.busy:
-        return []
+        return
     what = "updates take"
     if with_gradients:
         what = f"updates, and gradients of {s.vectors_per_step:.0f} vectors that are made with them, take"
-    return [
-        Advice(
-            f"{what} {_percent((apart + with_gradients) / s.busy)} of the time at work",
-            "weights and moments are read and written once per update, however large the batch: a larger batch, or "
-            "fb(accumulate=True) for several batches per update",
-            (apart + with_gradients) / len(s.vps),
-        )
-    ]
+    yield Advice(
+        f"{what} {_percent((apart + with_gradients) / s.busy)} of the time at work",
+        "weights and moments are read and written once per update, however large the batch: a larger batch, or "
+        "fb(accumulate=True) for several batches per update",
+        (apart + with_gradients) / len(s.vps),
+    )
 
 
-def _load(s: Summary) -> list[Advice]:
+def _load(s: Summary) -> Iterator[Advice]:
     """Weights come to the chip for every launch."""
     load = sum(vp.load for vp in s.vps)
     if load < LOAD * s.busy:
-        return []
-    return [
-        Advice(
-            f"loading weights to the chip takes {_percent(load / s.busy)} of the time at work",
-            "it is done once per launch, however large the batch: a larger batch",
-            load / len(s.vps),
-        )
-    ]
+        return
+    yield Advice(
+        f"loading weights to the chip takes {_percent(load / s.busy)} of the time at work",
+        "it is done once per launch, however large the batch: a larger batch",
+        load / len(s.vps),
+    )

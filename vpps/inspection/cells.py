@@ -258,13 +258,7 @@ def _stages(cell: TracedCell, planner: Planner) -> Iterator[CellStage]:
 
 def _stage(name: str, said: str, cell: TracedCell) -> CellStage:
     live = live_nodes(cell.nodes, cell.outputs)
-    nodes = tuple(
-        NodeLine(
-            i, n.op.name, n.inputs, "" if n.parameter is None else n.parameter.name, n.shape, n.domain, line_of(i, n)
-        )
-        for i, n in enumerate(cell.nodes)
-        if live[i]
-    )
+    nodes = tuple(_node(i, n) for i, n in enumerate(cell.nodes) if live[i])
     operators = sum(n.op.form not in _NO_OPERATORS for n, is_live in zip(cell.nodes, live, strict=True) if is_live)
     return CellStage(name, said, nodes, operators, cell.outputs)
 

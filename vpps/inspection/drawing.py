@@ -7,8 +7,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from colorsys import hls_to_rgb
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
@@ -225,18 +225,19 @@ class Drawing(Report):
         return boxes
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
+class _Box(NamedTuple):
     left: float
     top: float
     width: float
     height: float
-    centre: float = field(init=False)
-    right: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "centre", self.left + self.width / 2)
-        object.__setattr__(self, "right", self.left + self.width)
+    @property
+    def centre(self) -> float:
+        return self.left + self.width / 2
+
+    @property
+    def right(self) -> float:
+        return self.left + self.width
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from vpps.model import Lookup, Parameter
 from vpps.ops.element import WORD_BYTES
 from vpps.plan.distribution import Distribution
 from vpps.plan.onchip import OnChip
-from vpps.plan.onchip.report import WIDTH, note
+from vpps.plan.onchip.report import WIDTH, columns, note
 from vpps.plan.onchip.report import explain as explain_onchip
 from vpps.plan.onchip.report import in_bytes as shown
 from vpps.targets import TARGETS
@@ -77,17 +76,17 @@ def explain(
     else:
         moments = max((len(place.moments) for place in parameters.places.values()), default=0)
         text = explain_onchip(onchip, moments, [*_compiled(kernel), *_launches(onchip, kernel), *_memory(parameters)])
+    peak = ""
     if memory is not None:
-        peak = (
-            f"{shown(memory.peak)} of the pool at most so far; the latest call: {shown(memory.batch)} for its batch, "
-        )
-        text += note(f"{'peak':<15}", f"{peak}{shown(memory.script)} of script") + "\n"
-    if tuned:
-        text += note(f"{'tuned':<15}", tuned) + "\n"
-    for sentence in batching:
-        text += note(f"{'batching':<15}", sentence) + "\n"
-    if order:
-        text += note(f"{'latest call':<15}", order) + "\n"
+        latest = f"{shown(memory.batch)} for its batch, {shown(memory.script)} of script"
+        peak = f"{shown(memory.peak)} of the pool at most so far; the latest call: {latest}"
+    said = [
+        ("peak", peak),
+        ("tuned", tuned),
+        *(("batching", sentence) for sentence in batching),
+        ("latest call", order),
+    ]
+    text += "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in said if sentence)
     for name, lines in cells:
         text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
     return text
@@ -154,22 +153,10 @@ def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
             *_memory(parameters),
         ]
         return "\n".join(note(f"{name:<15}", text) for name, text in lines) + "\n"
-    places = parameters.places.items()
-    rows = [_PARAMETERS, *(_row(parameters, p) for p, _ in places)]
-    averaged = any(place.average for _, place in places)
+    rows = [_PARAMETERS, *(_row(parameters, p) for p in parameters.places)]
+    averaged = any(place.average for place in parameters.places.values())
     rows = [row if averaged else row[:-1] for row in rows]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    widths[0] = min(widths[0], max(9, WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1)))
-    table = []
-    for row in rows:
-        pieces = textwrap.wrap(row[0], widths[0]) or [""]
-        cells = [pieces[0], *row[1:]]
-        line = "  ".join(
-            cell.ljust(width) if k < _LEFT else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        table += [line.rstrip(), *pieces[1:]]
-    table.insert(1, "─" * (sum(widths) + 2 * (len(widths) - 1)))
+    table = columns(rows[:1], rows[1:], range(_LEFT), WIDTH)
     known = "" if kernel.spec is None else f"; the example takes {len(kernel.spec.instructions)} of its instructions"
     lines = [
         ("target", f"{kernel.target} ({kernel.arch}): {kernel.vps} virtual processors (threads)"),

@@ -252,12 +252,9 @@ def inspect(
     graph, loss = check_example(example)
     row = target_named(target)
     chosen = Configuration() if configuration is None else configuration
-    if chosen.policy not in POLICIES:
-        raise HandleError(f"policy={chosen.policy!r}: expected one of {', '.join(POLICIES)}")
-    if chosen.schedule not in SCHEDULES:
-        raise HandleError(f"schedule={chosen.schedule!r}: expected one of {', '.join(SCHEDULES)}")
-    if chosen.layout not in LAYOUTS:
-        raise HandleError(f"layout={chosen.layout!r}: expected one of {', '.join(LAYOUTS)}")
+    for name, known in (("policy", POLICIES), ("schedule", SCHEDULES), ("layout", LAYOUTS)):
+        if (value := getattr(chosen, name)) not in known:
+            raise HandleError(f"{name}={value!r}: expected one of {', '.join(known)}")
     if row.has_archs and arch is None and device is None:
         device = row.device()
     rule = SGD(lr=0.1) if optimizer is None else optimizer
@@ -266,7 +263,12 @@ def inspect(
     spec: KernelSpec | None = None
     arrangement = NO_CHIP
     if compiled and row.is_gpu:
-        kernel = _compiled(model, example, target, arch, device, sms, chosen, train, rule, clip_norm)
+        onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
+        vps = None if chosen.vps is None else chosen.vps // chosen.onchip.groups
+        kernel = specialize(
+            model, example, target, arch, sms, device=device, vps=vps, optimizer=rule, clip_norm=clip_norm,
+            train=train, schedule=chosen.schedule, passes=chosen.passes, **onchip,
+        )  # fmt: skip
         arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
     elif not row.is_gpu:
         arch, parameters = _for_cpu(model, graph, chosen, update)
@@ -306,36 +308,3 @@ def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update |
     moments = len(update.optimizer.moments) if update is not None else 0
     parameters = Distribution(model, vps, tile.panel, moments, update is not None, stacks=stacks)
     return tile.isa, parameters
-
-
-def _compiled(
-    model: Model,
-    example: Example,
-    target: str,
-    arch: str | None,
-    device: str | Device | None,
-    sms: int | None,
-    chosen: Configuration,
-    train: bool,
-    rule: Optimizer,
-    clip_norm: float | None,
-) -> Specialized:
-    onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
-    groups = onchip.pop("groups")
-    vps = None if chosen.vps is None else chosen.vps // groups
-    return specialize(
-        model,
-        example,
-        target,
-        arch,
-        sms,
-        groups,
-        device=device,
-        vps=vps,
-        optimizer=rule,
-        clip_norm=clip_norm,
-        train=train,
-        schedule=chosen.schedule,
-        passes=chosen.passes,
-        **onchip,
-    )

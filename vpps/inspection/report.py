@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-GAP = "  "  # between columns
+from vpps.plan.onchip.report import columns
 
 
 class Report(ABC):
@@ -48,18 +48,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], text_columns: I
         rows: their cells.
         text_columns: numbers of those that begin at the left; the others are numbers, which end at the right.
     """
-    cells = [list(map(str, head)), *([shown(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    left = set(text_columns)
-    lines = [
-        GAP.join(
-            cell.ljust(width) if k in left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
-    lines.insert(1, "─" * (sum(widths) + len(GAP) * (len(widths) - 1)))
-    return lines
+    return columns([head], [list(map(shown, row)) for row in rows], set(text_columns))
 
 
 def shown(value: object) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,10 +89,8 @@ class Trace:
         from vpps.inspection.perfetto import write_perfetto
 
         where = checked(path)
-        try:
+        with _written(where):
             write_perfetto(where, self.timelines, self.target)
-        except OSError as error:
-            raise HandleError(f"trace: {where} cannot be written: {error.strerror}") from error
 
     def write_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write the summary as a page that needs nothing else. To zoom into a row per virtual processor, have
@@ -106,11 +106,17 @@ class Trace:
         where = checked(path)
         title = title or f"{counted(len(self.timelines), 'launch', 'launches')} on {self.target}"
         page = _PAGE.format(title=html.escape(title), summary=html.escape(self.summary().text()))
-        try:
-            with replacing(where) as new:
-                new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
-        except OSError as error:
-            raise HandleError(f"trace: {where} cannot be written: {error.strerror}") from error
+        with _written(where), replacing(where) as new:
+            new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
+
+
+@contextmanager
+def _written(where: Path) -> Iterator[None]:
+    """Makes a HandleError of what keeps a file from being written."""
+    try:
+        yield
+    except OSError as error:
+        raise HandleError(f"trace: {where} cannot be written: {error.strerror}") from error
 
 
 def checked(path: str | os.PathLike[str]) -> Path:

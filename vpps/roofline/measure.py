@@ -25,8 +25,43 @@ if TYPE_CHECKING:
 BATCHES, PASSES = 8, 5
 
 
+class _Timed:
+    """Some work, the least time for it, and the time that it took."""
+
+    __slots__ = ()
+
+    amount: Amount
+    seconds: float | None
+
+    @property
+    def least(self) -> float:
+        """Seconds that it takes at least."""
+        raise NotImplementedError
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured time over the floor."""
+        return None if self.seconds is None or not self.least else self.seconds / self.least
+
+    @property
+    def intensity(self) -> float:
+        """Floating-point operations per byte that instructions ask for."""
+        return self.amount.flops / max(1, self.amount.bytes)
+
+    def _figures(self) -> dict[str, Any]:
+        """As JSON types."""
+        rates = {"gflops_per_second": self.amount.flops, "gbytes_per_second": self.amount.bytes}
+        return {
+            **_amounts(self.amount),
+            "intensity": self.intensity,
+            "seconds": self.seconds,
+            "ratio": self.ratio,
+            **{name: n / self.seconds / 1e9 if self.seconds else None for name, n in rates.items()},
+        }
+
+
 @dataclass(frozen=True, slots=True)
-class PhasePoint:
+class PhasePoint(_Timed):
     """A phase of the launches, on average.
 
     Attributes:
@@ -44,32 +79,21 @@ class PhasePoint:
     seconds: float | None
 
     @property
-    def ratio(self) -> float | None:
-        """Measured time over the floor."""
-        return _over(self.seconds, self.floor.seconds)
-
-    @property
-    def intensity(self) -> float:
-        """Floating-point operations per byte that it asks for."""
-        return self.amount.flops / max(1, self.amount.bytes)
+    def least(self) -> float:
+        """Seconds that it takes at least."""
+        return self.floor.seconds
 
     def as_json(self) -> dict[str, Any]:
         """As JSON types."""
+        floor = {**asdict(self.floor), "memory": self.floor.memory, "total": self.floor.seconds}
         return {
-            "name": self.name,
-            **_amounts(self.amount),
-            "bytes_touched": self.touched,
-            "intensity": self.intensity,
-            "floor": {**asdict(self.floor), "memory": self.floor.memory, "total": self.floor.seconds},
-            "bound": self.floor.bound,
-            "seconds": self.seconds,
-            "ratio": self.ratio,
-            **_rates(self.amount, self.seconds),
-        }
+            "name": self.name, "bytes_touched": self.touched, "floor": floor, "bound": self.floor.bound,
+            **self._figures(),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(_Timed):
     """A batch size of a workload: averages over its batches, times the medians of several passes over them.
 
     Attributes:
@@ -112,15 +136,7 @@ class Point:
         """Seconds that a launch takes at least."""
         return sum(phase.floor.seconds for phase in self.phases) + self.floor_barriers + self.floor_launch
 
-    @property
-    def ratio(self) -> float | None:
-        """Measured time of a launch over its floor."""
-        return _over(self.seconds, self.floor)
-
-    @property
-    def intensity(self) -> float:
-        """Floating-point operations per byte that instructions ask for."""
-        return self.amount.flops / max(1, self.amount.bytes)
+    least = floor
 
     @property
     def farthest(self) -> PhasePoint | None:
@@ -134,36 +150,18 @@ class Point:
 
     def as_json(self) -> dict[str, Any]:
         """As JSON types."""
+        names = ("workload", "batch_size", "settings", "schedule", "batches", "passes", "barriers", "waiting", "step")
+        floor = {part: self.floor_of(part) for part in ("compute", "weights", "activations")}
+        floor |= {"barriers": self.floor_barriers, "launch": self.floor_launch, "total": self.floor}
         return {
-            "workload": self.workload,
-            "batch_size": self.batch_size,
-            "settings": self.settings,
-            "schedule": self.schedule,
-            "batches": self.batches,
-            "passes": self.passes,
-            **_amounts(self.amount),
+            **{name: getattr(self, name) for name in names},
+            **self._figures(),
             "bytes_resident": self.resident,
-            "barriers": self.barriers,
-            "intensity": self.intensity,
-            "floor": {
-                **{part: self.floor_of(part) for part in ("compute", "weights", "activations")},
-                "barriers": self.floor_barriers,
-                "launch": self.floor_launch,
-                "total": self.floor,
-            },
-            "seconds": self.seconds,
-            "waiting": self.waiting,
-            "step": self.step,
-            "ratio": self.ratio,
-            **_rates(self.amount, self.seconds),
+            "floor": floor,
             "phases": [phase.as_json() for phase in self.phases],
             "by_instruction": {name: _amounts(a) for name, a in sorted(self.by_kind.items())},
             "by_cell": {name: _amounts(a) for name, a in sorted(self.by_cell.items())},
         }
-
-
-def _over(seconds: float | None, floor: float) -> float | None:
-    return None if seconds is None or not floor else seconds / floor
 
 
 def _amounts(amount: Amount) -> dict[str, Any]:
@@ -172,12 +170,6 @@ def _amounts(amount: Amount) -> dict[str, Any]:
         "flops": amount.flops,
         "bytes": {name: getattr(amount, name) for name in ("weights", "gradients", "updates", "activations", "script")},
     }
-
-
-def _rates(amount: Amount, seconds: float | None) -> dict[str, float | None]:
-    if not seconds:
-        return {"gflops_per_second": None, "gbytes_per_second": None}
-    return {"gflops_per_second": amount.flops / seconds / 1e9, "gbytes_per_second": amount.bytes / seconds / 1e9}
 
 
 class Times:

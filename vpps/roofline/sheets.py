@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vpps.ahead import specs
 from vpps.errors import HandleError
 from vpps.graph.graph import Graph
 from vpps.graph.operand import Expression
+from vpps.inspection.inspection import inspect
 from vpps.model import Model
-from vpps.optim import SGD, Optimizer
-from vpps.plan.onchip import DEVICES, ChipOptions, Device, known_device
+from vpps.optim import Optimizer
+from vpps.plan.onchip import DEVICES, Device, known_device
 from vpps.plan.plan import Plan
-from vpps.plan.planner import Planner
-from vpps.plan.update import Update
 from vpps.roofline.peaks import Bandwidth, Peaks
-from vpps.session.options import check_example
+from vpps.tuning.configuration import Configuration
 
 SOURCE = "by its data sheet, barriers and launches assumed"
 
@@ -83,12 +81,8 @@ def device_plans(
 
     Raises as `vpps.specialize`.
     """
-    rule = SGD(lr=0.1) if optimizer is None else optimizer
-    update = Update(rule, 1, 1, None)
-    plans = []
-    for batch in batches:
-        graph, loss = check_example(batch)
-        arranged = specs(model, batch, device, device.sms, update, len(rule.moments), ChipOptions(), schedule)
-        planner = Planner(next(arranged)[2], "sinks-last", schedule)
-        plans.append(planner.plan_training(graph, loss, update, 0))
-    return plans
+    configuration = Configuration(schedule=schedule)
+    return [
+        inspect(model, batch, CUDA.name, device=device, configuration=configuration, optimizer=optimizer).plan_made
+        for batch in batches
+    ]

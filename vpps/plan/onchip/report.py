@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from vpps.errors import VppsError
@@ -75,30 +75,37 @@ def _table(onchip: OnChip, moments: int) -> str:
             )
         )
     notes = [note(f"[{i}] ", reason) for i, reason in enumerate(reasons, 1)]
-    return "\n".join([*_columns(rows), "", *notes])
+    return "\n".join([*columns(list(zip(*HEADER, strict=True)), rows, LEFT, WIDTH), "", *notes])
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows under HEADER, as wide as they need to be; names of matrices are cut in pieces where lines get too long."""
-    cells = [*zip(*HEADER, strict=True), *rows]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(HEADER))]
-    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
-    name = max(8, WIDTH - sum(widths[1:]) - gap * (len(widths) - 1))
-    widths[0] = min(widths[0], name)
+def columns(
+    heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], left: Collection[int], most: int | None = None
+) -> list[str]:
+    """Lines of a table.
+
+    Args:
+        heads: lines above the columns.
+        rows: their cells.
+        left: numbers of columns that begin at the left; the others end at the right.
+        most: characters of a line: what does not fit is moved together, then the first cell is cut in pieces.
+    """
+    widths = [max(map(len, column)) for column in zip(*heads, *rows, strict=True)]
+    between, gap = len(widths) - 1, 2
+    if most is not None:
+        gap = 2 if sum(widths) + 2 * between <= most else 1
+        widths[0] = min(widths[0], max(8, most - sum(widths[1:]) - gap * between))
 
     def line(row: Sequence[str]) -> str:
         padded = (
-            cell.ljust(width) if k in LEFT else cell.rjust(width)
+            cell.ljust(width) if k in left else cell.rjust(width)
             for k, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         return (" " * gap).join(padded).rstrip()
 
-    lines = [line(row) for row in cells[:2]]
-    lines.append("─" * (sum(widths) + gap * (len(widths) - 1)))
+    lines = [*map(line, heads), "─" * (sum(widths) + gap * between)]
     for row in rows:
-        pieces = textwrap.wrap(row[0], widths[0]) or [""]
-        lines.append(line([pieces[0], *row[1:]]))
-        lines += pieces[1:]
+        pieces = [row[0]] if most is None else textwrap.wrap(row[0], widths[0]) or [""]
+        lines += [line([pieces[0], *row[1:]]), *pieces[1:]]
     return lines
 
 
