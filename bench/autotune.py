@@ -27,7 +27,7 @@ import harness
 
 import vpps
 from vpps.cli.workload import Workload, load_workload
-from vpps.tuning.configuration import Configuration
+from vpps.engine.configuration import Configuration
 from vpps.tuning.online import Progress
 
 BENCH = "autotune"

@@ -1,6 +1,6 @@
 """Batching policies on a typed graph: on the whole of it, as published, or on each component of its types alone.
 
-Components are types that lead to each other (vpps/plan/native/execution.h says why nothing is lost by taking them
+Components are types that lead to each other (vpps/planner/native/execution.h says why nothing is lost by taking them
 one after the other). Of what a policy makes of a graph only numbers are of interest here: how many batches it launches,
 how many stages a persistent kernel needs for them, and how many states its machine did not know.
 """
@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from edbatch_graphs import Vertices
 
-from vpps.graph.levels import find_levels
-from vpps.plan.native.policy_table import ENCODINGS
-from vpps.plan.native.typed_graphs import batches, learn
-from vpps.plan.policies.cost import costs_on
-from vpps.plan.policies.learning import Learned, Settings
-from vpps.plan.policies.machine import Encoding, Machine
-from vpps.plan.policies.typed_graph import TypedGraph
-from vpps.plan.recurrence import strongly_connected
+from vpps.compiler.cost import costs_on
+from vpps.planner.native.policy_table import ENCODINGS
+from vpps.planner.native.typed_graphs import batches, learn
+from vpps.planner.policies.learning import Learned, Settings
+from vpps.planner.policies.machine import Encoding, Machine
+from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.record.levels import find_levels
+from vpps.record.recurrence import strongly_connected
 
 PHASES = 8
 """Of the encodings that have a phase: eighths of the vertices."""

@@ -28,13 +28,13 @@ from typing import Any
 import harness
 
 import vpps
-from vpps.graph.trace import TracedCell, Vector, trace
-from vpps.plan.distribution import Distribution
-from vpps.plan.passes import Passes
-from vpps.plan.passes.cell_layout import Copies, study
-from vpps.plan.passes.horizontal import find_stacks
-from vpps.plan.passes.nodes import simplified
-from vpps.plan.planner import Planner
+from vpps.compiler.passes import Passes
+from vpps.compiler.passes.cell_layout import Copies, study
+from vpps.compiler.passes.horizontal import find_stacks
+from vpps.compiler.passes.nodes import simplified
+from vpps.placement.distribution import Distribution
+from vpps.planner.planner import Planner
+from vpps.record.trace import TracedCell, Vector, trace
 
 PANEL = 32  # rows of a packed panel: those of most CPUs
 PASSES = {

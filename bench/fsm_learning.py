@@ -24,11 +24,11 @@ from edbatch import FIGURES
 from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
-from vpps.plan.native.typed_graphs import learn
-from vpps.plan.policies.cost import costs_on
-from vpps.plan.policies.learning import Learned, Settings
-from vpps.plan.policies.typed_graph import TypedGraph
-from vpps.plan.topology import Topology
+from vpps.compiler.cost import costs_on
+from vpps.planner.native.typed_graphs import learn
+from vpps.planner.policies.learning import Learned, Settings
+from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.record.topology import Topology
 
 BENCH = "fsm_learning"
 HIDDEN = 8  # on which nothing here depends

@@ -26,7 +26,7 @@ from on_gpu import describe
 from treelstm import LEARNING_RATE, initial_weights
 from trees import read_trees
 
-from vpps.inspection.timeline import Timeline
+from vpps.engine.timeline import Timeline
 
 BENCH = "gpu_timelines"
 BARRIERS = ("Signal", "Wait", "Barrier")  # their time is that of others

@@ -39,8 +39,8 @@ from treelstm import LEARNING_RATE, in_batches, initial_weights
 from trees import Tree, read_trees
 
 import vpps
-from vpps.inspection.timeline import Timeline
-from vpps.plan.native import library
+from vpps.engine.timeline import Timeline
+from vpps.planner.native import library
 
 BENCH = "host_step"
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]

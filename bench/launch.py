@@ -11,8 +11,8 @@ from functools import partial
 
 import harness
 
-from vpps.plan.distribution import FIRST_FREE
-from vpps.roofline.peaks import barriers_script, launch_seconds
+from vpps.placement.distribution import FIRST_FREE
+from vpps.report.roofline.peaks import barriers_script, launch_seconds
 from vpps.runtime.cpu import CpuMachine
 
 BENCH = "launch"

@@ -5,7 +5,7 @@
 For each shape and number n of vectors: GFLOP/s of `matvec` (W x for n vectors), `transposed` (W^T x) and `outer` (the
 sum of n outer products), as scripts of one virtual processor. The peers, on the same shapes and one thread: sgemm of
 NumPy (OpenBLAS), of PyTorch (MKL), and oneDNN through PyTorch; the best one counts. `peak` is what fused
-multiply-adds on registers reach (vpps/roofline/peaks.cpp).
+multiply-adds on registers reach (vpps/report/roofline/peaks.cpp).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its thr
 import harness
 import numpy as np
 
-from vpps.roofline.peaks import peak_flops
+from vpps.report.roofline.peaks import peak_flops
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS

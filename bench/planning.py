@@ -21,15 +21,15 @@ from treelstm import in_batches, initial_weights
 from trees import read_trees
 
 import vpps
-from vpps.ahead import gpu_for, stacks_of
-from vpps.arrangement import arrangements, matrices_of
-from vpps.plan.distribution import Distribution
-from vpps.plan.native import library
-from vpps.plan.onchip import ChipOptions
-from vpps.plan.passes import Passes
-from vpps.plan.plan import Plan
-from vpps.plan.planner import Planner
-from vpps.plan.update import Update
+from vpps.compiler.arrangement import arrangements, matrices_of
+from vpps.compiler.passes import Passes
+from vpps.engine.ahead import gpu_for, stacks_of
+from vpps.placement.distribution import Distribution
+from vpps.placement.onchip import ChipOptions
+from vpps.placement.update import Update
+from vpps.planner.native import library
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
 
 BENCH = "planning"
 BLOCKS = 132

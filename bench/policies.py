@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from workload_tasks import data_folder, data_of, make_task
 
 import vpps
-from vpps.plan.policies import POLICIES
+from vpps.planner.policies import POLICIES
 
 BENCH, SPLIT = "policies", "policies_split"
 BASELINE, CHOOSER = "depth", "auto"

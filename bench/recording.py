@@ -32,7 +32,7 @@ from models import Node, VppsTreeLstm
 from trees import read_trees
 
 import vpps
-from vpps.plan.topology import Topology
+from vpps.record.topology import Topology
 
 BENCH = "recording"
 HIDDEN = 8  # of no consequence: nothing is computed

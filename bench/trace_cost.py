@@ -22,7 +22,7 @@ import harness
 
 import vpps
 from vpps.cli.workload import Workload, load_workload
-from vpps.inspection.summary import KINDS
+from vpps.report.summary import KINDS
 
 BENCH = "trace_cost"
 BATCHES = 12

@@ -1,4 +1,4 @@
-// ---- optimizers: one weight's step. The members of Hyper are HYPER in vpps/optim.py.
+// ---- optimizers: one weight's step. The members of Hyper are HYPER in vpps/model/optim.py.
 struct Sgd {
     enum { MOMENTS = 0 };
     VP_DEVICE static void step(float& w, float g, float&, float&, const Hyper& h) { w -= h.lr * fma_(h.weight_decay, w, g); }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vpps.config import cache_dir
 from vpps.kernel.host_compiler import build_cpu
-from vpps.plan.native import library as planner
+from vpps.planner.native import library as planner
 
 
 def cache_with_kernels(folder: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from vpps.plan.onchip import ChipOptions
+from vpps.placement.onchip import ChipOptions
 from vpps.reference import Reference, key_of, weights_of
 
 FORWARD_TOLERANCE = 1e-5

@@ -12,7 +12,7 @@ import pytest
 os.environ.setdefault("VPPS_VERIFY", "1")  # every script that a test launches is checked first
 os.environ.setdefault("VPPS_TUNING", "0")  # what was measured on this machine is not what tests expect
 # Most tests are of generic instructions, and their cells, hundreds of them, need no tails compiled. Those of tails ask
-# for them (tests/plan/passes/test_fusion.py).
+# for them (tests/compiler/passes/test_fusion.py).
 os.environ.setdefault("VPPS_PASSES", "-fusion")
 # Read when NumPy is imported: the float64 reference's threads would spin against each other and against ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

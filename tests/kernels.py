@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-import vpps.session.engine
+import vpps.engine.engine
 from vpps.kernel.chip import MEMORY_ONLY
 from vpps.kernel.spec import KernelSpec
 from vpps.script.instructions import TABLE
@@ -43,4 +43,4 @@ def know_everything_in_memory(spec: KernelSpec) -> KernelSpec:
 
 def keep_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let handles hold no weights on the chip."""
-    monkeypatch.setattr(vpps.session.engine, "matrices_of", lambda *unused: {})
+    monkeypatch.setattr(vpps.engine.engine, "matrices_of", lambda *unused: {})

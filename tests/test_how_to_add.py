@@ -42,7 +42,7 @@ EXAMPLES = {
 +};
 """,
     "optimizer": '''\
---- vpps/optim.py
+--- vpps/model/optim.py
 -"Adagrad", "RMSprop"]
 +"Adagrad", "RMSprop", "Dampened"]
 @@
@@ -80,7 +80,7 @@ EXAMPLES = {
 +    OptimizerName.DAMPENED: 0.1,
 ''',
     "policy": """\
---- vpps/plan/native/policy_table.py
+--- vpps/planner/native/policy_table.py
          PolicyRow("auto"),
 +        PolicyRow("widest"),
 --- vpps/plan/native/policies/widest.h
@@ -136,7 +136,7 @@ import vpps
 from vpps.cli.options import LEARNING_RATES, OptimizerName, TargetName
 from vpps.reference import Reference, weights_of
 from vpps.script.instructions import BY_NAME
-from vpps.tuning.profiler import axes_named
+from vpps.profiling.profiler import axes_named
 
 STEPS, WIDTH = 3, 8
 model = vpps.Model(seed=3)
@@ -196,7 +196,7 @@ assert {"softsign", "Dampened"} <= set(vpps.__all__)
 assert ".. autofunction:: softsign" in functions.markdown()
 assert ".. autoclass:: Dampened" in functions.optimizers()
 assert "softsign(x)" in operators.markdown()
-assert set(OptimizerName) == LEARNING_RATES.keys() == {rule.name for rule in vpps.optim.OPTIMIZERS}
+assert set(OptimizerName) == LEARNING_RATES.keys() == {rule.name for rule in vpps.model.optim.OPTIMIZERS}
 """
 
 

@@ -19,7 +19,7 @@ OTHER_MEANINGS = {
     "runtime/cores.py": "a controller of cgroups",
     "runtime/driver.py": "a package",
     "kernel/simt_compiler.py": "a folder of templates",
-    "inspection/listing.py": "a language",
+    "report/listing.py": "a language",
 }
 
 

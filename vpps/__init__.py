@@ -1,9 +1,10 @@
 """vpps: dynamic neural networks trained with one kernel launch per mini-batch."""
 
 from vpps import config, init
-from vpps import optim as _optim
 from vpps._version import __version__ as __version__
-from vpps.ahead import Specialized, specialize
+from vpps.compiler.passes import Passes
+from vpps.engine.ahead import Specialized, specialize
+from vpps.engine.timeline import Timeline
 from vpps.errors import (
     CapacityError,
     CheckpointError,
@@ -27,20 +28,19 @@ from vpps.errors import (
 from vpps.graph import functions as _functions
 from vpps.graph import matrices as _matrices
 from vpps.graph import primitives as _primitives
-from vpps.graph.cell import Cell, cell
 from vpps.graph.functions import *
 from vpps.graph.graph import Graph
 from vpps.graph.matrices import *
-from vpps.graph.operand import Expression
 from vpps.graph.primitives import *
-from vpps.graph.rows import Rows
-from vpps.graph.vertex import gather, pull, push, scatter
-from vpps.handle import Handle
-from vpps.inspection.timeline import Timeline
-from vpps.model import Lookup, Model, Parameter
-from vpps.optim import *
-from vpps.plan.onchip import ChipOptions
-from vpps.plan.passes import Passes
+from vpps.model import optim as _optim
+from vpps.model.model import Lookup, Model, Parameter
+from vpps.model.optim import *
+from vpps.ops.operand import Expression
+from vpps.placement.onchip import ChipOptions
+from vpps.record.cell import Cell, cell
+from vpps.record.rows import Rows
+from vpps.record.vertex import gather, pull, push, scatter
+from vpps.session.handle import Handle
 
 config.start_logging()
 

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.graph.arrays import BlockArrays
 from vpps.graph.graph import Graph
-from vpps.graph.operand import Expression
-from vpps.graph.rows import Rows, value_ids
-from vpps.graph.trace import Int, List, Vector
-from vpps.model import Model, Parameter
+from vpps.model.model import Model, Parameter
 from vpps.ops import Form, Shape
 from vpps.ops.dropout import factors
+from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, launch_key
 from vpps.ops.structure import list_sum
+from vpps.record.arrays import BlockArrays
+from vpps.record.rows import Rows, value_ids
+from vpps.record.trace import Int, List, Vector
 
 Array = NDArray[Any]
 

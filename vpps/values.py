@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, VppsError
-from vpps.runtime.interop import host_array
+from vpps.interop import host_array
 
 Float32 = NDArray[np.float32]
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def as_float32(value: ArrayLike, what: str) -> Float32:
-    """A C-contiguous float32 copy of `value`, in the host's memory; it may be an array on a GPU (runtime/interop.py).
+    """A C-contiguous float32 copy of `value`, in the host's memory; it may be an array on a GPU (interop.py).
 
     Rounding a wider float is fine; losing the value is not. Raises DtypeError for booleans, strings, objects, complex
     numbers, integers that float32 does not hold exactly, and finite numbers beyond float32's range.

@@ -12,15 +12,15 @@ import numpy as np
 import vpps
 from gpu_cost.machine import BASE
 from gpu_cost.machine_code import Code, code_of
-from vpps.ahead import Specialized
 from vpps.cli.workload import load_workload
 from vpps.data import graphs_of_trees
 from vpps.data.treebank import Tree, parse_tree
-from vpps.plan.plan import Plan
-from vpps.plan.planner import Planner
-from vpps.plan.update import Update
+from vpps.engine.ahead import Specialized
+from vpps.engine.options import Example
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
 from vpps.script.instructions import COUNTERS
-from vpps.session.options import Example
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
 ARCH, SMS = "sm_90", 132

@@ -12,7 +12,7 @@ from gpu_cost.cases import Case, memory_of
 from gpu_cost.machine import Machine
 from gpu_cost.machine_code import Code
 from gpu_cost.timing import Clock, Constants, Spent
-from vpps.plan.plan import Plan
+from vpps.planner.plan import Plan
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
 from vpps.script.slices import share

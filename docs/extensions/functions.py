@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vpps import optim
 from vpps.graph import functions, matrices, primitives
+from vpps.model import optim
 from vpps.ops import OPS, Form
 
 # Functions whose form would put them elsewhere, or that are no op.

@@ -9,11 +9,11 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-PUBLIC = ("vpps", "vpps.nn", "vpps.data", "vpps.zoo", "vpps.inspection")
+PUBLIC = ("vpps", "vpps.nn", "vpps.data", "vpps.zoo", "vpps.report")
 
 
 def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Element | None:
-    """`vpps.graph.operand.Expression` is documented as `vpps.Expression`."""
+    """`vpps.ops.operand.Expression` is documented as `vpps.Expression`."""
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py":
         return None

@@ -11,10 +11,10 @@ import pytest
 import vpps
 from tests.kernel.programs import tree_lstm
 from tests.nvrtc import needs_nvrtc
-from vpps.plan.distribution import ONE
+from vpps.engine.options import Example
+from vpps.placement.distribution import ONE
 from vpps.script.disassemble import entry_points, instructions
 from vpps.script.instructions import COUNTERS
-from vpps.session.options import Example
 
 BLOCKS, HIDDEN = 2, 8
 Program = tuple[vpps.Model, Example, Any]

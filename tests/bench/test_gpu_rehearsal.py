@@ -21,8 +21,8 @@ from gpu_check.stages import QUESTIONS, STAGES, steps
 
 from tests.gpu.test_slots import CASES, Sentiment
 from tests.runtime.fake_cuda import RELEASE
-from vpps.arrangement import arrangements, matrices_of
-from vpps.plan.onchip import known_device
+from vpps.compiler.arrangement import arrangements, matrices_of
+from vpps.placement.onchip import known_device
 from vpps.runtime.driver import Properties
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 from tests.kernel.cache.builders import copy
 from tests.nvrtc import needs_nvrtc
 from vpps.cli.cache import app
+from vpps.compiler.passes import Passes
 from vpps.config import VARIABLES
+from vpps.engine.configuration import Configuration
 from vpps.kernel.cache import Label, cached
-from vpps.plan.passes import Passes
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Key, Tuned, TuningDatabase
 
 pytestmark = pytest.mark.host

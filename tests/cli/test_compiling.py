@@ -10,7 +10,7 @@ import pytest
 from tests.cli.program import epochs, vpps_train
 from vpps.cli.console import telling_of_compiling
 from vpps.kernel.cache import Label, watchers
-from vpps.plan.native import library
+from vpps.planner.native import library
 
 TINY = {"hidden": 8, "limit": 8, "epochs": 1}
 

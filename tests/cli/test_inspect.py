@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from vpps.cli.inspect import app
 from vpps.cli.workload import load_workload
-from vpps.inspection.inspection import cpu_source
+from vpps.engine.configuration import Configuration
 from vpps.kernel.host_compiler import tile_of_machine
-from vpps.tuning.configuration import Configuration
+from vpps.report.inspection import cpu_source
 from vpps.tuning.database import Tuned, TuningDatabase, device_called, key_for
 
 pytestmark = pytest.mark.host

@@ -16,12 +16,12 @@ from tests.cli.program import epochs, vpps_train
 from tests.kernel.cache.builders import copy
 from tests.processes import run
 from vpps.cli import cache, data, profile
+from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, DataError
 from vpps.kernel import host_compiler, processes
 from vpps.kernel.cache import cached
-from vpps.plan.native.library import _Loader
+from vpps.planner.native.library import _Loader
 from vpps.tuning.compiling import Compilers
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Key, TuningDatabase
 from vpps.tuning.online import Background
 from vpps.zoo.tasks.files import listed
@@ -146,7 +146,9 @@ class TestLimits:
 
 @pytest.mark.host
 def test_candidates_none_of_which_can_be_compiled_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vpps.tuning.profiler._compile", lambda subject, found, *_: ["no more processes"] * len(found))
+    monkeypatch.setattr(
+        "vpps.profiling.profiler._compile", lambda subject, found, *_: ["no more processes"] * len(found)
+    )
     found = CliRunner().invoke(profile.app, ["tree-fc", "--hidden", "4", "--target", "cpu"])
     assert found.exit_code == 1
     assert found.stderr.splitlines()[-1] == "vpps-profile: no more processes"

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 import vpps
 from vpps.cli.profile import app
+from vpps.engine.configuration import Configuration
 from vpps.tuning.compiling import Compiled
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import TuningDatabase
 
 MAIN = [sys.executable, "-c", "from vpps.cli.profile import main; main()"]
@@ -120,7 +120,7 @@ class TestBadInput:
             monkeypatch.setattr("vpps.kernel.nvrtc.library", self.no_library)
         else:
             monkeypatch.setattr("vpps.kernel.nvrtc.supported_archs", lambda: ("sm_75", "sm_90"))
-        monkeypatch.setattr("vpps.tuning.profiler.Compilers", None)  # not even asked
+        monkeypatch.setattr("vpps.profiling.profiler.Compilers", None)  # not even asked
         words = ["there is no NVRTC", "pip install"] if missing else [arch]
         failed(profile(workload, "--dry-run", "--arch", arch), *words)
 
@@ -129,7 +129,7 @@ class TestBadInput:
         self, profile: Profile, workload: str, monkeypatch: pytest.MonkeyPatch, some: bool
     ) -> None:
         rows = [Compiled(Configuration(), "", reason="no g++"), Compiled(Configuration(policy="depth"), "")]
-        monkeypatch.setattr("vpps.tuning.profiler.dry_run", lambda *_: (rows if some else rows[:1], 0, 0))
+        monkeypatch.setattr("vpps.profiling.profiler.dry_run", lambda *_: (rows if some else rows[:1], 0, 0))
         result = profile(workload, "--dry-run", "--target", "simt", "--json")
         assert len(json.loads(result.stdout)["archs"]) == 1
         assert result.exit_code == (0 if some else 1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from vpps.cli.profile_tables import measured_table, notes, why_unsteady
-from vpps.tuning.configuration import Configuration
-from vpps.tuning.measure import Measured
-from vpps.tuning.search import Outcome, Row
+from vpps.engine.configuration import Configuration
+from vpps.profiling.measure import Measured
+from vpps.profiling.search import Outcome, Row
 
 pytestmark = pytest.mark.host
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.roofline.machines import MACHINE, point
+from tests.report.roofline.machines import MACHINE, point
 from vpps.cli import roofline as module
 from vpps.cli.console import exit_codes
 from vpps.cli.roofline import roofline

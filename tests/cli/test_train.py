@@ -16,7 +16,7 @@ from safetensors import safe_open
 from tests.processes import HEED_CTRL_C
 from vpps.cli.saved_run import best_of
 from vpps.data import synthetic_treebank
-from vpps.optim import OPTIMIZERS
+from vpps.model.optim import OPTIMIZERS
 
 MAIN = [sys.executable, "-c", HEED_CTRL_C + "from vpps.cli.train import main; main()"]
 KILLED_BEFORE_RENAMING = """

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.data.graphs import PlainGraph, examples, plain_graphs
 from vpps.data import GraphSet
-from vpps.graph import levels as topology
-from vpps.graph.levels import find_cycle, find_levels
+from vpps.record import levels as topology
+from vpps.record.levels import find_cycle, find_levels
 
 pytestmark = pytest.mark.host
 

@@ -17,10 +17,10 @@ import numpy as np
 import vpps
 from tests.data import damage
 from tests.fuzz.program import Found
-from vpps import checkpoint
 from vpps.data import GraphSet
+from vpps.engine.configuration import Configuration
+from vpps.model import checkpoint
 from vpps.tuning import database, machines
-from vpps.tuning.configuration import Configuration
 
 TREES = b"(3 (2 The) (4 (3 gorgeously) (2 8 1\\/2)))\n\n(0 (1 caf\xc3\xa9)(2 (0 -LRB-) (1 b) (1 c)))\n(1 d)\n"
 DAGS = {

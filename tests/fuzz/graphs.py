@@ -16,8 +16,8 @@ from tests.fuzz import autograd, cells
 from tests.fuzz.cells import ROWS, Cell, declarations
 from tests.fuzz.oracle import Oracle, reference_of
 from tests.fuzz.program import Found, execute
-from tests.plan import launches
-from vpps.plan.passes import streaming
+from tests.planner import launches
+from vpps.compiler.passes import streaming
 from vpps.reference import Reference, key_of, weights_of
 
 HEAD = ["import numpy as np, vpps"]
@@ -175,7 +175,7 @@ class Graph:
             paper = {"schedule": '"paper"'} if self.paper else {}
             settings.append({"vps": str(second), **paper, **arguments})
         if self.options.short:
-            lines = [*lines, "from vpps.plan.passes import streaming", "streaming.CHUNK_ROWS = 2"]
+            lines = [*lines, "from vpps.compiler.passes import streaming", "streaming.CHUNK_ROWS = 2"]
         before, streaming.CHUNK_ROWS = streaming.CHUNK_ROWS, 2 if self.options.short else streaming.CHUNK_ROWS
         try:
             self._compare(lines, made, oracle, settings)
@@ -194,7 +194,7 @@ class Graph:
                 *lines,
                 "from random import Random",
                 "from tests.plan import launches",
-                "from tests.plan.launches import Configuration",
+                "from tests.planner.launches import Configuration",
             ]
             run.append(f"it = launches.Example({', '.join(EXAMPLE)})")
             run.append(f"for plan in launches.plans(it, {c}, Random({self.seed})):")

@@ -122,7 +122,7 @@ class History:
             case "configure":
                 schedule = ', schedule="paper"' if n % 4 == 3 else ""
                 given = "".join(f", {key}={value}" for key, value in self.options.named.items())
-                configuration = f"vpps.tuning.configuration.Configuration(vps={1 + n % 5}{schedule}{given})"
+                configuration = f"vpps.engine.configuration.Configuration(vps={1 + n % 5}{schedule}{given})"
                 going = [f"handle._configurator.configure({configuration})"]
             case "handle":
                 going = ["handle.close()", again]
@@ -135,7 +135,7 @@ class History:
     def check(self) -> None:
         """Raises Found."""
         lines = self.program()
-        header = ["import tempfile, vpps.tuning.configuration", 'path = tempfile.mkdtemp() + "/model"']
+        header = ["import tempfile, vpps.engine.configuration", 'path = tempfile.mkdtemp() + "/model"']
         shown = [*lines[:1], *header, *lines[1:]]
         with tempfile.TemporaryDirectory() as folder:
             made = execute(lines, path=Path(folder) / "model")

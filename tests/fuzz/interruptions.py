@@ -19,7 +19,7 @@ from tests.interruptions import interrupt_at
 from vpps.data import GraphSet
 
 MODEL = [
-    "import numpy as np, vpps, vpps.tuning.configuration",
+    "import numpy as np, vpps, vpps.engine.configuration",
     "def new():",
     "    model = vpps.Model(seed=1)",
     '    E, W, b = model.lookup("E", (6, 8)), model.parameter("W", (8, 8)), model.parameter("b", (8,))',
@@ -42,7 +42,7 @@ CALLS = {
     "latest": "handle.fb(*batch(2)); handle.sync_get_latest_loss()",
     "save": "model.save(path)",
     "weights": "model.numpy()",
-    "configure": "handle._configurator.configure(vpps.tuning.configuration.Configuration(vps=3)); handle.fb(*batch(2))",
+    "configure": "handle._configurator.configure(vpps.engine.configuration.Configuration(vps=3)); handle.fb(*batch(2))",
     "assign": "model['b'].assign(np.ones(8))",
     "averaged": "with model.averaged(): handle.forward(g := vpps.Graph(), [g.lookup(model['E'], 1)])",
     "graphs": "graphs.save(path)",

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from vpps.graph.native import library as recorder
+from vpps.graph import recorder
 from vpps.kernel.host_compiler import compiler
-from vpps.plan.native import library as planner
+from vpps.planner.native import library as planner
 
 FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 RUNTIMES = ("libasan.so", "libubsan.so")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import vpps
 from tests.simt import models
 from tests.simt.models import Network
-from vpps.plan.onchip import ChipOptions
+from vpps.placement.onchip import ChipOptions
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Words
 from vpps.script.footprint import Layout

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests import comparison, kernels, test_optim
+from tests import comparison, kernels
+from tests.model import test_optim
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import Properties, usable_gpu, why_cuda_is_unusable
 

@@ -7,7 +7,7 @@ import pytest
 
 import vpps
 from tests.comparison import relative_error
-from tests.test_gemm import GEMM, KINDS, TRAININGS, Net, assert_trains_as_on_cpu, plan_of, products_of
+from tests.engine.test_gemm import GEMM, KINDS, TRAININGS, Net, assert_trains_as_on_cpu, plan_of, products_of
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import Properties
 

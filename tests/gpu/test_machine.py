@@ -11,11 +11,11 @@ import pytest
 from tests.processes import run
 from tests.runtime.claims import SPEC, MachineClaims, Make, barriers, ready, script, work
 from vpps.errors import HandleError
+from vpps.interop import host_array
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS
+from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import Properties
-from vpps.runtime.interop import host_array
 
 pytestmark = pytest.mark.gpu
 

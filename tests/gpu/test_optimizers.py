@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_optim import *  # noqa: F403
+from tests.model.test_optim import *  # noqa: F403
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("in_memory")]

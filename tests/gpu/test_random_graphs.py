@@ -6,7 +6,7 @@ import pytest
 
 from tests import comparison
 from tests.gpu.conftest import with_default
-from tests.plan.test_random_graphs import check
+from tests.planner.test_random_graphs import check
 from vpps.runtime.driver import Properties
 
 pytestmark = pytest.mark.gpu

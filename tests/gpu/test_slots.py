@@ -13,10 +13,10 @@ import pytest
 
 import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
-from tests.test_optim import OPTIMIZERS
+from tests.model.test_optim import OPTIMIZERS
 from tests.training import ReferenceTraining
-from vpps.plan.onchip import ChipOptions as Options
-from vpps.plan.onchip import Gradients, OnChip, Tier
+from vpps.placement.onchip import ChipOptions as Options
+from vpps.placement.onchip import Gradients, OnChip, Tier
 from vpps.reference import Reference, weights_of
 from vpps.runtime.driver import Properties
 from vpps.zoo import TreeLSTMSentiment
@@ -116,7 +116,7 @@ def test_gradients_and_training(name: str, gpu: Properties) -> None:
     """One kernel for a case: gradients are the reference's, the same ones every time, and so is what training makes."""
     case = CASES[name]
     if case.options.groups > 1:
-        pytest.importorskip("vpps.plan.grouping", reason="groups are not built yet")
+        pytest.importorskip("vpps.planner.grouping", reason="groups are not built yet")
     vps = case.vps(gpu) // case.options.groups * case.options.groups
     net = Sentiment(case.hidden, case.hidden)
     graph, loss = net.batch(1)

@@ -23,7 +23,7 @@ def stub() -> str:
     return (
         "# Of the op table: python -m tests.graph.test_primitives\n"
         "from vpps.graph.derive import Value\n"
-        "from vpps.graph.operand import Expression, Index\n\n"
+        "from vpps.ops.operand import Expression, Index\n\n"
         f"__all__ = [\n{textwrap.indent(names, '    ')},\n]\n\n" + "".join(map(derive.head, derive.DERIVED.values()))
     )
 

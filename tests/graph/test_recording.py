@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.graph.arrays import BlockArrays
+from vpps.record.arrays import BlockArrays
 
 pytestmark = pytest.mark.host
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import vpps
 from tests.kernel.programs import tree_lstm
-from vpps.ahead import specs
+from vpps.engine.ahead import specs
 from vpps.kernel.render import render_cuda
-from vpps.plan.onchip import known_device
-from vpps.plan.update import Update
+from vpps.placement.onchip import known_device
+from vpps.placement.update import Update
 
 COMMAND = "python -m tests.kernel.golden"
 FILE = Path(__file__).parent / "golden" / "tree_small.cu"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import vpps
 from vpps.data import graphs_of_trees, synthetic_treebank
+from vpps.engine.options import Example
 from vpps.nn import LSTM
-from vpps.session.options import Example
 from vpps.zoo import TreeLSTMSentiment
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import vpps
 from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
-from vpps.ahead import specs
+from vpps.engine.ahead import specs
+from vpps.engine.options import Example
 from vpps.kernel.fitting import expects_spills
 from vpps.kernel.nvrtc import compile_cubin, compiler_version, library_version
 from vpps.kernel.render import render_cuda
-from vpps.plan.onchip import known_device
-from vpps.plan.update import Update
-from vpps.session.options import Example
+from vpps.placement.onchip import known_device
+from vpps.placement.update import Update
 
 PROGRAMS = {
     **{f"Tree-LSTM {h}, words {e}": (tree_lstm, h, e) for h in (512, 384, 640) for e in (128, 256)},

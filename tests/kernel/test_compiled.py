@@ -13,9 +13,9 @@ import vpps
 from tests.kernel.cache.builders import suffixes
 from tests.kernel.programs import bilstm_tagger, rvnn, tree_lstm
 from tests.nvrtc import COMPILE_ALL, needs_nvrtc
+from vpps.engine.options import Example
 from vpps.kernel import nvrtc, sass
 from vpps.kernel.nvrtc import Cubin, compile_cubin, compiler_version
-from vpps.session.options import Example
 
 pytestmark = [pytest.mark.nvrtc, needs_nvrtc]
 

@@ -10,14 +10,14 @@ import pytest
 
 import vpps
 from tests.kernel.programs import rvnn, tree_lstm
-from vpps.ahead import specs
+from vpps.engine.ahead import specs
 from vpps.kernel import nvrtc
 from vpps.kernel.fitting import MEASURED, Need, expects_spills, need_of
 from vpps.kernel.nvrtc import Cubin
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.onchip import known_device
-from vpps.plan.update import Update
+from vpps.placement.onchip import known_device
+from vpps.placement.update import Update
 
 pytestmark = pytest.mark.host
 

@@ -18,7 +18,7 @@ from tests.kernel.cache.builders import suffixes
 from tests.processes import finish, start
 from vpps.kernel import host_compiler, ziglang
 from vpps.kernel.host_compiler import build_cpu, compiler, tile_of_machine
-from vpps.plan.native import library
+from vpps.planner.native import library
 from vpps.reference import Reference, weights_of
 from vpps.script.instructions import TABLE
 

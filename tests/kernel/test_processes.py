@@ -17,10 +17,10 @@ import pytest
 import vpps
 from tests.interruptions import interrupted
 from tests.processes import TIMEOUT, finish, start
-from vpps.graph import vertices
-from vpps.graph.native import library as recorder
+from vpps.graph import recorder
 from vpps.kernel import processes
-from vpps.plan.native import library as planner
+from vpps.planner.native import library as planner
+from vpps.record import vertices
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -169,7 +169,7 @@ def test_ctrl_c_while_a_compiler_is_being_killed_ends_it(
 
 def test_the_end_of_the_process_does_not_wait_for_the_planner(compiler: Callable[[str], Path]) -> None:
     log = compiler(ENDLESS)
-    code = "from vpps.plan.native import library\nlibrary.prepare()\nprint(flush=True)\ninput()"
+    code = "from vpps.planner.native import library\nlibrary.prepare()\nprint(flush=True)\ninput()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, stderr=-1, text=True)
     pids = started(log, 1)
     assert process.communicate("\n", timeout=TIMEOUT) == ("\n", "")

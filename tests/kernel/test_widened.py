@@ -9,12 +9,12 @@ import pytest
 import vpps
 from tests.kernel.programs import tree_lstm
 from tests.kernels import EVERYTHING, know_everything_in_memory, know_gradients, know_the_end_of_launches
-from vpps.ahead import specs
+from vpps.engine.ahead import specs
 from vpps.kernel.chip import MEMORY_ONLY
 from vpps.kernel.render import render_cuda
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.onchip import known_device
-from vpps.plan.update import Update
+from vpps.placement.onchip import known_device
+from vpps.placement.update import Update
 
 pytestmark = pytest.mark.host
 

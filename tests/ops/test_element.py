@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
-from vpps.plan.onchip import ChipOptions, MatrixSpec, known_device, plan_onchip
+from vpps.placement.onchip import ChipOptions, MatrixSpec, known_device, plan_onchip
 from vpps.script.instructions import TABLE
 
 pytestmark = pytest.mark.host

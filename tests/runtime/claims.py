@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
+from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.machine import Failure
 from vpps.script.encode import barrier, encode, plain

@@ -31,7 +31,7 @@ import pytest
 from vpps.kernel import nvrtc
 from vpps.kernel.resources import Resources
 from vpps.kernel.simt_compiler import build_simt
-from vpps.plan.distribution import FIRST_FREE
+from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime import cuda, driver
 from vpps.runtime.emulator import Emulator, Finding
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS

@@ -16,7 +16,7 @@ import pytest
 import vpps
 from tests.classifier import Classifier, new, same_bits
 from tests.processes import finish, run, start
-from vpps.plan.distribution import FIRST_FREE
+from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import encode, plain

@@ -18,7 +18,7 @@ from tests.runtime.fake_cuda import CUresult, FakeCuda
 from vpps.errors import HandleError
 from vpps.kernel.resources import Kernel
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.distribution import LOSS_SLOTS, ONE
+from vpps.placement.distribution import LOSS_SLOTS, ONE
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import DriverError
 from vpps.script.encode import encode, plain

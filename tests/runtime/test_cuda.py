@@ -18,7 +18,7 @@ from tests.runtime.fake_cuda import CUresult, FakeCuda
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
 from vpps.kernel.resources import Kernel
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
+from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
 from vpps.runtime import driver
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import why_cuda_is_unusable

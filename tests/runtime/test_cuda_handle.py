@@ -24,8 +24,8 @@ from tests.runtime.test_cpu import stop_next_launch
 from tests.runtime.test_cublas import FakeCublas
 from vpps.kernel.render import render_cuda
 from vpps.kernel.simt_compiler import build_simt
-from vpps.plan.distribution import FIRST_FREE, LOSS_SLOTS, ONE
-from vpps.plan.onchip import ChipOptions
+from vpps.placement.distribution import FIRST_FREE, LOSS_SLOTS, ONE
+from vpps.placement.onchip import ChipOptions
 from vpps.reference import Reference, weights_of
 from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.emulator import Emulator

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import vpps
+from vpps import interop
 from vpps.errors import DtypeError
-from vpps.runtime import interop
-from vpps.runtime.interop import host_array, is_on_gpu
+from vpps.interop import host_array, is_on_gpu
 
 pytestmark = pytest.mark.host
 

@@ -10,7 +10,7 @@ import pytest
 import vpps
 from tests.classifier import new, same_bits
 from tests.processes import run
-from vpps.plan.distribution import FIRST_FREE
+from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime.cores import usable_cores
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import barrier, encode, plain

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import vpps
+from vpps.compiler.lower_forward import MAX_SEGMENTS
+from vpps.compiler.passes.fusion import MOST
 from vpps.errors import ScriptError
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.plan.lower_forward import MAX_SEGMENTS
-from vpps.plan.passes.fusion import MOST
 from vpps.script.disassemble import Operand, decode, disassemble, entry_points, instructions
 from vpps.script.encode import direct, encode, indexed, plain
 from vpps.script.instructions import FORMS, HELD, TABLE, Flag, Instruction, Kind

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 import vpps
 from vpps.errors import ScriptError
-from vpps.plan.distribution import Distribution
-from vpps.plan.plan import Plan
-from vpps.plan.planner import Planner
-from vpps.plan.update import Update
+from vpps.placement.distribution import Distribution
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
 from vpps.script.access import Access
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import HEADER_WORDS, INDEXED

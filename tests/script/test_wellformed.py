@@ -14,8 +14,8 @@ import pytest
 import vpps
 from tests.simt import models
 from vpps.errors import ScriptError
-from vpps.plan.plan import Plan
-from vpps.plan.update import Update
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
 from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS, INDEXED, Flag
 from vpps.script.tails import Use

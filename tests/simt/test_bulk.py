@@ -1,4 +1,4 @@
-"""Maps on the CUDA kernel: the models of tests/graph/bulk_models.py, as on `cpu`, and race-free."""
+"""Maps on the CUDA kernel: the models of tests/record/bulk_models.py, as on `cpu`, and race-free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 import vpps
 from tests.comparison import relative_error
-from tests.graph.bulk_models import NETWORKS, Network
+from tests.record.bulk_models import NETWORKS, Network
 
 pytestmark = pytest.mark.simt
 

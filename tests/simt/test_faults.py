@@ -14,8 +14,8 @@ from vpps.kernel import simt_compiler
 from vpps.kernel.chip import SCRIPT_WORDS
 from vpps.kernel.render import CUDA_HEADERS, CUDA_ROUTINES, CUDA_SYNC, template_dir
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.onchip import ChipOptions
-from vpps.plan.plan import Plan
+from vpps.placement.onchip import ChipOptions
+from vpps.planner.plan import Plan
 from vpps.runtime import simt
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Decoded, Words, entry_points, instructions

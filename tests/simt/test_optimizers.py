@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import test_optim as elsewhere
-from tests.test_optim import *  # noqa: F403
-from vpps import optim
+from tests.model import test_optim as elsewhere
+from tests.model.test_optim import *  # noqa: F403
+from vpps.model import optim
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.plan.test_random_graphs import check
-from vpps.plan.onchip import ChipOptions
+from tests.planner.test_random_graphs import check
+from vpps.placement.onchip import ChipOptions
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("in_memory")]
 

@@ -16,8 +16,8 @@ import vpps
 from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from tests.simt import models
 from tests.simt.models import Network
-from vpps.plan.onchip import ChipOptions as Options
-from vpps.plan.onchip import OnChip, known_device
+from vpps.placement.onchip import ChipOptions as Options
+from vpps.placement.onchip import OnChip, known_device
 from vpps.reference import Reference, weights_of
 from vpps.runtime.simt import SimtMachine
 

@@ -13,7 +13,7 @@ import vpps
 from tests.comparison import relative_error
 from tests.simt import models
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.plan.onchip import ChipOptions
+from vpps.placement.onchip import ChipOptions
 from vpps.runtime.simt import SimtMachine
 
 pytestmark = [pytest.mark.simt, pytest.mark.usefixtures("roomy_kernels")]

@@ -10,7 +10,7 @@ import numpy as np
 
 import vpps
 from vpps.graph.graph import Graph
-from vpps.graph.operand import Expression
+from vpps.ops.operand import Expression
 
 H = 64
 

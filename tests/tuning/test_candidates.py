@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import vpps
-from vpps.plan.onchip import MatrixSpec, known_device
-from vpps.plan.passes import Passes
+from vpps.compiler.passes import Passes
+from vpps.engine.configuration import Configuration
+from vpps.placement.onchip import MatrixSpec, known_device
 from vpps.tuning.candidates import Chip, applied, checked, combined, cpu_axes, gpu_axes, n_combined, one_by_one
-from vpps.tuning.configuration import Configuration
 
 pytestmark = pytest.mark.host
 

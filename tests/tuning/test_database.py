@@ -15,9 +15,9 @@ import pytest
 
 import vpps
 from tests.tuning.models import Chain
-from vpps.graph.digest import digest_of
-from vpps.plan.passes import Passes
-from vpps.tuning.configuration import Configuration
+from vpps.compiler.passes import Passes
+from vpps.engine.configuration import Configuration
+from vpps.record.digest import digest_of
 from vpps.tuning.database import Key, Tuned, TuningDatabase, choices_in, key_for
 
 pytestmark = pytest.mark.host

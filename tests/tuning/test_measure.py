@@ -7,8 +7,8 @@ import pytest
 
 import vpps
 from tests.tuning.models import Chain
-from vpps.tuning.configuration import Configuration
-from vpps.tuning.measure import Plan, measure
+from vpps.engine.configuration import Configuration
+from vpps.profiling.measure import Plan, measure
 from vpps.tuning.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.cpu

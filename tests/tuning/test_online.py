@@ -16,15 +16,15 @@ import pytest
 
 import vpps
 from tests.processes import finish, start
-from tests.test_accumulate import new
+from tests.session.test_accumulate import new
 from tests.tuning.telling import TellPriority
-from vpps.graph.trace import TracedCell
+from vpps.engine.configuration import Configuration
 from vpps.kernel.render import VARIANTS
+from vpps.profiling.profiler import axes_named
+from vpps.record.trace import TracedCell
 from vpps.tuning.autotune import cpu_axes
 from vpps.tuning.compiling import Compilers
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import TIMED, UNTIMED, Axis, Background, OnlineTuner, Progress
-from vpps.tuning.profiler import axes_named
 
 VPS = Axis("virtual processors", tuple({"vps": n} for n in range(2, 9)), ordered=True)
 POLICY = Axis("policy", ({"policy": "sinks-last"}, {"policy": "depth"}), ordered=False)
@@ -319,7 +319,7 @@ def train(target: str = "cpu", batches: int = 120, until_done: bool = False, **o
     losses = []
     with vpps.Handle(net.model, vpps.Adam(lr=0.01), target=target, ema=0.9, clip_norm=1.0, **options) as handle:
         for k in range(batches):
-            # On simt that would be one more kernel for every candidate; tests/test_engine.py does it there.
+            # On simt that would be one more kernel for every candidate; tests/engine/test_engine.py does it there.
             handle.fb(*net.batch(k, k + 1), accumulate=k % 4 == 1 and target == "cpu")
             losses.append(handle.sync_get_latest_loss())
             if k % 7 == 3:

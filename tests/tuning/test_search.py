@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from vpps.plan.passes import Passes
+from vpps.compiler.passes import Passes
+from vpps.engine.configuration import Configuration
+from vpps.profiling.measure import Measured, best_of
+from vpps.profiling.search import candidates_of, search
 from vpps.tuning.candidates import Change
-from vpps.tuning.configuration import Configuration
-from vpps.tuning.measure import Measured, best_of
-from vpps.tuning.search import candidates_of, search
 
 pytestmark = pytest.mark.host
 

@@ -9,9 +9,9 @@ import pytest
 
 import vpps
 from tests.tuning.models import Chain
-from vpps.plan.passes import Passes
+from vpps.compiler.passes import Passes
+from vpps.engine.configuration import Configuration
 from vpps.runtime.choice import make_machine
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import Tuned, TuningDatabase, device_name, key_for
 
 pytestmark = pytest.mark.cpu

@@ -16,11 +16,11 @@ from vpps.cli.streams import run_program
 from vpps.cli.trace import EXAMPLES as TRACE_EXAMPLES
 from vpps.cli.trace import Target as TraceTarget
 from vpps.cli.trace import trace
-from vpps.inspection.drawing import draw
-from vpps.inspection.inspection import cpu_asm, cpu_source
-from vpps.inspection.kernel_report import KernelsReport
-from vpps.inspection.report import Report
+from vpps.graph.drawing import draw
+from vpps.report.inspection import cpu_asm, cpu_source
+from vpps.report.kernel_report import KernelsReport
 from vpps.targets import CPU, CUDA, TARGETS
+from vpps.text import Report
 
 app = app_named(PROGRAM)
 shown = partial(command, app)

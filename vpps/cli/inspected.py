@@ -17,16 +17,16 @@ from vpps.cli.console import exit_codes, plain_console
 from vpps.cli.options import AUTO_TARGET, TargetName
 from vpps.cli.settings import keyword
 from vpps.cli.workload import REST, WORKLOAD_HELP, Workload, load_workload
+from vpps.compiler.passes import Passes
+from vpps.compiler.schedule import SCHEDULES
 from vpps.config import PASSES, TARGET
+from vpps.engine.configuration import Configuration
 from vpps.errors import HandleError, WorkloadError
-from vpps.inspection.inspection import Inspection, inspect
-from vpps.inspection.listing import Listing
-from vpps.inspection.report import Report
-from vpps.plan.passes import Passes
-from vpps.plan.policies import POLICIES
-from vpps.plan.schedule import SCHEDULES
+from vpps.planner.policies import POLICIES
+from vpps.report.inspection import Inspection, inspect
+from vpps.report.listing import Listing
 from vpps.targets import AUTO, CUDA, TARGETS, listed, present_target
-from vpps.tuning.configuration import Configuration
+from vpps.text import Report
 from vpps.tuning.database import device_called, tuned_on
 
 PROGRAM = "vpps-inspect"

@@ -15,7 +15,7 @@ import vpps
 from vpps.cli.console import plain_console, telling_of_compiling
 from vpps.cli.options import LEARNING_RATES, OptimizerName, TrainOptions
 from vpps.cli.saved_run import SavedRun, best_of
-from vpps.optim import OPTIMIZERS, Optimizer
+from vpps.model.optim import OPTIMIZERS, Optimizer
 from vpps.zoo.task import Settings, Task
 
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from vpps.ahead import gpu_for
 from vpps.cli.console import app_named, exit_codes, printed
 from vpps.cli.inspected import AsJson, Output, Target, WorkloadName, chosen_target, emit, examples
 from vpps.cli.options import AUTO_TARGET, TargetName
@@ -31,14 +30,15 @@ from vpps.cli.profile_tables import (
 )
 from vpps.cli.streams import run_program
 from vpps.cli.workload import REST, Workload, load_workload
+from vpps.engine.ahead import gpu_for
+from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, HandleError
-from vpps.plan.onchip import Device
+from vpps.placement.onchip import Device
+from vpps.profiling import profiler
+from vpps.profiling.measure import Plan
+from vpps.profiling.profiler import Told, axes_named
 from vpps.targets import AUTO, CUDA, TARGETS
-from vpps.tuning import profiler
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.database import device_name
-from vpps.tuning.measure import Plan
-from vpps.tuning.profiler import Told, axes_named
 from vpps.tuning.subject import Subject
 
 PROGRAM = "vpps-profile"

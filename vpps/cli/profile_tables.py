@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
-from vpps.arrangement import Arrangement
 from vpps.cli.console import table_of
+from vpps.compiler.arrangement import Arrangement
+from vpps.engine.configuration import Configuration
 from vpps.kernel.resources import Resources
+from vpps.profiling.search import Outcome, Row
 from vpps.tuning.candidates import GAIN
 from vpps.tuning.compiling import Compiled
-from vpps.tuning.configuration import Configuration
-from vpps.tuning.search import Outcome, Row
 
 WINNER = "->"
 NOISY = 0.25

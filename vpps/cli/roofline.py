@@ -15,13 +15,13 @@ from rich.table import Table
 from vpps.cli.console import printed, table_of
 from vpps.cli.inspected import emit
 from vpps.cli.workload import load_workload
+from vpps.compiler.schedule import SCHEDULES
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
-from vpps.plan.schedule import SCHEDULES
-from vpps.roofline.measure import BATCHES, PASSES, Point, estimated_point, measured_point
-from vpps.roofline.peaks import MIB, Peaks, machine_peaks
-from vpps.roofline.plot import check_plot, draw
-from vpps.roofline.sheets import device_named, sheet_peaks
+from vpps.profiling.roofline import BATCHES, PASSES, Point, estimated_point, measured_point
+from vpps.report.roofline.peaks import MIB, Peaks, machine_peaks
+from vpps.report.roofline.plot import check_plot, draw
+from vpps.report.roofline.sheets import device_named, sheet_peaks
 from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.cpu import MAX_VPS
 from vpps.targets import AUTO, target_named

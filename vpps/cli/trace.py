@@ -11,7 +11,7 @@ import vpps
 from vpps.cli.inspected import PROGRAM, Asked, chosen_target, written
 from vpps.cli.options import TargetName
 from vpps.cli.workload import Workload
-from vpps.inspection.trace import Trace, checked
+from vpps.report.trace import Trace, checked
 from vpps.targets import CPU
 
 WARM_UP = 2

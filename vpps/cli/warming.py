@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import vpps
 from vpps.cli.workload import Workload
 from vpps.config import RECORDER
-from vpps.graph.native import library as recorder
-from vpps.plan.native import library as planner
+from vpps.graph import recorder
+from vpps.planner.native import library as planner
 from vpps.targets import TARGETS
 
 

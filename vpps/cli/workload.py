@@ -17,9 +17,9 @@ import typer
 
 import vpps
 from vpps.cli.settings import fields_from, parameters_of
+from vpps.engine.options import check_loss
 from vpps.errors import VppsError, WorkloadError
-from vpps.optim import Optimizer
-from vpps.session.options import check_loss
+from vpps.model.optim import Optimizer
 from vpps.zoo.task import Settings, Task
 from vpps.zoo.tasks import TASKS
 

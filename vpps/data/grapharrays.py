@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpps.data.topology import level_order, running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError, DtypeError
-from vpps.graph.levels import find_cycle, find_levels
+from vpps.record.levels import find_cycle, find_levels
 
 MAX_KINDS = 128  # they are int8
 _CHECKED_AT_ONCE = 1 << 17  # vertices or places of children, which stay in a cache

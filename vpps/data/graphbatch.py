@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vpps.data.topology import ragged, running_sum
 from vpps.errors import DataError
-from vpps.graph.ranges import join
+from vpps.record.ranges import join
 
 if TYPE_CHECKING:
     from vpps.data.graphset import GraphSet

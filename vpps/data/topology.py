@@ -1,4 +1,4 @@
-"""Ranges of rows, and the orders of many graphs at once, in flat arrays. Levels: `vpps.graph.levels`."""
+"""Ranges of rows, and the orders of many graphs at once, in flat arrays. Levels: `vpps.record.levels`."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from vpps.errors import DtypeError
-from vpps.graph.operand import Expression, Index, record
-from vpps.graph.rows import Rows
-from vpps.model import Parameter
+from vpps.model.model import Parameter
 from vpps.ops import OPS, Form, Op
+from vpps.ops.operand import Expression, Index, record
+from vpps.record.rows import Rows
 from vpps.values import as_number
 
 Value = Expression | Parameter | Rows

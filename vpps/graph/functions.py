@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast, overload
 
 from vpps.errors import DtypeError, ShapeError, TraceError
-from vpps.graph.cell import Cell
 from vpps.graph.derive import Value, as_constant
-from vpps.graph.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
 from vpps.graph.primitives import exp, log, maximum, minimum, stop_gradient
-from vpps.graph.rows import Rows
-from vpps.graph.rowwise import reduce_rows
-from vpps.graph.trace import Trace
-from vpps.model import Lookup, Parameter
+from vpps.model.model import Lookup, Parameter
+from vpps.ops.operand import Expression, Index, ListExpression, Operand, common_owner, in_progress, record
+from vpps.record.cell import Cell
+from vpps.record.rows import Rows
+from vpps.record.rowwise import reduce_rows
+from vpps.record.trace import Trace
 from vpps.values import as_index, as_items, as_number, check_callable
 
 __all__ = [

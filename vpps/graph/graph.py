@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
-from vpps.graph import vertices
-from vpps.graph.bulk import record_map
-from vpps.graph.cell import Cell
-from vpps.graph.chunks import Chunk
-from vpps.graph.operand import LARGEST, Expression, interned, recorded, result_shape, shown
-from vpps.graph.operand import common_owner as recorder_of
-from vpps.graph.rows import Rows
-from vpps.graph.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_rows, record_inputs
-from vpps.graph.trace import Int, TracedCell, Vector, check_operand, check_table, trace
-from vpps.graph.vertices import Block, extend
-from vpps.model import Lookup, Parameter
+from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
+from vpps.ops.operand import LARGEST, Expression, interned, recorded, result_shape, shown
+from vpps.ops.operand import common_owner as recorder_of
+from vpps.record import vertices
+from vpps.record.bulk import record_map
+from vpps.record.cell import Cell
+from vpps.record.chunks import Chunk
+from vpps.record.rows import Rows
+from vpps.record.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_rows, record_inputs
+from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
+from vpps.record.vertices import Block, extend
 from vpps.values import as_flag, as_float32, as_index, check_callable, float_word
 
 if TYPE_CHECKING:
-    from vpps.inspection.drawing import Drawing
+    from vpps.graph.drawing import Drawing
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -78,7 +78,7 @@ class Graph:
 
     def draw(self, calls: int | None = None) -> Drawing:
         """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `.text()`."""
-        from vpps.inspection.drawing import draw
+        from vpps.graph.drawing import draw
 
         return draw(self, calls)
 
@@ -429,7 +429,7 @@ class Graph:
 
     def make_vertices(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
         """Make the values of a map's vertices in compiled code, as `record_values`, and the arrays of its chunks. None
-        where there is no such code or the map not of the usual form; see `vpps.graph.packed` and native/map.h."""
+        where there is no such code or the map not of the usual form; see `vpps.record.packed` and native/map.h."""
         return self._tape.map(form, kind, children, levels, columns)
 
     def record_chunk(self, cell: TracedCell, chunk: Chunk) -> None:

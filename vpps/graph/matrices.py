@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from vpps.errors import DtypeError, ShapeError
 from vpps.graph.derive import Value
-from vpps.graph.operand import Expression, Operand, record
 from vpps.graph.primitives import dot
 from vpps.ops import size
+from vpps.ops.operand import Expression, Operand, record
 from vpps.values import as_index
 
 __all__ = ["bilinear", "reshape"]

@@ -1,6 +1,6 @@
 # Of the op table: python -m tests.graph.test_primitives
 from vpps.graph.derive import Value
-from vpps.graph.operand import Expression, Index
+from vpps.ops.operand import Expression, Index
 
 __all__ = [
     "abs", "argmax", "binary_cross_entropy_with_logits", "cosine", "cross_entropy", "dot", "elu", "exp", "gelu",

@@ -13,7 +13,7 @@ from vpps.errors import CompileError
 from vpps.kernel.chip import SCRIPT_WORDS, THREADS
 from vpps.kernel.programs import lines_of
 from vpps.kernel.spec import KernelSpec
-from vpps.optim import HYPER
+from vpps.model.optim import HYPER
 from vpps.script.instructions import (
     COUNTERS,
     FIRST_SLICED,

@@ -64,7 +64,7 @@ def struct(defined: type[Structure]) -> str:
 
 def record(defined: type) -> str:
     """A struct for a NamedTuple, without the "Record" of its name, that reads itself from a stream of ints (`taken`, in
-    plan/native/numbers.h)."""
+    planner/native/numbers.h)."""
     name = defined.__name__.removesuffix("Record")
     members = {field: _spelled(hint) for field, hint in get_type_hints(defined, include_extras=True).items()}
     lines = [f"    {kind} {field};\n" for field, kind in members.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vpps.errors import HandleError
-from vpps.plan.onchip import ChipOptions
+from vpps.placement.onchip import ChipOptions
 from vpps.runtime.machine import Machine, Wanted
 from vpps.script.instructions import MAX_GROUPS
 from vpps.targets import AUTO, GPUS, Target, listed, present_target, target_named

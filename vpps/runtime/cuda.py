@@ -34,8 +34,8 @@ from vpps.kernel.render import render_cuda
 from vpps.kernel.resources import Kernel, Resources, check_resources
 from vpps.kernel.spec import KernelSpec
 from vpps.ops.element import WORD_BYTES
-from vpps.plan.distribution import FIRST_FREE
-from vpps.plan.onchip import Device
+from vpps.placement.distribution import FIRST_FREE
+from vpps.placement.onchip import Device
 from vpps.runtime.cublas import Cublas
 from vpps.runtime.device_pool import DevicePool
 from vpps.runtime.driver import Call, DeviceMemory, Driver, DriverError, LoadedKernel, PinnedMemory

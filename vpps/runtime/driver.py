@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vpps.config import PLAIN_ALLOCATIONS
 from vpps.errors import CapacityError, CompileError, HandleError, KernelError
 from vpps.ops.element import FLOAT32, WORD_BYTES
-from vpps.plan.onchip import Device
+from vpps.placement.onchip import Device
 
 # A call of the driver with its arguments. It returns what cuda-python does: a tuple that begins with the status.
 Call = Callable[[], Any]

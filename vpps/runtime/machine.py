@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
-from vpps.plan.distribution import Pool
-from vpps.plan.onchip import ChipOptions, Device
+from vpps.placement.distribution import Pool
+from vpps.placement.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
 from vpps.script.products import Sequel
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vpps.config import PATIENCE
 from vpps.ops.element import FLOAT32, WORD_BYTES
-from vpps.plan.distribution import FIRST_FREE
+from vpps.placement.distribution import FIRST_FREE
 from vpps.runtime.driver import Driver
 from vpps.runtime.machine import Failure
 

@@ -15,8 +15,8 @@ from vpps.kernel.resources import Kernel
 from vpps.kernel.simt_compiler import build_simt
 from vpps.kernel.spec import KernelSpec
 from vpps.ops.element import FLOAT32, WORD_BYTES
-from vpps.plan.distribution import FIRST_FREE
-from vpps.plan.onchip import Device, known_device
+from vpps.placement.distribution import FIRST_FREE
+from vpps.placement.onchip import Device, known_device
 from vpps.runtime.emulator import MAX_BLOCKS, MAX_SEED, MAX_WORDS, Emulator, Finding
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure, Wanted

@@ -1,7 +1,7 @@
 """What an instruction touches: whose rows and which elements of them it reads, writes or adds to.
 
 The verifier executes scripts on this, the roofline and the reports count by it. The reasoning that leaves barriers out
-(`plan/barriers.py`) has one of its own: else an error here would hide one there.
+(`compiler/barriers.py`) has one of its own: else an error here would hide one there.
 
 `touches` says it for an instruction, whoever executes it; what a virtual processor does of that follows from its slice
 of the result (`rows_of`, `units_of_rows`, `tiles_of`). Most of it the instruction table says, by the roles of operands;

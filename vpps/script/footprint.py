@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 from vpps.errors import ScriptError
-from vpps.optim import HYPER
+from vpps.model.optim import HYPER
 from vpps.script.access import (
     Access,
     Content,

@@ -35,9 +35,9 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag
 from typing import Any
 
+from vpps.model.optim import OPTIMIZERS
 from vpps.ops import OPS, Form
 from vpps.ops.element import FLOAT32, ElementType
-from vpps.optim import OPTIMIZERS
 
 HEAD_WORDS = 5
 INDEXED = 1 << 31

@@ -72,7 +72,7 @@ class Tail:
 
     @property
     def is_chained(self) -> bool:
-        """Whether it runs behind a product only, whose result it takes (plan/passes/chaining.py)."""
+        """Whether it runs behind a product only, whose result it takes (compiler/passes/chaining.py)."""
         return Load.RESULT in self.loads
 
     @property

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
+from vpps.model.optim import OPTIMIZERS
 from vpps.ops import OPS
-from vpps.optim import OPTIMIZERS
 from vpps.script.disassemble import Decoded, Operand
 from vpps.script.instructions import (
     BY_NAME,

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vpps.config import TARGET
+from vpps.engine.configuration import Configuration
+from vpps.engine.engine import Engine
+from vpps.engine.losses import Losses
+from vpps.engine.options import Options
+from vpps.engine.timeline import Timeline
 from vpps.errors import CapacityError, CompileError, HandleError, VppsError
 from vpps.graph.graph import Graph
-from vpps.graph.operand import Expression
-from vpps.graph.trace import TracedCell
-from vpps.inspection.timeline import Timeline
-from vpps.model import Model
-from vpps.plan.plan import Plan
-from vpps.plan.planner import Planner
-from vpps.plan.policies import Knowledge
-from vpps.session.engine import Engine
-from vpps.session.losses import Losses
-from vpps.session.options import Options
-from vpps.tuning.configuration import Configuration
+from vpps.model.model import Model
+from vpps.ops.operand import Expression
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.policies import Knowledge
+from vpps.record.trace import TracedCell
 from vpps.tuning.database import Tuned, keep, tuned_for
 from vpps.tuning.machines import MachineFiles
 from vpps.tuning.online import OnlineTuner, Progress

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from vpps.inspection.explanation import KernelFacts, explain
-from vpps.plan.distribution import Distribution
-from vpps.plan.plan import Plan
-from vpps.plan.policies.comparison import compared
-from vpps.plan.topology import Topology
-from vpps.session.engine import Engine
+from vpps.engine.engine import Engine
+from vpps.engine.explanation import KernelFacts, explain
+from vpps.placement.distribution import Distribution
+from vpps.planner.plan import Plan
+from vpps.planner.policies.comparison import compared
+from vpps.record.topology import Topology
 
 COMPARED = 20_000
 """Of larger graphs nothing is said of what other policies would make: that would take seconds."""
@@ -42,7 +42,7 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
 
 def _gathered(plan: Plan, layout: str) -> str:
     """Barriers of a plan and what it finds through index lists, in words."""
-    from vpps.inspection.gathering import gathering
+    from vpps.report.gathering import gathering
 
     found = gathering(plan)
     return (

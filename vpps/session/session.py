@@ -9,21 +9,21 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
+from vpps.engine.engine import Engine
+from vpps.engine.losses import Losses
+from vpps.engine.memory import MemoryUse
+from vpps.engine.options import Options, check_option
+from vpps.engine.serialised import serialised
 from vpps.errors import GraphError, HandleError, NonFiniteError
+from vpps.graph import recorder
 from vpps.graph.graph import Graph
-from vpps.graph.native import library as recorder
-from vpps.graph.operand import Expression
-from vpps.graph.rows import Rows
-from vpps.memory import MemoryUse
-from vpps.model import Model
-from vpps.optim import Optimizer
-from vpps.plan.native import library as compiled_planner
-from vpps.plan.plan import Plan
+from vpps.model.model import Model
+from vpps.model.optim import Optimizer
+from vpps.ops.operand import Expression
+from vpps.planner.native import library as compiled_planner
+from vpps.planner.plan import Plan
+from vpps.record.rows import Rows
 from vpps.session.configurator import Configurator
-from vpps.session.engine import Engine
-from vpps.session.losses import Losses
-from vpps.session.options import Options, check_option
-from vpps.session.serialised import serialised
 from vpps.session.tracing import Tracing
 from vpps.tuning.online import Progress
 from vpps.values import as_number

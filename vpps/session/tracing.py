@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from vpps.engine.serialised import serialised
+from vpps.engine.timeline import Timeline
 from vpps.errors import HandleError, VppsError
-from vpps.inspection.timeline import Timeline
-from vpps.inspection.trace import Trace, checked
+from vpps.report.trace import Trace, checked
 from vpps.session.configurator import Configurator
-from vpps.session.serialised import serialised
 
 
 class TraceBlock:

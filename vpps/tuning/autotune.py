@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from vpps.engine.configuration import Configuration
+from vpps.engine.engine import Engine
+from vpps.engine.options import Example
 from vpps.errors import CapacityError, HandleError
-from vpps.model import Model
-from vpps.optim import Optimizer
-from vpps.plan.onchip import Device
-from vpps.plan.onchip.holding import TILES
-from vpps.plan.onchip.slots import valid_rpw
-from vpps.plan.policies import WORTH_TRYING
-from vpps.session.engine import Engine
-from vpps.session.options import Example
+from vpps.model.model import Model
+from vpps.model.optim import Optimizer
+from vpps.placement.onchip import Device
+from vpps.placement.onchip.holding import TILES
+from vpps.placement.onchip.slots import valid_rpw
+from vpps.planner.policies import WORTH_TRYING
 from vpps.tuning.candidates import Change, Chip, applied
 from vpps.tuning.compiling import Compilers
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.online import Axis, Background, OnlineTuner
 from vpps.tuning.rehearsal import Rehearsal
 from vpps.tuning.subject import Subject, cpu_job

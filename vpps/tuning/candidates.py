@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import Any
 
+from vpps.engine.configuration import Configuration
 from vpps.errors import CapacityError, HandleError
-from vpps.plan.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchip
-from vpps.plan.onchip.device import WARPS
-from vpps.plan.onchip.holding import TIERS, TILES
-from vpps.plan.onchip.slots import valid_rpw
-from vpps.plan.policies import WORTH_TRYING
-from vpps.tuning.configuration import Configuration
+from vpps.placement.onchip import ChipOptions, Device, MatrixSpec, OnChip, plan_onchip
+from vpps.placement.onchip.device import WARPS
+from vpps.placement.onchip.holding import TIERS, TILES
+from vpps.placement.onchip.slots import valid_rpw
+from vpps.planner.policies import WORTH_TRYING
 
 Change = Mapping[str, Any]
 """New values of a configuration's fields; those of `onchip` and `passes` as mappings of their fields."""
@@ -53,7 +53,7 @@ class Chip:
     """What of a model and a GPU candidates depend on.
 
     Attributes:
-        matrices: that the kernel multiplies by (`vpps.arrangement.matrices_of`).
+        matrices: that the kernel multiplies by (`vpps.compiler.arrangement.matrices_of`).
         device: the GPU.
         vps: blocks that run side by side, of all groups; None for all that the device has room for.
         train: whether transposes and gradients are needed.

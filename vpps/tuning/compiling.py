@@ -20,21 +20,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from vpps.ahead import specs
-from vpps.arrangement import Arrangement
+from vpps.compiler.arrangement import Arrangement
+from vpps.engine.ahead import specs
+from vpps.engine.configuration import Configuration
+from vpps.engine.options import Example
 from vpps.errors import CompileError, SpillError, VppsError
 from vpps.kernel.processes import no_more
 from vpps.kernel.resources import Resources
 from vpps.kernel.spec import KernelSpec
-from vpps.model import Model
-from vpps.plan.distribution import Distribution
-from vpps.plan.onchip import Device
-from vpps.plan.planner import Planner
-from vpps.plan.policies import Knowledge, policy_named
-from vpps.plan.update import Update
+from vpps.model.model import Model
+from vpps.placement.distribution import Distribution
+from vpps.placement.onchip import Device
+from vpps.placement.update import Update
+from vpps.planner.planner import Planner
+from vpps.planner.policies import Knowledge, policy_named
 from vpps.runtime.cores import usable_cores
-from vpps.session.options import Example
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.jobs import Job, KernelJob
 
 T = TypeVar("T")

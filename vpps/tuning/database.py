@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from vpps._version import __version__
+from vpps.compiler.schedule import SCHEDULES
 from vpps.config import TUNING
+from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError
-from vpps.graph.digest import digest_of
 from vpps.graph.graph import Graph
-from vpps.graph.trace import TracedCell
 from vpps.kernel.cache import key_of
 from vpps.kernel.cache.places import ADVICE
 from vpps.locks import LOCK, held, sweep
-from vpps.model import Model
-from vpps.plan.onchip import Device
-from vpps.plan.policies import POLICIES
-from vpps.plan.row_order import LAYOUTS
-from vpps.plan.schedule import SCHEDULES
+from vpps.model.model import Model
+from vpps.placement.onchip import Device
+from vpps.planner.policies import POLICIES
+from vpps.planner.row_order import LAYOUTS
+from vpps.record.digest import digest_of
+from vpps.record.trace import TracedCell
 from vpps.runtime.machine import Machine
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder
 from vpps.tuning.online import Progress
 

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from vpps.engine.configuration import Configuration
 from vpps.errors import VppsError
 from vpps.tuning.candidates import GAIN, Change, applied
-from vpps.tuning.configuration import Configuration
 
 _log = logging.getLogger(__name__)
 

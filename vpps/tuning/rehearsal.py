@@ -7,9 +7,9 @@ from copy import copy
 from dataclasses import replace
 
 from vpps.graph.graph import Graph
-from vpps.graph.operand import Expression
-from vpps.graph.trace import TracedCell
-from vpps.model import Lookup, Model, Parameter
+from vpps.model.model import Lookup, Model, Parameter
+from vpps.ops.operand import Expression
+from vpps.record.trace import TracedCell
 from vpps.values import Float32
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from vpps.ahead import example_plan
-from vpps.arrangement import matrices_of
+from vpps.compiler.arrangement import matrices_of
+from vpps.compiler.passes.stacking import Stacking
+from vpps.engine.ahead import example_plan
+from vpps.engine.configuration import Configuration
+from vpps.engine.options import Example
 from vpps.errors import VppsError
-from vpps.model import Model
-from vpps.optim import SGD, Optimizer
-from vpps.plan.distribution import Distribution
-from vpps.plan.onchip import Device
-from vpps.plan.passes.stacking import Stacking
-from vpps.plan.planner import Planner
-from vpps.plan.policies import Knowledge, policy_named
-from vpps.plan.stacks import Stacks
-from vpps.plan.update import Update
-from vpps.session.options import Example
+from vpps.model.model import Model
+from vpps.model.optim import SGD, Optimizer
+from vpps.placement.distribution import Distribution
+from vpps.placement.onchip import Device
+from vpps.placement.stacks import Stacks
+from vpps.placement.update import Update
+from vpps.planner.planner import Planner
+from vpps.planner.policies import Knowledge, policy_named
 from vpps.tuning.candidates import Chip
 from vpps.tuning.compiling import Recipe
-from vpps.tuning.configuration import Configuration
 from vpps.tuning.jobs import CpuJob
 from vpps.tuning.machines import MachineFiles
 

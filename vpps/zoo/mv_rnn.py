@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpps
-from vpps.graph.cell import Cell
 from vpps.init import Initialiser
 from vpps.nn import Linear
+from vpps.record.cell import Cell
 from vpps.zoo.tree_classifier import TreeClassifier
 
 NOISE = 0.01

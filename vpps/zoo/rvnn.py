@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import vpps
-from vpps.graph.cell import Cell
 from vpps.nn import MLP, Linear
+from vpps.record.cell import Cell
 from vpps.zoo.tree_classifier import TreeClassifier
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import vpps
 from vpps.data import GraphBatch
 from vpps.errors import DataError
-from vpps.graph.cell import Cell
 from vpps.nn import MLP, Linear
+from vpps.record.cell import Cell
 
 
 class TreeClassifier(ABC):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import vpps
-from vpps.graph.cell import Cell
 from vpps.nn import Linear, NaryTreeGRU
+from vpps.record.cell import Cell
 from vpps.zoo.tree_classifier import TreeClassifier
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import vpps
-from vpps.graph.cell import Cell
 from vpps.nn import Linear, NaryTreeLSTM
 from vpps.nn.tree_lstm import State
+from vpps.record.cell import Cell
 from vpps.zoo.tree_classifier import TreeClassifier
 
 

@@ -635,7 +635,7 @@ struct End {
 #include "tails.cuh"
 #include "cuda/tails.cuh"
 
-// ---- programs of tails, made of cells (vpps/plan/passes/fusion.py)
+// ---- programs of tails, made of cells (vpps/compiler/passes/fusion.py)
 struct Tail_294fdd40 {
     enum { VIEWS = 9, SUMS = 0 };
     VP_DEVICE static void unit(const Unit& at)

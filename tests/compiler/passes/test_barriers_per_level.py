@@ -1,0 +1,115 @@
+"""One barrier per level, forward and backward, for the cells that recur most; counted, and executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import assert_agrees_with_reference
+from vpps.compiler.passes import Passes
+from vpps.nn import LSTM
+from vpps.nn.tree_lstm import NaryTreeLSTM
+from vpps.planner.plan import Plan
+
+pytestmark = pytest.mark.cpu
+
+HIDDEN = 64  # two panels of the widest tile: both virtual processors own units
+Build = Callable[[int], tuple[vpps.Model, vpps.Graph, vpps.Expression]]
+
+
+def inputs(graph: vpps.Graph, n: int) -> list[vpps.Expression]:
+    rng = np.random.default_rng(n)
+    return [graph.input(rng.normal(size=20).astype(np.float32)) for _ in range(n)]
+
+
+def lstm(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    model = vpps.Model(seed=1)
+    layer = LSTM(model, 20, HIDDEN)
+    graph = vpps.Graph()
+    return model, graph, vpps.sum(vpps.square(layer.sequence(graph, inputs(graph, levels))[-1]))
+
+
+def tree_lstm(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    model = vpps.Model(seed=1)
+    layer = NaryTreeLSTM(model, 20, HIDDEN)
+    graph = vpps.Graph()
+    leaves = [layer.leaf(x) for x in inputs(graph, levels + 1)]
+    h, c = leaves[0]
+    for h_right, c_right in leaves[1:]:
+        h, c = layer.inner(h, h_right, c, c_right)
+    return model, graph, vpps.sum(vpps.square(h))
+
+
+def gru(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    """With the reset gate after the product (cuDNN's form): one product with the state."""
+    model = vpps.Model(seed=1)
+    W, U = model.parameter("W", (3 * HIDDEN, 20)), model.parameter("U", (3 * HIDDEN, HIDDEN))
+    b = model.parameter("b", (3 * HIDDEN,), init="normal")
+
+    @vpps.cell
+    def step(x, h):
+        xr, xz, xn = vpps.split(W @ x + b, 3)
+        hr, hz, hn = vpps.split(U @ h, 3)
+        z = vpps.sigmoid(xz + hz)
+        n = vpps.tanh(xn + vpps.sigmoid(xr + hr) * hn)
+        return n + z * (h - n)
+
+    graph = vpps.Graph()
+    h = graph.zeros(HIDDEN)
+    for x in inputs(graph, levels):
+        h = step(x, h)
+    return model, graph, vpps.sum(vpps.square(h))
+
+
+def sru(levels: int) -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    """A recurrence without products (Lei et al. 2018): everything else is eager."""
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (2 * HIDDEN, 20))
+
+    @vpps.cell
+    def step(x, c):
+        f, u = vpps.split(W @ x, 2)
+        f = vpps.sigmoid(f)
+        return f * c + u - f * u
+
+    graph = vpps.Graph()
+    c = graph.zeros(HIDDEN)
+    for x in inputs(graph, levels):
+        c = step(x, c)
+    return model, graph, vpps.sum(vpps.square(c))
+
+
+def planned(build: Build, levels: int, passes: Passes, **options: object) -> Plan:
+    model, graph, loss = build(levels)
+    with vpps.Handle(model, vps=2, passes=passes, **options) as handle:
+        handle.gradients(graph, loss)
+        assert handle._engine.plan is not None
+        return handle._engine.plan
+
+
+def per_level(build: Build, passes: Passes, **options: object) -> float:
+    few, many = (planned(build, levels, passes, **options).n_barriers for levels in (4, 10))
+    return (many - few) / 6
+
+
+@pytest.mark.parametrize("build", [lstm, tree_lstm, gru])
+@pytest.mark.parametrize("target", ["cpu", "simt"])
+def test_one_barrier_per_level_forward_and_backward(build: Build, target: str) -> None:
+    assert per_level(build, Passes.from_environment(), target=target) == 2
+
+
+def test_a_recurrence_without_products_needs_none() -> None:
+    assert per_level(sru, Passes.from_environment()) == 0
+
+
+def test_without_alignment_every_operator_waits() -> None:
+    assert per_level(lstm, Passes(alignment=False, fusion=False)) > 8
+
+
+@pytest.mark.parametrize("build", [lstm, tree_lstm, gru, sru])
+def test_results_agree_with_the_reference(build: Build) -> None:
+    model, graph, loss = build(5)
+    assert_agrees_with_reference(model, graph, loss, [loss])

@@ -1,0 +1,176 @@
+"""Chains: a tail takes a product's result on the chip, where it can; no bit changes; a wrong pair is found."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.simt import models
+from vpps.compiler.passes import Passes
+from vpps.errors import ScriptError
+from vpps.planner.plan import Plan
+from vpps.reference import Reference, weights_of
+from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.instructions import Flag
+from vpps.script.tails import Use
+from vpps.script.verify import verify
+
+pytestmark = pytest.mark.simt
+
+E = vpps.Expression
+FUSED, UNFUSED = Passes(), Passes(fusion=False)
+
+
+class Gated:
+    """A layer of two gates. `kept`: the product itself is a result of the cell, too.
+
+    With 40 units on four virtual processors a block owns 20 rows, so results of 64 vectors wait for a tail at most.
+    """
+
+    def __init__(self, kept: bool = False) -> None:
+        self.model = vpps.Model(seed=4)
+        W, b = self.model.parameter("W", (80, 24)), self.model.parameter("b", (80,), init="normal")
+
+        @vpps.cell
+        def layer(x: E) -> E | tuple[E, E]:
+            gates = W @ x + b
+            y = vpps.sigmoid(gates[:40]) * vpps.tanh(gates[40:])
+            return (y, gates) if kept else y
+
+        self.layer = layer
+
+    def batch(self, n: int) -> tuple[vpps.Graph, E]:
+        """The layer of n vectors."""
+        graph, rng = vpps.Graph(), np.random.default_rng(n)
+        made = [graph.call(self.layer, graph.input(rng.normal(size=24))) for _ in range(n)]
+        ys = [part for one in made for part in (one if isinstance(one, tuple) else (one,))]
+        return graph, vpps.sum([vpps.sum(y * y) for y in ys])
+
+
+def plan_of(handle: vpps.Handle) -> Plan:
+    plan = handle._engine.plan
+    assert plan is not None
+    return plan
+
+
+def chains(plan: Plan) -> list[tuple[Decoded, Decoded]]:
+    """Products of forward with the tails that are executed with them, of the first virtual processor."""
+    found = list(instructions(plan.script, entry_points(plan.script)[0]))
+    return [(a, b) for a, b in pairwise(found) if a.flags & Flag.CHAINED]
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 150])
+def test_results_are_those_of_the_reference_and_of_unfused_instructions(n: int) -> None:
+    """Of one tile, of as many vectors as have room, and of more."""
+    net = Gated()
+    graph, loss = net.batch(n)
+    reference = Reference(graph, weights_of(net.model))
+    expected = reference.backward(loss)
+    found = {}
+    for passes in (FUSED, UNFUSED):
+        with vpps.Handle(net.model, target="simt", vps=4, passes=passes, example=net.batch(1)) as handle:
+            value, gradients = handle.gradients(graph, loss)
+            assert value == pytest.approx(float(reference.value(loss)), rel=FORWARD_TOLERANCE)
+            for name, g in gradients.items():
+                assert relative_error(g, expected[name]) < GRADIENT_TOLERANCE, name
+            found[passes] = value, {name: g.tobytes() for name, g in gradients.items()}
+            assert bool(chains(plan_of(handle))) == passes.fusion
+    assert found[FUSED] == found[UNFUSED]
+
+
+def test_the_result_has_no_memory() -> None:
+    net = Gated()
+    with vpps.Handle(net.model, target="simt", vps=4, passes=FUSED) as handle:
+        handle.fb(*net.batch(5))
+        ((product, tail),) = chains(plan_of(handle))
+    views = tail.fields["views"]
+    assert isinstance(views, list)
+    assert sorted(operand.address for operand, use in views if use == Use.RESULT) == [0, 1]
+    assert str(product.fields["dst"]) == "[0]"
+    assert tail.width == 40
+    assert product.width == 80
+
+
+@pytest.mark.parametrize(
+    "kept, options",
+    [
+        (True, {}),
+        (False, {"schedule": "paper"}),
+        (False, {"passes": Passes(alignment=False)}),
+        (False, {"onchip": vpps.ChipOptions(tiers={"W": "L2"})}),
+        (False, {"onchip": vpps.ChipOptions(ownership="round-robin", rpw=2)}),
+    ],
+    ids=["read elsewhere", "paper", "not aligned", "in memory", "dealt in turns"],
+)
+def test_where_the_tail_cannot_take_it_it_goes_to_memory(kept: bool, options: dict[str, object]) -> None:
+    net = Gated(kept)
+    graph, loss = net.batch(3)
+    expected = Reference(graph, weights_of(net.model)).backward(loss)
+    with vpps.Handle(net.model, target="simt", vps=4, **{"passes": FUSED, **options}) as handle:  # type: ignore[arg-type]
+        _, gradients = handle.gradients(graph, loss)
+        assert not chains(plan_of(handle))
+    for name, g in gradients.items():
+        assert relative_error(g, expected[name]) < GRADIENT_TOLERANCE, name
+
+
+class TestVerifier:
+    @pytest.fixture
+    def plan(self) -> Plan:
+        network = models.tree_lstm()
+        with vpps.Handle(network.model, target="simt", vps=3, passes=FUSED) as handle:
+            handle.fb(*network.batch(0))
+            return plan_of(handle)
+
+    @staticmethod
+    def check(plan: Plan, change: dict[int, int]) -> None:
+        script = plan.script.copy()
+        for position, word in change.items():
+            script[position] = word
+        assert plan.layout is not None
+        verify(script, plan.layout, plan.origin)
+
+    def test_accepts_what_was_planned(self, plan: Plan) -> None:
+        self.check(plan, {})
+
+    def test_finds_a_product_that_keeps_nothing(self, plan: Plan) -> None:
+        product, _ = chains(plan)[0]
+        word = int(plan.script[product.position]) & ~(Flag.CHAINED << 16)
+        with pytest.raises(ScriptError, match=rf"word {product.position}, held_matvec.*no row of one array"):
+            self.check(plan, {product.position: word})
+
+    def test_finds_a_tail_without_a_product(self, plan: Plan) -> None:
+        found = list(instructions(plan.script, entry_points(plan.script)[0]))
+        chained = {tail.position for _, tail in chains(plan)}
+        tail = next(d for d in found if d.instruction.name == "tail" and d.position not in chained)
+        last_use = tail.position + tail.words - 1
+        with pytest.raises(
+            ScriptError, match=rf"word {tail.position}, tail.*its program does something else with view"
+        ):
+            self.check(plan, {last_use: Use.RESULT})
+
+    def test_finds_a_product_without_its_tail(self, plan: Plan) -> None:
+        product, _ = chains(plan)[0]
+        found = list(instructions(plan.script, entry_points(plan.script)[0]))
+        other = next(d for d in found if d.instruction.name == "matvec" and not d.flags & Flag.CHAINED)
+        word = int(plan.script[other.position]) | Flag.CHAINED << 16
+        with pytest.raises(ScriptError, match=r"flags .*CHAINED.* mean nothing to it"):
+            self.check(plan, {other.position: word})
+        assert product.position != other.position
+
+    def test_finds_a_part_that_there_is_not(self, plan: Plan) -> None:
+        product, tail = chains(plan)[0]
+        views = tail.fields["views"]
+        assert isinstance(views, list)
+        k = next(k for k, (_, use) in enumerate(views) if use == Use.RESULT)
+        at = tail.position + tail.words - 3 * (len(views) - k)
+        with pytest.raises(ScriptError, match=f"takes part {product.parts} of a result that has {product.parts}"):
+            self.check(plan, {at: product.parts})
+
+    def test_finds_a_tail_of_other_rows(self, plan: Plan) -> None:
+        _, tail = chains(plan)[0]
+        with pytest.raises(ScriptError, match="its rows and units are not those of the product"):
+            self.check(plan, {tail.position + 2: tail.n + 1})

@@ -1,0 +1,200 @@
+"""Dead outputs: nothing flows back from what nobody reads; in inference it is not computed."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vpps
+from tests.comparison import assert_agrees_with_reference
+from tests.compiler.passes.cells import NONE, assert_pass_changes_no_bit_forward, only
+from tests.planner.test_random_graphs import examples
+from vpps.compiler.lower import LoweredCell
+from vpps.compiler.passes import Passes
+from vpps.placement.distribution import Distribution
+from vpps.planner.planner import Planner
+
+pytestmark = pytest.mark.cpu
+
+H = 20
+ON = only("dead_outputs")
+
+
+class Net:
+    """A recurrent cell with three results, of which graphs read what they like."""
+
+    def __init__(self, model: vpps.Model) -> None:
+        self.U, self.V, self.W = (model.parameter(name, (H, H)) for name in "UVW")
+
+    @vpps.cell
+    def step(self, x: vpps.Expression, h: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression, vpps.Expression]:
+        """The next state, a prediction made of it, and another one."""
+        h = vpps.tanh(self.U @ h + x)
+        return h, vpps.tanh(self.V @ h), vpps.sigmoid(self.W @ h) * h
+
+    def chain(self, n: int, reads: int = 1) -> tuple[vpps.Graph, vpps.Expression, list[tuple[vpps.Expression, ...]]]:
+        """A graph, a loss that reads the first so many results, and all results."""
+        rng = np.random.default_rng(0)
+        graph = vpps.Graph()
+        h = graph.zeros(H)
+        found = []
+        for _ in range(n):
+            found.append(self.step(graph.input(rng.normal(size=H)), h))
+            h = found[-1][0]
+        return graph, vpps.sum([vpps.sum(x) for results in found for x in results[:reads]]), found
+
+
+def lowered(handle: vpps.Handle, name: str) -> list[LoweredCell]:
+    assert handle._engine.plan is not None
+    return [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name)]
+
+
+def said(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
+    assert handle._engine.planner is not None
+    return next(notes for cell, notes in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
+
+
+def multiplied(cell: LoweredCell) -> list[str]:
+    """The matrices of a cell's products."""
+    products = [cell.cell.nodes[i.node].parameter for i in cell.forward if i.name == "matvec"]
+    return ["U" if p is None else p.name for p in products]  # U's product adds x
+
+
+def unread_of(model: vpps.Model, graph: vpps.Graph, asked: list[vpps.Expression]) -> list[str]:
+    """What is said of outputs that nothing reads where these values are asked for."""
+    planner = Planner(Distribution(model, 1, 16, 0, train=False))
+    planner.plan_forward(graph, asked)
+    notes = [note for of_cell in planner.cells.notes.values() for note in of_cell]
+    return [said.partition(":")[0] for name, said in notes if name == "dead_outputs"]
+
+
+def test_what_needed_vertices_read_is_read():
+    model = vpps.Model()
+    net = Net(model)
+    graph, loss, found = net.chain(3)
+
+    def unread(*asked: vpps.Expression) -> list[str]:
+        return unread_of(model, graph, list(asked))
+
+    assert unread(loss) == ["nothing reads outputs 2, 3 of 3"]
+    assert unread(loss, found[1][2]) == ["nothing reads output 2 of 3"]
+    other = vpps.sum(found[2][1])  # read, but not by what the loss depends on
+    assert unread(loss) == ["nothing reads outputs 2, 3 of 3"]
+    assert unread(loss, other) == ["nothing reads output 3 of 3"]
+    assert unread(found[2][2]) == ["nothing reads output 2 of 3"]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_training_has_no_backward_of_dead_outputs(lazy: bool):
+    model = vpps.Model(seed=1)
+    graph, loss, found = Net(model).chain(4)
+    expected = {}
+    for passes in (Passes(*[False] * 9), ON):
+        passes = Passes(*[False] * 2, passes.dead_outputs, False, lazy, *[False] * 4)
+        with vpps.Handle(model, passes=passes) as handle:
+            _, gradients = handle.gradients(graph, loss)
+            cells = lowered(handle, "step")
+            trained = {g.parameter.name for cell in cells for g in cell.parameter_gradients}
+            backward = [i.name for cell in cells for i in cell.backward]
+            values = [handle.value(x).tobytes() for results in found for x in results]
+            assert sorted(name for cell in cells for name in multiplied(cell)) == ["U", "V", "W"]
+        if passes.dead_outputs:
+            assert trained == {"U"}
+            assert [name for name in backward if name != "copy"] == ["gather_sum", "tanh.grad0", "matvec"]
+            assert said_of_training in said(handle, "step")
+            assert values == expected["values"]
+            assert {n: g.tobytes() for n, g in gradients.items()} == expected["gradients"]
+        else:
+            assert trained == {"U", "V", "W"}
+            expected = {"values": values, "gradients": {n: g.tobytes() for n, g in gradients.items()}}
+
+
+said_of_training = ("dead_outputs", "nothing reads outputs 2, 3 of 3: no backward")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_inference_computes_what_is_asked_for(lazy: bool):
+    model = vpps.Model(seed=1)
+    net = Net(model)
+    graph, loss, found = net.chain(4, reads=3)
+    passes = Passes(*[False] * 2, True, False, lazy, *[False] * 4)
+    with vpps.Handle(model, passes=passes) as handle, vpps.Handle(model, train=False, passes=NONE) as plain:
+        assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]
+        for k, matrices in enumerate((["U"], ["U", "V"], ["U", "W"])):
+            for asked in ([found[-1][k]], [results[k] for results in found]):
+                got, expected = handle.forward(graph, asked), plain.forward(graph, asked)
+                assert [v.tobytes() for v in got] == [v.tobytes() for v in expected]
+                assert sorted(name for cell in lowered(handle, "step") for name in multiplied(cell)) == matrices
+        with pytest.raises(vpps.GraphError, match="ask for it there"):
+            handle.value(found[-1][1])
+        handle.forward(graph, [loss])
+        assert sorted(name for cell in lowered(handle, "step") for name in multiplied(cell)) == ["U", "V", "W"]
+        assert ("dead_outputs", "nothing reads outputs 2, 3 of 3: not computed in inference") in said(handle, "step")
+
+
+def test_a_loss_that_depends_on_nothing_trained_is_refused():
+    model = vpps.Model()
+    W = model.parameter("W", (H, H))
+
+    @vpps.cell
+    def both(x):
+        return vpps.tanh(x), W @ x
+
+    graph = vpps.Graph()
+    a, b = both(graph.input(np.ones(H)))
+    with vpps.Handle(model, passes=ON) as handle:
+        with pytest.raises(vpps.GraphError, match=re.escape("depends on no trainable parameter")):
+            handle.gradients(graph, vpps.sum(a))
+        assert handle.gradients(graph, vpps.sum(b))[1]["W"].any()
+
+
+def test_infinite_dead_outputs_reach_no_weight():
+    """Zero times infinity is no number: without a backward there is none."""
+    model = vpps.Model()
+    W = model.parameter("W", (H, H), init="ones")
+
+    @vpps.cell
+    def both(x):
+        y = W @ x
+        return vpps.tanh(y * 0.01), vpps.exp(vpps.exp(y))
+
+    graph = vpps.Graph()
+    a, _ = both(graph.input(np.ones(H)))
+    with vpps.Handle(model, passes=ON) as handle:
+        assert np.isfinite(handle.gradients(graph, vpps.sum(a))[1]["W"]).all()
+
+
+def test_results_agree_with_the_reference():
+    model = vpps.Model(seed=3)
+    graph, loss, found = Net(model).chain(3)
+    assert_agrees_with_reference(model, graph, loss, [results[0] for results in found], vp_counts=(1, 2))
+
+
+@examples(20)
+@given(
+    reads=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), min_size=1, max_size=5),
+    wanted=st.lists(st.integers(0, 99), min_size=1, max_size=3),
+)
+def test_random_readers(reads, wanted):
+    def build(model):
+        net = Net(model)
+        b = model.parameter("b", (H,), init="normal")
+
+        @vpps.cell
+        def leaf(x):
+            y = vpps.tanh(x + b)
+            return y, net.V @ y, y * 0.5
+
+        graph = vpps.Graph()
+        values = list(leaf(graph.input(np.linspace(-1, 1, H))))
+        for read in reads:
+            values.extend(net.step(values[-1 - read[0] % len(values)], values[read[-1] % len(values)]))
+            values.extend(leaf(values[-3]) if len(read) == 3 else ())
+        asked = [values[k % len(values)] for k in wanted]
+        return graph, vpps.sum([vpps.sum(vpps.tanh(v)) for v in asked]) + vpps.sum(asked[0] * b), asked
+
+    assert_pass_changes_no_bit_forward(build, "dead_outputs")

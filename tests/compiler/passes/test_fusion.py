@@ -1,0 +1,490 @@
+"""Tails: what fusion makes of cells, and that results are those of the unfused instructions, to the bit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.compiler.passes.test_barriers_per_level import gru, lstm, per_level, sru, tree_lstm
+from tests.kernels import know_gradients, widen
+from tests.planner import launches
+from tests.simt import models
+from vpps.compiler.instr import Instr
+from vpps.compiler.lower import LoweredCell
+from vpps.compiler.passes import Passes
+from vpps.compiler.passes.fusion import MOST
+from vpps.errors import CompileError, ScriptError
+from vpps.graph.derive import DERIVED
+from vpps.kernel.render import template_dir
+from vpps.kernel.spec import KernelSpec, check_numbers
+from vpps.ops import OPS, Form
+from vpps.placement.distribution import Distribution
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.runtime.simt import SimtMachine
+from vpps.script.disassemble import disassemble, instructions
+from vpps.script.tails import NONE, Step, Tail, Use
+from vpps.script.verify import verify
+
+pytestmark = pytest.mark.cpu
+
+E = vpps.Expression
+Batch = tuple[vpps.Graph, E]
+Results = list[object]
+
+UNFUSED = Passes(fusion=False)
+FUSED = Passes()
+
+
+def results(model: vpps.Model, batches: list[Batch], passes: Passes, **options: object) -> Results:
+    """Bits of losses, gradients and inference, then of the weights after a step of each batch.
+
+    The example makes one kernel, or library of tails, of what would be one for every kind of call.
+    """
+    found: Results = []
+    before, step = {p.name: p.numpy().copy() for p in model}, model.step
+    with vpps.Handle(model, passes=passes, example=batches[0], **options) as handle:  # type: ignore[arg-type]
+        for graph, loss in batches:
+            value, gradients = handle.gradients(graph, loss, train=True)
+            found += [value, {name: g.tobytes() for name, g in gradients.items()}]
+            found.append(handle.forward(graph, [loss])[0].tobytes())
+        for graph, loss in batches:
+            handle.fb(graph, loss)
+    found += [p.numpy().tobytes() for p in model]
+    for p in model:
+        p.assign(before[p.name])
+    model.step = step  # random numbers depend on it
+    return found
+
+
+@pytest.fixture
+def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of an example does for all calls of `results`."""
+    widen(monkeypatch, SimtMachine, know_gradients)
+
+
+def assert_same(model: vpps.Model, batches: list[Batch], **options: object) -> None:
+    assert results(model, batches, FUSED, **options) == results(model, batches, UNFUSED, **options)
+
+
+NETWORKS: dict[str, Callable[[], models.Network]] = {
+    "tree-lstm": models.tree_lstm,
+    "dropout": lambda: models.tree_lstm(dropout=0.4),
+    "wide": lambda: models.tree_lstm(hidden=72),  # units are divided, not rows
+    "tagger": models.tagger,
+    "child-sum": models.child_sum,
+    "attention": models.attention,
+    "mv-rnn": models.mv_rnn,
+}
+SCHEDULES = [(1, "vector"), (2, "vector"), (3, "vector"), (7, "vector"), (3, "paper")]
+
+
+@pytest.mark.parametrize("vps, schedule", SCHEDULES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_results_are_those_of_the_unfused_instructions(name: str, vps: int, schedule: str) -> None:
+    network = NETWORKS[name]()
+    assert_same(network.model, [network.batch(s) for s in (0, 1)], target="cpu", vps=vps, schedule=schedule)
+
+
+@pytest.mark.parametrize("build", [gru, sru, lstm, tree_lstm])
+def test_so_are_those_of_recurrences(build: Callable[[int], tuple[vpps.Model, vpps.Graph, E]]) -> None:
+    model, graph, loss = build(5)
+    for vps, schedule in SCHEDULES:
+        assert_same(model, [(graph, loss)], target="cpu", vps=vps, schedule=schedule)
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("schedule", ["vector", "paper"])
+@pytest.mark.parametrize("name", ["tree-lstm", "child-sum", "attention"])
+def test_so_are_those_of_the_emulated_gpu(name: str, schedule: str) -> None:
+    network = NETWORKS[name]()
+    assert_same(network.model, [network.batch(0)], target="simt", vps=3, schedule=schedule)
+
+
+@pytest.mark.usefixtures("one_kernel")
+def test_so_are_those_of_groups() -> None:
+    network = models.tree_lstm()
+    batches = [network.batch(s) for s in (0, 1)]
+    assert_same(network.model, batches, target="simt", vps=4, onchip=vpps.ChipOptions(groups=2))
+
+
+@pytest.mark.parametrize("target", ["cpu", "simt", "cuda"])
+def test_pieces_of_several_instructions_are_not_taken_for_one(target: str) -> None:
+    """The zeros of what is not read of `v`, run beside all but one of the pieces of a sum: as many as it has."""
+    model = vpps.Model(seed=0)
+    table = model.lookup("table", (6, 3), init="normal")
+
+    @vpps.cell(elements={"xs": (3,)})
+    def cell(v: vpps.Symbol, xs: vpps.Symbol) -> tuple[vpps.Symbol, vpps.Symbol]:
+        total = vpps.sum(xs)
+        return vpps.concat([total[2:], v[:2]]), total
+
+    graph = vpps.Graph()
+    x = graph.input([0.5, -0.25, 1.0])
+    last, _ = graph.call(cell, graph.call(cell, x, [graph.lookup(table, 1)])[1], [])
+    loss = vpps.dot(last, x)
+    example = launches.Example(model, graph, loss, [last])
+    configuration = launches.Configuration(target, 1, False, "vector", "depth", "readers")
+    for seed in range(3):
+        for plan in launches.plans(example, configuration, Random(seed)):
+            launches.verify(plan)
+
+
+@pytest.mark.parametrize("target", ["cpu", "simt"])
+@pytest.mark.parametrize("build", [lstm, tree_lstm, gru])
+def test_there_is_one_barrier_per_level(build: Callable[..., object], target: str) -> None:
+    assert per_level(build, FUSED, target=target) == 2  # type: ignore[arg-type]
+
+
+# ---- every op, and random cells
+
+
+def test_every_elementwise_op() -> None:
+    model = vpps.Model(seed=2)
+    a, b = (model.parameter(name, (70,), init="normal") for name in "ab")
+
+    @vpps.cell
+    def everything(s: E) -> E:
+        x, y = vpps.tanh(a * s), vpps.sigmoid(b * s) + 0.3
+        terms = [-x, x - y, 0.7 * x, vpps.clamp(x, -0.2, 0.3), 1 / y, x / y]
+        for op in (op for op in DERIVED.values() if op.form is Form.MAP):
+            operands = (y if "low" in op.samples else x, 2 * y)[: op.arity]
+            terms.append(getattr(vpps, op.name)(*operands) * y)
+        return vpps.sum(vpps.tanh(vpps.sum([t * (0.1 * k) for k, t in enumerate(terms)])))
+
+    graph = vpps.Graph()
+    loss = vpps.mean([everything(graph.input(np.full((), v))) for v in (0.3, -1.1, 2.0)])
+    used = {node.op.name for node in next(c for c in graph.blocks if c.name == "everything").nodes}
+    assert used >= {op.name for op in OPS.values() if op.form is Form.MAP} - {"copy"}
+    for target, vps, schedule in (("cpu", 1, "vector"), ("cpu", 3, "paper"), ("simt", 2, "vector")):
+        assert_same(model, [(graph, loss)], target=target, vps=vps, schedule=schedule)
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 100])
+def test_random_cells(width: int) -> None:
+    model = vpps.Model(seed=3)
+    rows = model.lookup("rows", (9, width), init="normal")
+    W = model.parameter("W", (3 * width, width))
+    b = model.parameter("b", (width,), init="normal")
+    rng = np.random.default_rng(width)
+    cells = [vpps.cell(random_cell(int(seed), W, b)) for seed in rng.integers(1 << 30, size=3)]
+
+    def batch() -> Batch:
+        graph = vpps.Graph()
+        losses = []
+        for cell in cells:
+            hs = [graph.lookup(rows, int(i)) for i in rng.integers(0, 9, 4)]
+            for i in rng.integers(0, 4, 3):
+                h, k = cell(hs[-1], hs[int(i)])
+                hs += [h, k]
+            losses += [vpps.mean(h) for h in hs[4:]]
+        return graph, vpps.mean(losses)
+
+    batches = [batch(), batch()]
+    for vps, schedule in ((1, "vector"), (2, "vector"), (3, "paper")):
+        assert_same(model, batches, target="cpu", vps=vps, schedule=schedule)
+
+
+def random_cell(seed: int, W: vpps.Parameter, b: vpps.Parameter) -> Callable[[E, E], tuple[E, E]]:
+    """A cell of some thirty ops: elementwise ones over values and their parts, products and reductions in between."""
+
+    def cell(x: E, y: E) -> tuple[E, E]:
+        rng = np.random.default_rng(seed)
+        values = [x, y, b + x, *vpps.split(vpps.tanh(W @ x), 3)]
+
+        def some() -> E:
+            return values[int(rng.integers(len(values)))]
+
+        for _ in range(25):
+            match int(rng.integers(12)):
+                case 0:
+                    new = vpps.tanh(some())
+                case 1:
+                    new = vpps.sigmoid(some()) - 0.4
+                case 2 | 3:
+                    new = some() * some()
+                case 4 | 5:
+                    new = 0.5 * (some() + some())
+                case 6:
+                    new = some() - some()
+                case 7:
+                    new = vpps.relu(some())
+                case 8:
+                    new = vpps.maximum(some(), some())
+                case 9:
+                    new = some() * vpps.mean(some())  # a scalar, broadcast
+                case 10:
+                    new = vpps.split(vpps.sigmoid(W @ some()), 3)[int(rng.integers(3))]
+                case _:
+                    new = 0.3 * vpps.sum([some(), some(), some()])
+            values.append(vpps.tanh(new) if rng.integers(4) == 0 else new)
+        return vpps.tanh(values[-1] + 0.1 * values[-2]), vpps.tanh(vpps.sum(values[-5:]))
+
+    return cell
+
+
+# ---- what becomes of cells
+
+
+def lowered(
+    cell: Callable[..., object],
+    graph: vpps.Graph,
+    model: vpps.Model,
+    n_vps: int = 1,
+    exclusive: bool = False,
+    training: bool = True,
+    passes: Passes = FUSED,
+) -> LoweredCell:
+    """A cell of a graph."""
+    traced = next(c for c in graph.blocks if c.name == cell.__name__)
+    distribution = Distribution(model, n_vps, 32, 0, train=True)
+    return LoweredCell(traced, distribution, exclusive, passes, training=training)
+
+
+def names(instrs: list[Instr]) -> list[str]:
+    return [i.name for i in instrs]
+
+
+def uses(instr: Instr) -> list[Use]:
+    return [use for use, _ in instr.operands["views"]]
+
+
+class Gated:
+    """A cell with three stacked gates, over vectors of any width."""
+
+    def __init__(self, hidden: int = 64, model: vpps.Model | None = None) -> None:
+        self.model = vpps.Model(seed=1) if model is None else model
+        self.hidden = hidden
+        self.U = self.model.parameter(f"U{hidden}", (3 * hidden, hidden))
+
+        @vpps.cell
+        def gated(c: E, h: E) -> tuple[E, E]:
+            i, f, o = vpps.split(vpps.sigmoid(self.U @ h), 3)
+            new = f * c + i * vpps.tanh(c)
+            return new, o * vpps.tanh(new)
+
+        self.cell = gated
+
+    def batch(self, steps: int = 3) -> Batch:
+        graph = vpps.Graph()
+        c, h = graph.input(np.full(self.hidden, 0.3)), graph.input(np.full(self.hidden, -0.2))
+        for _ in range(steps):
+            c, h = self.cell(c, h)
+        return graph, vpps.sum(vpps.square(h))
+
+
+class TestCells:
+    def test_a_product_and_a_tail_remain_of_a_cell(self) -> None:
+        net = Gated()
+        graph, _ = net.batch()
+        for options in ({}, {"n_vps": 2}, {"exclusive": True, "n_vps": 2}):
+            cell = lowered(net.cell, graph, net.model, **options)
+            assert names(cell.forward) == ["matvec", "tail"]
+            assert names(cell.backward) == ["tail", "matvec"]
+
+    def test_stacked_gates_are_taken_apart(self) -> None:
+        net = Gated()
+        graph, _ = net.batch()
+        tail = lowered(net.cell, graph, net.model).forward[1]
+        assert (tail.width, tail.parts) == (net.hidden, 1)
+        assert [s.code for s in tail.tail.steps].count("Sigmoid::forward") == 3
+
+    def test_only_what_is_read_later_is_stored(self) -> None:
+        net = Gated()
+        graph, _ = net.batch()
+        stored = lowered(net.cell, graph, net.model).forward[1]
+        assert uses(stored).count(Use.WRITE) == 7  # three gates, two hyperbolic tangents, two results
+        inference = lowered(net.cell, graph, net.model, training=False)
+        assert uses(inference.forward[1]).count(Use.WRITE) == 2
+        assert inference.backward == []
+        assert [s.width for s in inference.slabs] == [3 * net.hidden, net.hidden, net.hidden]
+
+    def test_backward_reads_only_what_device_code_reads(self) -> None:
+        net = Gated()
+        graph, _ = net.batch()
+        cell = lowered(net.cell, graph, net.model)
+        products = {v.slab for i in cell.forward if i.name == "matvec" for _, v in i.views() if v.slab >= 0}
+        assert not products & {v.slab for i in cell.backward for _, v in i.views()}
+
+    def test_what_one_product_needs_of_another_is_a_tail_between_them(self) -> None:
+        model = vpps.Model(seed=1)
+        W, V = model.parameter("W", (64, 64)), model.parameter("V", (64, 64))
+
+        @vpps.cell
+        def two(x: E, y: E) -> E:
+            late = x * y  # read after the second product only: it waits
+            return vpps.tanh(V @ (vpps.sigmoid(W @ x) * y)) + late
+
+        graph = vpps.Graph()
+        two(graph.input(np.ones(64)), graph.input(np.ones(64)))
+        cell = lowered(two, graph, model)
+        assert names(cell.forward) == ["matvec", "tail", "matvec", "tail"]
+        assert [s.code.split("::")[0] for s in cell.forward[3].tail.steps] == ["Mul", "Tanh", "Add"]
+
+    def test_single_operators_and_bare_ones_stay_generic(self) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (8, 8))
+
+        @vpps.cell
+        def one(x: E) -> E:
+            return vpps.tanh(W @ x)
+
+        graph = vpps.Graph()
+        y = one(graph.input(np.ones(8))) * graph.input(np.ones(8))
+        assert names(lowered(one, graph, model).forward) == ["matvec", "tanh"]
+        planner = Planner(Distribution(model, 1, 32, 0, train=True), "sinks-last", passes=FUSED)
+        bare = planner.cells.templates(next(c for c in graph.blocks if c.name == "mul")).lowered
+        assert "tail" not in names([*bare.forward, *bare.backward])
+        assert y.shape == (8,)
+
+    def test_long_runs_are_several_tails(self) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (16, 16))
+
+        @vpps.cell
+        def deep(x: E) -> E:
+            y = W @ x
+            for _ in range(MOST):
+                y = vpps.tanh(y) + x
+            return y
+
+        graph = vpps.Graph()
+        loss = vpps.sum(deep(deep(graph.input(np.full(16, 0.1)))))
+        cell = lowered(deep, graph, model)
+        assert names(cell.forward) == ["matvec", "tail", "tail"]
+        assert_same(model, [(graph, loss)], target="cpu", vps=2)
+
+    def test_cells_of_one_structure_share_their_tails(self) -> None:
+        model = vpps.Model(seed=1)
+        wide, narrow = Gated(96, model), Gated(32, model)
+        with vpps.Handle(model, target="cpu", vps=1, passes=FUSED) as handle:
+            assert len(plan_of(handle, wide).tails) == 2
+            assert plan_of(handle, narrow).tails == plan_of(handle, wide).tails
+
+    @pytest.mark.parametrize("target", ["cpu", "simt"])
+    def test_a_new_cell_extends_the_kernel_once(self, target: str, caplog: pytest.LogCaptureFixture) -> None:
+        model = vpps.Model(seed=1)
+        gated = Gated(32, model)
+        x = np.linspace(-1, 1, 32)
+
+        @vpps.cell
+        def newcomer(x: E, y: E) -> E:
+            return vpps.tanh(x * y) - vpps.sigmoid(gated.U @ x)[:32]
+
+        graph = vpps.Graph()
+        loss = vpps.sum(newcomer(graph.input(x), graph.input(x[::-1].copy())))
+        expected = results(model, [(graph, loss)], UNFUSED, target=target, vps=2)
+        with (
+            vpps.Handle(model, target=target, vps=2, passes=FUSED) as handle,
+            caplog.at_level("INFO", "vpps.engine.engine"),
+        ):
+            plan_of(handle, gated)
+            found = []
+            for _ in range(2):
+                value, gradients = handle.gradients(graph, loss)
+                found = [value, {name: g.tobytes() for name, g in gradients.items()}]
+            plan_of(handle, gated)
+        assert found == expected[:2]
+        assert [r.message for r in caplog.records] == [
+            "after launch 1 a graph needs more than the kernel can do: compiling"
+        ]
+
+
+def plan_of(handle: vpps.Handle, net: Gated) -> Plan:
+    graph, loss = net.batch()
+    handle.gradients(graph, loss)
+    assert handle._engine.plan is not None
+    return handle._engine.plan
+
+
+# ---- scripts and kernels
+
+
+class TestScripts:
+    @pytest.fixture
+    def plan(self) -> Plan:
+        net = Gated()
+        graph, loss = net.batch()
+        planner = Planner(Distribution(net.model, 2, 32, 0, train=True), passes=FUSED)
+        return planner.plan_training(graph, loss, None, 0)
+
+    def test_the_disassembly_says_what_a_tail_reads_and_writes(self, plan: Plan) -> None:
+        line = next(x for x in disassemble(plan.script, plan.origin).splitlines() if " tail" in x and "backward" in x)
+        assert re.search(r"views=\(sum of lists \d+ .*\[\d+ step 64\].* to \[\d+ step 192\]", line)
+        assert "of cell 'gated'" in line
+
+    @pytest.mark.parametrize("use", [Use.READ, Use.WRITE])
+    def test_the_verifier_knows_the_views_of_tails(self, plan: Plan, use: Use) -> None:
+        verify(plan.script, plan.layout, plan.origin)
+        entry = int(plan.script[4])
+        tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
+        k = next(k for k, (_, found) in enumerate(tail.fields["views"]) if found == use)  # type: ignore[arg-type]
+        address = tail.position + tail.instruction.fixed_words + 3 * k
+        plan.script[address] += 1 << 20
+        with pytest.raises(ScriptError, match=r"tail .*cell 'gated'.*no row of one array"):
+            verify(plan.script, plan.layout, plan.origin)
+
+    def test_what_nothing_wrote_is_found(self, plan: Plan) -> None:
+        entry = int(plan.script[4])
+        tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
+        k = next(k for k, (_, use) in enumerate(tail.fields["views"]) if use == Use.WRITE)  # type: ignore[arg-type]
+        plan.script[tail.position + tail.instruction.fixed_words + 3 * k + 2] = Use.READ
+        with pytest.raises(ScriptError, match="its program does something else with view"):
+            verify(plan.script, plan.layout, plan.origin)
+
+    def test_a_kernel_without_a_tail_s_code_stops_there(self, plan: Plan) -> None:
+        net = Gated()
+        graph, loss = net.batch()
+        with vpps.Handle(net.model, target="cpu", vps=2, passes=FUSED, verify=False) as handle:
+            handle.gradients(graph, loss)
+            lib, machine = handle._engine.machine._state.lib, handle._engine.machine._state.handle  # type: ignore[attr-defined]
+            lib.vpps_set_tails(machine, (type(handle._engine.machine._state.tables[-1])._type_ * 1)())  # type: ignore[attr-defined]
+            with pytest.raises(vpps.KernelError, match=r"stopped at word \d+ .* cell 'gated'"):
+                handle.gradients(graph, loss)
+
+
+class TestPrograms:
+    PROGRAM = Tail(1, (False, True), 1, (Step("Scale::forward", (1,), 3), Step("Add::forward", (3, 2))), (4, NONE))
+
+    def test_views_are_numbered_as_they_come(self) -> None:
+        assert (self.PROGRAM.first_step, self.PROGRAM.first_store, self.PROGRAM.views) == (3, 4, 6)
+
+    def test_numbers_are_the_same_in_every_process(self) -> None:
+        assert self.PROGRAM.name == f"Tail_{self.PROGRAM.number:08x}" == NAME_OF_PROGRAM
+        assert replace(self.PROGRAM, stores=(3, NONE)).number != self.PROGRAM.number
+
+    def test_two_of_one_number_are_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tails = [replace(self.PROGRAM, stores=(v, NONE)) for v in (3, 4)]
+        check_numbers([replace(tail) for tail in tails])
+        monkeypatch.setattr(Tail, "number", 7)
+        with pytest.raises(CompileError, match="number 0x7: write one of the cells a little differently"):
+            KernelSpec(frozenset(), tails=frozenset(tails))
+
+
+NAME_OF_PROGRAM = "Tail_73b73fe4"
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.form is Form.MAP and op.reads], ids=lambda op: op.name)
+def test_the_op_table_says_what_device_code_reads(op: object) -> None:
+    """A parameter without a name is not read."""
+    assert hasattr(op, "device")
+    text = (template_dir() / "ops" / "elementwise.cuh").read_text()
+    body = text[text.index(f"struct {op.device} {{") :]
+    body = body[: body.index("\n};")]
+    for k in range(op.arity):  # type: ignore[attr-defined]
+        if k in op.passes or not op.differentiable:  # type: ignore[attr-defined]
+            continue
+        function = "backward" if op.arity == 1 else f"backward{k}"  # type: ignore[attr-defined]
+        found = re.search(rf"\b{function}\(([^)]*)\)", body)
+        assert found is not None
+        operands = found[1].split(", ")[: op.arity + 1]  # type: ignore[attr-defined]
+        letters = [*"ab"[: op.arity], "y"]  # type: ignore[attr-defined]
+        reads = "".join(letter for letter, p in zip(letters, operands, strict=True) if p != "float")
+        assert reads == op.reads[k]  # type: ignore[attr-defined]

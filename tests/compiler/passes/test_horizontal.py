@@ -1,0 +1,704 @@
+"""Horizontal fusion: products of one vector are one, wherever all cells agree; parameters stay the user's."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+import vpps
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, assert_agrees_with_reference, relative_error
+from tests.compiler.passes.cells import (
+    NONE,
+    assert_pass_changes_no_bit_forward,
+    assert_passes_agree,
+    only,
+    operations,
+    traced,
+)
+from tests.interruptions import interrupted
+from tests.model.test_checkpoint import rewrite
+from tests.planner.test_random_graphs import examples
+from vpps.compiler.passes.cell_history import CellHistory
+from vpps.compiler.passes.horizontal import find_stacks, horizontal
+from vpps.compiler.passes.stacking import Stacking
+from vpps.nn import LSTM
+from vpps.placement.stacks import Stacks
+from vpps.reference import Reference, weights_of
+
+H, IN, GATES = 64, 48, "ifou"  # rows are whole panels of every instruction set
+ON, OFF = only("horizontal"), NONE
+LAID_OUT = replace(ON, cell_layout=True)
+
+
+class Gates:
+    """An LSTM as textbooks write it, gate by gate, and a classifier of its last state."""
+
+    def __init__(self, model: vpps.Model, hidden: int = H, inputs: int = IN) -> None:
+        self.hidden, self.inputs = hidden, inputs
+        self.W = {g: model.parameter(f"W{g}", (hidden, inputs)) for g in GATES}
+        self.U = {g: model.parameter(f"U{g}", (hidden, hidden)) for g in GATES}
+        self.b = {g: model.parameter(f"b{g}", (hidden,), init="normal") for g in GATES}
+        self.out = model.parameter("out", (5, hidden))
+
+    @vpps.cell
+    def step(
+        self, x: vpps.Expression, h: vpps.Expression, c: vpps.Expression
+    ) -> tuple[vpps.Expression, vpps.Expression]:
+        """The next (h, c)."""
+        i, f, o, u = (self.W[g] @ x + self.U[g] @ h + self.b[g] for g in GATES)
+        c = vpps.sigmoid(i) * vpps.tanh(u) + vpps.sigmoid(f) * c
+        return vpps.sigmoid(o) * vpps.tanh(c), c
+
+    def batch(
+        self, seed: int, sequences: int = 3, longest: int = 5
+    ) -> tuple[vpps.Graph, vpps.Expression, list[vpps.Expression]]:
+        """Random sequences; graph, loss and states."""
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses, states = [], []
+        for _ in range(sequences):
+            h = c = graph.zeros(self.hidden)
+            for _ in range(rng.integers(1, longest + 1)):
+                h, c = self.step(graph.input(rng.normal(size=self.inputs)), h, c)
+                states.append(h)
+            losses.append(vpps.cross_entropy(self.out @ h, int(rng.integers(5))))
+        return graph, vpps.sum(losses), states
+
+
+def stacked(stacks: Stacks) -> list[str]:
+    """Names of the members of each stack."""
+    return [stack.name for stack in stacks.all]
+
+
+def of(cells, model, panel=1, rule_of=lambda p: None):
+    return stacked(find_stacks(cells, list(model), panel, rule_of))
+
+
+def three(model: vpps.Model, *shapes: tuple[int, ...], **options: object) -> list[vpps.Parameter]:
+    return [model.parameter(f"P{k}", shape, **options) for k, shape in enumerate(shapes)]
+
+
+# ---- what is stacked
+
+
+def test_gates_are_stacked_with_their_biases():
+    model = vpps.Model()
+    net = Gates(model)
+    cell = traced(lambda x, h, c: net.step(x, h, c), (IN,), (H,), (H,))
+    stacks = find_stacks([cell], list(model), 32)
+    assert stacked(stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
+    found, said = horizontal(cell, stacks)
+    assert Counter(operations(found))["affine"] == 2
+    assert Counter(operations(found))["add"] == 3  # of all gates, of their biases; and of the cell's state
+    assert said.startswith("4 products are one: Wi+Wf+Wo+Wu; 4 products are one: Ui+Uf+Uo+Uu; so are 4 sums")
+    assert found.nodes[: len(cell.nodes)] != cell.nodes
+    assert [n.shape for n in found.nodes[: len(cell.nodes)] if n.op.name == "tanh"] == [(H,), (H,)]
+
+
+def test_rows_must_be_whole_panels():
+    model = vpps.Model()
+    A, B = three(model, (24, 8), (24, 8))
+    cell = traced(lambda x: (A @ x, B @ x), (8,))
+    assert of([cell], model, panel=32) == []
+    assert of([cell], model, panel=8) == ["P0+P1"]
+    _, said = horizontal(cell, find_stacks([cell], list(model), 32))
+    assert said == "apart, as their rows, training or other uses differ: P0 and P1"
+
+
+@pytest.mark.parametrize(
+    "second", [{"shape": (16, 8)}, {"trainable": False}, {"group": "other"}], ids=["shape", "trainable", "optimizer"]
+)
+def test_members_are_alike(second):
+    model = vpps.Model()
+    A = model.parameter("A", (32, 8))
+    B = model.parameter("B", second.get("shape", (32, 8)), trainable=second.get("trainable", True))
+    cell = traced(lambda x: (A @ x, B @ x), (8,))
+    assert of([cell], model, rule_of=lambda p: second.get("group") if p is B else None) == []
+
+
+def test_every_use_of_all_members_is_the_same():
+    model = vpps.Model()
+    A, B, C = three(model, *[(8, 8)] * 3)
+    all_three = traced(lambda x: A @ x + B @ x + C @ x, (8,))
+    first_two = traced(lambda x, y: (A @ y + B @ y, C @ x), (8,), (8,))
+    alone = traced(lambda x: C @ x, (8,))
+    assert of([all_three], model) == ["P0+P1+P2"]
+    assert of([all_three, alone], model) == ["P0+P1"]
+    assert of([first_two, all_three], model) == ["P0+P1"]
+    assert of([all_three, traced(lambda x, y: (A @ x, B @ y), (8,), (8,))], model) == []
+    twice = traced(lambda x: A @ x + (B @ x) * (A @ x), (8,))  # only where common subexpressions are off
+    assert of([twice], model) == []
+    matrix = traced(lambda x: (A @ vpps.reshape(x, (8, 2)))[0], (16,))
+    assert of([all_three, matrix], model) == ["P1+P2"]
+
+
+def test_a_bias_used_elsewhere_is_added_gate_by_gate():
+    model = vpps.Model()
+    A, B = three(model, (8, 8), (8, 8))
+    a, b = (model.parameter(name, (8,)) for name in "ab")
+    cell = traced(lambda x: vpps.tanh(A @ x + a) * (b + B @ x), (8,))
+    both = traced(lambda x: vpps.tanh(A @ x + b) * (B @ x + a), (8,))
+    assert of([cell], model) == ["P0+P1", "a+b"]
+    assert of([cell, traced(lambda x: x * a, (8,))], model) == ["P0+P1"]
+    assert of([cell, both], model) == ["P0+P1"]
+    found, _ = horizontal(cell, find_stacks([cell, both], list(model), 1))
+    assert operations(found).count("add") == 2
+    same = traced(lambda x: vpps.tanh(A @ x + a) * (B @ x + a), (8,))
+    assert of([same], model) == ["P0+P1"]
+
+
+# ---- what it saves
+
+
+def lowered(handle: vpps.Handle, name: str):
+    assert handle._engine.plan is not None
+    return next(b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith(name))
+
+
+def notes(handle: vpps.Handle, name: str) -> list[tuple[str, str]]:
+    assert handle._engine.planner is not None
+    return next(found for cell, found in handle._engine.planner.cells.notes.items() if cell.name.endswith(name))
+
+
+@pytest.mark.cpu
+def test_gate_by_gate_runs_as_stacked_by_hand():
+    names, barriers = [], []
+    for by_hand in (True, False):
+        model = vpps.Model(seed=1)
+        rng = np.random.default_rng(0)
+        net = LSTM(model, IN, H) if by_hand else Gates(model)
+        graph = vpps.Graph()
+        h = c = graph.zeros(H)
+        for _ in range(4):
+            h, c = net.step(graph.input(rng.normal(size=IN)), h, c)
+        with vpps.Handle(model, vps=2, passes=replace(ON, alignment=True)) as handle:
+            handle.gradients(graph, vpps.sum(h))
+            cell = lowered(handle, "step")
+            names.append(([i.name for i in cell.forward], [i.name for i in cell.backward]))
+            assert {i.group for i in cell.forward} == {0}  # no barrier between
+            assert {i.parts for i in cell.forward if i.name == "matvec"} == {4}
+            assert [g.instr.name for g in cell.parameter_gradients] == ["column_sum", "outer", "outer"]
+            barriers.append(handle._engine.plan.n_barriers)
+    assert names[0] == names[1]
+    assert barriers[0] == barriers[1]
+    assert names[0][0].count("matvec") == 2
+
+
+@pytest.mark.cpu
+def test_a_product_repeated_over_a_list_is_one_instruction():
+    model = vpps.Model()
+    U = model.parameter("U", (H, H))
+
+    @vpps.cell
+    def node(hs):
+        return vpps.tanh(vpps.sum(vpps.each(lambda h: vpps.sigmoid(U @ h), hs)))
+
+    graph = vpps.Graph()
+    leaves = [graph.input(np.ones(H), grad=True) for _ in range(3)]
+    root = node([node(leaves), node(leaves[:2]), node(leaves[1:])])
+    with vpps.Handle(model, passes=ON) as handle:
+        handle.gradients(graph, vpps.sum(root))
+        cell = lowered(handle, "node")
+        assert [i.name for i in cell.forward].count("matvec") == 1
+        assert [i.name for i in cell.backward].count("matvec") == 1
+
+
+# ---- results
+
+
+@pytest.mark.cpu
+def test_products_of_inputs_are_one_before_the_first_level():
+    """Passes on nodes come before a cell is split into what runs before, in and after its levels."""
+    model = vpps.Model(seed=1)
+    graph, loss, _ = Gates(model).batch(0)
+    with vpps.Handle(model, vps=2, passes=replace(ON, lazy_batching=True, alignment=True)) as handle:
+        handle.gradients(graph, loss)
+        parts = [b.cell.lowered for b in handle._engine.plan.blocks if b.cell.cell.name.endswith("step")]
+        trained = [[g.parameter.name for g in part.parameter_gradients] for part in parts]
+        assert trained == [["Wi+Wf+Wo+Wu"], ["bi+bf+bo+bu", "Ui+Uf+Uo+Uu"]]
+        assert [[i.name for i in part.forward].count("matvec") for part in parts] == [1, 1]
+        assert {i.group for i in parts[1].forward} == {0}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("vps_count", [1, 3])
+def test_forward_keeps_its_bits_and_gradients_agree(vps_count):
+    assert_pass_changes_no_bit_forward(lambda model: Gates(model).batch(0), "horizontal", vps_count)
+
+
+@pytest.mark.cpu
+def test_lists_outputs_and_other_orders_agree():
+    def build(model):
+        rng = np.random.default_rng(1)
+        Q, K, V = three(model, *[(H, H)] * 3)
+        q, k, v = (model.parameter(name, (H,), init="normal") for name in "qkv")
+
+        @vpps.cell
+        def attend(x, xs):
+            keys = vpps.each(lambda y: k + K @ y, xs)
+            values = vpps.each(lambda y: V @ y + v, xs)
+            weights = vpps.softmax(vpps.each(lambda key: vpps.dot(key, x) * 0.1, keys))
+            return vpps.sum(vpps.each(lambda w, y: w * y, weights, values)), vpps.tanh(Q @ x + q)
+
+        @vpps.cell
+        def both(x):
+            return V @ x, K @ x, vpps.concat([K @ x, V @ x])[H // 2 : H + H // 2]
+
+        graph = vpps.Graph()
+        xs = [graph.input(rng.normal(size=H), grad=True) for _ in range(4)]
+        for n in range(4):
+            xs.extend(attend(xs[-1], xs[: n + 1]))
+            xs.extend(both(xs[n]))
+        return graph, vpps.sum([vpps.dot(vpps.tanh(x), xs[0]) for x in xs]), xs
+
+    assert_pass_changes_no_bit_forward(build, "horizontal")
+
+
+@pytest.mark.cpu
+def test_agrees_with_the_reference():
+    model = vpps.Model(seed=4)
+    graph, loss, states = Gates(model).batch(2)
+    assert_agrees_with_reference(model, graph, loss, states, vp_counts=(1, 2))
+
+
+def one_layer(model: vpps.Model):
+    """No gradient of a vector: weights see the same sums, stacked or not."""
+    A, B = three(model, (H, IN), (H, IN))
+    a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
+
+    @vpps.cell
+    def layer(x):
+        return vpps.sum(vpps.tanh(A @ x + a) * vpps.sigmoid(B @ x + b))
+
+    def batch(seed: int) -> tuple[vpps.Graph, vpps.Expression]:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        return graph, vpps.sum([layer(graph.input(rng.normal(size=IN))) for _ in range(5)])
+
+    return batch
+
+
+def bits(weights: dict[str, NDArray[np.float32]]) -> dict[str, bytes]:
+    return {name: w.tobytes() for name, w in weights.items()}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("optimizer", [vpps.SGD(lr=0.1, weight_decay=0.01), vpps.Adam(lr=0.01)], ids=["SGD", "Adam"])
+def test_members_are_trained_as_by_themselves(optimizer: vpps.Optimizer, tmp_path: Path):
+    results = []
+    for passes in (OFF, ON):
+        model = vpps.Model(seed=5)
+        batch = one_layer(model)
+        with vpps.Handle(model, optimizer, passes=passes, vps=2, ema=0.9) as handle:
+            for seed in range(3):
+                handle.fb(*batch(seed))
+            handle.fb(*batch(3), accumulate=True)
+            handle.fb(*batch(4), accumulate=True)
+            model["P1"].assign(model["P1"].numpy() * 0.5)
+            model["b"].assign(np.ones(H))
+            gradients = handle.gradients(*batch(9))[1]
+            handle.fb(*batch(5))
+            model.save(tmp_path / "model.safetensors")
+            assert len(handle._engine.residency.distribution.stacks.all) == (2 if passes.horizontal else 0)
+        results.append(
+            [bits(gradients), bits(model.numpy()), bits({p.name: p.average() for p in model})]
+            + [bits(m) for m in model.optimizer_state.moments.values()]
+            + [bits(load_file(tmp_path / "model.safetensors"))]
+        )
+    assert results[0] == results[1]
+
+
+@pytest.mark.cpu
+def test_a_checkpoint_of_a_stacked_model_goes_on_bit_for_bit(tmp_path: Path):
+    def trained(model: vpps.Model, seeds: range) -> dict[str, bytes]:
+        net = Gates(model) if "out" not in model else None
+        assert net is not None
+        if path.exists():
+            model.restore(path)
+        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=ON, clip_norm=1.0) as handle:
+            for seed in seeds:
+                graph, loss, _ = net.batch(seed)
+                handle.fb(graph, loss, accumulate=seed % 3 == 1)
+        return bits(model.numpy())
+
+    path = tmp_path / "model.safetensors"
+    at_once = trained(vpps.Model(seed=6), range(6))
+    model = vpps.Model(seed=6)
+    trained(model, range(2))
+    model.save(path)
+    assert model.accumulated is not None
+    assert model.accumulated.gradients.keys() == set(model.numpy())  # by the user's names
+    assert trained(vpps.Model(seed=0), range(2, 6)) == at_once
+
+
+class Run:
+    """Training with cells that agree on what is stacked, or do not."""
+
+    def __init__(self, model: vpps.Model) -> None:
+        self.model = model
+        self.net = Gates(model)
+
+    def train(self, handle: vpps.Handle, kinds: tuple[int, ...]) -> dict[str, bytes]:
+        for kind in kinds:
+            graph, loss, states = self.net.batch(kind)
+            if kind == 0:  # a matrix by itself
+                loss = loss + vpps.sum(vpps.tanh(self.net.U["f"] @ states[0]))
+            elif kind == 2:  # two gates, in another order
+                U = self.net.U
+                two = vpps.cell(lambda h, U=U: vpps.tanh(U["u"] @ h) * vpps.sigmoid(U["i"] @ h))
+                loss = loss + vpps.sum(two(states[0]))
+            handle.fb(graph, loss)
+        return bits(self.model.numpy())
+
+    def handle(self) -> vpps.Handle:
+        return vpps.Handle(self.model, vpps.Adam(lr=0.01), target="cpu", vps=2, passes=LAID_OUT)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("again", ["handle", "model", "restore", "trace"])
+@pytest.mark.parametrize("order", [(0, 1, 1, 2), (2, 1, 0, 1)])
+def test_a_resumed_run_stacks_what_one_without_a_break_does(again: str, order: tuple[int, ...], tmp_path: Path):
+    """What was seen before decides what is stacked, and so in which order gradients are summed."""
+    path = tmp_path / "model.safetensors"
+    run = Run(vpps.Model(seed=6))
+    with run.handle() as handle:
+        at_once = run.train(handle, order)
+    for stop in (1, 2):
+        run = Run(vpps.Model(seed=6))
+        with run.handle() as handle:
+            run.train(handle, order[:stop])
+            run.model.save(path)
+            if again == "trace":  # another engine for a while
+                with handle.trace():
+                    run.train(handle, order[stop:3])
+                assert run.train(handle, order[3:]) == at_once
+            elif again == "restore":  # the same one, which has seen more meanwhile
+                run.train(handle, order[stop:])
+                run.model.restore(path)
+                assert run.train(handle, order[stop:]) == at_once
+        if again == "model":
+            run = Run(vpps.Model(seed=0))
+            run.model.restore(path)
+        if again in ("handle", "model"):
+            with run.handle() as handle:
+                assert run.train(handle, order[stop:]) == at_once
+
+
+def aside(kind: str, net: Gates) -> tuple[vpps.Graph, vpps.Expression]:
+    """A graph whose cell has a product as training has none."""
+    graph, _, states = net.batch(0, 1, 2)
+    U = net.U["f"].model["other"] if kind == "another matrix" else net.U["f"]
+
+    @vpps.cell
+    def product(h):
+        return U @ h if kind != "matrix by matrix" else vpps.reshape(U @ vpps.outer(h, h), (-1,))
+
+    return graph, vpps.sum(vpps.tanh(product(states[0])))
+
+
+@cache
+def trained_beside(kind: str, target: str) -> dict[str, bytes]:
+    """Four steps, and before each of them calls of such a kind."""
+    model = vpps.Model(seed=6)
+    net = Gates(model, hidden=32, inputs=32)
+    model.parameter("other", (32, 32))
+    seen = []
+    with vpps.Handle(model, vpps.Adam(lr=0.01), target=target, vps=4, passes=LAID_OUT) as handle:
+        for step in range(4):
+            if kind:
+                graph, loss = aside(kind, net)
+                expected = Reference(graph, weights_of(model))
+                assert relative_error(handle.forward(graph, [loss])[0], expected.value(loss)) <= FORWARD_TOLERANCE
+                _, gradients = handle.gradients(graph, loss)
+                for name, gradient in expected.backward(loss).items():
+                    assert relative_error(gradients[name], gradient) <= GRADIENT_TOLERANCE, name
+                handle.inspect(graph, loss)
+            graph, loss, _ = net.batch(step, 1, 3)
+            handle.fb(graph, loss, accumulate=step == 1)
+            seen.append(stacked(handle._engine.residency.distribution.stacks))
+    assert seen == [["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]] * 4
+    return bits(model.numpy())
+
+
+@pytest.mark.parametrize("target", [pytest.param(t, marks=getattr(pytest.mark, t)) for t in ("cpu", "simt")])
+@pytest.mark.parametrize("kind", ["member", "matrix by matrix", "another matrix"])
+def test_calls_between_steps_change_no_bit_of_them(kind: str, target: str, monkeypatch: pytest.MonkeyPatch):
+    """Only steps decide what is stacked and what the chip holds; other calls have it otherwise where they must."""
+    monkeypatch.setenv("VPPS_SIMT_RACES", "0")  # kernels compile sooner
+    assert trained_beside(kind, target) == trained_beside("", target)
+
+
+@pytest.mark.host
+def test_ctrl_c_while_stacks_are_found_loses_no_cell() -> None:
+    model = vpps.Model(seed=6)
+    net = Gates(model)
+    model.parameter("other", (H, H))
+    graphs = [net.batch(0)[0], aside("member", net)[0]]
+    stacking = Stacking(model, LAID_OUT, 1)
+    rule = vpps.SGD(lr=0.1)
+
+    def work() -> None:
+        nonlocal stacking
+        stacking = Stacking(model, LAID_OUT, 1)
+        for graph in graphs:
+            stacking.see(graph.blocks, rule)
+
+    work()
+    expected = stacked(stacking.stacks)
+    assert "Ui+Uo+Uu" in expected
+    for came in interrupted(work, every=601):
+        assert came
+        for graph in graphs:
+            stacking.see(graph.blocks, rule)
+        assert stacked(stacking.stacks) == expected
+        assert len(stacking.history.cells) == len(set(stacking.history.cells)) == 3
+
+
+def places(x: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Everything in some JSON: what it is in, and under which key."""
+    for key in x if isinstance(x, dict) else range(len(x)) if isinstance(x, list) else ():
+        found.append((x, key))
+        places(x[key], found)
+    return found
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("seed", range(2))
+def test_a_forged_history_is_refused_or_harmless(seed: int, tmp_path: Path):
+    """It has a say in what is stacked, no more: what is accepted trains as without it."""
+    path = tmp_path / "model.safetensors"
+    run = Run(vpps.Model(seed=6))
+    with run.handle() as handle:
+        run.train(handle, (0, 2))
+    run.model.save(path)
+    intact = path.read_bytes()
+    graph, loss, _ = run.net.batch(1)
+    with run.handle() as handle:
+        expected = handle.gradients(graph, loss)[1]
+    values = [None, True, -1, 0, 1, 3, 7, 2**70, 0.5, "Uf", "tanh", "slice", "affine", [], [1], {}, [[3]]]
+    rng = np.random.default_rng(seed)
+    refused = 0
+    for _ in range(100):
+        path.write_bytes(intact)
+
+        def forge(tensors: Any, description: Any) -> None:
+            found = places(description["history"], [])
+            where, key = found[rng.integers(len(found))]
+            if rng.integers(4):
+                where[key] = values[rng.integers(len(values))]
+            else:
+                del where[key]
+
+        rewrite(path, forge)
+        try:
+            run.model.restore(path)
+        except vpps.CheckpointError:
+            refused += 1
+            continue
+        with run.handle() as handle:
+            found = handle.gradients(graph, loss)[1]
+        assert max(relative_error(found[name], g) for name, g in expected.items()) < 1e-5
+    assert refused > 50
+
+
+@pytest.mark.host
+def test_a_history_is_read_as_it_was_written():
+    model = vpps.Model(seed=1)
+    A, B = (model.parameter(name, (H, 8)) for name in "AB")
+    b, E = model.parameter("b", (H,)), model.lookup("E", (5, 8))
+
+    def varied(x: Any, k: Any, xs: Any) -> Any:
+        rows = vpps.reshape(vpps.concat([x, vpps.lookup(E, k)]), (2, 8))
+        m = vpps.transpose(rows) @ rows
+        parts = [A @ x * 0.5 + b, vpps.dropout(B @ x, 0.25)[2 : H - 2], vpps.reshape(m, (64,))]
+        attended = vpps.each(lambda y: vpps.tanh(A @ y), xs)
+        return vpps.concat(parts), vpps.softmax(vpps.sum(attended)), vpps.lookup(E, 3), vpps.pick(x, 2)
+
+    program = vpps.cell(varied)
+    graph = vpps.Graph()
+    x = graph.input(np.zeros(8))
+    program(x, 1, [x, x])
+    cells = [cell for cell in graph.blocks if cell.parameters]
+    history = CellHistory(cells, ((B, A),))
+    raw = json.loads(json.dumps(history.as_json()))
+    again = CellHistory.from_json(raw, {p.name: p for p in model})
+    assert again.orders == history.orders
+    assert [(c.nodes, c.outputs) for c in again.cells] == [(c.nodes, c.outputs) for c in cells]
+    without = CellHistory.from_json(raw, {"A": A, "B": None, "b": b, "E": E})
+    assert without == CellHistory([], ((A,),))
+
+
+@pytest.mark.cpu
+def test_cells_that_differ_in_a_number_alone():
+    """What is done to the parts of a product, with numbers of their own, decides whether biases are stacked."""
+    model = vpps.Model(seed=1)
+    A, B = (model.parameter(name, (H, 8)) for name in "AB")
+    a, b = (model.parameter(name, (H,), init="normal") for name in "ab")
+
+    def build(s: float, t: float) -> tuple[vpps.Graph, vpps.Expression]:
+        graph = vpps.Graph()
+        y, z = vpps.cell(lambda x: ((A @ x) * s + a, (B @ x) * t + b))(graph.input(np.arange(8.0)))
+        return graph, vpps.sum(y * z)
+
+    with (
+        vpps.Handle(model, target="cpu", passes=LAID_OUT) as handle,
+        vpps.Handle(model, train=False, passes=OFF) as plain,
+    ):
+        for s, t, names in ((2.0, 2.0, ["A+B", "a+b"]), (2.0, 3.0, ["A+B"]), (5.0, 5.0, ["A+B"])):
+            graph, loss = build(s, t)
+            assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]
+            assert stacked(handle._engine.residency.distribution.stacks) == names
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("change", ["cell", "freeze", "group"])
+def test_what_no_longer_agrees_is_placed_apart(change: str):
+    weights = []
+    for passes in (OFF, ON):
+        model = vpps.Model(seed=7)
+        net = Gates(model)
+        rule = vpps.Adam(lr=0.01)
+        with vpps.Handle(model, rule, passes=passes) as handle:
+            for seed in range(3):
+                graph, loss, _ = net.batch(seed)
+                handle.fb(graph, loss, accumulate=seed == 2)
+            graph, loss, states = net.batch(3)
+            if change == "cell":
+                loss = loss + vpps.sum(vpps.tanh(net.U["f"] @ states[0]))
+            elif change == "freeze":
+                net.U["f"].trainable = False
+            else:
+                rule.groups = {"Uf": {"lr": 0.1}}
+            before = [handle._engine.residency.distribution.stacks] if passes is ON else []
+            handle.fb(graph, loss)
+            handle.fb(graph, loss)
+            if before:
+                assert stacked(before[0]) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
+                after = handle._engine.residency.distribution.stacks
+                assert stacked(after) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]  # sums of four gates and of three are no one sum
+                assert "Uf" not in notes(handle, "step")[-1][1]
+        weights.append(model.numpy())
+    for name, w in weights[0].items():
+        assert relative_error(weights[1][name], w) <= 1e-5, name
+
+
+@pytest.mark.cpu
+def test_all_members_are_frozen_and_thawed():
+    weights = []
+    for passes in (OFF, ON):
+        model = vpps.Model(seed=7)
+        net = Gates(model)
+        with vpps.Handle(model, vpps.Adam(lr=0.01), passes=passes) as handle:
+            for frozen in (False, True, False):
+                for p in net.U.values():
+                    p.trainable = not frozen
+                before = {p: p.numpy() for p in model}
+                graph, loss, _ = net.batch(1)
+                handle.fb(graph, loss)
+                assert all(np.array_equal(net.U[g].numpy(), before[net.U[g]]) == frozen for g in GATES)
+                assert not any(np.array_equal(net.W[g].numpy(), before[net.W[g]]) for g in GATES)
+                assert len(handle._engine.residency.distribution.stacks.all) == (3 if passes.horizontal else 0)
+        weights.append(model.numpy())
+    for name, w in weights[0].items():
+        assert relative_error(weights[1][name], w) <= 1e-5, name
+
+
+@pytest.mark.cpu
+def test_a_forward_only_handle_and_a_switch():
+    model = vpps.Model(seed=8)
+    graph, _, states = Gates(model).batch(0)
+    with vpps.Handle(model, train=False) as handle, vpps.Handle(model, train=False, passes=OFF) as plain:
+        for a, b in zip(handle.forward(graph, states), plain.forward(graph, states), strict=True):
+            assert a.tobytes() == b.tobytes()
+        assert "4 products are one: Wi+Wf+Wo+Wu" in notes(handle, "step")[-1][1]
+        assert not plain._engine.residency.distribution.stacks.all
+    with vpps.Handle(model, train=False, passes=replace(ON, horizontal=False)) as handle:
+        handle.forward(graph, states)
+        assert notes(handle, "step") == []
+
+
+@pytest.mark.cpu
+@examples(17)
+@given(
+    cells=st.lists(
+        st.lists(st.tuples(*(st.integers(0, n) for n in (3, 3, 3, 9))), min_size=1, max_size=7), min_size=1, max_size=3
+    )
+)
+def test_random_products(cells: list[list[tuple[int, int, int, int]]]):
+    """Cells that agree on some stacks and not on others, or add to part of a stack only."""
+
+    def build(model):
+        matrices = three(model, *[(32, 32)] * 4)
+        biases = [model.parameter(f"b{k}", (32,), init="normal") for k in range(3)]
+
+        def made_of(drawn):
+            @vpps.cell
+            def cell(x, xs):
+                values = [x, vpps.sum(xs), vpps.tanh(x)]
+                for matrix, value, bias, how in drawn:
+                    y = matrices[matrix] @ values[value % len(values)]
+                    y = y + biases[bias] if bias < 3 else y
+                    if how < 3:
+                        y = y + matrices[how] @ values[how]
+                    elif how < 5:
+                        y = values[-1] + y
+                    elif how == 5:
+                        y = vpps.sum(vpps.each(lambda e, w=matrices[matrix]: vpps.tanh(w @ e) * biases[0], xs)) + y
+                    values.append(y if how == 9 else vpps.tanh(y))
+                return values[-3:]
+
+            return cell
+
+        rng = np.random.default_rng(0)
+        graph = vpps.Graph()
+        values = [graph.input(rng.normal(size=32)) for _ in range(3)]
+        for drawn in [*cells, *cells]:
+            values.extend(made_of(drawn)(values[-1], values[:2]))
+        return graph, vpps.sum([vpps.dot(v, values[0]) for v in values]), values
+
+    assert_passes_agree(build, (NONE, ON, LAID_OUT))
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("options", [{}, {"transposed": "atomic"}, {"groups": 2}, {"ownership": "round-robin"}])
+def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
+    model = vpps.Model(seed=9)
+    graph, loss, states = Gates(model, 24, 20).batch(0, sequences=2, longest=3)
+    with vpps.Handle(model, target="cpu", passes=OFF) as plain:
+        expected = plain.gradients(graph, loss)
+        values = [plain.value(s) for s in states]
+    with vpps.Handle(model, target="simt", passes=LAID_OUT, onchip=vpps.ChipOptions(**options)) as handle:
+        got = handle.gradients(graph, loss)
+        for state, value in zip(states, values, strict=True):
+            assert relative_error(handle.value(state), value) <= 1e-5
+        assert "Ui+Uf+Uo+Uu" in handle.explain()
+        slots = {
+            p.name for p, place in handle._engine.residency.distribution.physical.items() if place.slots is not None
+        }
+        assert slots >= {"Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu"}
+        handle.fb(graph, loss)
+    assert abs(got[0] - expected[0]) <= 1e-5
+    for name, g in expected[1].items():
+        assert relative_error(got[1][name], g) <= 1e-4, name
+        assert np.isfinite(model[name].numpy()).all()
+
+
+@pytest.mark.simt
+def test_what_the_user_forces_stays_apart():
+    model = vpps.Model(seed=9)
+    graph, loss, _ = Gates(model, 24, 20).batch(0, sequences=1, longest=2)
+    forced = vpps.ChipOptions(tiers={"Uf^T": "L2"})
+    with vpps.Handle(model, target="simt", passes=ON, onchip=forced) as handle:
+        handle.gradients(graph, loss)
+        assert stacked(handle._engine.residency.distribution.stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]

@@ -1,0 +1,233 @@
+"""Recurrent cells in parts: what is split off, that it runs at once, and that results stay what they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.comparison import assert_agrees_with_reference, relative_error
+from vpps.compiler.passes import Passes
+from vpps.compiler.passes.lazy_batching import Batching, Part, split
+from vpps.nn import LSTM, ChildSumTreeLSTM
+from vpps.planner.plan import Plan
+from vpps.record.trace import TracedCell
+from vpps.reference import Reference, weights_of
+from vpps.script.disassemble import entry_points, instructions
+
+pytestmark = pytest.mark.cpu
+
+WHOLE = Passes(lazy_batching=False)
+
+
+def computed(part: Part) -> list[str]:
+    """Ops that a part computes, in order."""
+    from vpps.compiler.prepare import live_nodes
+
+    live = live_nodes(part.cell.nodes, part.cell.outputs)
+    sources = ("argument", "parameter", "index", "slice", "lookup", "concat")
+    return [n.op.name for n, is_live in zip(part.cell.nodes, live, strict=True) if is_live and n.op.name not in sources]
+
+
+def traced(graph: vpps.Graph, name: str) -> TracedCell:
+    return next(cell for cell in graph.blocks if cell.name == name)
+
+
+class Reader:
+    """A recurrent net with a loss at every step, all in one cell."""
+
+    def __init__(self, hidden: int = 24) -> None:
+        self.model = vpps.Model(seed=2)
+        self.words = self.model.lookup("words", (9, 10))
+        self.W = self.model.parameter("W", (hidden, 10))
+        self.U = self.model.parameter("U", (hidden, hidden))
+        self.b = self.model.parameter("b", (hidden,), init="normal")
+        self.Wo = self.model.parameter("Wo", (4, hidden))
+        self.hidden = hidden
+
+    @vpps.cell
+    def step(self, h: vpps.Expression, word: int, label: int) -> tuple[vpps.Expression, vpps.Expression]:
+        h = vpps.tanh(self.W @ vpps.lookup(self.words, word) + self.U @ h + self.b)
+        return h, vpps.cross_entropy(self.Wo @ h, label)
+
+    def batch(self, seed: int, sentences: int = 5) -> tuple[vpps.Graph, vpps.Expression]:
+        rng = np.random.default_rng(seed)
+        graph = vpps.Graph()
+        losses = []
+        for _ in range(sentences):
+            h = graph.zeros(self.hidden)
+            for _ in range(rng.integers(2, 7)):
+                h, loss = self.step(h, int(rng.integers(9)), int(rng.integers(4)))
+                losses.append(loss)
+        return graph, vpps.sum(losses)
+
+
+def test_a_cell_falls_into_eager_level_and_lazy_parts() -> None:
+    graph, _ = Reader().batch(0)
+    eager, level, lazy = split(traced(graph, "Reader.step"), frozenset({0}), frozenset({0}))
+    assert (eager.batching, level.batching, lazy.batching) == tuple(Batching)
+    assert computed(eager) == ["affine"]
+    assert computed(level) == ["affine", "add", "add", "tanh"]
+    assert computed(lazy) == ["affine", "cross_entropy"]
+    assert (eager.outputs, level.outputs, lazy.outputs) == ((-1,), (0,), (1,))
+    assert (eager.ints, level.ints, lazy.ints) == ((0,), (), (1,))
+    assert [c.batching for c in lazy.crossings] == [Batching.LEVEL]
+    assert not lazy.crossings[0].alone  # the next step reads the state, too
+    assert level.crossings[0].alone
+
+
+def test_what_is_all_level_stays_whole() -> None:
+    graph, _ = Reader().batch(0)
+    cell = traced(graph, "Reader.step")
+    assert split(cell, frozenset({0}), frozenset({0, 1})) != ()
+    model = vpps.Model()
+    U = model.parameter("U", (8, 8))
+
+    @vpps.cell
+    def step(h):
+        return vpps.tanh(U @ h)
+
+    graph = vpps.Graph()
+    step(step(graph.zeros(8)))
+    assert split(traced(graph, "step"), frozenset({0}), frozenset({0})) == ()
+
+
+def test_values_of_list_elements_do_not_cross() -> None:
+    model = vpps.Model(seed=1)
+    K = model.parameter("K", (8, 8))
+    Q = model.parameter("Q", (8, 8))
+
+    @vpps.cell
+    def attend(h, memory):
+        keys = vpps.each(lambda m: K @ m, memory)  # reads nothing gathered, but has a row per element
+        query = Q @ h
+        return vpps.sum(vpps.each(lambda k: vpps.tanh(k + query), keys))
+
+    graph = vpps.Graph()
+    memory = [graph.input(np.full(8, x, np.float32)) for x in (0.1, 0.2)]
+    attend(attend(graph.zeros(8), memory), memory)
+    assert split(traced(graph, "attend"), frozenset({0}), frozenset({0})) == ()
+
+
+def flipped(x: vpps.Expression) -> vpps.Expression:
+    """A vector, as the row that a column's transpose is."""
+    (n,) = x.shape
+    return vpps.reshape(vpps.reshape(x, (n, 1)).T, n)
+
+
+@pytest.mark.parametrize("passes", [Passes(), Passes(constants=False), WHOLE], ids=["all", "no constants", "whole"])
+@pytest.mark.parametrize("crosses", ["sum of a list", "slices of a product", "product", "a table's row", "twice"])
+def test_transposes_that_are_views_do_not_cross(crosses: str, passes: Passes) -> None:
+    """The gradient of one that did was lost: that of the list's elements, of the matrix, of what the slices are of."""
+    model = vpps.Model(seed=4)
+    table = model.lookup("table", (7, 6), init="normal")
+    W, V = model.parameter("W", (6, 6)), model.parameter("V", (12, 6))
+
+    @vpps.cell(elements={"ys": (6,)})
+    def step(h: vpps.Expression, x: vpps.Expression, ys: list[vpps.Expression], row: int) -> vpps.Expression:
+        match crosses:
+            case "sum of a list":
+                return vpps.tanh(flipped(vpps.sum(ys)) + h)
+            case "slices of a product":
+                a, b = vpps.split(V @ x, 2)
+                return vpps.tanh(flipped(a) + h) * flipped(b)
+            case "product":
+                return vpps.tanh(flipped(W @ x) + h)
+            case "a table's row":
+                return vpps.tanh(flipped(vpps.lookup(table, row)) * x + h)
+        m = vpps.reshape(vpps.tanh(x), (3, 2)).T
+        return vpps.tanh(vpps.reshape(m.T @ m, 9)[:6] + h)
+
+    graph = vpps.Graph()
+    h, rows = graph.zeros(6), [graph.lookup(table, k) for k in range(5)]
+    for k in range(4):
+        h = step(h, rows[k], rows[: k + 1], k)
+    if crosses != "slices of a product":
+        h = W @ h  # every matrix has a gradient
+    loss = vpps.dot(h, graph.input(np.arange(6.0)))
+    reference = Reference(graph, weights_of(model))
+    expected = reference.backward(loss)
+    with vpps.Handle(model, passes=passes) as handle:
+        got, gradients = handle.gradients(graph, loss)
+    assert abs(got - reference.value(loss)) < 1e-5
+    for name, gradient in gradients.items():
+        assert relative_error(gradient, expected[name]) < 1e-4, name
+
+
+def steps(plan: Plan, name: str) -> list[int]:
+    """Rows of each instruction of a name in the first stream."""
+    entry = entry_points(plan.script)[0]
+    return [d.n for d in instructions(plan.script, entry) if d.instruction.name == name]
+
+
+def plan_of(passes: Passes, schedule: str = "vector") -> Plan:
+    net = Reader()
+    with vpps.Handle(net.model, vps=2, passes=passes, schedule=schedule) as handle:
+        graph, loss = net.batch(3)
+        handle.gradients(graph, loss)
+        assert handle._engine.plan is not None
+        return handle._engine.plan
+
+
+def test_eager_and_lazy_parts_run_once_for_all_vertices() -> None:
+    split_plan, whole = plan_of(Passes()), plan_of(WHOLE)
+    n = split_plan.graph.n_calls - 2  # the initial state, and the sum
+    assert steps(split_plan, "cross_entropy") == [n]
+    assert len(steps(whole, "cross_entropy")) > 1
+    products, levels = steps(split_plan, "matvec"), len(steps(whole, "cross_entropy"))
+    assert products.count(n) == 4  # W x, Wo h, and their gradients
+    assert len(products) == 2 * levels + 4  # U h and its gradient
+
+
+@pytest.mark.parametrize("policy", ["sinks-last", "depth", "agenda"])
+def test_parts_agree_with_the_reference(policy: str) -> None:
+    net = Reader()
+    for seed in range(3):
+        graph, loss = net.batch(seed)
+        assert_agrees_with_reference(net.model, graph, loss, [loss], policy=policy)
+
+
+def test_schedules_and_policies_give_the_same_bits() -> None:
+    found = []
+    for policy in ("sinks-last", "depth"):
+        for schedule in ("vector", "paper"):
+            net = Reader()
+            with vpps.Handle(net.model, vps=3, policy=policy, schedule=schedule) as handle:
+                value, gradients = handle.gradients(*net.batch(7))
+            found.append((value, {name: g.tobytes() for name, g in gradients.items()}))
+    assert all(f == found[0] for f in found)
+
+
+@pytest.mark.parametrize("graph_is_partly_unused", [False, True])
+def test_nn_cells_in_parts_agree_with_the_reference(graph_is_partly_unused: bool) -> None:
+    rng = np.random.default_rng(5)
+    model = vpps.Model(seed=4)
+    lstm, tree = LSTM(model, 6, 16), ChildSumTreeLSTM(model, 6, 16)
+    Wo = model.parameter("Wo", (3, 16))
+    graph = vpps.Graph()
+    losses = []
+    for length in (4, 2, 5):
+        xs = [graph.input(rng.normal(size=6).astype(np.float32), grad=True) for _ in range(length)]
+        h = c = graph.zeros(16)
+        nodes: list[tuple[vpps.Expression, vpps.Expression]] = []
+        for k, x in enumerate(xs):
+            h, c = lstm.step(x, h, c)
+            children = nodes[-2:] if k % 2 else []
+            nodes.append(tree.node(x, [n[0] for n in children], [n[1] for n in children]))
+        state = nodes[-1][0] if not graph_is_partly_unused else nodes[0][0]
+        losses.append(vpps.cross_entropy(Wo @ (h + state), length % 3))
+    assert_agrees_with_reference(model, graph, vpps.sum(losses), losses)
+
+
+def test_groups_run_their_parts() -> None:
+    net = Reader()
+    graph, loss = net.batch(1, sentences=4)
+    results = []
+    for groups in (1, 2):
+        with vpps.Handle(net.model, vps=2, target="simt", onchip=vpps.ChipOptions(groups=groups)) as handle:
+            value, gradients = handle.gradients(graph, loss)
+            (again,) = handle.forward(graph, [loss])
+            assert again == np.float32(value)
+            results.append(gradients)
+    for name, gradient in results[0].items():
+        assert relative_error(results[1][name], gradient) < 1e-5, name

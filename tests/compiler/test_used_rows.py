@@ -1,0 +1,89 @@
+"""A row of a table is used if a vertex looks it up on which the loss depends, whatever passes do and whoever reads what
+of other vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.compiler.passes.cells import NONE, only
+from vpps.compiler.passes import Passes
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.cpu
+
+H, ROWS = 8, 12
+PARTS = replace(NONE, constants=True, dead_outputs=True, lazy_batching=True)
+PASSES = [Passes(), NONE, only("dead_outputs"), only("constants"), PARTS]
+
+
+class Net:
+    """A recurrent cell with lookups of every fate."""
+
+    def __init__(self, model: vpps.Model) -> None:
+        self.model = model
+        self.W = model.parameter("W", (H, H))
+        self.E, self.F = (model.lookup(name, (ROWS, H), init=1.0) for name in "EF")
+
+    @vpps.cell
+    def step(self, h, i, j, k):
+        """The next state, and two results that nobody reads unless asked for."""
+        gone = vpps.concat([vpps.lookup(self.E, j), h])[H:]  # `h`, to a pass
+        fixed = vpps.stop_gradient(vpps.lookup(self.E, k))
+        held = vpps.stop_gradient(vpps.tanh(vpps.lookup(self.E, 10)) + h)  # crosses between parts, with no gradient
+        unread = vpps.lookup(self.F, 2) * h
+        return vpps.tanh(self.W @ h + gone + fixed + held), vpps.lookup(self.E, i) * h, unread
+
+    def batch(self, read: bool = False) -> tuple[vpps.Graph, vpps.Expression]:
+        """Two steps that the loss depends on, and one that it does not; `read`: of a third one, the second result."""
+        graph = vpps.Graph()
+        h = graph.input(np.linspace(0, 1, H))
+        first = self.step(h, 0, 4, 7)
+        second = self.step(first[0], 1, 5, 8)
+        self.step(second[0], 2, 6, 9)
+        loss = vpps.sum(second[0])
+        if read:
+            loss = loss + 1e-9 * vpps.sum(self.step(first[0], 0, 4, 7)[1])
+        return graph, loss
+
+
+USED = {"E": [0, 1, 4, 5], "F": [2]}
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("passes", PASSES, ids=["default", "none", "dead_outputs", "constants", "parts"])
+def test_used_rows_are_a_fact_of_the_graph(passes: Passes, read: bool) -> None:
+    net = Net(vpps.Model(seed=1))
+    graph, loss = net.batch(read)
+    reference = Reference(graph, weights_of(net.model))
+    reference.backward(loss)
+    with vpps.Handle(net.model, vpps.SGD(0.1, weight_decay=0.1), target="cpu", vps=2, passes=passes) as handle:
+        handle.fb(graph, loss)
+        for name, rows in USED.items():
+            changed = np.flatnonzero((net.model[name].numpy() != 1).any(axis=1))
+            assert changed.tolist() == rows
+            assert reference.touched_rows(net.model[name]).tolist() == rows
+
+
+@pytest.mark.parametrize("make", [lambda: vpps.Momentum(0.1, weight_decay=0.1), lambda: vpps.Adam(0.1)])
+def test_an_update_without_a_gradient_is_one_with_zero(make: Callable[[], vpps.Optimizer]) -> None:
+    """Accumulated, clipped, averaged: the moments of rows go on that nothing flows back to."""
+    found = []
+    for passes in (NONE, PARTS):
+        net = Net(vpps.Model(seed=1))
+        with vpps.Handle(net.model, make(), target="cpu", vps=2, passes=passes, ema=0.5, clip_norm=1.0) as handle:
+            for read in (True, False, False):
+                handle.fb(*net.batch(read))
+            handle.fb(*net.batch(), accumulate=True)
+            handle.fb(*net.batch(read=True), accumulate=True)
+            handle.fb(*net.batch())
+        state = net.model.optimizer_state
+        assert state is not None
+        assert state.moments["m"]["F"][2].any() == isinstance(make(), vpps.Momentum)
+        found.append({p.name: np.stack([p.numpy(), p.average()]) for p in net.model})
+    for name, values in found[0].items():
+        np.testing.assert_allclose(found[1][name], values, rtol=1e-5, err_msg=name)

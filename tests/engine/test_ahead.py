@@ -1,0 +1,244 @@
+"""Kernels made ahead of time: what `specialize` plans for, what it refuses, and that handles compile the same ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.kernel.programs import tree_lstm
+from vpps.engine.ahead import gpu_for, specs
+from vpps.engine.options import Example
+from vpps.placement.onchip import DEVICES, known_device
+from vpps.placement.update import Update
+from vpps.reference import Reference, weights_of
+
+host = pytest.mark.host
+
+
+def small() -> tuple[vpps.Model, Example]:
+    return tree_lstm(8, embedding=8)
+
+
+def refused(*arguments: Any, error: type[Exception] = vpps.HandleError, **options: Any) -> str:
+    """The message with which `specialize` refuses."""
+    with pytest.raises(error) as caught:
+        vpps.specialize(*arguments, **options)
+    return str(caught.value)
+
+
+@host
+class TestDevice:
+    @pytest.mark.parametrize(
+        "arch, name, sms",
+        [
+            ("sm_75", "T4", 40),
+            ("sm_80", "A100", 108),
+            ("sm_86", "RTX 3090", 82),
+            ("sm_89", "RTX 4090", 128),
+            ("sm_90", "H200", 132),
+            ("sm_90a", "H200", 132),
+            ("sm_100", "B200", 148),
+            ("sm_120", "RTX 5090", 170),
+        ],
+    )
+    def test_is_one_of_the_architecture(self, arch: str, name: str, sms: int) -> None:
+        gpu, compiled_for = gpu_for("cuda", None, arch, None)
+        assert (gpu.name, gpu.sms, compiled_for) == (name, sms, arch)
+
+    def test_says_for_what_to_compile(self) -> None:
+        for gpu in DEVICES.values():
+            assert gpu_for("cuda", gpu.name, None, None) == (gpu, f"sm_{gpu.sm}")
+        assert gpu_for("cuda", None, None, 66)[0] == dataclasses.replace(known_device("H200"), sms=66)
+
+    def test_of_an_architecture_between_two_is_like_one_of_its_generation(self) -> None:
+        gpu, _ = gpu_for("cuda", None, "sm_87", None)
+        assert (gpu.sm, gpu.name) == (87, "sm_87 like RTX 4090")
+
+    def test_runs_code_for_older_ones_of_its_generation(self) -> None:
+        assert gpu_for("cuda", "RTX 4090", "sm_80", None)[1] == "sm_80"
+        for device, arch in (("A100", "sm_86"), ("H100", "sm_80"), ("T4", "sm_90")):
+            with pytest.raises(vpps.HandleError, match=f"the {device} runs code for sm_"):
+                gpu_for("cuda", device, arch, None)
+
+    def test_without_a_known_relative_must_be_described(self) -> None:
+        with pytest.raises(vpps.HandleError, match=r"arch='sm_60'.*sm_75, sm_80.*describe it by device="):
+            gpu_for("cuda", None, "sm_60", None)
+
+    @pytest.mark.parametrize("arch", ["90", "compute_90", "sm_", "sm90"])
+    def test_is_not_guessed_from_what_is_no_architecture(self, arch: str) -> None:
+        with pytest.raises(vpps.HandleError, match="expected sm_ and digits"):
+            gpu_for("cuda", None, arch, None)
+
+
+@host
+class TestErrors:
+    @pytest.mark.parametrize(
+        "options, words",
+        [
+            ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
+            ({"rows_per_warp": 3}, "rows_per_warp=...): there is no such option; there are ownership, rpw"),
+            ({"sms": 0}, "sms=0: expected an int, at least 1"),
+            ({"groups": 0}, "groups=0: expected an int, at least 1"),
+            ({"vps": 1000}, "do not run side by side on H200"),
+            ({"device": "GTX 1080"}, "device 'GTX 1080' is not known"),
+            ({"optimizer": 0.1}, "optimizer=0.1: expected an optimizer"),
+            ({"tiers": {"X": "registers"}}, "there is no such matrix; there are tree_lstm/"),
+            ({"tiers": {"tree_lstm/u": "L2"}}, "there is no such matrix; is 'tree_lstm/"),
+            ({"tile": 3}, "tile=3: expected one of"),
+        ],
+    )
+    def test_name_what_was_written(self, options: dict[str, Any], words: str) -> None:
+        model, example = small()
+        assert words in refused(model, example, **options)
+
+    def test_of_what_is_forced_and_does_not_fit_are_those_of_the_planner(self) -> None:
+        model, example = small()
+        nowhere = {f"{name}{role}": "L2" for name in ("tree_lstm/U", "tree_lstm/W", "output/W") for role in ("", "^T")}
+        text = refused(model, example, error=vpps.CapacityError, sms=2, gradients="registers", tiers=nowhere)
+        assert "no trained matrix is on the chip" in text
+
+    def test_of_examples_tell_what_is_expected(self) -> None:
+        model, (graph, loss) = small()
+        assert "expected (graph, loss)" in refused(model, graph)
+        assert "expected (graph, loss)" in refused(model, (loss, graph))
+        vector = graph.input([1.0, 2.0])
+        assert "the loss must be a scalar" in refused(model, (graph, vector), error=vpps.GraphError)
+        assert "another graph" in refused(model, (vpps.Graph(), loss), error=vpps.GraphError)
+
+    def test_of_models_tell_what_is_missing(self) -> None:
+        assert "expected a vpps.Model" in refused(vpps.Graph())
+        assert "declare them first" in refused(vpps.Model())
+
+    def test_of_a_handles_options_come_before_anything_is_made(self) -> None:
+        model, (graph, _) = small()
+        with pytest.raises(vpps.HandleError, match=r"onchip=\{\}: expected vpps.ChipOptions"):
+            vpps.Handle(model, target="simt", onchip={})  # type: ignore[arg-type]
+        with pytest.raises(vpps.HandleError, match=r"expected \(graph, loss\)"):
+            vpps.Handle(model, target="simt", example=graph)  # type: ignore[arg-type]
+        assert model.trainer is None
+
+
+@host
+class TestInstructions:
+    def names(self, update: Update | None) -> frozenset[str]:
+        model, example = small()
+        gpu = dataclasses.replace(known_device("H200"), sms=2)
+        return next(specs(model, example, gpu, 2, update, 0, vpps.ChipOptions()))[0].instructions
+
+    def test_are_those_of_training_and_inference(self) -> None:
+        training, inference = self.names(Update(vpps.SGD(lr=0.1), 1, 1, None)), self.names(None)
+        assert inference < training
+        assert "update_rows.sgd" in training
+        assert "squares_rows" not in training
+
+    def test_are_those_of_the_optimizer_and_of_clipping(self) -> None:
+        names = self.names(Update(vpps.Adam(), 1, 1, 5.0))
+        assert {"update_rows.adam", "squares_matrix", "squares_rows", "clip"} <= names
+        assert not any(name.endswith(".sgd") for name in names)
+
+    def test_are_those_that_a_launch_has_for_where_its_matrices_are(self) -> None:
+        """An outer product is made with the step, the mean of the losses has no backward."""
+        model, (graph, loss) = tree_lstm(256)
+        update = Update(vpps.Adam(), 1, 1, None)
+        options = vpps.ChipOptions()
+        example = graph, loss * 0.5
+        found = specs(model, example, known_device("H200"), 132, update, 2, options, passes=vpps.Passes())
+        names = next(found)[0].instructions
+        assert {name for name in names if "mat" in name or "outer" in name} == {
+            "held_matvec", "held_outer", "held_update_matrix.adam", "matvec", "outer_update.adam",
+        }  # fmt: skip
+        assert "mul" in names
+        assert not any(name.startswith("mul.grad") for name in names)
+
+
+@pytest.mark.cpu
+def test_on_cpu_one_kernel_serves_all_models() -> None:
+    model, example = small()
+    kernel = vpps.specialize(model, example, target="cpu", optimizer=vpps.Adam(), vps=2)
+    with vpps.Handle(model, target="cpu") as handle:
+        assert kernel.source == handle.source()
+    assert kernel.resources is None
+    assert kernel.spec.instructions > {"matvec", "tanh", "update_rows.adam"}
+    assert f"the example takes {len(kernel.spec.instructions)} of its" in " ".join(kernel.explain().split())
+    without = vpps.specialize(model, target="cpu")
+    assert (without.source, without.binary) == (kernel.source, kernel.binary)
+
+
+@pytest.mark.cpu
+def test_a_handle_on_cpu_takes_an_example_too() -> None:
+    model, (graph, loss) = small()
+    with vpps.Handle(model, target="cpu", example=(graph, loss)) as handle:
+        assert np.isnan(handle.fb(graph, loss))
+        assert np.isfinite(handle.sync_get_latest_loss())
+    assert model.step == 1
+
+
+@pytest.mark.cpu
+def test_explain_on_cpu_lists_every_parameter_and_what_it_takes() -> None:
+    model, example = small()
+    with vpps.Handle(model, vpps.Adam(), target="cpu", vps=2, ema=0.9) as handle:
+        text = handle.explain()
+        handle.fb(*example)
+        again = handle.explain()
+        assert again.startswith(text + "peak  ")  # then come memory and cells, and nothing else has changed
+        assert {"cell TreeLSTMSentiment.leaf", "cell TreeLSTMSentiment.inner"} <= set(again.splitlines())
+        assert handle.explain() == again
+        memory = handle.memory
+    for p in model:
+        assert any(line.startswith(p.name) for line in text.splitlines())
+    for words in ("cpu (", "2 virtual processors (threads)", "moments  average", "3 matrices, 3 vectors, 1 table"):
+        assert words in text
+    total = memory.weights + memory.gradients + memory.moments + memory.averages
+    stated = float(text.split("1 table: ")[1].split(" KiB")[0]) * 1024
+    assert stated == pytest.approx(total, rel=0.05, abs=2048)  # places begin at cache lines
+    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.simt
+class TestHandle:
+    def test_with_an_example_compiles_nothing_more(self) -> None:
+        model, example = small()
+        with vpps.Handle(model, target="simt", vps=2, example=example) as handle:
+            source = handle.source()
+            assert "vpps_kernel" in source
+            assert handle.memory.peak == 0  # nothing has been launched
+            handle.fb(*example)
+            handle.forward(example[0], [example[1]])
+            assert handle.source() == source
+        kernel = vpps.specialize(model, example, target="simt", sms=2)
+        assert kernel.source == source
+
+    def test_explains_itself_before_and_after_the_first_graph(self) -> None:
+        model, example = small()
+        with vpps.Handle(model, target="simt", vps=2) as handle:
+            before = handle.explain()
+            assert "not yet: it will be for the first fb" in before
+            handle.fb(*example)
+            text = handle.explain()
+        for words in ("tree_lstm/U W", "registers", "emulated GPU: 1 group of 2 blocks", "one per step; 2 blocks"):
+            assert words in text
+        assert max(map(len, text.splitlines())) <= 110
+        with pytest.raises(vpps.HandleError, match="closed"):
+            handle.explain()
+
+    def test_without_training_compiles_for_inference(self) -> None:
+        model, (graph, loss) = small()
+        with vpps.Handle(model, target="simt", vps=2, train=False, example=(graph, loss)) as handle:
+            source = handle.source()
+            assert "update" not in source.split("// ---- the kernel")[1]
+            (value,) = handle.forward(graph, [loss])
+            assert handle.source() == source
+        assert value == pytest.approx(Reference(graph, weights_of(model)).value(loss), rel=1e-4)
+
+    def test_whose_example_fails_lets_go_of_the_model(self) -> None:
+        model, _ = small()
+        other = vpps.Model(seed=1)
+        w = other.parameter("w", (4,))
+        graph = vpps.Graph()
+        with pytest.raises(vpps.ModelError, match="another model"):
+            vpps.Handle(model, target="simt", vps=2, example=(graph, vpps.sum(w * graph.input([1.0] * 4))))
+        assert model.trainer is None

@@ -1,0 +1,334 @@
+"""Groups of virtual processors on simt: every number of groups gives the reference's results, without races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import vpps
+from tests.comparison import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from tests.kernels import know_the_end_of_launches, widen
+from vpps.errors import HandleError
+from vpps.placement.onchip import ChipOptions
+from vpps.planner.grouping import Grouping
+from vpps.reference import Reference, weights_of
+from vpps.runtime.choice import make_machine
+from vpps.runtime.simt import SimtMachine
+
+WIDTH, CLASSES, WORDS = 8, 3, 6
+GROUPS = (1, 2, 4)
+
+E = vpps.Expression
+Recipe = Callable[["Net", vpps.Graph], list[E]]
+
+
+class Net:
+    """A model with the cells of trees, chains and attention."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        self.model = vpps.Model(seed=5)
+        self.words = self.model.lookup("E", (WORDS, width), init="normal")
+        U = self.model.parameter("U", (2 * width, 2 * width))
+        b = self.model.parameter("b", (2 * width,), init="normal")
+        W = self.model.parameter("W", (CLASSES, width))
+
+        @vpps.cell
+        def node(left: E, right: E) -> E:
+            gate, update = vpps.split(U @ vpps.concat([left, right]) + b, 2)
+            return vpps.sigmoid(gate) * vpps.tanh(update)
+
+        @vpps.cell
+        def loss(state: E, label: int) -> E:
+            return vpps.cross_entropy(W @ state, label)
+
+        @vpps.cell(elements={"memory": (width,)})
+        def attend(query: E, memory: list[E]) -> E:
+            weights = vpps.softmax(vpps.each(lambda key: vpps.dot(key, query), memory))
+            return vpps.sum(vpps.each(lambda weight, key: weight * key, weights, memory))
+
+        self.node, self.loss, self.attend = node, loss, attend
+
+    def leaves(self, graph: vpps.Graph, *words: int) -> list[E]:
+        return [graph.lookup(self.words, word % WORDS) for word in words]
+
+
+def chain(net: Net, graph: vpps.Graph, state: E, words: Sequence[int]) -> E:
+    for word in words:
+        state = net.node(state, *net.leaves(graph, word))
+    return state
+
+
+def trees(net: Net, graph: vpps.Graph) -> list[E]:
+    """Seven trees of different sizes, a loss at every node."""
+    losses = []
+    for size in range(1, 8):
+        nodes = net.leaves(graph, *range(size, 2 * size))
+        losses.extend(net.loss(leaf, 0) for leaf in nodes)
+        while len(nodes) > 1:
+            nodes[:2] = [net.node(*nodes[:2])]
+            losses.append(net.loss(nodes[0], size % CLASSES))
+    return losses
+
+
+def chains(net: Net, graph: vpps.Graph) -> list[E]:
+    """Sequences that begin with the same state: it runs before them."""
+    start = graph.zeros(WIDTH)
+    return [net.loss(chain(net, graph, start, range(k, k + length)), 1) for k, length in enumerate((3, 1, 4, 2, 5))]
+
+
+def shared_start(net: Net, graph: vpps.Graph) -> list[E]:
+    """The same, with a state that is learned: its gradient comes from all groups."""
+    (start,) = net.leaves(graph, 2)
+    return [net.loss(chain(net, graph, start, range(k, k + length)), 1) for k, length in enumerate((3, 1, 4, 2, 5))]
+
+
+def two_memories(net: Net, graph: vpps.Graph) -> list[E]:
+    """Five queries; a memory joins those that look into it."""
+    losses = []
+    for queries in (2, 3):
+        memory = [net.node(*net.leaves(graph, k, k + 1)) for k in range(4)]
+        for k in range(queries):
+            query = net.node(*net.leaves(graph, k, queries))
+            losses.append(net.loss(net.attend(query, memory[: 4 - k]), k))
+    return losses
+
+
+def one_component(net: Net, graph: vpps.Graph) -> list[E]:
+    state = chain(net, graph, *net.leaves(graph, 0), [1, 2, 3])
+    return [net.loss(state, 0), net.loss(net.node(state, state), 2)]
+
+
+def fewer_than_groups(net: Net, graph: vpps.Graph) -> list[E]:
+    return [net.loss(chain(net, graph, *net.leaves(graph, k), [k + 1, k + 2]), k) for k in range(3)]
+
+
+def leaves_alone(net: Net, graph: vpps.Graph) -> list[E]:
+    """No two vertices but a leaf and its loss have to do with each other."""
+    return [net.loss(leaf, 2) for leaf in net.leaves(graph, 0, 1, 2, 3, 3, 3)]
+
+
+RECIPES: tuple[Recipe, ...] = (
+    trees,
+    chains,
+    shared_start,
+    two_memories,
+    one_component,
+    fewer_than_groups,
+    leaves_alone,
+)
+
+
+def scalar_loss(losses: Sequence[E]) -> E:
+    """What joins groups: a sum, a product of losses, a scale."""
+    return vpps.sum(losses) * 0.5 + losses[0] * losses[-1]
+
+
+class Trained:
+    """A net with a handle on simt."""
+
+    def __init__(self, groups: int) -> None:
+        self.net = Net()
+        self.groups = groups
+        self.handle = vpps.Handle(self.net.model, target="simt", vps=4, onchip=ChipOptions(groups=groups))
+        graph = vpps.Graph()  # has every instruction: one kernel for all tests
+        self.handle.gradients(graph, scalar_loss([*chains(self.net, graph), *two_memories(self.net, graph)]))
+
+    @property
+    def machine(self) -> SimtMachine:
+        machine = self.handle._engine.machine
+        assert isinstance(machine, SimtMachine)
+        return machine
+
+    @property
+    def grouping(self) -> Grouping:
+        plan = self.handle._engine.plan
+        assert plan is not None
+        assert plan.grouping is not None
+        return plan.grouping
+
+    def check(self, graph: vpps.Graph, losses: Sequence[E], values: Sequence[E]) -> dict[str, NDArray[np.float32]]:
+        """Loss, gradients and values agree with the reference, in training and in inference; returns the gradients."""
+        loss = scalar_loss(losses)
+        reference = Reference(graph, weights_of(self.net.model))
+        expected_loss, expected = float(reference.value(loss)), reference.backward(loss)
+        got, gradients = self.handle.gradients(graph, loss)
+        assert got == pytest.approx(expected_loss, rel=FORWARD_TOLERANCE)
+        for name, g in gradients.items():
+            assert relative_error(g, expected[name]) <= GRADIENT_TOLERANCE, name
+        kept = [self.handle.value(e) for e in [*values, loss]]
+        again = self.handle.forward(graph, [*values, loss])
+        for e, value, inferred in zip([*values, loss], kept, again, strict=True):
+            assert relative_error(value, reference.value(e)) <= FORWARD_TOLERANCE
+            assert value.tobytes() == inferred.tobytes()
+        return gradients
+
+
+@pytest.fixture(scope="module", params=GROUPS, ids=lambda n: f"{n}-groups")
+def trained(request: pytest.FixtureRequest) -> Iterator[Trained]:
+    made = Trained(request.param)
+    with made.handle:
+        yield made
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_results_are_those_of_the_reference(trained: Trained, recipe: Recipe) -> None:
+    graph = vpps.Graph()
+    losses = recipe(trained.net, graph)
+    trained.check(graph, losses, losses)
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("recipe", [trees, shared_start])
+def test_any_order_of_threads_gives_the_same_bits_without_a_race(trained: Trained, recipe: Recipe) -> None:
+    graph = vpps.Graph()
+    losses = recipe(trained.net, graph)
+    found = []
+    for seed in range(5):
+        trained.machine.seed = seed
+        found.append(trained.check(graph, losses, losses[:1]))
+    trained.machine.seed = 0
+    for name, g in found[0].items():
+        assert all(np.array_equal(g, other[name]) for other in found[1:]), name
+
+
+calls = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.integers(0, 99), min_size=6, max_size=6)), min_size=1, max_size=12
+)
+
+
+@pytest.mark.simt
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(calls, min_size=1, max_size=6), crossing=st.lists(st.integers(0, 99), max_size=4), late=calls)
+def test_random_graphs_agree_with_the_reference(
+    trained: Trained, parts: list[list[tuple[int, list[int]]]], crossing: list[int], late: list[tuple[int, list[int]]]
+) -> None:
+    """DAGs that have nothing to do with each other, but for sources that they share and values that cross over."""
+    net, graph = trained.net, vpps.Graph()
+    everywhere = [graph.zeros(WIDTH), *net.leaves(graph, 1)]
+    everything: list[E] = []
+    losses: list[E] = []
+
+    def grow(stock: list[E], drawn: list[tuple[int, list[int]]]) -> None:
+        for kind, numbers in drawn:
+            a, b = (stock[i % len(stock)] for i in numbers[:2])
+            if kind < 2:
+                stock.append(net.node(a, b))
+            elif kind == 2:
+                memory = [stock[i % len(stock)] for i in numbers[2 : 2 + numbers[5] % 4]]
+                stock.append(net.attend(a, memory))
+            else:
+                losses.append(net.loss(a, numbers[0] % CLASSES))
+        losses.append(net.loss(stock[-1], 0))
+
+    for number, drawn in enumerate(parts):
+        stock = [*everywhere, *net.leaves(graph, number, number + 1)]
+        grow(stock, drawn)
+        everything.extend(stock[2:])
+    if crossing:
+        grow([everything[i % len(everything)] for i in crossing], late)
+    trained.check(graph, losses, [*everything[::3], losses[0]])
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_training_makes_the_steps_of_one_group(
+    groups: int, clip_norm: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widen(monkeypatch, SimtMachine, know_the_end_of_launches)  # one kernel for a number of groups
+    weights = []
+    for n in (1, groups):
+        net = Net()
+        with vpps.Handle(
+            net.model,
+            vpps.Adam(lr=0.05),
+            target="simt",
+            vps=4,
+            clip_norm=clip_norm,
+            ema=0.9,
+            onchip=ChipOptions(groups=n),
+        ) as handle:
+            for recipe in (trees, shared_start, one_component):
+                graph = vpps.Graph()
+                handle.fb(graph, vpps.sum(recipe(net, graph)), accumulate=recipe is trees)
+            handle.sync_get_latest_loss()
+        with net.model.averaged():
+            averages = net.model.numpy()
+        weights.append(net.model.numpy() | {f"average of {k}": v for k, v in averages.items()})
+    for name, value in weights[0].items():
+        assert relative_error(weights[1][name], value) <= 1e-4, name
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize(
+    "width, vps, options",
+    [
+        pytest.param(40, 2, ChipOptions(groups=2), id="two-slots-of-which-one-has-no-gradient"),
+        pytest.param(8, 6, ChipOptions(groups=3), id="three-groups"),
+        pytest.param(8, 4, ChipOptions(groups=2, ownership="round-robin", rpw=1), id="round-robin"),
+        pytest.param(16, 4, ChipOptions(groups=2, transposed="atomic"), id="atomic"),
+        pytest.param(8, 4, ChipOptions(groups=2, tiers={"U": "shared", "U^T": "L2", "W": "L2"}), id="other-tiers"),
+    ],
+)
+def test_any_arrangement_of_the_weights_can_be_copied(width: int, vps: int, options: ChipOptions) -> None:
+    net = Net(width)
+    graph = vpps.Graph()
+    loss = vpps.sum(trees(net, graph))
+    expected = Reference(graph, weights_of(net.model)).backward(loss)
+    norm = float(np.sqrt(sum((g**2).sum() for g in expected.values())))
+    before = weights_of(net.model)
+    with vpps.Handle(
+        net.model, vpps.SGD(lr=1.0), target="simt", vps=vps, onchip=options, clip_norm=norm / 2, example=(graph, loss)
+    ) as handle:
+        _, gradients = handle.gradients(graph, loss)
+        handle.fb(graph, loss)
+    for name, g in expected.items():
+        assert relative_error(gradients[name], g) <= GRADIENT_TOLERANCE, name
+        assert relative_error(before[name] - net.model[name].numpy(), g / 2) <= GRADIENT_TOLERANCE, name
+
+
+@pytest.mark.simt
+def test_the_work_of_trees_is_dealt_evenly(trained: Trained) -> None:
+    if trained.groups == 1:
+        return
+    graph = vpps.Graph()
+    trained.handle.gradients(graph, scalar_loss(trees(trained.net, graph)))
+    work = trained.grouping.work
+    assert work.max() <= 1.5 * work.mean()
+    assert trained.grouping.first_own == 0  # leaves belong to their trees
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"target": "simt", "vps": 3, "onchip": ChipOptions(groups=2)}, r"vps=3 with groups=2.*vps=2"),
+        ({"target": "simt", "vps": 2, "onchip": ChipOptions(groups=4)}, r"vps=2 with groups=4.*vps=4"),
+        ({"target": "simt", "onchip": ChipOptions(groups=0)}, r"groups=0.*from 1 to 7"),
+        ({"target": "simt", "onchip": ChipOptions(groups=8)}, r"groups=8.*from 1 to 7"),
+        ({"target": "simt", "onchip": ChipOptions(groups=2), "schedule": "paper"}, r"groups=2.*paper.*'vector'"),
+    ],
+)
+def test_impossible_groups_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(HandleError, match=message):
+        vpps.Handle(Net().model, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.host
+def test_a_machine_without_a_gpu_has_one_group() -> None:
+    with pytest.raises(HandleError, match=r"groups=2.*'cpu' has one group.*'simt'"):
+        make_machine("cpu", 2, ChipOptions(groups=2), train=True, timeline=False)
+
+
+@pytest.mark.host
+def test_the_default_number_of_virtual_processors_is_a_multiple_of_groups() -> None:
+    for groups in (1, 2, 3, 5):
+        with vpps.Handle(Net().model, target="simt", onchip=ChipOptions(groups=groups)) as handle:
+            assert handle.vps >= groups
+            assert handle.vps % groups == 0

@@ -1,0 +1,512 @@
+"""Checkpoints: complete, atomic, checked; a resumed run is the uninterrupted one to the last bit."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vpps
+from tests.classifier import Classifier, new, same_bits
+from tests.interruptions import interrupted
+
+Rule = Callable[[], vpps.Optimizer]
+RULES: dict[str, Rule] = {
+    "sgd": lambda: vpps.SGD(lr=0.1),
+    "sgd-decay": lambda: vpps.SGD(lr=0.1, weight_decay=0.01),
+    "momentum": lambda: vpps.Momentum(lr=0.05),
+    "momentum-decay": lambda: vpps.Momentum(lr=0.05, weight_decay=0.01),
+    "adam": lambda: vpps.Adam(lr=0.01),
+    "adam-decay": lambda: vpps.Adam(lr=0.01, weight_decay=0.01),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def small() -> vpps.Model:
+    """A model with every kind of parameter."""
+    model = vpps.Model(seed=5)
+    with model.scope("encoder"):
+        model.parameter("W", (3, 4))
+        model.parameter("b", (3,), init="normal", trainable=False)
+    model.lookup("words", (5, 4))
+    model.lookup("matrices", (2, 3, 3))
+    model.parameter("scale", (), init=0.5)
+    return model
+
+
+@pytest.mark.host
+class TestRoundTrip:
+    def test_load_gives_the_model_back(self, path: Path) -> None:
+        model = small()
+        model.step = 17
+        model.save(path)
+        loaded = vpps.Model.load(path)
+        assert same_bits(model.numpy(), loaded.numpy())
+        assert (loaded.seed, loaded.step) == (5, 17)
+        for p, q in zip(model, loaded, strict=True):
+            assert (type(p), p.name, p.shape, p.trainable) == (type(q), q.name, q.shape, q.trainable)
+
+    def test_restore_fills_the_model_in_place(self, path: Path) -> None:
+        model, other = small(), small()
+        for p in other:
+            p.assign(p.numpy() + 1)
+        other.save(path)
+        W = model["encoder/W"]
+        model.restore(path)
+        assert same_bits(model.numpy(), other.numpy())
+        assert model["encoder/W"] is W
+
+    def test_the_seed_comes_with_the_checkpoint(self, path: Path) -> None:
+        """What is declared after a restore is what it would have been in the saved run."""
+        small().save(path)
+        model = vpps.Model(seed=99)
+        model.restore(path, strict=False)
+        original = small()
+        assert np.array_equal(
+            model.parameter("new", (4,), "normal").numpy(), original.parameter("new", (4,), "normal").numpy()
+        )
+
+    def test_metadata_is_the_users(self, path: Path) -> None:
+        model = small()
+        model.save(path, metadata={"vpps": "not ours", "epoch": "3", "": "ü"})
+        loaded = vpps.Model.load(path)
+        assert loaded.metadata == {"vpps": "not ours", "epoch": "3", "": "ü"}
+
+    def test_metadata_is_kept_until_replaced(self, path: Path) -> None:
+        model = small()
+        model.save(path, metadata={"epoch": "3"})
+        loaded = vpps.Model.load(path)
+        loaded.save(path)
+        assert vpps.Model.load(path).metadata == {"epoch": "3"}
+        loaded.save(path, metadata={})
+        assert vpps.Model.load(path).metadata == {}
+
+    def test_the_file_is_safetensors_that_others_can_read(self, path: Path) -> None:
+        model = small()
+        model.save(path)
+        tensors = load_file(path)
+        assert np.array_equal(tensors["weight/encoder/W"], model["encoder/W"].numpy())
+
+    def test_paths_may_be_strings(self, path: Path) -> None:
+        small().save(str(path))
+        assert len(vpps.Model.load(str(path))) == 5
+
+    def test_a_model_without_parameters_is_saved_too(self, path: Path) -> None:
+        vpps.Model(seed=3).save(path)
+        assert vpps.Model.load(path).seed == 3
+
+
+@pytest.mark.cpu
+class TestResumedRun:
+    @pytest.mark.parametrize("clip_norm", [None, 0.1], ids=["", "clipped"])
+    @pytest.mark.parametrize("rule", RULES)
+    @pytest.mark.parametrize("how", ["load", "restore"])
+    def test_equals_the_uninterrupted_one_bit_for_bit(
+        self, path: Path, rule: str, clip_norm: float | None, how: str
+    ) -> None:
+        whole = new()
+        with vpps.Handle(whole.model, RULES[rule](), clip_norm=clip_norm) as handle:
+            losses = whole.train(handle, range(8))
+
+        first = new()
+        with vpps.Handle(first.model, RULES[rule](), clip_norm=clip_norm) as handle:
+            first.train(handle, range(4))
+            first.model.save(path)  # while the handle is open: it has the newest weights
+        if how == "load":
+            resumed = Classifier(vpps.Model.load(path))
+        else:
+            resumed = new(seed=77)
+            resumed.model.restore(path)
+        with vpps.Handle(resumed.model, RULES[rule](), clip_norm=clip_norm) as handle:
+            assert resumed.train(handle, range(4, 8)) == losses[4:]
+        assert same_bits(whole.model.numpy(), resumed.model.numpy())
+        assert whole.model.step == resumed.model.step == 8
+
+    @pytest.mark.parametrize("vps", [1, 2, 3])
+    def test_may_use_another_number_of_virtual_processors(self, path: Path, vps: int) -> None:
+        whole, resumed = new(), new()
+        with vpps.Handle(whole.model, vpps.Adam(), vps=2) as handle:
+            whole.train(handle, range(2))
+            whole.model.save(path)
+            losses = whole.train(handle, range(2, 4))
+        resumed.model.restore(path)
+        with vpps.Handle(resumed.model, vpps.Adam(), vps=vps) as handle:
+            assert resumed.train(handle, range(2, 4)) == losses
+        assert same_bits(whole.model.numpy(), resumed.model.numpy())
+
+    def test_restoring_while_training_turns_back_the_clock(self, path: Path) -> None:
+        """Weights, moments and step count of an open handle, whatever happened since."""
+        net = new()
+        with vpps.Handle(net.model, vpps.Adam()) as handle:
+            net.train(handle, range(3))
+            net.model.save(path)
+            once = net.train(handle, range(3, 6))
+            after = net.model.numpy()
+            net.model.restore(path)
+            assert net.model.step == 3
+            assert net.train(handle, range(3, 6)) == once
+        assert same_bits(net.model.numpy(), after)
+
+    def test_restoring_without_an_optimizer_starts_it_afresh(self, path: Path) -> None:
+        net, witness = new(), new()
+        net.model.save(path)
+        with vpps.Handle(net.model, vpps.Adam()) as handle, vpps.Handle(witness.model, vpps.Adam()) as other:
+            net.train(handle, range(3))
+            net.model.restore(path)
+            assert net.train(handle, range(3)) == witness.train(other, range(3))
+        assert same_bits(net.model.numpy(), witness.model.numpy())
+
+    def test_another_optimizer_starts_afresh_with_the_weights(self, path: Path) -> None:
+        net = new()
+        with vpps.Handle(net.model, vpps.Adam()) as handle:
+            net.train(handle, range(3))
+            net.model.save(path)
+        resumed, witness = Classifier(vpps.Model.load(path)), new()
+        for p in witness.model:
+            p.assign(resumed.model[p.name].numpy())
+        for model in (resumed.model, witness.model):
+            with vpps.Handle(model, vpps.Momentum(lr=0.01)) as handle:
+                Classifier(model).train(handle, range(2))
+        assert same_bits(resumed.model.numpy(), witness.model.numpy())
+
+
+@pytest.mark.host
+class TestWriting:
+    @pytest.mark.parametrize("function", ["os.replace", "os.fsync", "os.chmod"])
+    @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+    def test_a_failure_leaves_the_old_file_and_no_other(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, function: str, failure: BaseException
+    ) -> None:
+        model = small()
+        model.save(path)
+        old = path.read_bytes()
+        model["scale"].assign(9.0)
+
+        def fail(*arguments: Any, **options: Any) -> None:
+            raise failure
+
+        monkeypatch.setattr(function, fail)
+        with pytest.raises((vpps.CheckpointError, KeyboardInterrupt)) as caught:
+            model.save(path)
+        if isinstance(failure, OSError):
+            assert str(path) in str(caught.value)
+            assert "No space left on device" in str(caught.value)
+        assert path.read_bytes() == old
+        assert list(path.parent.iterdir()) == [path]
+
+        monkeypatch.undo()
+        model.save(path)
+        assert vpps.Model.load(path)["scale"].numpy() == 9
+
+    def test_ctrl_c_comes_through_at_any_point(self, path: Path) -> None:
+        """Also when the file is in its place already."""
+        model = small()
+        model.save(path)
+        old = path.read_bytes()
+        model["scale"].assign(9.0)
+        found = set()
+        for came in interrupted(lambda: model.save(path), every=7):
+            assert came
+            assert list(path.parent.iterdir()) == [path]
+            found.add(float(vpps.Model.load(path)["scale"].numpy()))
+            path.write_bytes(old)
+        assert found == {0.5, 9.0}
+
+    def test_a_full_disk_leaves_the_old_file_and_no_other(self, path: Path) -> None:
+        """As the system reports it: the write itself fails, and so does closing the file."""
+        resource = pytest.importorskip("resource")
+        model = small()
+        model.save(path)
+        old = path.read_bytes()
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # Python ignores SIGXFSZ: write fails with EFBIG
+        try:
+            with pytest.raises(vpps.CheckpointError, match="cannot be written"):
+                model.save(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert path.read_bytes() == old
+        assert list(path.parent.iterdir()) == [path]
+
+    def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(vpps.CheckpointError, match="nowhere"):
+            small().save(tmp_path / "nowhere" / "model.safetensors")
+
+    def test_the_file_has_the_users_permissions(self, path: Path) -> None:
+        before = os.umask(0o027)
+        try:
+            small().save(path)
+        finally:
+            os.umask(before)
+        assert path.stat().st_mode & 0o777 == 0o640
+
+    @pytest.mark.parametrize("what", ["weight", "moment"])
+    def test_a_model_that_diverged_does_not_overwrite_a_good_checkpoint(self, path: Path, what: str) -> None:
+        model = small()
+        model.save(path)
+        old = path.read_bytes()
+        if what == "weight":
+            model["encoder/W"].host[0, 0] = np.nan
+        else:
+            model.optimizer_state = vpps.model.optim.OptimizerState(
+                "momentum", {"m": {"encoder/W": np.full((3, 4), np.inf, "f4")}}
+            )
+        with pytest.raises(vpps.CheckpointError) as caught:
+            model.save(path)
+        assert "encoder/W" in str(caught.value)
+        assert path.read_bytes() == old
+
+
+@pytest.mark.host
+class TestReading:
+    def test_a_missing_file_is_named(self, path: Path) -> None:
+        with pytest.raises(vpps.CheckpointError, match="no such checkpoint") as caught:
+            vpps.Model.load(path)
+        assert str(path) in str(caught.value)
+
+    @pytest.mark.parametrize("keep", [0, 1, 7, 8, 100, -1, -100])
+    def test_a_truncated_file_is_refused(self, path: Path, keep: int) -> None:
+        small().save(path)
+        path.write_bytes(path.read_bytes()[:keep])
+        self.refused(path)
+
+    def test_every_flipped_bit_is_noticed(self, path: Path) -> None:
+        trained().save(path, metadata={"epoch": "3"})
+        good = path.read_bytes()
+        rng = np.random.default_rng(0)
+        header = 8 + int.from_bytes(good[:8], "little")
+        positions = [*range(8), *rng.integers(8, header, 300), *rng.integers(header, len(good), 300)]
+        for position in positions:
+            bad = bytearray(good)
+            bad[position] ^= 1 << int(rng.integers(8))
+            path.write_bytes(bad)
+            if json_equal(good, bytes(bad)):
+                continue  # white space or an escape: nothing was lost
+            self.refused(path)
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"PK\x03\x04", b"\x00" * 64, b"#!/bin/sh\necho hello\n", b"\xff" * 64], ids=repr
+    )
+    def test_another_file_is_refused(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        self.refused(path)
+
+    def test_a_folder_is_refused(self, tmp_path: Path) -> None:
+        self.refused(tmp_path)
+
+    def test_a_foreign_safetensors_file_is_refused(self, path: Path) -> None:
+        save_file({"weight/scale": np.ones(3, np.float32)}, path)
+        assert "no vpps checkpoint" in self.refused(path)
+
+    @pytest.mark.parametrize("key", ["weight/scale", "weight/encoder/W", "moment/v/words"])
+    def test_a_missing_tensor_is_named(self, path: Path, key: str) -> None:
+        trained().save(path)
+        rewrite(path, lambda tensors, description: tensors.pop(key))
+        assert key.rsplit("/", 1)[1] in self.refused(path)
+
+    @pytest.mark.parametrize("key", ["format", "seed", "step", "optimizer", "moments", "parameters"])
+    def test_a_missing_entry_is_refused(self, path: Path, key: str) -> None:
+        trained().save(path)
+        rewrite(path, lambda tensors, description: description.pop(key))
+        self.refused(path)
+
+    def test_a_moment_of_another_shape_is_refused(self, path: Path) -> None:
+        """It would be written over its neighbour in the pool."""
+        trained().save(path)
+        rewrite(path, lambda tensors, description: tensors.update({"moment/m/words": np.ones((9, 9), np.float32)}))
+        assert "words" in self.refused(path)
+
+    def test_a_later_format_is_named(self, path: Path) -> None:
+        small().save(path)
+        rewrite(path, lambda tensors, description: description.update(format=99))
+        assert "99" in self.refused(path)
+
+    def test_other_dtypes_are_refused(self, path: Path) -> None:
+        small().save(path)
+        rewrite(path, lambda tensors, description: tensors.update({"weight/scale": np.ones((), np.float64)}))
+        self.refused(path)
+
+    def test_a_refused_file_leaves_the_model_as_it_was(self, path: Path) -> None:
+        small().save(path)
+        path.write_bytes(path.read_bytes()[:-4])
+        model = small()
+        model.step = 3
+        before = model.numpy()
+        with pytest.raises(vpps.CheckpointError):
+            model.restore(path)
+        assert same_bits(model.numpy(), before)
+        assert (model.step, model.seed, model.metadata) == (3, 5, {})
+
+    @staticmethod
+    def refused(path: Path) -> str:
+        """The message with which `load` and `restore` refuse a file; both name it."""
+        model = small()
+        with pytest.raises(vpps.CheckpointError) as restored:
+            model.restore(path)
+        with pytest.raises(vpps.CheckpointError) as loaded:
+            vpps.Model.load(path)
+        assert str(path) in str(loaded.value)
+        assert str(restored.value) == str(loaded.value)
+        return str(loaded.value)
+
+
+def trained() -> vpps.Model:
+    """The small model after a step of Adam, as far as a checkpoint is concerned."""
+    model = small()
+    model.step = 1
+    moments = {name: {p.name: np.asarray(p.numpy() * 0.5) for p in model if p.trainable} for name in ("m", "v")}
+    model.optimizer_state = vpps.model.optim.OptimizerState("adam", moments)
+    return model
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Write a checkpoint anew, checksum included, after a change of its tensors or its description."""
+    from safetensors import safe_open
+
+    from vpps.model.checkpoint import sealed
+
+    with safe_open(path, framework="numpy") as f:
+        metadata = f.metadata()
+        tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
+    description = json.loads(metadata["vpps"])
+    change(tensors, description)
+    save_file(tensors, path, sealed(tensors, {"vpps": json.dumps(description)}))
+
+
+def json_equal(a: bytes, b: bytes) -> bool:
+    """Whether two safetensors files differ in nothing but how their header is spelled."""
+    n, m = (int.from_bytes(x[:8], "little") for x in (a, b))
+    try:
+        return n == m and a[8 + n :] == b[8 + m :] and json.loads(a[8 : 8 + n]) == json.loads(b[8 : 8 + m])
+    except ValueError:
+        return False
+
+
+FORGED = (
+    [(name, value) for name in ("step", "since") for value in (None, True, "1", -1, 1.5, 2**70, [1])]
+    + [("seed", value) for value in (None, True, "1", 1.5, [1])]
+    + [("optimizer", value) for value in (True, 1, [], {})]
+    + [("moments", value) for value in (None, {}, {"v": ["words"]}, {"m": 3}, [])]
+    + [("history", value) for value in (True, 1, {}, [], {"cells": 1, "orders": []}, {"cells": [[]], "orders": []})]
+)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name, value", FORGED)
+def test_a_forged_state_is_refused(path: Path, name: str, value: Any) -> None:
+    """Its checksum is right: someone meant it, or a program of theirs is wrong."""
+    model = small()
+    model.step = 1
+    zeros = {p.name: np.zeros(p.shape, np.float32) for p in model}
+    model.optimizer_state = vpps.model.optim.OptimizerState("momentum", {"m": zeros})
+    model.save(path)
+    vpps.Model.load(path)
+    rewrite(path, lambda tensors, description: description.update({name: value}))
+    for take in (vpps.Model.load, small().restore):
+        with pytest.raises(vpps.CheckpointError, match="damaged"):
+            take(path)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": None}, {"kind": "table"}, {"trainable": 1}, {"trainable": "no"}, {"name": 3}, {"name": "other"}],
+    ids=str,
+)
+def test_a_forged_parameter_is_refused(path: Path, change: dict[str, Any]) -> None:
+    small().save(path)
+    rewrite(path, lambda tensors, description: description["parameters"][0].update(change))
+    for take in (vpps.Model.load, small().restore):
+        with pytest.raises(vpps.CheckpointError, match="damaged"):
+            take(path)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("change", ["twice", "no name", "no kind", "a table without rows"])
+def test_parameters_that_no_model_has_are_refused(path: Path, change: str) -> None:
+    def forge(tensors: dict[str, Any], description: dict[str, Any]) -> None:
+        first = description["parameters"][0]
+        match change:
+            case "twice":
+                description["parameters"].append(first)
+            case "no name":
+                tensors["weight/"] = tensors[f"weight/{first['name']}"]
+                first["name"] = ""
+            case "no kind":
+                del first["kind"]
+            case _:
+                tensors[f"weight/{first['name']}"] = np.zeros((), np.float32)
+                first["kind"] = "lookup"
+
+    small().save(path)
+    rewrite(path, forge)
+    with pytest.raises(vpps.CheckpointError, match="damaged"):
+        vpps.Model.load(path)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("dtype, width", [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1), ("C64", 8)])
+def test_tensors_of_types_that_numpy_has_not_are_refused(path: Path, dtype: str, width: int) -> None:
+    entry = {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * width]}
+    header = json.dumps({"__metadata__": {"vpps": "{}"}, "weight/W": entry}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2 * width))
+    with pytest.raises(vpps.CheckpointError, match="damaged"):
+        vpps.Model.load(path)
+
+
+@pytest.mark.host
+def test_a_description_that_is_too_deep_is_refused(path: Path) -> None:
+    save_file({}, path, {"vpps": "[" * 100_000})
+    with pytest.raises(vpps.CheckpointError, match="damaged"):
+        vpps.Model.load(path)
+
+
+@pytest.mark.host
+class TestOtherModels:
+    def test_strict_names_what_is_missing_where(self, path: Path) -> None:
+        small().save(path)
+        model = small()
+        model.parameter("extra", (2,))
+        with pytest.raises(vpps.CheckpointError) as caught:
+            model.restore(path)
+        assert "'extra'" in str(caught.value)
+        assert "strict=False" in str(caught.value)
+        with pytest.raises(vpps.CheckpointError, match="'words'"):
+            vpps.Model().restore(path)
+
+    def test_not_strict_takes_what_both_have(self, path: Path) -> None:
+        saved = small()
+        for p in saved:
+            p.assign(p.numpy() + 1)
+        saved.save(path)
+        model = vpps.Model(seed=1)
+        table = model.lookup("words", (5, 4))
+        own = model.parameter("own", (2,), init="ones")
+        model.restore(path, strict=False)
+        assert np.array_equal(table.numpy(), saved["words"].numpy())
+        assert (own.numpy() == 1).all()
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_another_shape_is_refused_either_way(self, path: Path, strict: bool) -> None:
+        small().save(path)
+        model = vpps.Model()
+        for p in small():
+            kind = model.lookup if isinstance(p, vpps.Lookup) else model.parameter
+            kind(p.name, (7, 4) if p.name == "words" else p.shape)
+        before = model.numpy()
+        with pytest.raises(vpps.CheckpointError) as caught:
+            model.restore(path, strict=strict)
+        for word in ("'words'", "(5, 4)", "(7, 4)"):
+            assert word in str(caught.value)
+        assert same_bits(model.numpy(), before)

@@ -1,0 +1,291 @@
+"""Updates at the end of a launch equal the NumPy reference of each optimizer, for any number of virtual processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+from tests.comparison import VP_COUNTS, relative_error
+from vpps.model import optim
+from vpps.model.optim import Optimizer
+from vpps.reference import Reference, weights_of
+from vpps.script.disassemble import entry_points, instructions
+
+pytestmark = pytest.mark.cpu
+
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "sgd": lambda: vpps.SGD(lr=0.002),
+    "sgd-decay": lambda: vpps.SGD(lr=0.002, weight_decay=0.5),
+    "momentum": lambda: vpps.Momentum(lr=0.001, momentum=0.8),
+    "momentum-decay": lambda: vpps.Momentum(lr=0.001, momentum=0.8, weight_decay=0.5),
+    "nesterov": lambda: vpps.Nesterov(lr=0.001, momentum=0.8, weight_decay=0.5),
+    "adamw": lambda: vpps.AdamW(lr=0.02, weight_decay=0.3),
+    "adagrad": lambda: vpps.Adagrad(lr=0.02, weight_decay=0.05),
+    "rmsprop": lambda: vpps.RMSprop(lr=0.005, rho=0.9, eps=1e-3, weight_decay=0.05),
+    "adam": lambda: vpps.Adam(lr=0.02),
+    "adam-decay": lambda: vpps.Adam(lr=0.02, beta1=0.8, beta2=0.95, weight_decay=0.05),
+}
+STEPS = 5
+
+
+def make_model() -> vpps.Model:
+    model = vpps.Model(seed=4)
+    model.lookup("E", (10, 40), init="normal")
+    model.parameter("W", (70, 80))
+    model.parameter("b", (70,), init="normal")
+    model.parameter("v", (70,))
+    model.parameter("unused", (33, 5))
+    model.parameter("frozen", (70,), init="ones", trainable=False)
+    return model
+
+
+def make_batch(model: vpps.Model, step: int) -> tuple[vpps.Graph, vpps.Expression]:
+    """Uses other rows of the table at every step, and some rows twice."""
+    E, W, b, v, frozen = (model[n] for n in ("E", "W", "b", "v", "frozen"))
+    assert isinstance(E, vpps.Lookup)
+    graph = vpps.Graph()
+    losses = []
+    for i in range(6):
+        x = vpps.concat([graph.lookup(E, (step + i) % 4), graph.lookup(E, (2 * step + i) % 9)])
+        y = vpps.tanh(W @ x + b) * frozen
+        losses.append(vpps.square(vpps.dot(y, graph.input(np.cos(np.arange(70) + step))) - 1.0) + vpps.dot(v, y))
+    return graph, vpps.sum(losses)
+
+
+class ReferenceTraining:
+    """The same steps in float64."""
+
+    def __init__(self, optimizer: Optimizer, clip_norm: float | None) -> None:
+        self.optimizer = optimizer
+        self.clip_norm = clip_norm
+        self.model = make_model()
+        self.weights = weights_of(self.model)
+        self.moments = {k: [np.zeros_like(w) for _ in optimizer.moments] for k, w in self.weights.items()}
+
+    def step(self, step: int) -> float:
+        graph, loss = make_batch(self.model, step)
+        reference = Reference(graph, self.weights)
+        gradients = reference.backward(loss)
+        trainable = [p for p in self.model if p.trainable]
+        if self.clip_norm is not None:
+            norm = np.sqrt(sum(np.sum(gradients[p.name] ** 2) for p in trainable))
+            scale = min(1.0, self.clip_norm / norm)
+            gradients = {k: g * scale for k, g in gradients.items()}
+        for p in trainable:
+            name = p.name
+            rows: NDArray[np.int64] | slice = slice(None)
+            if isinstance(p, vpps.Lookup):
+                rows = reference.touched_rows(p)  # lazy: other rows, their moments and decay stay as they are
+            old = [m[rows] for m in self.moments[name]]
+            w, new = self.optimizer.reference(self.weights[name][rows], gradients[name][rows], old, step)
+            self.weights[name][rows] = w
+            for m, n in zip(self.moments[name], new, strict=True):
+                m[rows] = n
+        return float(reference.value(loss))
+
+
+def train(
+    vps: int, optimizer: Optimizer, clip_norm: float | None
+) -> tuple[list[float], dict[str, NDArray[np.float32]]]:
+    model = make_model()
+    losses = []
+    with vpps.Handle(model, optimizer, vps=vps, clip_norm=clip_norm) as handle:
+        for step in range(1, STEPS + 1):
+            handle.fb(*make_batch(model, step))
+            losses.append(handle.sync_get_latest_loss())
+    return losses, model.numpy()
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_follow_the_reference(name: str, clip_norm: float | None) -> None:
+    reference = ReferenceTraining(OPTIMIZERS[name](), clip_norm)
+    expected_losses = [reference.step(s) for s in range(1, STEPS + 1)]
+    first: dict[str, NDArray[np.float32]] | None = None
+    for vps in VP_COUNTS:
+        losses, weights = train(vps, OPTIMIZERS[name](), clip_norm)
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+        for k, w in weights.items():
+            assert relative_error(w, reference.weights[k]) <= 1e-5, k
+        if first is None:
+            first = weights
+        for k, w in weights.items():
+            assert np.array_equal(first[k], w), f"{k} differs with {vps} VPs"
+
+
+def test_parameters_without_a_gradient_still_decay() -> None:
+    model = make_model()
+    before = model["unused"].numpy()
+    with vpps.Handle(model, vpps.SGD(lr=0.1, weight_decay=0.5), vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+    np.testing.assert_allclose(model["unused"].numpy(), before * 0.95, rtol=1e-6)
+
+
+def test_rows_that_a_batch_does_not_use_stay_as_they_are() -> None:
+    model = make_model()
+    before = model["E"].numpy()
+    with vpps.Handle(model, vpps.Adam(lr=0.1, weight_decay=0.5), vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+    after = model["E"].numpy()
+    used = sorted({(1 + i) % 4 for i in range(6)} | {(2 + i) % 9 for i in range(6)})
+    unused = [r for r in range(10) if r not in used]
+    assert unused
+    assert np.array_equal(before[unused], after[unused])
+    assert (before[used] != after[used]).any(axis=1).all()
+
+
+def test_frozen_parameters_stay_as_they_are() -> None:
+    model = make_model()
+    with vpps.Handle(model, vpps.Adam(lr=0.1, weight_decay=0.5)) as handle:
+        handle.fb(*make_batch(model, 1))
+    assert np.array_equal(model["frozen"].numpy(), np.ones(70, np.float32))
+
+
+def test_hyper_parameters_may_change_between_calls() -> None:
+    model = make_model()
+    optimizer = vpps.SGD(lr=0.1)
+    with vpps.Handle(model, optimizer, vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+        after_one = model["W"].numpy()
+        optimizer.lr = 0.0
+        handle.fb(*make_batch(model, 2))
+        assert np.array_equal(model["W"].numpy(), after_one)
+        optimizer.lr = 0.1
+        handle.fb(*make_batch(model, 3))
+        assert not np.array_equal(model["W"].numpy(), after_one)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_repeated_runs_are_bitwise_equal(name: str) -> None:
+    first = train(2, OPTIMIZERS[name](), 1.0)
+    second = train(2, OPTIMIZERS[name](), 1.0)
+    assert first[0] == second[0]
+    assert all(np.array_equal(first[1][k], second[1][k]) for k in first[1])
+
+
+@pytest.mark.parametrize("lr", [-1.0, float("nan"), float("inf"), 1e300, None, "0.1", True])
+def test_a_bad_learning_rate_is_refused_before_anything_runs(lr: object) -> None:
+    model = make_model()
+    with pytest.raises(vpps.ModelError, match=r"SGD\(lr=.*expected a number >= 0"):
+        vpps.Handle(model, vpps.SGD(lr=lr))  # type: ignore[arg-type]
+    optimizer = vpps.SGD(lr=0.1)
+    with vpps.Handle(model, optimizer) as handle:
+        optimizer.lr = lr  # type: ignore[assignment]
+        with pytest.raises(vpps.ModelError, match="lr="):
+            handle.fb(*make_batch(model, 1))
+    assert model.step == 0
+
+
+def test_bias_correction_counts_from_when_the_moments_began() -> None:
+    """Adam after another optimizer must not take its first moments for those of a thousand steps."""
+    model = make_model()
+    with vpps.Handle(model, vpps.SGD(lr=1e-4)) as handle:
+        for step in range(20):
+            handle.fb(*make_batch(model, step))
+    before = model["v"].numpy()
+    with vpps.Handle(model, vpps.Adam(lr=0.01)) as handle:
+        handle.fb(*make_batch(model, 20))
+    np.testing.assert_allclose(np.abs(model["v"].numpy() - before), 0.01, rtol=1e-3)  # Adam's first step is lr
+
+
+@pytest.mark.parametrize("field, value", [("beta1", 1 - 1e-9), ("beta2", 1 - 1e-9), ("eps", 1e-50)])
+def test_hyper_parameters_that_vanish_in_single_precision_are_refused(field: str, value: float) -> None:
+    with pytest.raises(vpps.ModelError, match=field):
+        vpps.Handle(make_model(), vpps.Adam(**{field: value}))
+
+
+def test_a_schedule_gives_the_rate_of_each_update() -> None:
+    model, twin = make_model(), make_model()
+    rates = [0.004, 0.0, 0.001]
+    seen: list[int] = []
+
+    def schedule(update: int) -> float:
+        seen.append(update)
+        return rates[update - 1]
+
+    constant = vpps.Momentum(lr=0.0)
+    with (
+        vpps.Handle(model, vpps.Momentum(lr=schedule)) as handle,
+        vpps.Handle(twin, constant) as other,
+    ):
+        for step, rate in enumerate(rates, 1):
+            handle.fb(*make_batch(model, step))
+            constant.lr = rate
+            other.fb(*make_batch(twin, step))
+    assert seen == [1, 2, 3]  # once per update: a schedule may keep state of its own
+    for name, w in model.numpy().items():
+        np.testing.assert_array_equal(w, twin[name].numpy(), name)
+
+
+def test_groups_have_hyper_parameters_of_their_own() -> None:
+    model = make_model()
+    before = model.numpy()
+    optimizer = vpps.SGD(
+        lr=0.002, groups={"E": {"lr": 0.0}, "unus*": {"weight_decay": 0.5, "lr": lambda update: 0.1}, "*": {}}
+    )
+    with vpps.Handle(model, optimizer, vps=2) as handle:
+        handle.fb(*make_batch(model, 1))
+    after = model.numpy()
+    np.testing.assert_array_equal(after["E"], before["E"])
+    np.testing.assert_allclose(after["unused"], before["unused"] * 0.95, rtol=1e-6)
+    assert not np.array_equal(after["W"], before["W"])
+
+
+@pytest.mark.parametrize(
+    "optimizer, message",
+    [
+        (lambda: vpps.SGD(lr=0.1, groups={"W": {"momentum": 0.9}}), "group 'W' sets momentum; hyper-parameters are lr"),
+        (lambda: vpps.SGD(lr=0.1, groups={"W": {"lr": -1}}), r"SGD\(lr=-1\)"),
+        (lambda: vpps.SGD(lr=lambda update: float("nan")), r"SGD\(lr=nan\)"),
+        (
+            lambda: vpps.Adam(groups={"*": {}, "unsued": {}}),
+            "Adam: group 'unsued': no parameter .* fits it; is 'unused'",
+        ),
+        (lambda: vpps.Adam(groups={"other": {}}), "group 'other': no parameter of the model fits it; there are E, "),
+        (lambda: vpps.Adam(groups={"un*": {}, "unused": {}}), "'unused' .*belong to 'un\\*', which comes before it"),
+        (lambda: vpps.SGD(lr=0.1, groups=3), r"SGD\(groups=3\): expected hyper-parameters by pattern"),
+        (lambda: vpps.SGD(lr=0.1, groups={"W": 0.1}), r"SGD\(groups={'W': 0.1}\): expected"),
+    ],
+)
+def test_bad_groups_and_schedules_are_refused(optimizer: Callable[[], Optimizer], message: str) -> None:
+    model = make_model()
+    with pytest.raises(vpps.ModelError, match=message), vpps.Handle(model, optimizer()) as handle:
+        handle.fb(*make_batch(model, 1))
+    assert model.step == 0
+
+
+@pytest.mark.parametrize("shape", [(33, 70), (64, 128), (5, 3), (96, 17)])
+@pytest.mark.parametrize("rule", optim.OPTIMIZERS, ids=lambda rule: rule.name)
+def test_a_step_made_with_the_last_outer_product_gives_the_bits_of_one_made_apart(
+    rule: Callable[..., Optimizer], shape: tuple[int, int]
+) -> None:
+    columns = shape[1]
+    results = []
+    for bound in (None, 1e30):  # clipping needs all gradients before any step; this bound changes nothing else
+        for count in (1, 3):
+            model = vpps.Model(seed=2)
+            W = model.parameter("W", shape)
+            table = model.lookup("x", (150, columns))
+
+            @vpps.cell
+            def squash(x: vpps.Expression, W: vpps.Parameter = W) -> vpps.Expression:
+                return vpps.tanh(W @ x)
+
+            with vpps.Handle(model, rule(lr=0.01), vps=count, clip_norm=bound) as handle:
+                for step in range(3):
+                    graph = vpps.Graph()
+                    xs = [graph.lookup(table, (7 * i + step) % 150) for i in range(140)]  # more than one pass of rows
+                    ys = [squash(x) for x in xs] + [W @ x for x in xs[:3]]  # two contributions
+                    handle.fb(graph, vpps.mean([vpps.sum(vpps.square(y)) for y in ys]))
+                assert handle._engine.plan is not None
+                script = handle._engine.plan.script
+                names = {d.instruction.name for d in instructions(script, entry_points(script)[0])}
+                assert (f"outer_update.{handle.optimizer.name}" in names) == (bound is None)
+            results.append(model.numpy())
+    for other in results[1:]:
+        for name, w in results[0].items():
+            assert np.array_equal(w, other[name]), name

@@ -1,0 +1,611 @@
+"""Which weights live where on a GPU: shapes of slots, tiers, gradients, smaller plans, rows of every block."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vpps.errors import CapacityError, HandleError, SpillError
+from vpps.kernel.chip import SCRATCH_FLOATS, SCRIPT_WORDS
+from vpps.placement.onchip import (
+    DEVICES,
+    MatrixSpec,
+    OnChip,
+    capacity,
+    explain,
+    known_device,
+    owned_rows,
+    plan_onchip,
+    step_down,
+    valid_rpw,
+)
+from vpps.placement.onchip import (
+    ChipOptions as Options,
+)
+from vpps.placement.onchip.device import KERNEL_SHARED, KIB, THREADS
+from vpps.placement.onchip.place import NARROW, NARROW_ROWS, ROW_SLICED
+from vpps.script.slices import unit_owners
+
+pytestmark = pytest.mark.host
+
+H200 = known_device("H200")
+T4 = known_device("T4")
+
+
+def tree_lstm(hidden: int, words: int = 256, classes: int = 5) -> list[MatrixSpec]:
+    """Binary tree LSTM: U on two children, W on words, an output layer."""
+    return [
+        MatrixSpec("U", 5 * hidden, 2 * hidden, parts=5, role_t_parts=2),
+        MatrixSpec("W", 3 * hidden, words, parts=3),
+        MatrixSpec("Wo", classes, hidden),
+    ]
+
+
+def square(name: str, size: int, **changes: object) -> MatrixSpec:
+    return dataclasses.replace(MatrixSpec(name, size, size), **changes)  # type: ignore[arg-type]
+
+
+def tiers(plan: OnChip) -> dict[str, str]:
+    return {held.name: held.tier for held in plan.held}
+
+
+def shape(plan: OnChip, name: str) -> tuple[int, int, int]:
+    found = plan.of(name).shape
+    assert found is not None
+    return found.rows, found.columns, found.warps
+
+
+def spans(plan: OnChip, tier: str) -> list[tuple[int, int]]:
+    """First and last register (or KiB) of the weights of each slot of a tier."""
+    return sorted((slot.at, slot.at + slot.size) for slot in plan.slots if slot.tier == tier)
+
+
+# Shapes
+
+
+def test_tree_lstm_of_256_units_takes_52_registers_as_designed() -> None:
+    plan = plan_onchip(tree_lstm(256)[:2], H200, 128, Options(gradients="overlay"))
+    assert {name: shape(plan, name) for name in tiers(plan)} == {
+        "U": (5, 4, 4),
+        "U^T": (4, 5, 8),
+        "W": (3, 2, 4),
+        "W^T": (2, 3, 8),
+    }
+    assert [(held.rows_owned, held.columns) for held in plan.held] == [(10, 512), (4, 1280), (6, 256), (2, 768)]
+    assert plan.registers == 52
+    assert [held.warps_busy for held in plan.held] == [8, 8, 8, 8]
+
+
+def test_slots_fill_their_tier_without_gaps() -> None:
+    plan = plan_onchip(tree_lstm(640), H200, 132)
+    assert {slot.tier for slot in plan.slots} == {"registers", "shared"}
+    for tier in ("registers", "shared"):
+        starts, stops = zip(*spans(plan, tier), strict=True)
+        assert starts == (0, *stops[:-1])
+
+
+def test_a_thread_never_carries_more_than_64_sums() -> None:
+    for hidden in (64, 256, 600, 1024):
+        plan = plan_onchip(tree_lstm(hidden), H200, 132)
+        assert all(slot.rows * 8 <= 64 for slot in plan.slots)
+
+
+def test_the_paper_allows_six_rows_per_warp_of_1024_columns() -> None:
+    assert valid_rpw(1024, H200.registers(blocks_per_sm=1)) == range(1, 7)
+    assert H200.registers(blocks_per_sm=2) == 80
+    assert not valid_rpw(32 * 193, 192)
+
+
+# Capacity
+
+
+@pytest.mark.parametrize(
+    "device, registers, total",
+    [("H200", 6.5e6, 13.8e6), ("A100", 5.3e6, 9.5e6), ("RTX 4090", 6.3e6, 9.2e6)],
+)
+def test_capacity_is_what_was_counted_on_paper(device: str, registers: float, total: float) -> None:
+    in_registers, in_shared = capacity(known_device(device))
+    assert in_registers == pytest.approx(registers, rel=0.01)
+    # On paper the interpreter had 4 KiB of a block's shared memory; it takes 10.
+    assert in_registers + in_shared == pytest.approx(total, rel=0.035)
+
+
+def test_what_every_kernel_takes_of_shared_memory_is_left_out() -> None:
+    assert 4 * (SCRIPT_WORDS + SCRATCH_FLOATS) == KERNEL_SHARED
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_plan_reaches_the_capacity(device: str) -> None:
+    gpu = known_device(device)
+    in_registers, in_shared = capacity(gpu)
+    rows = gpu.sms * THREADS // 256  # of 256 columns, which take one register of each thread, or one KiB of a block
+    a = MatrixSpec("A", 192 * rows, 256, role_t_parts=0, trained=False)
+    b = MatrixSpec("B", in_shared // 256 // rows * rows, 256, role_t_parts=0, trained=False)
+    plan = plan_onchip([a, b], gpu, gpu.sms, Options(tiers={"A": "registers", "B": "shared"}))
+    assert tiers(plan) == {"A": "registers", "B": "shared"}
+    assert plan.gradients == "none"
+    assert plan.registers == 192
+    assert a.rows * a.columns == in_registers
+    assert b.rows * b.columns > 0.99 * in_shared
+    more = dataclasses.replace(b, rows=b.rows + rows)
+    assert tiers(plan_onchip([a, more], gpu, gpu.sms, Options(tile=8)))["B"] == "L2"
+
+
+def test_separate_gradients_halve_the_capacity() -> None:
+    half = MatrixSpec("A", 132 * 96, 256, role_t_parts=0)
+    plan = plan_onchip([half], H200, 132, Options(gradients="registers"))
+    assert half.rows * half.columns == pytest.approx(3.2e6, rel=0.02)
+    assert (plan.registers, plan.gradients) == (192, "registers")
+    both = [half, MatrixSpec("B", 132 * 96, 256, role_t_parts=0)]
+    plan = plan_onchip(both, H200, 132, Options(gradients="registers", tiers={"A": "registers", "B": "shared"}))
+    assert sum(m.rows * m.columns for m in both) == pytest.approx(6.9e6, rel=0.06)
+    assert [slot.tier for slot in plan.gradient_slots if slot] == [slot.tier for slot in plan.slots]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("hidden", [64, 256, 512, 768, 1024])
+def test_a_plan_never_takes_more_than_there_is(device: str, blocks: int, hidden: int) -> None:
+    gpu = known_device(device)
+    plan = plan_onchip(tree_lstm(hidden), gpu, gpu.sms * blocks, Options(blocks_per_sm=blocks))
+    assert plan.registers <= gpu.registers(blocks)
+    assert plan.shared_bytes + KERNEL_SHARED <= gpu.shared_per_block
+    system = KIB if gpu.sm >= 80 else 0
+    assert blocks * (plan.shared_bytes + KERNEL_SHARED + system) <= gpu.shared_per_sm
+    widths = [held.shape.width for held in plan.held if held.shape]
+    assert plan.staging_floats == plan.tile * max(widths)
+
+
+# Tiers
+
+
+def test_registers_fill_before_shared_memory_before_l2() -> None:
+    assert set(tiers(plan_onchip([square("A", 1024)], H200, 132)).values()) == {"registers"}
+    assert tiers(plan_onchip([square("A", 1792)], H200, 132)) == {"A": "registers", "A^T": "shared"}
+    assert set(tiers(plan_onchip([square("A", 4096)], H200, 132)).values()) == {"L2"}
+
+
+def test_a_matrix_that_is_used_more_often_comes_first() -> None:
+    a, b = square("A", 1792, role_t_parts=0), square("B", 1792, role_t_parts=0)
+    assert tiers(plan_onchip([a, b], H200, 132))["A"] == "registers"
+    often = dataclasses.replace(b, uses=2.0)
+    assert tiers(plan_onchip([a, often], H200, 132))["B"] == "registers"
+
+
+def test_w_comes_before_transposes() -> None:
+    plan = plan_onchip([square("A", 1536), square("B", 1536)], H200, 132)
+    assert {name for name, tier in tiers(plan).items() if tier == "registers"} == {"A", "B"}
+
+
+def test_shapes_with_fewer_registers_are_taken_where_more_fits_then() -> None:
+    """35 rows of 512 columns, 20 of 256 ...: the fastest shapes of each take 208 registers together, these fewer."""
+    plan = plan_onchip(tree_lstm(256), T4, 40)
+    assert {name for name, tier in tiers(plan).items() if tier != "registers"} == {"Wo", "Wo^T"}
+    assert plan.weights_in("registers") <= 192
+
+
+def test_a_narrow_output_layer_divides_vertices() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 132)
+    wo = plan.of("Wo")
+    assert (wo.tier, wo.reason, wo.shape, wo.gradient) == ("L2", ROW_SLICED, None, "passes")
+    assert (plan.of("Wo^T").tier, plan.of("Wo^T").reason) == ("L2", NARROW_ROWS)  # 256 rows of 5 columns
+    wide = [MatrixSpec("Wo", NARROW, 256)]
+    assert plan_onchip(wide, H200, 132).of("Wo^T").tier == "registers"  # its rows are dealt like any other's
+    assert plan_onchip([MatrixSpec("V", 66, 64)], H200, 132).of("V").tier == "registers"
+    assert plan_onchip([MatrixSpec("V", 65, 64)], H200, 132).of("V").tier == "L2"
+
+
+def test_no_transpose_where_none_is_needed() -> None:
+    assert list(tiers(plan_onchip([square("A", 256, role_t_parts=0)], H200, 132))) == ["A"]
+
+
+def test_a_transpose_without_room_becomes_atomic_where_that_moves_less() -> None:
+    """Each block adds `columns` partial sums per vertex instead of reading its share of W^T once per 8 vertices: that
+    pays where a block owns many rows."""
+    many, few = MatrixSpec("A", 4224, 1536), MatrixSpec("B", 1584, 4096)
+    plan = plan_onchip([many, square("C", 1152, role_t_parts=0)], H200, 132)
+    assert tiers(plan)["A^T"] == "atomic"
+    assert plan.of("A^T").copies == 0
+    assert "atomics 1584 KiB" in plan.of("A^T").reason
+    assert tiers(plan_onchip([few, square("C", 1152, role_t_parts=0)], H200, 132))["B^T"] == "L2"
+
+
+def test_transposes_can_be_forced_to_atomics() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 132, Options(transposed="atomic"))
+    assert [tiers(plan)[name] for name in ("U^T", "W^T", "Wo^T")] == ["atomic", "atomic", "L2"]
+    with pytest.raises(CapacityError, match=r"transposed='atomic'.*'A' need its rows on the chip, and it is in L2"):
+        plan_onchip([square("A", 4096)], H200, 132, Options(transposed="atomic"))
+
+
+def test_a_copy_that_fits_nowhere_is_read_through_l2_if_copies_are_forced() -> None:
+    matrices = [MatrixSpec("A", 4224, 1536), square("C", 1152, role_t_parts=0)]
+    assert tiers(plan_onchip(matrices, H200, 132, Options(transposed="copy")))["A^T"] == "L2"
+
+
+def test_forced_tiers_come_first() -> None:
+    options = Options(tiers={"W^T": "shared", "U": "L2", "W": "registers"})
+    found = tiers(plan_onchip(tree_lstm(256), H200, 132, options))
+    assert (found["U"], found["W"], found["W^T"]) == ("L2", "registers", "shared")
+
+
+def test_a_forced_tier_that_does_not_fit_is_an_error_with_numbers() -> None:
+    with pytest.raises(CapacityError, match=r"tiers=\{'A': 'registers'\} does not fit: needs \d+ registers, 192 were"):
+        plan_onchip([square("A", 2560)], H200, 132, Options(tiers={"A": "registers"}))
+    with pytest.raises(CapacityError, match=r"tiers=\{'Wo': 'shared'\}: rows are fewer than VPs"):
+        plan_onchip(tree_lstm(256), H200, 132, Options(tiers={"Wo": "shared"}))
+
+
+# Staging
+
+
+def test_the_staging_buffer_is_doubled_where_the_device_copies_asynchronously() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 132)
+    assert (plan.staging_floats, plan.staging_buffers) == (8 * 1280, 2)
+    sums = 8 * 5 * 8  # of 5 rows and 8 vertices, from 8 warps
+    results = 5 * THREADS
+    assert plan.shared_bytes == 2 * 4 * 8 * 1280 + 4 * (sums + results)
+    assert plan_onchip(tree_lstm(256), T4, 40).staging_buffers == 1
+
+
+def test_weights_come_before_the_second_staging_buffer() -> None:
+    plan = plan_onchip([square("A", 1920)], H200, 132)
+    assert tiers(plan)["A^T"] == "shared"
+    assert plan.staging_buffers == 1
+
+
+def test_rows_too_wide_for_the_staging_buffer_lessen_the_tile() -> None:
+    wide = MatrixSpec("A", 132, 8192, role_t_parts=0)
+    assert plan_onchip([wide], H200, 132).tile == 4
+    with pytest.raises(CapacityError, match="staging 8 of its rows takes 256 KiB of 216 KiB"):
+        plan_onchip([wide], H200, 132, Options(tile=8, tiers={"A": "registers"}))
+    wider = dataclasses.replace(wide, columns=65536)
+    assert tiers(plan_onchip([wider], H200, 132)) == {"A": "L2"}
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("hidden", [256, 512, 1792])
+def test_gradients_take_the_place_of_the_weights(hidden: int) -> None:
+    """They cost nothing, however large the model is."""
+    plan = plan_onchip(tree_lstm(hidden), H200, 132)
+    assert plan.gradients == "overlay"
+    w = {s for name in ("U", "W") for s in plan.of(name).slots}
+    assert list(plan.gradient_slots) == [slot if s in w else None for s, slot in enumerate(plan.slots)]
+    assert plan.registers == plan.weights_in("registers") <= 192
+
+
+def test_gradients_can_be_forced_into_registers_of_their_own() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="registers"))
+    assert plan.gradients == "registers"
+    assert plan.registers == 52 + 26
+    taken = [(slot.at, slot.at + slot.size) for slot in (*plan.slots, *plan.gradient_slots) if slot]
+    starts, stops = zip(*sorted(taken), strict=True)
+    assert starts == (0, *stops[:-1])
+
+
+def test_gradients_of_what_is_in_memory_are_made_in_passes() -> None:
+    plan = plan_onchip([square("A", 3072)], H200, 132)
+    assert (plan.gradients, plan.of("A").gradient) == ("passes", "passes")
+    assert not any(plan.gradient_slots)
+
+
+def test_frozen_matrices_have_no_gradient() -> None:
+    plan = plan_onchip([square("A", 512, trained=False), square("B", 512)], H200, 132)
+    assert (plan.of("A").gradient, plan.of("B").gradient) == ("", "overlay")
+    assert not any(plan.gradient_slots[s] for s in plan.of("A").slots)
+
+
+def test_only_large_matrices_off_the_chip_go_to_cublas() -> None:
+    large, small = square("A", 8192), square("B", 3072)
+    plan = plan_onchip([large, small, square("C", 512)], H200, 132)
+    assert [plan.of(name).gradient for name in "ABC"] == ["gemm", "passes", "overlay"]
+    assert plan.gradients == "overlay"
+    forced = plan_onchip(tree_lstm(256), H200, 132, Options(gradients="gemm"))
+    assert {held.gradient for held in forced.held if held.role == "W"} == {"gemm"}
+
+
+def test_groups_gather_gradients_in_passes() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 66, Options(groups=2))
+    assert plan.gradients == "passes"
+    assert plan.of("U").copies == 2
+    with pytest.raises(HandleError, match="gradients='overlay' with groups=2"):
+        plan_onchip(tree_lstm(256), H200, 66, Options(groups=2, gradients="overlay"))
+
+
+def test_forced_gradients_that_do_not_fit_are_an_error_with_numbers_and_advice() -> None:
+    with pytest.raises(
+        CapacityError,
+        match=r"gradients='registers' does not fit: weights take 92, transposes 92 and gradients 92 registers of each "
+        r"thread, 276 together, and there are 192; gradients='overlay' fits, and so does .* \(transposed='atomic'\)",
+    ):
+        plan_onchip(tree_lstm(512), H200, 132, Options(gradients="registers"))
+    plan = plan_onchip(tree_lstm(512), H200, 132, Options(gradients="registers", transposed="atomic"))
+    assert plan.gradients == "registers"
+    with pytest.raises(CapacityError, match="no trained matrix is on the chip"):
+        plan_onchip([square("A", 8192)], H200, 132, Options(gradients="overlay"))
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (Options(tile=3), "tile=3: expected one of None, 8, 4, 2, 1"),
+        (Options(blocks_per_sm=0), "blocks_per_sm=0"),
+        (Options(groups=0), "groups=0"),
+        (Options(rpw=2), "rpw=2: expected a positive int, and ownership='round-robin'"),
+        (Options(ownership="round-robin", rpw=16, tile=8), "128 sums in each thread, more than 64; try rpw=8"),
+        (Options(tiers={"X": "shared"}), "there is no such matrix; there are U, U^T, W, W^T, Wo, Wo^T"),
+        (Options(tiers={"U": "atomic"}), "expected 'registers', 'shared', 'L2' or, of a transpose, 'atomic'"),
+        (Options(groups=2), "2 groups of 132 blocks do not run side by side .* at most 66 per group, or blocks_per_sm"),
+    ],
+)
+def test_malformed_options_are_refused(options: Options, message: str) -> None:
+    with pytest.raises(HandleError, match=message.replace("^", r"\^")):
+        plan_onchip(tree_lstm(256), H200, 132, options)
+
+
+def test_malformed_matrices_are_refused() -> None:
+    with pytest.raises(HandleError, match="'A' of shape 10x8: 3 parts must divide its rows"):
+        plan_onchip([MatrixSpec("A", 10, 8, parts=3)], H200, 132)
+    with pytest.raises(HandleError, match="repeated: A"):
+        plan_onchip([square("A", 64), square("A", 128)], H200, 132)
+    with pytest.raises(HandleError, match="device 'H300' is not known; expected one of T4, A100"):
+        known_device("H300")
+
+
+# Round-robin ownership
+
+
+def test_rows_per_warp_beyond_the_registers_are_refused() -> None:
+    a = square("A", 1024)
+    options = Options(ownership="round-robin", rpw=7)
+    with pytest.raises(
+        CapacityError, match=r"rpw=7: rows of up to 1024 columns take 32 registers each .*valid: 1 to 6"
+    ):
+        plan_onchip([a], H200, 132, options)
+    with pytest.raises(CapacityError, match=r"valid: 1 to 4, or transposed='atomic' with 1 to 12"):
+        plan_onchip([MatrixSpec("A", 1536, 512)], H200, 132, Options(ownership="round-robin", rpw=6))
+    plan = plan_onchip([a], H200, 132, Options(ownership="round-robin", rpw=6, transposed="atomic"))
+    assert shape(plan, "A") == (6, 32, 1)
+
+
+def test_round_robin_gives_the_makespan_that_alignment_avoids() -> None:
+    """Tree-LSTM of 256 units: whole rows of U leave 52 of 132 blocks idle while the others have 16 rows."""
+    options = Options(ownership="round-robin", rpw=2)
+    u = plan_onchip(tree_lstm(256), H200, 132, options).of("U")
+    owned = [int((owned_rows(u, vp, 132) >= 0).sum()) for vp in range(132)]
+    assert (max(owned), owned.count(0)) == (16, 52)
+    assert u.rows_owned == 16
+
+
+def test_round_robin_deals_a_matrix_from_where_the_last_one_ended() -> None:
+    """As in figure 4 of the paper: two rows per warp, 4 blocks; here of 8 warps."""
+    matrices = [MatrixSpec("A", 96, 64, role_t_parts=0), MatrixSpec("B", 64, 64, role_t_parts=0)]
+    plan = plan_onchip(matrices, dataclasses.replace(H200, sms=4), 4, Options(ownership="round-robin", rpw=2))
+    a, b = plan.of("A"), plan.of("B")
+    assert (a.first_vp, b.first_vp) == (0, 2)
+    assert owned_rows(a, 1, 4)[:, :, 0].tolist() == [list(range(16, 32, 2)), list(range(80, 96, 2))]
+    assert owned_rows(b, 2, 4)[0, 0].tolist() == [0, 1]
+    assert owned_rows(b, 0, 4)[0, 0].tolist() == [32, 33]
+
+
+def test_the_planner_finds_rows_per_warp_that_fit() -> None:
+    plan = plan_onchip(tree_lstm(256)[:2], H200, 132, Options(ownership="round-robin"))
+    assert set(tiers(plan).values()) == {"registers"}
+    assert len({slot.rows for slot in plan.slots}) == 1
+    assert plan.slots[0].rows in valid_rpw(1280, 192)
+    assert {slot.warps for slot in plan.slots} == {1}
+
+
+def test_many_rows_per_warp_lessen_the_tile() -> None:
+    plan = plan_onchip([square("A", 256)], H200, 132, Options(ownership="round-robin", rpw=20))
+    assert plan.tile == 2
+
+
+# Rows of every block
+
+
+sizes = st.integers(1, 400)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(units=sizes, parts=st.integers(1, 5), columns=sizes, t_parts=st.integers(1, 3), n_vps=st.integers(1, 132))
+def test_aligned_rows_are_those_of_unit_owners(units: int, parts: int, columns: int, t_parts: int, n_vps: int) -> None:
+    plan = plan_onchip([MatrixSpec("A", units * parts, columns * t_parts, parts, t_parts)], H200, n_vps)
+    for held in plan.held:
+        if held.shape is None:
+            continue
+        owners = unit_owners(held.rows, held.parts, 1, n_vps)
+        for vp in range(n_vps):
+            table = owned_rows(held, vp, n_vps)
+            assert table.shape == (len(held.slots), 8 // held.shape.warps, held.shape.rows)
+            rows = table[table >= 0]
+            assert np.array_equal(rows, np.flatnonzero(owners == vp))
+            assert len(rows) <= held.rows_owned
+        assert max((owned_rows(held, vp, n_vps) >= 0).sum() for vp in range(n_vps)) == held.rows_owned
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    matrices=st.lists(st.tuples(st.integers(1, 700), st.integers(1, 300)), min_size=1, max_size=3),
+    rpw=st.integers(1, 8),
+    n_vps=st.integers(1, 40),
+)
+def test_round_robin_gives_every_row_to_one_block(matrices: list[tuple[int, int]], rpw: int, n_vps: int) -> None:
+    specs = [MatrixSpec(f"M{k}", r, c) for k, (r, c) in enumerate(matrices)]
+    plan = plan_onchip(specs, H200, n_vps, Options(ownership="round-robin", rpw=rpw))
+    for held in plan.held:
+        if held.shape is None:
+            continue
+        tables = [owned_rows(held, vp, n_vps) for vp in range(n_vps)]
+        rows = np.concatenate([table[table >= 0] for table in tables])
+        assert np.array_equal(np.sort(rows), np.arange(held.rows))
+        assert max((table >= 0).sum() for table in tables) == held.rows_owned
+        for warp in np.concatenate([table.reshape(-1, rpw) for table in tables]):
+            held_rows = warp[warp >= 0]
+            assert np.array_equal(held_rows, np.arange(len(held_rows)) + (held_rows[0] if len(held_rows) else 0))
+
+
+def test_a_role_off_the_chip_owns_no_rows_of_slots() -> None:
+    assert owned_rows(plan_onchip(tree_lstm(256), H200, 132).of("Wo"), 0, 132).size == 0
+
+
+# Smaller plans
+
+
+def test_steps_give_up_vertices_then_slots_then_rows_then_the_last_slots() -> None:
+    plans = list(step_down(plan_onchip(tree_lstm(512), H200, 132)))
+    tile = [plan.tile for plan in plans]
+    registers = [plan.registers for plan in plans]
+    rows = [max(slot.rows for slot in plan.slots) for plan in plans]
+    assert tile[:2] == [4, 2]
+    assert set(tile[2:]) == {2}
+    assert registers[:2] == [184, 184]
+    least = next(i for i, (a, b) in enumerate(pairwise(registers)) if a == b and i)  # one role is left
+    without = registers.index(0)
+    assert all(a > b for a, b in pairwise(registers[1 : least + 1]))
+    assert len(set(rows[: least + 1])) == 1
+    for first, end in ((least, without), (without, len(plans))):
+        assert len(set(registers[first:end])) == 1
+        assert rows[first:end] == sorted(set(rows[first:end]), reverse=True)
+    assert rows[without] > rows[without - 1]  # it is not for registers that they were low
+    assert (rows[-1], registers[-1]) == (1, 0)
+
+
+@pytest.mark.parametrize("device", ["H200", "T4"])
+@pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
+@pytest.mark.parametrize("hidden", [128, 256, 512, 640])
+def test_every_step_is_smaller_and_another_kernel(device: str, ownership: str, hidden: int) -> None:
+    gpu = known_device(device)
+    plan = plan_onchip(tree_lstm(hidden), gpu, gpu.sms, Options(ownership=ownership))  # type: ignore[arg-type]
+    plans = [plan, *step_down(plan)]
+    sizes = [(p.tile, p.registers > 0, max((s.rows for s in p.slots), default=0), p.registers) for p in plans]
+    for before, after in pairwise(sizes):
+        if before[1] == after[1]:  # without any in registers slots are as high as they were once more
+            assert all(b >= a for b, a in zip(before, after, strict=True))
+        assert before > after
+    assert len({p.to_key() for p in plans}) == len(plans)
+    for held in (held for p in plans for held in p.held if held.shape):
+        tables = [owned_rows(held, vp, gpu.sms) for vp in range(gpu.sms)]
+        assert np.array_equal(np.sort(np.concatenate([t[t >= 0] for t in tables])), np.arange(held.rows))
+        assert max((table >= 0).sum() for table in tables) == held.rows_owned
+
+
+def test_the_least_useful_role_leaves_the_registers_first() -> None:
+    a, b = square("A", 512, uses=3.0), square("B", 512)
+    order = []
+    last = set(tiers(plan_onchip([a, b], H200, 132)))
+    for plan in step_down(plan_onchip([a, b], H200, 132)):
+        now = {name for name, tier in tiers(plan).items() if tier == "registers"}
+        order += sorted(last - now)
+        last = now
+    assert order == ["B^T", "B", "A^T", "A"]
+
+
+def test_what_was_moved_out_says_so() -> None:
+    evicted = [p for p in step_down(plan_onchip(tree_lstm(256), H200, 132)) if p.of("W^T").tier == "shared"]
+    assert evicted[0].of("W^T").reason == "kept out of registers: the kernel spilled"
+
+
+def test_forced_choices_do_not_step_down() -> None:
+    options = Options(tile=8, gradients="overlay", tiers={"U": "registers"})
+    for plan in step_down(plan_onchip(tree_lstm(256), H200, 132, options)):
+        assert (plan.tile, plan.gradients, plan.of("U").tier) == (8, "overlay", "registers")
+
+
+def test_a_plan_forced_in_everything_is_an_error_with_advice() -> None:
+    forced = Options(
+        ownership="round-robin", rpw=2, tile=4, tiers={"A": "registers", "A^T": "registers"}, gradients="passes"
+    )
+    plan = plan_onchip([square("A", 256)], H200, 132, forced)
+    with pytest.raises(SpillError, match=r"tile=4, rpw=2, tiers=.* leaves nothing to give up; leave one of them") as e:
+        next(step_down(plan))
+    assert "spills with 32 registers of each thread" in str(e.value)
+    assert "tiers={'A': 'shared'}" in str(e.value)
+
+
+# Key and report
+
+
+def test_the_key_is_what_the_kernel_depends_on() -> None:
+    plan = plan_onchip(tree_lstm(256), H200, 132)
+    assert plan.to_key() == plan_onchip(tree_lstm(256), H200, 132).to_key()
+    renamed = [dataclasses.replace(m, name=m.name + "2") for m in tree_lstm(256)]
+    assert plan_onchip(renamed, H200, 132).to_key() == plan.to_key()
+    for other in (Options(tile=4), Options(gradients="registers"), Options(tiers={"U": "shared"})):
+        assert plan_onchip(tree_lstm(256), H200, 132, other).to_key() != plan.to_key()
+
+
+def test_explain_shows_every_role() -> None:
+    text = explain(plan_onchip(tree_lstm(256), H200, 132), moments=2)
+    row = next(line for line in text.splitlines() if line.startswith("U ") and "W^T" not in line)
+    assert re.sub(r" +", " ", row) == "U W 1280x512 registers 1 1 x 132 1 x (5,4,4) 20 8/8 20 KiB 5120 KiB overlay [1]"
+    assert f"[2] {ROW_SLICED}" in text
+    assert "52 of 192 per thread; weights take 52" in text
+    assert "86 of 216 KiB per block: two staging buffers of 40 KiB, 1 KiB of partial sums, 5 KiB of results" in text
+    assert "6666 KiB in memory" in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_explain_cuts_long_names_rather_than_lines() -> None:
+    matrices = [dataclasses.replace(m, name=f"encoder/bottom/{m.name}_of_the_sentence") for m in tree_lstm(4096)]
+    text = explain(plan_onchip(matrices, H200, 132), moments=2)
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_explain_says_how_far_the_model_could_grow() -> None:
+    text = explain(plan_onchip(tree_lstm(256), H200, 132))
+    found = re.search(r"what is in registers stays there up to (\d+) units of U", text)
+    assert found is not None
+    most = int(found[1])
+    assert tiers(plan_onchip(tree_lstm(most, words=most), H200, 132))["U^T"] == "registers"
+    assert "shared" in tiers(plan_onchip(tree_lstm(most + 8, words=most + 8), H200, 132)).values()
+
+
+def test_explain_says_what_would_fit() -> None:
+    plan = plan_onchip(tree_lstm(1024), H200, 132)
+    text = explain(plan)
+    found = re.search(
+        r"^U: (\d+) registers or (\d+) KiB of shared memory short; would fit with (\d+) units", text, re.MULTILINE
+    )
+    assert found is not None
+    registers, shared, units = map(int, found.groups())
+    least = 5 * 8 * 2048 // 256  # 8 units of 5 gates, 2048 columns, 256 threads
+    assert registers == least - plan.free_registers
+    assert shared >= least - plan.free_shared  # its rows are wider than those that the staging buffer has room for
+    assert tiers(plan_onchip(tree_lstm(units), H200, 132))["U"] != "L2"
+    assert tiers(plan_onchip(tree_lstm(units + 16), H200, 132))["U"] == "L2"
+
+
+def test_explain_counts_what_l2_cannot_hold() -> None:
+    text = explain(plan_onchip(tree_lstm(1024), H200, 132))
+    assert "80 MiB of weights, L2 holds 60 MiB: the rest comes from memory" in text
+
+
+def test_explain_adds_up_what_many_matrices_lack() -> None:
+    """40 matrices and their transposes take 8 registers or KiB each, 640 together."""
+    matrices = [MatrixSpec(f"layer{k}", 1024, 256, parts=4) for k in range(40)]
+    plan = plan_onchip(matrices, H200, 132, Options(transposed="copy"))
+    off = [held for held in plan.held if held.tier == "L2"]
+    lines = explain(plan).splitlines()
+    found = re.fullmatch(
+        r"these and (\d+) more: (\d+) registers or (\d+) KiB of shared memory short together", lines[-1]
+    )
+    assert found is not None
+    more, registers, _ = map(int, found.groups())
+    assert more == len(off) - 5
+    assert registers == 8 * len(off) - plan.free_registers  # 2 rows of 1024 columns for 256 threads
+
+
+def test_explain_of_a_rows_only_model_says_that_nothing_is_short() -> None:
+    text = explain(plan_onchip([MatrixSpec("Wo", 5, 40)], H200, 132))
+    assert "no weights are on the chip, and none are short of room" in text

@@ -1,0 +1,120 @@
+"""Every kind of launch of a graph, planned for every machine, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import vpps
+from vpps.compiler.arrangement import arrangements, matrices_of
+from vpps.compiler.passes import Passes
+from vpps.engine.ahead import gpu_for, stacks_of
+from vpps.ops.philox import LaunchKey
+from vpps.placement.distribution import Distribution, Held
+from vpps.placement.onchip import ChipOptions
+from vpps.placement.update import Averaging, Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.policies import POLICIES, Knowledge, policy_named
+from vpps.planner.policies.learning import Settings
+from vpps.planner.policies.machine import Encoding
+from vpps.planner.row_order import LAYOUTS
+from vpps.script import verify as verifier
+
+PANEL = 16  # of cpu: machines differ
+KEY = LaunchKey(5, 7)
+RULES = {
+    "sgd": vpps.SGD(lr=0.1),
+    "momentum": vpps.Momentum(lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adam": vpps.Adam(lr=lambda update: 0.1 / update, groups={"*": {"weight_decay": 0.1}}),
+}
+
+
+class Configuration(NamedTuple):
+    """How a graph is planned."""
+
+    target: str
+    groups: int
+    gemm: bool
+    schedule: str
+    policy: str
+    layout: str
+
+
+MACHINES = [
+    (target, groups, gemm, schedule)
+    for target, groups, gemm, schedule in product(
+        ("cpu", "simt", "cuda"), (1, 2, 4), (False, True), ("vector", "paper")
+    )
+    if (target != "cpu" or (groups == 1 and not gemm)) and (groups == 1 or (schedule == "vector" and not gemm))
+]
+
+
+def draw(random: Random) -> Configuration:
+    """A random one."""
+    return Configuration(*random.choice(MACHINES), random.choice(list(POLICIES)), random.choice(LAYOUTS))
+
+
+class Example(NamedTuple):
+    """What is planned."""
+
+    model: vpps.Model
+    graph: vpps.Graph
+    loss: vpps.Expression
+    wanted: list[vpps.Expression]
+
+
+def distribution_of(
+    it: Example, c: Configuration, rule: vpps.Optimizer, averages: bool, passes: Passes
+) -> Distribution:
+    """Where parameters lie, without the machine."""
+    update, moments = Update(rule, 1, 1, None), len(rule.moments)
+    if c.target == "cpu":
+        stacks = stacks_of(it.model, it.graph, update, passes, PANEL)
+        return Distribution(it.model, 3, PANEL, moments, True, True, averages, stacks=stacks)
+    chip = ChipOptions(groups=c.groups, gradients="gemm" if c.gemm else "auto")
+    gpu, _ = gpu_for(c.target, None, None, 12 if c.target == "simt" else 24)
+    stacks = stacks_of(it.model, it.graph, update, passes, 1)
+    vps = gpu.sms // c.groups
+    best = next(arrangements(matrices_of(it.graph.blocks, passes, stacks), gpu, vps, chip, train=True))
+    return Distribution(it.model, vps, 1, moments, True, True, averages, best.slots, c.groups, stacks)
+
+
+def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = Planner) -> Iterator[Plan]:
+    """Every kind of launch: training, clipped, averaging, accumulating, over what is held, inference."""
+    rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
+    passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)
+    settings = Settings(Encoding(phases=20), trials=3, check_every=1)
+    policy = policy_named(c.policy, Knowledge(settings=settings))
+    planner = made(distribution_of(it, c, rule, averages, passes), policy, c.schedule, passes, c.layout)
+    averaging = Averaging(0.9, _factors) if averages else None
+
+    def training(clip_norm: float | None = None, updates: bool = True, **more: Any) -> Plan:
+        update = Update(rule, 9, 5, clip_norm, averaging) if updates else None
+        return planner.plan_training(it.graph, it.loss, update, 1, **more)
+
+    yield training()
+    yield training(clip_norm=0.5, key=KEY)
+    yield training(updates=False)
+    kept = training(updates=False, keep=True, key=KEY)
+    yield kept
+    held = kept.held
+    more = Held(held.dense, {table: np.union1d(rows, [0, table.shape[0] - 1]) for table, rows in held.rows.items()})
+    yield training(updates=False, keep=True, held=more)
+    yield training(clip_norm=2.0, held=more)
+    yield planner.plan_forward(it.graph, [it.loss])
+    yield planner.plan_forward(it.graph, it.wanted)
+
+
+def _factors(table: vpps.Parameter, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = (1 / (1 + rows)).astype(np.float32)
+    return found
+
+
+def verify(plan: Plan) -> None:
+    """Have the verifier look at all its launches. Raises ScriptError."""
+    verifier.verify(plan.script, plan.layout, plan.origin, plan.sequel)

@@ -1,0 +1,164 @@
+"""Batches of typed graphs: every vertex once and after what it reads, as few batches as the theory says."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planner.policies.typed import (
+    PREFERENCES,
+    Made,
+    Remaining,
+    batched,
+    by_definition,
+    by_machine,
+    figure_1,
+    lattice,
+    only,
+    shortest,
+    typed_graphs,
+)  # fmt: skip
+from vpps.compiler.cost import costs_on
+from vpps.errors import ScriptError
+from vpps.planner.native.policy_table import ENCODINGS, POLICIES
+from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound
+from vpps.planner.policies.learning import Settings
+from vpps.planner.policies.machine import Encoding, Machine
+from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.record.arrays import Ints
+from vpps.record.recurrence import strongly_connected
+
+pytestmark = pytest.mark.host
+
+
+def assert_good(found: Batches, graph: TypedGraph) -> None:
+    assert len(found.stages) == graph.n
+    assert (found.stages[graph.producers] < found.stages[graph.readers]).all()
+    assert sorted(set(found.stages.tolist())) == list(range(found.n_stages))
+    steps = set(zip(found.stages.tolist(), graph.type_of.tolist(), strict=True))
+    assert lower_bound(graph) <= len(steps) == found.n_steps <= len(found.sequence)
+    assert set(np.bincount(found.sequence, minlength=graph.n_types).nonzero()[0]) == set(graph.type_of.tolist())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=60, deadline=None)
+@given(graph=typed_graphs())
+def test_every_vertex_runs_once_and_after_what_it_reads(policy: str, graph: TypedGraph) -> None:
+    assert_good(batches(graph, policy), graph)
+
+
+@pytest.mark.parametrize("policy", PREFERENCES)
+@settings(max_examples=60, deadline=None)
+@given(graph=typed_graphs())
+def test_policies_do_as_they_are_defined(policy: str, graph: TypedGraph) -> None:
+    found = batches(graph, policy)
+    assert (found.sequence, found.stages.tolist()) == by_definition(graph, policy)
+
+
+@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@settings(max_examples=60, deadline=None)
+@given(graph=typed_graphs())
+def test_stages_are_levels(policy: str, graph: TypedGraph) -> None:
+    assert batches(graph, policy).stages.tolist() == graph.levels.tolist()
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+@settings(max_examples=30, deadline=None)
+@given(graph=typed_graphs(), other=typed_graphs(), phases=st.sampled_from([1, 3]), seed=st.integers(0, 2**64 - 1))
+def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph, phases: int, seed: int) -> None:
+    how = Settings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
+    machine = learn(graph, how, costs_on("cpu", 1)).machine
+    for applied in (graph, other):  # which has states that are not known
+        found = batches(applied, "fsm", machine)
+        assert_good(found, applied)
+        assert (found.sequence, found.stages.tolist(), found.unseen) == by_machine(applied, machine)
+
+
+def test_batches_are_those_of_the_first_version() -> None:
+    """By a version in Python: types and stages of a lattice."""
+    graph = lattice(np.random.default_rng(5), 6, 20)
+    found = {policy: batches(graph, policy) for policy in PREFERENCES}
+    digests = {policy: [zlib.crc32(np.array(x, "<i8")) for x in (b.sequence, b.stages)] for policy, b in found.items()}
+    assert digests == {
+        "agenda": [2049077972, 1715329983],
+        "sufficient": [3793850426, 1695028326],
+        "critical": [2866882696, 3442799],
+    }
+
+
+def test_what_is_no_policy_or_machine_is_refused() -> None:
+    class Cut(Machine):
+        def numbers(self) -> Ints:
+            return super().numbers()[:-1]
+
+    with pytest.raises(ScriptError, match="knows no policy widest"):
+        batches(figure_1(), "widest")
+    with pytest.raises(ScriptError, match="cannot read a machine"):
+        batches(figure_1(), "fsm", Cut(Encoding("sort"), {(0, 0): 0}))
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=typed_graphs(most=9, most_types=3))
+def test_no_sequence_is_shorter_than_the_lower_bound(graph: TypedGraph) -> None:
+    best, whole = shortest(graph), Remaining(graph)
+    assert lower_bound(graph) == sum(whole.depth(a) for a in range(graph.n_types)) <= best
+    assert all(best <= len(batches(graph, policy).sequence) for policy in POLICIES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graph=typed_graphs(most=9, most_types=3), data=st.data())
+def test_components_apart_are_as_good_as_the_whole(graph: TypedGraph, data: st.DataObject) -> None:
+    """Of whatever sequence of types runs the whole graph, the part that is of one component runs that; and so the
+    shortest sequences of the components make a shortest one."""
+    reads: list[set[int]] = [set() for _ in range(graph.n_types)]
+    for producer, reader in zip(graph.producers, graph.readers, strict=True):
+        reads[graph.type_of[reader]].add(int(graph.type_of[producer]))
+    component = np.array(strongly_connected(reads))
+    parts = [only(graph, component[graph.type_of] == c) for c in range(int(component.max()) + 1)]
+    assert sum(map(shortest, parts)) == shortest(graph)
+    whole, _ = batched(graph, lambda _, ready: data.draw(st.sampled_from(sorted(ready))))
+    for c, part in enumerate(parts):
+        remaining = Remaining(part)
+        for a in whole:
+            if component[a] == c:
+                remaining.execute(remaining.ready().get(a, []))
+        assert not remaining.left
+
+
+def test_the_tree_of_the_paper() -> None:
+    """ED-Batch, figure 1: 9 batches level by level, 7 by DyNet's agenda, 6 at least."""
+    graph = figure_1()
+    assert batches(graph, "depth").n_steps == 9
+    assert len(batches(graph, "agenda").sequence) == 7
+    assert len(batches(graph, "sufficient").sequence) == shortest(graph) == lower_bound(graph) == 6
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_sufficient_attains_the_lower_bound_on_chains(length: int) -> None:
+    made = Made()
+    for _ in range(3):
+        state = made.add(0)
+        for _ in range(length):
+            state = made.add(2, made.add(1, state), made.add(0, state))
+    graph = made.graph()
+    assert batches(graph, "sufficient").n_steps == lower_bound(graph)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_sufficient_attains_the_lower_bound_on_trees_with_outputs(data: st.DataObject) -> None:
+    made = Made()
+    for _ in range(2):
+        roots = [made.add(0) for _ in range(data.draw(st.integers(1, 8)))]
+        outputs = [made.add(1, v) for v in roots]
+        while len(roots) > 1:
+            at = data.draw(st.integers(0, len(roots) - 2))
+            roots[at : at + 2] = [made.add(0, *roots[at : at + 2])]
+            outputs.append(made.add(1, roots[at]))
+        made.add(2, *outputs)
+    graph = made.graph()
+    assert batches(graph, "sufficient").n_steps == lower_bound(graph)

@@ -1,0 +1,171 @@
+"""Learned machines: what they attain, that they are learned alike each time, what they do where they know nothing."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
+from vpps.compiler.cost import Costs, Load, costs_on
+from vpps.planner.native.typed_graphs import batches, learn
+from vpps.planner.policies import knowledge
+from vpps.planner.policies.knowledge import AT_FIRST_USE, Knowledge, RecurrentCells
+from vpps.planner.policies.learning import Learned, Settings
+from vpps.planner.policies.machine import ENCODINGS, Encoding, Machine
+from vpps.planner.policies.typed_graph import TypedGraph
+
+pytestmark = pytest.mark.host
+
+QUICK = Settings(trials=60)
+
+
+def learned(graph: TypedGraph, settings: Settings = QUICK) -> Learned:
+    return learn(graph, settings, costs_on("cpu", 2).of([Load(1e5, 2)] * graph.n_types))
+
+
+# By encoding, phases and reward: batches, stages, states and a checksum of what a version in Python learned.
+FIRST_VERSION = {
+    ("base", 1, "batches"): (45, 35, 7, 1307514714),
+    ("base", 3, "time"): (44, 34, 16, 3883229751),
+    ("max", 1, "batches"): (42, 36, 12, 574919419),
+    ("max", 3, "time"): (43, 33, 33, 2439955532),
+    ("sort", 1, "batches"): (39, 35, 11, 2343452186),
+    ("sort", 3, "time"): (39, 32, 35, 1813212884),
+    ("critical", 1, "batches"): (33, 30, 13, 44444069),
+    ("critical", 3, "time"): (33, 30, 23, 2292076653),
+}
+
+
+@pytest.mark.parametrize("kind, phases, reward", FIRST_VERSION)
+def test_what_is_learned_is_the_same_everywhere(kind: str, phases: int, reward: str) -> None:
+    """Chance, the order in which numbers are added and every decision count: one changes all that follow."""
+    graph = lattice(np.random.default_rng(5), 6, 20)
+    how = Settings(encoding=Encoding(kind, phases), reward=reward, trials=40, horizon=8, seed=2**64 - 59)
+    found = learn(graph, how, costs_on("cpu", 2).of(Load(1e5 * (1 + a), a % 3) for a in range(graph.n_types)))
+    digest = zlib.crc32(found.machine.numbers().astype("<i8"))
+    assert (found.batches, found.stages, len(found.machine.table), digest) == FIRST_VERSION[kind, phases, reward]
+    assert (found.trials, found.lower_bound) == (40, 28)
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_machines_batch_the_tree_of_the_paper_as_well_as_possible(kind: str) -> None:
+    found = learned(figure_1(), replace(QUICK, encoding=Encoding(kind)))
+    assert (found.batches, found.lower_bound) == (6, 6)
+    assert found.trials == 0  # the run before any learning is at the bound already
+    assert batches(figure_1(), "fsm", found.machine).unseen == 0  # no state that was not seen
+
+
+def test_two_trees_with_types_swapped_need_the_phase() -> None:
+    """ED-Batch, A.4: what was right for the first tree is wrong for the second, in the same states."""
+    graph = swapped_trees()
+    best = shortest(graph)
+    without = learned(graph, replace(QUICK, trials=300, encoding=Encoding("base")))
+    phases = learned(graph, replace(QUICK, trials=300, encoding=Encoding("base", phases=4)))
+    assert without.batches > best
+    assert phases.batches == best
+
+
+@pytest.mark.parametrize("ends", [0, 2])
+def test_lattices_take_fewer_batches_than_level_by_level(ends: int) -> None:
+    graph = lattice(np.random.default_rng(3), 24, 30, ends)
+    by_level = len(set(zip(graph.levels.tolist(), graph.type_of.tolist(), strict=True)))
+    found = learned(graph)
+    assert found.lower_bound <= found.batches < 0.8 * by_level
+    assert found.lower_bound <= batches(graph, "critical").n_steps < 0.8 * by_level
+
+
+@pytest.mark.parametrize("reward", ["batches", "time"])
+def test_learning_is_reproducible(reward: str) -> None:
+    graph = lattice(np.random.default_rng(5), 6, 20)
+    how = replace(QUICK, reward=reward, encoding=Encoding("sort", phases=4))
+    first, again = (learned(graph, how) for _ in range(2))
+    other = learned(graph, replace(how, seed=2))
+    assert first.machine == again.machine
+    assert (first.batches, first.trials) == (again.batches, again.trials)
+    assert first.machine != other.machine
+
+
+def test_the_best_machine_is_kept_and_not_the_last() -> None:
+    graph = lattice(np.random.default_rng(3), 6, 24)
+    few, more = (learned(graph, replace(QUICK, trials=trials)) for trials in (20, 60))
+    assert (more.batches, more.stages) <= (few.batches, few.stages)
+
+
+@pytest.mark.parametrize("kind, policy", [("sort", "sufficient"), ("critical", "critical")])
+def test_unseen_states_are_counted_and_left_to_a_policy(kind: str, policy: str) -> None:
+    graph = lattice(np.random.default_rng(7), 3, 10)
+    found = batches(graph, "fsm", Machine(Encoding(kind), {}))
+    assert found.unseen == len(found.sequence)
+    assert found.sequence == batches(graph, policy).sequence
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_a_machine_is_no_worse_than_what_learning_begins_with(kind: str) -> None:
+    graph = lattice(np.random.default_rng(3), 6, 24)
+    began = learned(graph, replace(QUICK, trials=0, encoding=Encoding(kind)))
+    found = learned(graph, replace(QUICK, encoding=Encoding(kind)))
+    assert (found.batches, found.stages) <= (began.batches, began.stages)
+    if kind == "critical":
+        by_policy = batches(graph, "critical")
+        assert (began.batches, began.stages) == (by_policy.n_steps, by_policy.n_stages)
+
+
+@settings(max_examples=20, deadline=None)
+@given(graph=typed_graphs(most=15, most_types=3), kind=st.sampled_from(ENCODINGS), phases=st.integers(1, 3))
+def test_machines_survive_json_and_numbers(graph: TypedGraph, kind: str, phases: int) -> None:
+    found = learned(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases))).machine
+    assert Machine.from_json(json.loads(json.dumps(found.as_json())), graph.n_types) == found
+    assert Machine.from_numbers(found.numbers()) == found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encoding": "other"},
+        {"phases": 0},
+        {"states": [[0, 1, 5]]},
+        {"states": [[0, 7, 7]]},
+        {"states": [[1, 0, 0]]},
+        {"states": [[0]]},
+        {"states": [["0", 0, 0]]},
+        {"states": 3},
+    ],
+)
+def test_what_is_no_machine_is_refused(change: dict[str, object]) -> None:
+    good = Machine(Encoding("sort"), {(0, 0, 1): 1, (0, 1): 1}).as_json()
+    assert Machine.from_json(good, 2).table[0, 0, 1] == 1
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        Machine.from_json(good | change, 2)
+
+
+def test_a_batch_waits_for_few_trials_of_a_large_graph() -> None:
+    """With a thousand trials of any graph it would wait for minutes."""
+    asked: list[int] = []
+
+    def learning(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+        asked.append(settings.trials)
+        return Learned(Machine(settings.encoding, {}), 0, 0.0, 0, 0, 0)
+
+    small = lattice(np.random.default_rng(3), sentences=2, length=8)
+    nothing = np.zeros(0, np.int64)
+    large = TypedGraph(*np.zeros((2, AT_FIRST_USE // 14), np.int64), nothing, nothing, n_types=2)
+    for graph in small, large:
+        Knowledge(learn=learning).machine(RecurrentCells((), (), ("cell",)), graph, [])
+    assert asked == [Settings().trials, 7]
+
+
+def test_a_few_recurrences_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each batch has other cells, each would wait for it."""
+    monkeypatch.setattr(knowledge, "MOST_LEARNED", 2)
+    graph, known = lattice(np.random.default_rng(3), sentences=2, length=8), Knowledge(settings=Settings(trials=1))
+    machines = [known.machine(RecurrentCells((), (), (cell,)), graph, []) for cell in ("a", "b", "c")]
+    assert [bool(machine.table) for machine in machines] == [True, True, False]
+    found = batches(graph, "fsm", machines[2])
+    assert found.unseen == len(found.sequence)
+    assert found.sequence == batches(graph, "critical").sequence

@@ -1,0 +1,242 @@
+"""Typed graphs to batch: random ones, trees, the examples of ED-Batch; policies by their definitions, and the shortest
+sequence by search."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from vpps.planner.policies.machine import Machine
+from vpps.planner.policies.typed_graph import TypedGraph
+
+
+class Made:
+    """A graph in the making: vertices are added after what they read."""
+
+    def __init__(self) -> None:
+        self.types: list[int] = []
+        self.levels: list[int] = []
+        self.edges: list[tuple[int, int]] = []
+
+    def add(self, a: int, *reads: int) -> int:
+        """A vertex of a type; returns its number."""
+        self.types.append(a)
+        self.levels.append(max((self.levels[p] + 1 for p in reads), default=0))
+        self.edges += [(p, len(self.types) - 1) for p in reads]
+        return len(self.types) - 1
+
+    def graph(self, n_types: int | None = None) -> TypedGraph:
+        """What was made."""
+        ends = np.array(self.edges, np.int64).reshape(-1, 2)
+        types, levels = np.array(self.types, np.int64), np.array(self.levels, np.int64)
+        return TypedGraph(types, levels, ends[:, 0], ends[:, 1], n_types)
+
+
+@st.composite
+def typed_graphs(draw: st.DrawFn, most: int = 40, most_types: int = 5) -> TypedGraph:
+    """Random graphs, values that are read twice and types that do not occur included."""
+    n_types = draw(st.integers(1, most_types))
+    made = Made()
+    for v in range(draw(st.integers(0, most))):
+        reads = draw(st.lists(st.integers(0, v - 1), max_size=3)) if v else []
+        made.add(draw(st.integers(0, n_types - 1)), *reads)
+    return made.graph(n_types)
+
+
+def only(graph: TypedGraph, kept: NDArray[np.bool_]) -> TypedGraph:
+    """The kept vertices of a graph, and the edges between them."""
+    number = np.cumsum(kept) - 1
+    inside = kept[graph.readers] & kept[graph.producers]
+    producers, readers = number[graph.producers[inside]], number[graph.readers[inside]]
+    return TypedGraph(graph.type_of[kept], graph.levels[kept], producers, readers, graph.n_types)
+
+
+INTERNAL, OUTPUT, REDUCE = 0, 1, 2
+
+
+def figure_1() -> TypedGraph:
+    """The tree of ED-Batch, figure 1: of four leaves, three inner vertices in a row above, an output of each, and
+    reductions of the outputs one after the other."""
+    made = Made()
+    return _tree(made, INTERNAL, OUTPUT, ()).graph(3)
+
+
+def _tree(made: Made, internal: int, output: int, below: Sequence[int]) -> Made:
+    """A tree that leans to one side; leaves read what is `below`."""
+    leaves = [made.add(internal, *below) for _ in range(4)]
+    inner = [leaves[0]]
+    for leaf in leaves[1:]:
+        inner.append(made.add(internal, inner[-1], leaf))
+    outputs = [made.add(output, v) for v in leaves + inner[1:]]
+    made.add(REDUCE, *outputs)
+    return made
+
+
+Ready = dict[int, list[int]]
+"""By type, the vertices all of whose producers have run; of types that have any."""
+
+
+class Remaining:
+    """What has not run of a graph, asked the slow way.
+
+    Attributes:
+        reads: what each vertex reads.
+        types: of each vertex.
+        left: vertices that have not run.
+        stages: of those that have.
+    """
+
+    def __init__(self, graph: TypedGraph) -> None:
+        self.graph = graph
+        self.reads: list[list[int]] = [[] for _ in range(graph.n)]
+        for producer, reader in zip(graph.producers.tolist(), graph.readers.tolist(), strict=True):
+            self.reads[reader].append(producer)
+        self.types: list[int] = graph.type_of.tolist()
+        self.left = frozenset(range(graph.n))
+        self.stages = [0] * graph.n
+
+    def ready(self) -> Ready:
+        """What may run next."""
+        found: Ready = {}
+        for v in sorted(self.left):
+            if self.left.isdisjoint(self.reads[v]):
+                found.setdefault(self.types[v], []).append(v)
+        return found
+
+    def execute(self, batch: Iterable[int]) -> None:
+        """Run vertices, in the first stage after those of everything that they read."""
+        batch = list(batch)
+        stage = max((self.stages[p] + 1 for v in batch for p in self.reads[v]), default=0)
+        for v in batch:
+            self.stages[v] = stage
+        self.left -= set(batch)
+
+    def chains(self, a: int | None = None, without: Iterable[int] = ()) -> dict[int, int]:
+        """Of each remaining vertex, the most vertices of a type, or of all types, on a path that begins with it."""
+        found = dict.fromkeys(self.left.difference(without), 0)
+        for v in sorted(found, reverse=True):  # vertices come after what they read
+            found[v] += a in (None, self.types[v])
+            for p in self.reads[v]:
+                if p in found:
+                    found[p] = max(found[p], found[v])
+        return found
+
+    def depth(self, a: int, without: Iterable[int] = ()) -> int:
+        """The most remaining vertices of a type on one path."""
+        return max(self.chains(a, without).values(), default=0)
+
+    def could_be_first(self, a: int) -> int:
+        """How many remaining vertices of a type depend on no other remaining one of it."""
+        below: set[int] = set()
+        count = 0
+        for v in sorted(self.left):
+            above = any(p in below or (p in self.left and self.types[p] == a) for p in self.reads[v])
+            count += self.types[v] == a and not above
+            if above:
+                below.add(v)
+        return count
+
+
+def batched(graph: TypedGraph, choose: Callable[[Remaining, Ready], int]) -> tuple[list[int], list[int]]:
+    """Types of the batches, and stages of the vertices, where `choose` says which type is next."""
+    remaining, sequence = Remaining(graph), []
+    while remaining.left:
+        ready = remaining.ready()
+        sequence.append(choose(remaining, ready))
+        remaining.execute(ready[sequence[-1]])
+    return sequence, remaining.stages
+
+
+def _mean_level(remaining: Remaining, ready: Ready, a: int) -> Any:
+    levels = [int(remaining.graph.levels[v]) for v in remaining.left if remaining.types[v] == a]
+    return -Fraction(sum(levels), len(levels))
+
+
+def _share(remaining: Remaining, ready: Ready, a: int) -> Any:
+    return Fraction(len(ready[a]), remaining.could_be_first(a)), len(ready[a])
+
+
+def _longest_path(remaining: Remaining, ready: Ready, a: int) -> Any:
+    heights = remaining.chains()
+    shortens = remaining.depth(a, without=ready[a]) < remaining.depth(a)
+    return max(heights[v] for v in ready[a]), shortens, len(ready[a])
+
+
+PREFERENCES: dict[str, Callable[[Remaining, Ready, int], Any]] = {
+    "agenda": _mean_level, "sufficient": _share, "critical": _longest_path,
+}  # fmt: skip
+"""What a policy wants the greatest of; of equal types the smallest is next."""
+
+
+def ranked(policy: str, remaining: Remaining, ready: Ready) -> list[int]:
+    """Types that may be next, best first."""
+    return sorted(sorted(ready), key=lambda a: PREFERENCES[policy](remaining, ready, a), reverse=True)
+
+
+def by_definition(graph: TypedGraph, policy: str) -> tuple[list[int], list[int]]:
+    """What a policy makes of a graph."""
+    return batched(graph, lambda remaining, ready: ranked(policy, remaining, ready)[0])
+
+
+def by_machine(graph: TypedGraph, machine: Machine) -> tuple[list[int], list[int], int]:
+    """The same of policy `fsm`, and how many states the machine does not know."""
+    kind, unseen = machine.encoding.kind, 0
+
+    def choose(remaining: Remaining, ready: Ready) -> int:
+        nonlocal unseen
+        types = sorted(ready)
+        if kind == "critical":
+            types = ranked("critical", remaining, ready)
+        elif kind == "sort":
+            types.sort(key=lambda a: -len(ready[a]))
+        elif kind == "max" and len(types) > 1:
+            types.append(max(types, key=lambda a: len(ready[a])))
+        phase = (graph.n - len(remaining.left)) * machine.encoding.phases // graph.n
+        found = machine.table.get((phase, *types))
+        unseen += found is None
+        otherwise = "critical" if kind == "critical" else "sufficient"
+        return ranked(otherwise, remaining, ready)[0] if found is None else found
+
+    return *batched(graph, choose), unseen
+
+
+def shortest(graph: TypedGraph) -> int:
+    """The least number of batches: breadth first over all that may have run."""
+    remaining = Remaining(graph)
+    todo, found = deque([(remaining.left, 0)]), {remaining.left}
+    while todo:
+        remaining.left, batches = todo.popleft()
+        if not remaining.left:
+            return batches
+        for batch in remaining.ready().values():
+            after = remaining.left.difference(batch)
+            if after not in found:
+                found.add(after)
+                todo.append((after, batches + 1))
+    raise AssertionError("a cycle")
+
+
+def swapped_trees() -> TypedGraph:
+    """ED-Batch, A.4: a tree as of figure 1, and above it one in which inner vertices and outputs have each other's
+    type."""
+    made = _tree(Made(), INTERNAL, OUTPUT, ())
+    return _tree(made, OUTPUT, INTERNAL, (len(made.types) - 1,)).graph(3)
+
+
+def lattice(rng: np.random.Generator, sentences: int, length: int, ends: int = 2) -> TypedGraph:
+    """Sentences of characters (type 0) and words over several of them (1), which those at which they end read (of type
+    `ends`)."""
+    made = Made()
+    for _ in range(sentences):
+        characters = [made.add(0)]
+        for at in range(1, int(rng.integers(length // 2, length + 1))):
+            begins = [k for k in range(max(0, at - 4), at) if rng.random() < 0.3]
+            words = [made.add(1, characters[k]) for k in begins]
+            characters.append(made.add(ends if words else 0, characters[-1], *words))
+    return made.graph(3)

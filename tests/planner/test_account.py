@@ -1,0 +1,189 @@
+"""Who made which word of a script, as it is asked of a plan: at any time, and without disturbing other plans."""
+
+from __future__ import annotations
+
+import gc
+from random import Random
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.classifier import new
+from tests.planner import golden, launches
+from tests.record import bulk_models
+from vpps.placement.distribution import Distribution
+from vpps.placement.update import Update
+from vpps.planner.native import library
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.policies import Knowledge, policy_named
+from vpps.planner.policies.learning import Settings
+from vpps.planner.policies.machine import Encoding
+from vpps.planner.row_order import RECORDED
+from vpps.planner.sections import Phase
+from vpps.script.disassemble import instructions
+
+pytestmark = pytest.mark.cpu
+
+RULE = vpps.SGD(lr=0.1)
+BARRIERS = ("barrier", "signal", "wait")
+OF_THE_END = {  # of those that no cell makes: what messages call them, but for the parameter
+    Phase.FORWARD: {"loss", "input", "load"},
+    Phase.BACKWARD: set[str](),
+    Phase.GRADIENTS: {"load_gradient", "store_gradient", "gather_sum", "guard"},
+    Phase.UPDATE: {"guard", "clip", "load_gradient", "squares_matrix", "squares_rows"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """The library is there before anything is planned."""
+    library._loader.load()
+
+
+def planner_of(model: vpps.Model, policy: str = "sinks-last", schedule: str = "vector") -> Planner:
+    settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
+    batching = policy_named(policy, Knowledge(settings=settings))
+    return Planner(Distribution(model, 2, 32, 0, train=True), batching, schedule, None)
+
+
+def check(plan: Plan) -> None:
+    """Every instruction is what its section says."""
+    end = len(plan.script)
+    for start, stream in reversed(plan.streams):
+        assert start + stream.words == end
+        end = start
+        found = list(instructions(plan.script, start))
+        assert found[-1].position + found[-1].words == start + stream.words
+        sections = iter(stream.sections)
+        at = 0
+        while at < len(found):
+            s = next(sections)
+            assert start + s.start == found[at].position
+            if s.group is None:
+                name = found[at].instruction.name
+                if s.first:
+                    assert name in BARRIERS
+                    assert int(s.first) > 0
+                elif s.phase:
+                    called = s.phase.partition(" of ")[0]
+                    assert name.removeprefix("held_") == called
+                    assert called in OF_THE_END[s.during] or (s.during is Phase.UPDATE and called.startswith("update_"))
+                else:
+                    assert name in ("end", *BARRIERS)
+                at += 1
+                continue
+            assert s.block is not None
+            for row in [s.first] if isinstance(s.first, int) else s.first.tolist():
+                assert 0 <= row < len(s.block.order)
+                for _, instr in s.group.starts:
+                    assert found[at].instruction.name == instr.instruction.name
+                    at += 1
+        assert next(sections, None) is None
+    spans = plan.lists
+    assert np.all(spans[:, 0] <= spans[:, 1])
+    assert np.all(spans[1:, 0] >= spans[:-1, 1])
+    assert spans[-1, 1] <= end
+
+
+@pytest.mark.parametrize("target, groups, gemm, schedule", launches.MACHINES)
+def test_every_instruction_is_what_its_section_says(target: str, groups: int, gemm: bool, schedule: str) -> None:
+    for name in golden.NAMES[groups :: 32 if schedule == "paper" else 16]:
+        random = Random(f"{name} {schedule}")
+        c = launches.Configuration(target, groups, gemm, schedule, "sinks-last", RECORDED)
+        for plan in launches.plans(golden.example(name), c, random, Planner):
+            check(plan)
+
+
+def test_words_name_cells_ops_parameters_and_calls() -> None:
+    net = new()
+    graph, loss = net.batch(1)
+    plan = planner_of(net.model).plan_training(graph, loss, Update(RULE, 1, 1, 0.5), 0)
+    start, stream = plan.streams[0]
+    said = [plan.origin(start + s.start) for s in stream.sections]
+    assert "loss" in said
+    assert "clip" in said
+    assert "squares_matrix of 'W'" in said
+    assert "update_rows.sgd of 'words'" in said
+    assert any(x.startswith("barrier") and x.endswith("before the update") for x in said)
+    assert any(x.startswith("gradient of 'U' of cell 'Classifier.read', op 'add', from call") for x in said)
+    (before_clipping,) = (s for s in stream.sections if s.phase == "before clipping")
+    where = plan.whereabouts(start + before_clipping.start)
+    assert where.startswith(f"barrier {before_clipping.first}, before clipping, after gradient of ")
+    assert plan.origin(3) == plan.whereabouts(3) == ""
+
+
+def test_a_plan_is_that_of_the_vertices_at_the_time() -> None:
+    """Also for vertices of rows, and of cells that are used first later."""
+    for name in ("tree-lstm", "seq2seq"):
+        network = bulk_models.NETWORKS[name]
+        model, made, p = network.make()
+        data = network.data(np.random.default_rng(4), 5)
+        graph = vpps.Graph()
+        loss = network.bulk(graph, made, p, data).loss
+        planner = planner_of(model)
+        plan, before = (planner.plan_training(graph, loss, None, 0) for _ in range(2))
+        inference, as_well = (planner.plan_forward(graph, [loss]) for _ in range(2))
+        said = [texts(before), texts(as_well)]
+        network.bulk(graph, made, p, data)  # the graph grows
+        network.calls(bulk_models.OneByOne(graph), made, p, data)
+        vpps.sum(vpps.cell(lambda x: vpps.sigmoid(x))(graph.input(np.ones(3))))
+        assert [texts(plan), texts(inference)] == said
+        assert np.array_equal(plan.lists, before.lists)
+        assert np.array_equal(plan.account.memory, before.account.memory)
+        with pytest.raises(AttributeError, match="colour"):
+            plan.colour  # type: ignore[attr-defined] # noqa: B018
+
+
+def texts(plan: Plan) -> list[str]:
+    return [plan.origin(start + s.start) for start, stream in plan.streams for s in stream.sections]
+
+
+def test_other_plans_stay_as_they_are() -> None:
+    net = new()
+    planner = planner_of(net.model)
+    batches = [net.batch(seed) for seed in range(4)]
+    kept = [planner.plan_training(*batch, Update(RULE, 1, 1, None), 0) for batch in batches]
+    words = [plan.script.copy() for plan in kept]
+    for plan in kept:
+        check(plan)
+    assert all(np.array_equal(plan.script, w) for plan, w in zip(kept, words, strict=True))
+    assert kept[0].addresses.max() < kept[0].pool_floats
+    assert kept[0].tables.keys() == {net.model["words"]}
+
+
+def test_it_may_be_asked_when_the_planner_is_gone() -> None:
+    net = new()
+    plan = planner_of(net.model).plan_training(*net.batch(1), None, 0)
+    gc.collect()
+    check(plan)
+
+
+def test_words_of_values_may_be_others_meanwhile_but_no_positions() -> None:
+    net = new()
+    rule = vpps.Adam(lr=0.1)
+    planner = Planner(Distribution(net.model, 2, 32, 2, train=True), "depth", "vector", None)
+    graph, loss = net.batch(1)
+    plan, other = (planner.plan_training(graph, loss, Update(rule, 1, 1, None), 0) for _ in range(2))
+    rule.lr = 0.5
+    check(plan)
+    rule.groups["W*"] = {"lr": 0.3}
+    planner.plan_training(graph, loss, Update(rule, 2, 2, None), 0)
+    with pytest.raises(vpps.ScriptError, match="groups of hyper-parameters have been added"):
+        other.origin(100)
+
+
+def test_states_that_a_machine_does_not_know_are_not_counted_again() -> None:
+    network = bulk_models.NETWORKS["lattice"]
+    model, made, p = network.make()
+    planner = planner_of(model, "fsm")
+    plans = []
+    for seed, n in ((4, 2), (5, 12)):
+        graph = vpps.Graph()
+        loss = network.bulk(graph, made, p, network.data(np.random.default_rng(seed), n)).loss
+        plans.append(planner.plan_training(graph, loss, None, 0))
+    counted = dict(planner.batching.knowledge.unseen)
+    assert sum(counted.values()) > 0
+    assert all(plan.account.begins for plan in plans)
+    assert planner.batching.knowledge.unseen == counted

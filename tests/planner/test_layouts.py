@@ -1,0 +1,236 @@
+"""The order of variables for batched operations: ideal wherever that is possible, against all permutations."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vpps.compiler.pqtree import Layout, layout
+from vpps.compiler.pqtree.directions import OPPOSITE, SAME, Correspondences, composed, inverse
+from vpps.compiler.pqtree.kept import Kept, Operand
+from vpps.compiler.pqtree.layouts import evaluate
+from vpps.compiler.pqtree.links import Node
+
+pytestmark = pytest.mark.host
+
+Batch = list[Operand]
+
+# ---- the paper's example (ED-Batch, figures 3 and 4); its variables are numbered from 1
+
+B1: Batch = [(3, 4), (0, 2), (1, 0)]
+B2: Batch = [(7, 5, 6), (2, 3, 4)]
+
+
+def assert_true(found: Layout, batches: list[Batch]) -> None:
+    """What a layout says of operands is so."""
+    assert sorted(found.order) == list(range(len(found.order)))
+    assert [found.order[p] for p in found.position] == list(range(len(found.order)))
+    for batch, lanes, contiguous, aligned in zip(batches, found.lanes, found.contiguous, found.aligned, strict=True):
+        for operand, is_contiguous, is_aligned in zip(batch, contiguous, aligned, strict=True):
+            at = [found.position[operand[k]] for k in lanes]
+            assert is_aligned == (at == list(range(at[0], at[0] + len(at))))
+            assert is_contiguous == (sorted(at) == list(range(min(at), min(at) + len(at))))
+
+
+def test_the_papers_example_needs_no_copies() -> None:
+    found = layout(8, [B1, B2])
+    assert found.ideal
+    assert_true(found, [B1, B2])
+    assert found.saved == 3 * 2 + 2 * 3
+    assert found.order == (1, 0, 2, 3, 4, 7, 5, 6)  # the one that the paper shows
+    assert not evaluate(range(8), [B1, B2], [[2.0] * 3, [3.0] * 2]).ideal
+
+
+def gates(prefix: str, of: str = "ifou") -> list[str]:
+    return [prefix + gate for gate in of]
+
+
+def test_the_gates_of_an_lstm_declared_one_after_the_other_become_blocks() -> None:
+    names = [prefix + gate for gate in "ifou" for prefix in "WUbmnsa"] + ["h", "c", "iu", "fc"]
+    operands = [
+        [gates("W"), gates("m")],
+        [gates("U"), gates("n")],
+        [gates("m"), gates("n"), gates("b"), gates("s")],
+        [gates("s", "ifo"), gates("a", "ifo")],
+        [gates("a", "if"), ["au", "c"], ["iu", "fc"]],
+    ]
+    batches = [[tuple(map(names.index, operand)) for operand in batch] for batch in operands]
+    found = layout(len(names), batches)
+    assert found.ideal
+    assert_true(found, batches)
+    order = [names[v] for v in found.order]
+    blocks = []
+    for prefix in "WUbmns":
+        begin = min(order.index(name) for name in gates(prefix))
+        blocks.append([name.removeprefix(prefix) for name in order[begin : begin + 4]])
+    assert blocks == blocks[:1] * 6
+    assert sorted(blocks[0]) == sorted("ifou")
+
+
+# ---- against all permutations
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 6) -> tuple[int, list[Batch], list[list[float]]]:
+    """Batches whose operands are runs of one hidden order, now and then other ones; and weights."""
+    n = draw(st.integers(2, most))
+    hidden = draw(st.permutations(range(n)))
+    noisy = draw(st.booleans())
+    batches, weights = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        size = draw(st.integers(1, n))
+        lanes = draw(st.permutations(range(size)))
+        batch = []
+        for _ in range(draw(st.integers(1, 3))):
+            begin = draw(st.integers(0, n - size))
+            of = draw(st.permutations(range(n))) if noisy and draw(st.booleans()) else hidden[begin:]
+            batch.append(tuple(of[k] for k in lanes))
+        batches.append(batch)
+        weights.append([float(draw(st.sampled_from([1, 2, 5, 100]))) for _ in batch])
+    return n, batches, weights
+
+
+def best_possible(n: int, batches: list[Batch], weights: list[list[float]]) -> float:
+    """The most that any order saves."""
+    position = np.argsort(np.array(list(permutations(range(n)))), axis=1)
+    saved = np.zeros(len(position))
+    for batch, worth in zip(batches, weights, strict=True):
+        by_lanes: dict[tuple[int, ...], np.ndarray] = {}
+        for operand, weight in zip(batch, worth, strict=True):
+            at = position[:, operand]
+            near = at.max(1) - at.min(1) < len(operand)
+            for lanes in set(map(tuple, np.argsort(at[near], axis=1).tolist())):
+                ordered = (np.diff(at[:, lanes], axis=1) == 1).all(1)
+                by_lanes[lanes] = by_lanes.get(lanes, 0) + weight * ordered
+        saved += np.max(list(by_lanes.values()), axis=0)
+    return float(saved.max())
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems())
+def test_a_layout_is_ideal_if_any_order_is_and_never_worse_than_the_declared_one(
+    case: tuple[int, list[Batch], list[list[float]]],
+) -> None:
+    n, batches, weights = case
+    found = layout(n, batches, weights)
+    assert_true(found, batches)
+    total, best = sum(map(sum, weights)), best_possible(n, batches, weights)
+    assert found.saved == sum(
+        w for worth, is_so in zip(weights, found.aligned, strict=True) for w, a in zip(worth, is_so, strict=True) if a
+    )
+    assert evaluate(range(n), batches, weights).saved <= found.saved <= best
+    assert found.ideal == (best == total)
+    heaviest = max(max(worth) for worth in weights)
+    assert found.saved >= heaviest  # an operand alone can always be had
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(most=5))
+def test_operands_are_kept_exactly_if_there_is_an_order_for_them_and_those_before(
+    case: tuple[int, list[Batch], list[list[float]]],
+) -> None:
+    n, batches, _ = case
+    kept = Kept(n)
+    so_far: dict[int, Batch] = {}
+    for k in range(max(map(len, batches))):
+        for number, batch in enumerate(batches):
+            if k >= len(batch):
+                continue
+            together = {**so_far, number: [*so_far.get(number, []), batch[k]]}
+            some = list(together.values())
+            worth = [[1.0] * len(b) for b in some]
+            possible = best_possible(n, some, worth) == sum(map(len, some))
+            assert kept.add([(number, batch[k])]) == possible
+            if possible:
+                so_far = together
+            if so_far:
+                assert evaluate(kept.order(), list(so_far.values()), [[1.0] * len(b) for b in so_far.values()]).ideal
+
+
+def test_of_conflicting_batches_the_heavier_one_is_kept_and_of_the_other_what_fits() -> None:
+    light, heavy = [(0, 1), (2, 3)], [(1, 2), (4, 5)]
+    assert layout(6, [light, heavy]).ideal
+    crossed = [(0, 2), (1, 3), (4, 5)]
+    found = layout(6, [light, heavy, crossed], [[1, 1], [50, 60], [10, 0, 3]])
+    assert_true(found, [light, heavy, crossed])
+    assert found.aligned[1] == (True, True)
+    assert found.saved == best_possible(6, [light, heavy, crossed], [[1, 1], [50, 60], [10, 0, 3]])
+
+
+def test_a_batch_that_contradicts_itself_keeps_one_operand() -> None:
+    """Orders of three that are to be each other's rotation: their P node would have to differ from itself."""
+    for batch in ([(0, 1, 2), (1, 2, 0)], [(0, 1), (1, 0)]):
+        found = layout(4, [batch])
+        assert found.aligned == ((True, False),)
+        assert all(found.contiguous[0])
+
+
+def test_weights_of_a_batch_are_those_of_its_operands() -> None:
+    batches: list[Batch] = [[(0, 2), (3, 1)], [(0, 1)], [(1, 2)]]
+    by_batch = layout(4, batches, [8, 1, 2])
+    assert by_batch == layout(4, batches, [[4, 4], [1], [2]])
+    assert by_batch.aligned[0] == (True, True)
+
+
+def test_the_order_of_declaration_stays_where_it_saves_as_much() -> None:
+    assert layout(5, [[(3, 1)], [(0, 3, 2)], [(2, 3, 4)]], [0, 0, 1]).order == (0, 1, 2, 3, 4)
+    assert layout(3, []).order == (0, 1, 2)
+    assert layout(3, [[]]).aligned == ((),)
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    for batch, message in (
+        ([(0, 1), (0, 1, 2)], "operands of 2 and 3 variables"),
+        ([(0, 0)], "variable twice"),
+        ([(0, 3)], "not one of 3"),
+        ([(-1, 0)], "not one of 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layout(3, [batch])
+    with pytest.raises(ValueError, match="1 weights of 2 batches"):
+        layout(3, [[(0, 1)], [(1, 2)]], [1])
+    with pytest.raises(ValueError, match="has 1 operands, and 2 weights"):
+        layout(3, [[(0, 1)]], [[1, 2]])
+
+
+# ---- the union-find set of orders
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(2, 4))
+def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size: int) -> None:
+    """Children of all nodes have hidden names. Any unions that respect these are consistent, any other one is not."""
+    orders = st.permutations(range(size)).map(tuple)
+    hidden = data.draw(st.lists(orders, min_size=2, max_size=8))
+    nodes = [Node("P") for _ in hidden]
+    sets = Correspondences()
+    joined = {k: {k} for k in range(len(nodes))}
+    numbers = st.integers(0, len(nodes) - 1)
+    for x, y in data.draw(st.lists(st.tuples(numbers, numbers), max_size=12)):
+        which = composed(hidden[x], inverse(hidden[y]))
+        other = data.draw(orders)
+        if y in joined[x] and other != which:
+            assert not sets.union(nodes[x], nodes[y], other)
+        assert sets.union(nodes[x], nodes[y], which)
+        if y not in joined[x]:
+            both = joined[x] | joined[y]
+            joined.update((k, both) for k in both)
+        for k, node in enumerate(nodes):
+            root, to_root = sets.find(node)
+            decider = nodes.index(root)
+            assert decider in joined[k]
+            assert (tuple(range(size)) if to_root is None else to_root) == composed(hidden[k], inverse(hidden[decider]))
+
+
+def test_directions_are_permutations_of_two() -> None:
+    assert composed(OPPOSITE, OPPOSITE) == SAME == inverse(SAME)
+    a, b, c = Node("Q"), Node("Q"), Node("Q")
+    sets = Correspondences()
+    assert sets.union(a, b, OPPOSITE)
+    assert sets.union(b, c, OPPOSITE)
+    assert sets.union(a, c, SAME)
+    assert not sets.union(c, a, OPPOSITE)

@@ -1,0 +1,43 @@
+"""Graphs as deep as they are long: nothing recurs, and what a level costs does not grow with the levels before it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.compiler.templates import CellTemplates
+
+pytestmark = pytest.mark.cpu
+
+STEPS = 3000  # more than Python's limit of recursion
+
+
+def test_levels_are_planned_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = vpps.Model(seed=1)
+    W = model.parameter("W", (8, 8))
+    asked = 0
+    original = CellTemplates.may_follow
+
+    def counting(self: CellTemplates, other: CellTemplates, group: int, backward: bool) -> bool:
+        nonlocal asked
+        asked += 1
+        return original(self, other, group, backward)
+
+    monkeypatch.setattr(CellTemplates, "may_follow", counting)
+
+    @vpps.cell
+    def step(h):
+        return vpps.tanh(W @ h)
+
+    graph = vpps.Graph()
+    h = graph.input(np.ones(8, np.float32))
+    for _ in range(STEPS):
+        h = step(h)
+    # One virtual processor: every level may follow the one before with no barrier between.
+    with vpps.Handle(model, vpps.SGD(lr=0.1), target="cpu", vps=1) as handle:
+        handle.fb(graph, vpps.sum(h))
+        assert math.isfinite(handle.sync_get_latest_loss())
+    assert asked < 10 * STEPS

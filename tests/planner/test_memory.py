@@ -1,0 +1,248 @@
+"""Memory of slabs: never two at one place at one time, and hardly more than what must be there at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.planner import golden, launches
+from vpps.compiler import slabs
+from vpps.compiler.lower import LoweredCell
+from vpps.compiler.slabs import STAGGER, Life
+from vpps.errors import ScriptError
+from vpps.placement.distribution import ALIGN, Distribution
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.record.arrays import Ints
+from vpps.script.verify import verify
+
+pytestmark = pytest.mark.cpu
+
+H = 32
+START, STOP, FIRST, LAST, GROUP = range(5)  # columns of the arrays of a layout
+
+
+def assert_apart(arrays: Ints) -> None:
+    """No two of some arrays share memory while both are there; nor ever, if groups of virtual processors own them."""
+    start, stop, first, last, group = arrays.T
+    shared = (start < stop[:, None]) & (start[:, None] < stop)
+    at_once = (first <= last[:, None]) & (first[:, None] <= last)
+    several = (group != group[:, None]) & (group >= 0) & (group[:, None] >= 0)
+    found = np.argwhere(np.triu(shared & (at_once | several), 1))
+    assert not len(found), arrays[found[0]].tolist()
+
+
+@pytest.mark.parametrize("name", golden.NAMES[::4])
+def test_no_two_arrays_are_at_one_place_at_one_time(name: str) -> None:
+    """Of any schedule, in groups or not, of training and inference; nor beyond what a plan says that it needs."""
+    it, random = golden.example(name), Random(name)
+    for c in random.sample(list(golden.configurations(name)), 4):
+        for plan in launches.plans(it, c, random):
+            arrays = plan.layout.memory
+            assert_apart(arrays)
+            assert arrays[:, STOP].max() <= plan.pool_floats
+            assert (arrays[:, FIRST] <= arrays[:, LAST]).all()
+
+
+class Net:
+    """A recurrent cell with slabs of every life, over chains of any length."""
+
+    def __init__(self) -> None:
+        self.model = vpps.Model(seed=1)
+        self.table = self.model.lookup("E", (5, H))
+        self.W = self.model.parameter("W", (H, H))
+        self.V = self.model.parameter("V", (H, H))
+
+        @vpps.cell
+        def step(h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
+            inner = vpps.tanh(self.W @ h + x)  # read by V's gradient: whole
+            return vpps.sigmoid(self.V @ inner)
+
+        self.step = step
+
+    def chain(self, length: int) -> tuple[vpps.Graph, list[vpps.Expression]]:
+        graph = vpps.Graph()
+        states = [graph.lookup(self.table, 0)]
+        for _ in range(length):
+            states.append(self.step(states[-1], graph.lookup(self.table, 1)))
+        return graph, states
+
+    def planner(self, vps: int = 2) -> Planner:
+        return Planner(Distribution(self.model, vps, 32, 0, train=True))
+
+
+def batch_floats(planner: Planner, plan: Plan) -> int:
+    return plan.pool_floats - planner.distribution.end
+
+
+def training(net: Net, vps: int, graph: vpps.Graph, states: list[vpps.Expression]) -> Plan:
+    return net.planner(vps).plan_training(graph, vpps.sum(states[-1]), Update(vpps.SGD(0.1), 1, 1, None), 0)
+
+
+def test_inference_keeps_what_is_still_to_be_read() -> None:
+    net = Net()
+    planner = net.planner()
+    needed = {}
+    for length in (10, 100):
+        graph, states = net.chain(length)
+        needed[length] = batch_floats(planner, planner.plan_forward(graph, [states[-1]]))
+    # One row per looked-up word, which come first, all of them; two states in turn and three slabs of one step.
+    assert needed[10] == (11 + 2 + 3) * H + 2 * STAGGER
+    assert needed[100] == (101 + 2 + 3) * H + 2 * STAGGER
+
+
+def test_wanted_values_stay() -> None:
+    net = Net()
+    planner = net.planner()
+    graph, states = net.chain(20)
+    plan = planner.plan_forward(graph, states[5:9])
+    assert np.flatnonzero(plan.addresses >= 0).tolist() == [s.ref for s in states[5:9]]
+    assert len(set(plan.addresses[[s.ref for s in states[5:9]]].tolist())) == 4
+
+
+def test_training_uses_the_memory_of_a_step_again() -> None:
+    net = Net()
+    floats = [batch_floats(net.planner(), training(net, 2, *net.chain(length))) for length in (10, 100)]
+    # A step and its word: three slabs that weight gradients or the user read, two from forward to backward, two
+    # gradients for the end. Two that are gone after its backward, that of the state before, which is gone two steps
+    # later, and the word's gradient lie where others were.
+    assert (floats[1] - floats[0]) / 90 == (3 + 2 + 2) * H
+
+
+@pytest.mark.parametrize("widths", [(32, 32, 32), (32, 64, 16), (16, 64, 32)])
+def test_holes_of_any_size_are_used_again(widths: tuple[int, int, int]) -> None:
+    """States of different widths, which live for two stages each, need no more than the largest that lie side by side,
+    and what lies between them."""
+    model = vpps.Model(seed=1)
+    graph = vpps.Graph()
+    state = graph.input(np.ones(widths[-1]))
+    for k in range(30):
+        W = model.parameter(f"W{k}", (widths[k % 3], state.shape[0]))
+        state = vpps.tanh(W @ state)
+    planner = Planner(Distribution(model, 2, 32, 0, train=True))
+    plan = planner.plan_forward(graph, [state])
+    verify(plan.script, plan.layout, plan.origin)
+    # Products and their tanh are vertices of their own: at any time there is one that is read, and one that is made.
+    assert batch_floats(planner, plan) <= 2 * max(widths) + max(widths)
+    begins = plan.layout.memory[plan.layout.memory[:, START] >= planner.distribution.end, START]
+    assert not (begins % ALIGN).any()
+
+
+def test_slabs_live_as_long_as_they_are_read() -> None:
+    net = Net()
+    graph, _ = net.chain(1)
+    cell = next(c for c in graph.blocks if c.name == "step")
+    groups = net.planner().cells.templates(cell).slab_groups(training=True)
+    # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
+    across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
+    expected = [across, kept, across, kept, scratch, late, scratch, late, Life.HANDED_BACK]
+    assert [groups.groups[k].life for k in groups.group_of] == expected
+    groups = net.planner().cells.templates(cell).slab_groups(training=False)
+    assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
+
+
+def given_back(plan: Plan) -> np.ndarray:
+    """Numbers of the arrays that are there for several periods, and gone before the end."""
+    arrays = plan.layout.memory
+    return np.flatnonzero((arrays[:, FIRST] < arrays[:, LAST]) & (arrays[:, LAST] < arrays[:, LAST].max()))
+
+
+def assert_refused_where_shorter(plan: Plan, which: Ints, by: int) -> None:
+    """The verifier accepts the plan, and nothing that has some of its arrays for a shorter time."""
+    verify(plan.script, plan.layout, plan.origin)
+    memory = plan.layout.memory.copy()
+    memory[which, LAST] -= by
+    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+        verify(plan.script, replace(plan.layout, memory=memory), plan.origin)
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+def test_a_value_gives_way_after_its_last_reader(vps: int) -> None:
+    net = Net()
+    graph, states = net.chain(6)
+    plan = net.planner(vps).plan_forward(graph, [states[-1]])
+    passed_on = given_back(plan)
+    assert len(passed_on) == 6  # all words, which are one step, and the states that are not asked for
+    for one in passed_on:
+        assert_refused_where_shorter(plan, np.array([one]), by=1)
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+def test_a_gradient_gives_way_after_its_last_reader(vps: int) -> None:
+    """And not at once: barriers between steps may be left out."""
+    net = Net()
+    plan = training(net, vps, *net.chain(6))
+    arrays = plan.layout.memory
+    of_backward = [k for k in given_back(plan) if arrays[k, FIRST] > arrays[:, LAST].max() // 2]
+    assert len(of_backward) >= 4
+    assert_refused_where_shorter(plan, np.array(of_backward), by=2)
+
+
+@pytest.mark.parametrize("vps", [1, 2])
+@pytest.mark.parametrize(
+    "right, wrong",
+    [
+        (Life.ACROSS, Life.SCRATCH),
+        (Life.LATE, Life.SCRATCH),
+        (Life.KEPT, Life.ACROSS),
+        (Life.LATE, Life.HANDED_BACK),
+        (Life.HANDED_BACK, Life.SCRATCH),
+    ],
+)
+def test_a_slab_that_lives_too_short_is_found(
+    right: Life, wrong: Life, vps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    graph, states = net.chain(6)
+    lives = slabs._lives_in_training
+
+    def shorter(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
+        return [wrong if life is right else life for life in lives(lowered, read_by_steps)]
+
+    monkeypatch.setattr(slabs, "_lives_in_training", shorter)
+    plan = training(net, vps, graph, states)
+    with pytest.raises(ScriptError, match=r"which nothing has written|no row of one array"):
+        verify(plan.script, plan.layout, plan.origin)
+    monkeypatch.undo()
+    plan = training(net, vps, graph, states)
+    verify(plan.script, plan.layout, plan.origin)
+
+
+def test_vertices_without_backward_do_not_share_scratch_with_those_that_have_one() -> None:
+    """Of one cell and level, some that the loss depends on, and some that it does not: they run side by side."""
+    net = Net()
+    graph, states = net.chain(6)
+    word = graph.lookup(net.table, 2)
+    beside = [net.step(s, word) for s in states]
+    for vps in (1, 2, 7):
+        plan = training(net, vps, graph, states)
+        verify(plan.script, plan.layout, plan.origin)
+        assert all(plan.addresses[s.ref] >= 0 for s in beside)
+
+
+def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
+    """Of two virtual processors, one might be steps ahead of another that still reads them."""
+    model = vpps.Model(seed=1)
+    table = model.lookup("E", (5, 64))
+
+    @vpps.cell
+    def step(h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
+        return vpps.tanh(h) * x
+
+    for vps, life in ((1, Life.HANDED_BACK), (2, Life.LATE)):
+        graph = vpps.Graph()
+        h = graph.lookup(table, 0)
+        for k in range(1, 5):
+            h = step(h, graph.lookup(table, k))
+        planner = Planner(Distribution(model, vps, 32, 0, train=True))
+        plan = planner.plan_training(graph, vpps.sum(h), Update(vpps.SGD(0.1), 1, 1, None), 0)
+        verify(plan.script, plan.layout, plan.origin)
+        cell = next(block.cell for block in plan.blocks if block.cell.cell.name == "step")
+        groups = cell.slab_groups(training=True)
+        assert {groups.groups[groups.group_of[v.slab]].life for _, v in cell.handed_back} == {life}

@@ -1,0 +1,224 @@
+"""The planner: its memory is used again, policies are told what they learn by; graphs of odd forms; its library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.classifier import new
+from tests.comparison import FORWARD_TOLERANCE, relative_error
+from tests.planner import launches
+from tests.record import bulk_models
+from vpps.compiler.passes import Passes
+from vpps.kernel import host_compiler
+from vpps.placement.distribution import Distribution
+from vpps.planner.native import library
+from vpps.planner.planner import Planner
+from vpps.planner.policies import POLICIES, Knowledge, policy_named
+from vpps.planner.policies.learning import Settings
+from vpps.planner.policies.machine import Encoding
+from vpps.planner.row_order import LAYOUTS, READERS, RECORDED
+from vpps.reference import Reference, weights_of
+
+pytestmark = pytest.mark.cpu
+
+PARTS = 512 + 300  # of which 512 are dealt one by one (dealing.h)
+
+
+def planner_of(model: vpps.Model, policy: str = "sinks-last", groups: int = 1) -> Planner:
+    settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
+    distribution = Distribution(model, 2, 1 if groups > 1 else 32, 0, train=True, groups=groups)
+    return Planner(distribution, policy_named(policy, Knowledge(settings=settings)))
+
+
+def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
+    net = new()
+    planner = planner_of(net.model)
+    batches = [net.batch(seed) for seed in range(6)]
+    kept = [planner.plan_training(*batch, None, 0) for batch in batches[:3]]
+    words = [plan.script.copy() for plan in kept]
+    places = {plan.script.ctypes.data for plan in kept}
+    assert len(places) == 3
+    part = kept.pop().script[7:9]  # as good as the whole
+    later = [planner.plan_training(*batch, None, 0).script.ctypes.data for batch in batches]
+    assert not places & set(later)
+    assert all(np.array_equal(plan.script, w) for plan, w in zip(kept, words, strict=False))
+    del part
+    again = {planner.plan_training(*batch, None, 0).script.ctypes.data for batch in batches}
+    assert again & places
+    assert again <= places | set(later)
+
+
+def test_states_that_a_machine_does_not_know_are_counted_once_per_plan() -> None:
+    network = bulk_models.NETWORKS["lattice"]
+    model, made, p = network.make()
+    planner = planner_of(model, "fsm")
+    knowledge = planner.batching.knowledge
+    counts = []
+    for seed, n in ((4, 2), (5, 12), (5, 12)):
+        graph = vpps.Graph()
+        loss = network.bulk(graph, made, p, network.data(np.random.default_rng(seed), n)).loss
+        before = sum(knowledge.unseen.values())
+        planner.plan_training(graph, loss, None, 0)
+        counts.append(sum(knowledge.unseen.values()) - before)
+    assert counts[0] == 0  # it was learned on this one
+    assert counts[1] == counts[2] > 0
+
+
+@pytest.mark.parametrize("layout", [RECORDED, READERS])
+@pytest.mark.parametrize("name", bulk_models.NETWORKS)
+def test_large_batches(name: str, layout: str) -> None:
+    """Of 150 graphs: lists, rows and memory of thousands of vertices are what the verifier takes them for."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    graph = vpps.Graph()
+    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(1), 150)).loss
+    planner = Planner(Distribution(model, 3, 16, 0, train=True), layout=layout)
+    for plan in planner.plan_training(graph, loss, None, 0), planner.plan_forward(graph, [loss]):
+        launches.verify(plan)
+
+
+@pytest.mark.parametrize("n_groups", [2, 3, 7])
+def test_more_unconnected_parts_than_are_dealt_one_by_one(n_groups: int) -> None:
+    """In numbers of which a third of the work, and a seventh, is no binary fraction."""
+    model = vpps.Model(seed=1)
+    table, W = model.lookup("E", (9, 8)), model.parameter("W", (8, 8))
+    step = vpps.cell(lambda x: vpps.tanh(W @ x))
+    graph, losses, random = vpps.Graph(), [], Random(n_groups)
+    for _ in range(PARTS):
+        state = graph.lookup(table, random.randrange(9))
+        for _ in range(random.randrange(4)):
+            state = step(state)
+        losses.append(vpps.sum(state))
+    planner = planner_of(model, groups=n_groups)
+    for plan in (planner.plan_training(graph, vpps.sum(losses), None, 0), planner.plan_forward(graph, losses)):
+        assert plan.grouping is not None
+        assert plan.grouping.n_components > 512
+        assert plan.grouping.work.max() <= 1.01 * plan.grouping.work.mean()
+        launches.verify(plan)
+
+
+def test_groups_that_have_nothing_to_do_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    net = new()
+    graph = vpps.Graph()
+    loss = vpps.sum(net.logits(graph, [1, 2, 3]))
+    with caplog.at_level("INFO", logger="vpps"):
+        planner_of(net.model, groups=2).plan_training(graph, loss, None, 0)
+    assert "2 groups have 100%, 0% of the work of 1 unconnected parts" in caplog.text
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("name", ["tree-lstm", "seq2seq", "lattice"])
+def test_the_verifier_accepts_graphs_as_data_in_groups(name: str, groups: int) -> None:
+    """Rows, children in any order, and calls one by one beside them."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    graph, data = vpps.Graph(), network.data(np.random.default_rng(4), 2)
+    found = [network.bulk(graph, made, p, data), network.calls(bulk_models.OneByOne(graph), made, p, data)]
+    found.append(network.bulk(graph, made, p, data))
+    loss = vpps.sum([recorded.loss for recorded in found])
+    values = [v if isinstance(values, list) else values for x in found for values in x.values for v in values[:4]]
+    it, random = launches.Example(model, graph, loss, [loss, *values]), Random(f"{name} {groups}")
+    c = launches.Configuration("simt", groups, False, "vector", random.choice(list(POLICIES)), random.choice(LAYOUTS))
+    for plan in list(launches.plans(it, c, random))[::3]:
+        launches.verify(plan)
+
+
+def assert_inferred(model: vpps.Model, graph: vpps.Graph, wanted: list[vpps.Expression], policy: str) -> None:
+    """Inference gives the reference's values."""
+    reference = Reference(graph, weights_of(model))
+    with vpps.Handle(model, vps=2, policy=policy, passes=Passes(fusion=False)) as handle:
+        for e, value in zip(wanted, handle.forward(graph, wanted), strict=True):
+            assert relative_error(value, reference.value(e)) <= FORWARD_TOLERANCE
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_stages_of_inference_count_vertices_that_are_left_out(policy: str) -> None:
+    """What only such a vertex reads has no value, but a level above what made it."""
+    model = vpps.Model(seed=1)
+
+    @vpps.cell
+    def same(v):
+        return v
+
+    @vpps.cell
+    def step(v):
+        state = vpps.tanh(v + v)
+        return state, vpps.sigmoid(v) * v, state
+
+    graph = vpps.Graph()
+    x, y = graph.input(np.ones(3)), graph.input(np.ones(8))
+    wanted = same(same(same(x)))
+    first, _, _ = step(y)
+    _, gated, second = step(first)
+    step(second)  # not wanted, and nothing else reads the third output
+    assert_inferred(model, graph, [wanted, gated], policy)
+
+
+Call = tuple[int, int, int]
+"""Of a vertex: its cell, and which output of which vertex it reads."""
+
+
+@pytest.mark.parametrize(
+    "policy, calls, wanted",
+    [
+        ("agenda", [(0, 0, 0), (1, 1, 1), (1, 0, 0), (1, 3, 0), (1, 2, 1), (0, 4, 1)], (4, 1)),
+        ("critical", [(0, 0, 0), (0, 0, 1), (1, 2, 1), (0, 0, 0), (1, 0, 1), (0, 5, 1), (1, 5, 0)], (6, 7)),
+    ],
+)
+def test_inference_with_vertices_that_only_left_out_vertices_read(
+    policy: str, calls: list[Call], wanted: tuple[int, int]
+) -> None:
+    """Policies see all vertices, with outputs that inference leaves out as nothing that runs reads them."""
+    model, graph = vpps.Model(seed=1), vpps.Graph()
+    W = model.parameter("W", (4, 4))
+    made = [
+        vpps.cell(lambda x: (vpps.tanh(W @ x), vpps.square(x))),
+        vpps.cell(lambda x: (vpps.sigmoid(W @ x), vpps.tanh(x))),
+    ]
+    values = [[graph.input(np.ones(4))] * 2]
+    for cell, read, output in calls:
+        values.append(graph.call(made[cell], values[read][output]))
+    assert_inferred(model, graph, [values[vertex][0] for vertex in wanted], policy)
+
+
+class TestLibrary:
+    """Compiled on first use."""
+
+    @pytest.fixture(autouse=True)
+    def unloaded(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """As in a process that has just begun."""
+        monkeypatch.setattr(library, "_loader", library._Loader())
+        return iter([None])
+
+    def test_without_a_compiler_says_so_whoever_asks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = new()
+        with monkeypatch.context() as patch:
+            patch.setenv("CXX", "no-such-compiler")
+            with pytest.raises(vpps.CompileError, match=r"^CXX=no-such-compiler: no such program; pip install"):
+                vpps.Handle(net.model, target="simt")
+            for _ in range(2):
+                with pytest.raises(vpps.CompileError, match="CXX=no-such-compiler"):
+                    planner_of(net.model).plan_training(*net.batch(1), None, 0)
+        launches.verify(planner_of(net.model).plan_training(*net.batch(1), None, 0))  # as soon as there is one
+
+    def test_shows_what_the_compiler_complains_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-DLaunch=2"))
+        library.prepare()
+        net = new()
+        with pytest.raises(vpps.CompileError, match=r"rejected the planner's source:\nline \d+: "):
+            planner_of(net.model).plan_training(*net.batch(1), None, 0)
+
+    def test_is_begun_once_and_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        begun = []
+        build = library.build
+        monkeypatch.setattr(library, "build", lambda: begun.append(0) or build())
+        for _ in range(3):
+            library.prepare()
+        assert {id(library.library()) for _ in range(3)} == {id(library._loader.library)}
+        assert len(begun) == 1
+        assert host_compiler.compiler()

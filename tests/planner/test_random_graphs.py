@@ -1,0 +1,50 @@
+"""Random graphs of random cells agree with the reference, bitwise equal for 1, 2, 3 and 7 virtual processors."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.comparison import assert_agrees_with_reference
+from tests.fuzz import graphs
+from tests.planner import launches
+from vpps.placement.onchip import ChipOptions
+from vpps.planner.policies import POLICIES
+from vpps.planner.row_order import LAYOUTS
+
+pytestmark = pytest.mark.cpu
+
+
+def examples(n: int) -> settings:
+    """So many of them, the same ones every time."""
+    return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def check(number: int, onchip: ChipOptions | None = None) -> None:
+    """That random graph agrees with the reference, with some policy and layout."""
+    random = Random(number)
+    model, graph, used, loss = graphs.draw(random).build()
+    policy, layout = random.choice(list(POLICIES)), random.choice(LAYOUTS)
+    assert_agrees_with_reference(model, graph, loss, used, policy=policy, layout=layout, onchip=onchip)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_graphs_agree_with_the_reference(part: int) -> None:
+    for number in range(8 * part, 8 * part + 8):
+        check(number)
+
+
+@pytest.mark.parametrize("number", range(len(launches.MACHINES)))
+def test_the_verifier_accepts_every_kind_of_launch_of_every_machine(number: int) -> None:
+    """Planned without the machine: training, clipped, averaging, accumulating, inference; by any policy and layout."""
+    for seed in (number, number + 100, number + 200):
+        random = Random(seed)
+        model, graph, used, loss = graphs.draw(random).build()
+        it = launches.Example(model, graph, loss, used)
+        c = launches.Configuration(
+            *launches.MACHINES[number], random.choice(list(POLICIES)), LAYOUTS[seed % len(LAYOUTS)]
+        )
+        for plan in launches.plans(it, c, random):
+            launches.verify(plan)

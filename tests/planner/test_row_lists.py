@@ -1,0 +1,116 @@
+"""Where the rows of arguments lie at an even stride no list is needed; layout "readers" makes that happen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.record import bulk_models
+from vpps.placement.distribution import Distribution
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.row_order import LAYOUTS, PQ, READERS, RECORDED
+from vpps.report.gathering import gathering
+from vpps.script.instructions import INDEXED
+from vpps.script.verify import verify
+
+pytestmark = pytest.mark.cpu
+
+LENGTHS = (3, 7, 1, 5, 7, 2)
+WIDTH = 8
+
+
+def sequences(lengths: tuple[int, ...]) -> tuple[vpps.Model, vpps.Graph, list[vpps.Expression]]:
+    """Some of different lengths, each step of which reads two states of the one before; the last states."""
+    model = vpps.Model(seed=2)
+    W = model.parameter("W", (WIDTH, WIDTH))
+
+    @vpps.cell
+    def step(c: vpps.Expression, h: vpps.Expression) -> tuple[vpps.Expression, vpps.Expression]:
+        c = vpps.tanh(W @ h) + c
+        return c, vpps.tanh(c)
+
+    graph = vpps.Graph()
+    ends = []
+    for k, length in enumerate(lengths):
+        c, h = graph.zeros(WIDTH), graph.input(np.full(WIDTH, 0.1 * k))
+        for _ in range(length):
+            c, h = step(c, h)
+        ends.append(h)
+    return model, graph, ends
+
+
+def plans(layout: str, lengths: tuple[int, ...] = LENGTHS, policy: str = "sinks-last") -> tuple[Plan, Plan]:
+    """Of inference and of training, verified."""
+    model, graph, ends = sequences(lengths)
+    planner = Planner(Distribution(model, 2, 32, 0, train=True), policy, layout=layout)
+    inference = planner.plan_forward(graph, ends)
+    training = planner.plan_training(graph, vpps.sum([vpps.sum(h) for h in ends]), None, 0)
+    for plan in (inference, training):
+        verify(plan.script, plan.layout, plan.origin)
+    return inference, training
+
+
+@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@pytest.mark.parametrize("layout", [READERS, PQ])
+def test_sequences_by_length_need_no_lists(layout: str, policy: str) -> None:
+    """Each step reads some rows of the one before, side by side; the inputs of all have the order of the first step."""
+    recorded, _ = plans(RECORDED, policy=policy)
+    ordered, _ = plans(layout, policy=policy)
+    assert gathering(recorded).forward_bytes > 0
+    assert gathering(ordered).bytes == 0
+    assert gathering(ordered).arguments == gathering(ordered).contiguous
+
+
+def test_one_sequence_needs_no_lists() -> None:
+    for layout in LAYOUTS:
+        inference, _ = plans(layout, (9,))
+        assert gathering(inference).bytes == 0
+
+
+@pytest.mark.parametrize("order, stride", [((0, 1, 2), WIDTH), ((0, 2, 4), 2 * WIDTH), ((3, 3, 3), 0), ((4,), 0)])
+def test_rows_at_equal_gaps_need_no_list(order: tuple[int, ...], stride: int) -> None:
+    assert modes(order) == {stride}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3), (2, 1, 0), (1, 1, 2), (0, 2, 1, 3)])
+def test_rows_at_other_gaps_need_one(order: tuple[int, ...]) -> None:
+    assert modes(order) == {INDEXED}
+
+
+def modes(order: tuple[int, ...]) -> set[int]:
+    """Second words of the operand by which one step reads some of five inputs in an order."""
+    model = vpps.Model(seed=1)
+    graph = vpps.Graph()
+    inputs = graph.rows(np.zeros((5, WIDTH)))
+    read = [vpps.tanh(inputs[k]) for k in order]
+    planner = Planner(Distribution(model, 1, 32, 0, train=True))
+    plan = planner.plan_forward(graph, [*read, inputs])
+    (block,) = (b for b in plan.blocks if "tanh" in b.arrays.cell.name)
+    return {int(mode) for operand in block.cell.operands for mode in block.operand_words(operand)[1]}
+
+
+def test_gradients_of_weights_keep_their_lists() -> None:
+    """They are summed over all steps at once."""
+    _, training = plans("readers")
+    assert gathering(training).gradient_bytes == 4 * WIDTH * sum(LENGTHS)
+
+
+@pytest.mark.parametrize("name", ["child-sum", "lattice", "seq2seq"])
+@pytest.mark.parametrize("policy", ["sinks-last", "depth"])
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_every_step_has_its_vertices(name: str, policy: str, layout: str) -> None:
+    """The same ones in any order, those of all parts of a cell alike."""
+    network = bulk_models.NETWORKS[name]
+    model, made, p = network.make()
+    graph = vpps.Graph()
+    loss = network.bulk(graph, made, p, network.data(np.random.default_rng(3), 6)).loss
+    distribution = Distribution(model, 1, 32, 0, train=True)
+    planners = [Planner(distribution, policy, layout=which) for which in (layout, RECORDED)]
+    made_plan, recorded = (planner.plan_training(graph, loss, None, 0) for planner in planners)
+    for block, in_recorded_order in zip(made_plan.blocks, recorded.blocks, strict=True):
+        assert np.array_equal(block.first[:, 0], in_recorded_order.first[:, 0])
+        for first, count in zip(block.first[:, 0], block.count[:, 0], strict=True):
+            rows = slice(first, first + count)
+            assert sorted(block.order[rows]) == sorted(in_recorded_order.order[rows])

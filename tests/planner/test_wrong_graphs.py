@@ -1,0 +1,126 @@
+"""What is wrong with a graph is said before anything runs, in the user's words; any number of cells is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.classifier import new
+from tests.comparison import relative_error
+from vpps.placement.distribution import Distribution
+from vpps.planner.planner import Planner
+from vpps.record.vertices import ARGS
+from vpps.reference import Reference, weights_of
+
+NOTHING_TO_LEARN = (
+    "the loss depends on no trainable parameter, so there is nothing to learn; use handle.forward to evaluate it"
+)
+
+
+def planner_of(model: vpps.Model) -> Planner:
+    return Planner(Distribution(model, 2, 32, 0, train=True), "sinks-last")
+
+
+def of_inputs() -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    """No parameter is used at all."""
+    graph = vpps.Graph()
+    return new().model, graph, vpps.sum(vpps.tanh(graph.input([1.0, 2.0])))
+
+
+def frozen() -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    """None that is used may change."""
+    net = new()
+    for parameter in net.model:
+        parameter.trainable = False
+    return net.model, *net.batch(1)
+
+
+def of_a_number() -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    """The loss is what the user gave."""
+    graph = vpps.Graph()
+    return new().model, graph, graph.input(np.float32(2.0))
+
+
+def of_another_model() -> tuple[vpps.Model, vpps.Graph, vpps.Expression]:
+    return new().model, *new().batch(1)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (of_inputs, vpps.GraphError, NOTHING_TO_LEARN),
+        (frozen, vpps.GraphError, NOTHING_TO_LEARN),
+        (of_a_number, vpps.GraphError, NOTHING_TO_LEARN),
+        (
+            of_another_model,
+            vpps.ModelError,
+            "cell 'Classifier.read' uses <lookup 'words' of shape (12, 6)>, which belongs to another model than the "
+            "handle's",
+        ),
+    ],
+)
+def test_training_says_what_is_wrong(
+    make: Callable[[], tuple[vpps.Model, vpps.Graph, vpps.Expression]], error: type[Exception], message: str
+) -> None:
+    model, graph, loss = make()
+    planner = planner_of(model)
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            planner.plan_training(graph, loss, None, 0)
+        assert str(caught.value) == message
+    assert type(vpps.tanh(loss)) is vpps.Expression  # the graph may grow, whoever holds the traceback
+    net = new()
+    planner_of(net.model).plan_training(*net.batch(1), None, 0)
+
+
+@pytest.mark.cpu
+def test_inference_says_that_a_cell_is_of_another_model() -> None:
+    graph, loss = new().batch(1)
+    with pytest.raises(vpps.ModelError, match=r"'Classifier.read' uses .* belongs to another model than the handle's"):
+        planner_of(new().model).plan_forward(graph, [loss])
+
+
+@pytest.mark.cpu
+class TestValue:
+    """One that no vertex makes cannot be recorded: what was recorded is damaged for these."""
+
+    @pytest.mark.parametrize("value", [-1, 10**6])
+    def test_is_missed_by_its_reader(self, value: int) -> None:
+        net = new()
+        graph = vpps.Graph()
+        loss = vpps.sum(net.logits(graph, [1, 2]))
+        rows = next(block for cell, block in graph.blocks.items() if cell.name == "Classifier.read").rows
+        (rows if type(rows) is list else memoryview(rows).cast("B").cast("q"))[ARGS] = value
+        message = rf"graph {graph.number} of \d+ vertices: a vertex of cell 'Classifier.read' reads a value that the "
+        with pytest.raises(vpps.ScriptError, match=message + "graph does not have; please report this"):
+            planner_of(net.model).plan_training(graph, loss, None, 0)
+
+    def test_is_missed_by_who_asks_for_it(self) -> None:
+        net = new()
+        graph, loss = net.batch(1)
+        loss.ref = 10**6
+        with pytest.raises(vpps.ScriptError, match="what is asked for is a value that the graph does not have"):
+            planner_of(net.model).plan_forward(graph, [loss])
+
+
+@pytest.mark.cpu
+def test_a_graph_may_have_more_than_a_thousand_cells() -> None:
+    """Chains of cells, and recurrences of two that take turns."""
+    model, graph = vpps.Model(seed=1), vpps.Graph()
+    values = [graph.lookup(model.lookup("E", (7, 4)), 3)]
+    for k in range(515):
+        turns = vpps.cell(lambda x, k=k: x * (1 + 1 / (k + 1))), vpps.cell(lambda x, k=k: x - k / 1000)
+        for call in range(3 if k % 50 == 0 else 2):
+            values.append(graph.call(turns[call % 2], values[-1]))
+        values.append(vpps.tanh(values[-1]))
+    assert len(graph.blocks) > 1024
+    loss = vpps.sum(vpps.sum(values))
+    reference = Reference(graph, weights_of(model))
+    with vpps.Handle(model, vps=2, passes=vpps.Passes(fusion=False), verify=False) as handle:
+        value, gradients = handle.gradients(graph, loss)
+    assert value == pytest.approx(float(reference.value(loss)), rel=1e-5)
+    assert relative_error(gradients["E"], reference.backward(loss)["E"]) <= 1e-4

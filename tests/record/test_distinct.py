@@ -1,0 +1,266 @@
+"""`graph.map(..., distinct=True)`: the same values with fewer vertices, the same gradients but for rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vpps
+from tests.comparison import assert_agrees_with_reference, relative_error
+from tests.record.test_packed import everything_of, forest, is_packed
+from vpps.errors import IndexRangeError
+from vpps.nn import LSTM, ChildSumTreeLSTM, NaryTreeLSTM
+from vpps.record.distinct import cut, find_distinct
+
+WORDS, TAGS, X, H = 50, 5, 12, 20  # sizes that no block of units divides
+
+
+class Net:
+    """Networks whose words repeat, each recorded from a forest."""
+
+    def __init__(self) -> None:
+        self.model = model = vpps.Model(seed=1)
+        words, tags = model.lookup("words", (WORDS, X)), model.lookup("tags", (TAGS, X))
+        binary, summed, lstm = NaryTreeLSTM(model, X, H), ChildSumTreeLSTM(model, X, H), LSTM(model, X, H)
+        V, b, o = model.parameter("V", (2 * H, X)), model.parameter("b", (H,)), model.parameter("o", (TAGS, H))
+
+        @vpps.cell
+        def leaf(word: Any) -> Any:
+            return binary.leaf(vpps.lookup(words, word))
+
+        @vpps.cell
+        def inner(h: Any, c: Any, g: Any, d: Any) -> Any:
+            return binary.inner(h, g, c, d)
+
+        @vpps.cell
+        def node(word: Any, hs: Any, cs: Any) -> Any:
+            return summed.node(vpps.lookup(words, word), hs, cs)
+
+        @vpps.cell
+        def step(word: Any, h: Any, c: Any) -> Any:
+            return lstm.step(vpps.lookup(words, word), h, c)
+
+        @vpps.cell
+        def tagged(word: Any, tag: Any, h: Any, c: Any) -> Any:
+            """Two ints, one of which goes both ways; views of a product; a result that follows from ints alone."""
+            x = vpps.lookup(words, word) + vpps.lookup(tags, tag)
+            first, second = vpps.split(V @ x, 2)
+            h = vpps.tanh(first * h + b) + c * vpps.cross_entropy(o @ h, tag)
+            return h, second
+
+        @vpps.cell
+        def dropped(word: Any, h: Any) -> Any:
+            x = vpps.lookup(words, word)
+            both = vpps.split(V @ x, 2)[0] + vpps.split(V @ vpps.dropout(x, 0.5), 2)[1]
+            return vpps.tanh(both + h)
+
+        @vpps.cell
+        def loss(h: Any, tag: Any) -> Any:
+            return vpps.cross_entropy(o @ h, tag)
+
+        self.leaf, self.inner, self.node, self.step, self.tagged, self.dropped = (
+            leaf,
+            inner,
+            node,
+            step,
+            tagged,
+            dropped,
+        )
+        self.cell_of_loss = loss
+
+    def trees(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
+        batch = forest(seed)[:4]
+        return graph.map([self.leaf, self.inner], **batch.structure, inputs={"word": batch["word"]}, **options)
+
+    def lists(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
+        batch = forest(seed)[:4]
+        ends = np.append(0, np.cumsum((batch.children >= 0).sum(axis=1)))
+        children = ends, batch.children[batch.children >= 0]
+        return graph.map(self.node, children=children, inputs={"word": batch["word"]}, **options)
+
+    def chains(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
+        batch = forest(seed)[:4]
+        before = np.arange(-1, batch.n_vertices - 1)
+        before[batch.offsets[:-1]] = -1
+        return graph.map(self.step, children=before, inputs={"word": batch["word"]}, state=(H, H), **options)
+
+    def tagged_chains(self, graph: vpps.Graph, seed: int, **options: Any) -> Any:
+        batch = forest(seed)[:4]
+        before = np.arange(-1, batch.n_vertices - 1)
+        before[batch.offsets[:-1]] = -1
+        inputs = {"word": batch["word"] % 7, "tag": batch["label"]}
+        return graph.map(self.tagged, children=before, inputs=inputs, state=(H, H), **options)
+
+    def loss(self, graph: vpps.Graph, results: Any, seed: int) -> vpps.Expression:
+        """Of all results at all vertices."""
+        labels = forest(seed)[:4]["label"]
+        return vpps.sum([vpps.sum(self.cell_of_loss(rows, labels)) * (0.5 + k) for k, rows in enumerate(results)])
+
+
+networks = pytest.mark.parametrize("network", ["trees", "lists", "chains", "tagged_chains"])
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    return Net()
+
+
+@pytest.mark.cpu
+@networks
+def test_values_are_those_of_the_plain_map_to_the_bit_and_gradients_but_for_rounding(network: str, net: Net) -> None:
+    found = []
+    for distinct in (False, True):
+        graph = vpps.Graph()
+        results = getattr(net, network)(graph, 4, distinct=distinct)
+        loss = net.loss(graph, results, 4)
+        with vpps.Handle(net.model) as handle:
+            values = handle.forward(graph, [loss, *results])
+            found.append((values, handle.gradients(graph, loss)[1], len(graph)))
+    (plain, expected, vertices), (values, gradients, fewer) = found
+    for value, other in zip(values, plain, strict=True):
+        assert value.tobytes() == other.tobytes()
+    for name, gradient in gradients.items():
+        assert relative_error(gradient, expected[name]) < 1e-5, name
+    assert network != "trees" or fewer < vertices
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    "network, policy",
+    [("trees", "sinks-last"), ("lists", "depth"), ("chains", "depth"), ("tagged_chains", "sinks-last")],
+)
+def test_it_agrees_with_the_reference(network: str, policy: str, net: Net) -> None:
+    graph = vpps.Graph()
+    results = getattr(net, network)(graph, 5, distinct=True)
+    some = [rows[k] for rows in results for k in range(0, len(rows), 9)]
+    assert_agrees_with_reference(net.model, graph, net.loss(graph, results, 5), some, vp_counts=(1, 3), policy=policy)
+
+
+@pytest.mark.simt
+@networks
+def test_the_cuda_kernel_follows_the_cpu(network: str, net: Net) -> None:
+    graph = vpps.Graph()
+    results = getattr(net, network)(graph, 6, distinct=True)
+    loss = net.loss(graph, results, 6)
+    found = []
+    for options in ({"target": "simt", "vps": 3}, {"target": "cpu", "vps": 1}):
+        with vpps.Handle(net.model, **options) as handle:  # type: ignore[arg-type]
+            found.append(handle.gradients(graph, loss))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    for name, expected in found[1][1].items():
+        assert relative_error(found[0][1][name], expected) < 1e-5, name
+
+
+@pytest.mark.cpu
+def test_a_level_takes_as_many_barriers_as_without(net: Net) -> None:
+    found = []
+    for distinct in (False, True):
+        barriers = []
+        for steps in (5, 6):
+            graph = vpps.Graph()
+            before, words = np.arange(-1, steps - 1), np.zeros(steps, int)
+            h, _ = graph.map(net.step, children=before, inputs={"word": words}, state=(H, H), distinct=distinct)
+            with vpps.Handle(net.model, vps=2) as handle:
+                handle.gradients(graph, vpps.sum(vpps.sum(h)))
+                assert handle._engine.plan is not None
+                barriers.append(handle._engine.plan.n_barriers)
+        found.append(barriers[1] - barriers[0])
+    assert found[1] == found[0]
+
+
+@pytest.mark.cpu
+def test_dropout_is_not_shared(net: Net) -> None:
+    """Vertices with equal ints differ in what is dropped; what precedes dropout is computed once."""
+    graph = vpps.Graph()
+    n = 8
+    h = graph.map(net.dropped, children=np.full(n, -1), inputs={"word": np.full(n, 3)}, distinct=True)
+    assert len(graph) == n + 2  # the product of the word, and zeros
+    loss = vpps.sum(net.cell_of_loss(h, np.zeros(n, int)))
+    with vpps.Handle(net.model) as handle:
+        handle.gradients(graph, loss, train=True)
+        assert len(np.unique(handle.value(h), axis=0)) == n
+    assert_agrees_with_reference(net.model, graph, loss, vp_counts=(1,), train=True)
+
+
+@pytest.mark.host
+def test_both_recorders_record_the_same(net: Net, use_recorder: Callable[[str], None]) -> None:
+    recorded = []
+    for recorder in ("python", "compiled"):
+        use_recorder(recorder)
+        for _ in range(2):  # the first map of some cells, which traces them, is always NumPy's
+            graph = vpps.Graph()
+            graph.zeros(3)
+            results = net.trees(graph, 7, distinct=True)
+            rows = [(r.ids.tolist(), r.levels.tolist(), r.shape, r.highest_level()) for r in results]
+            recorded.append((everything_of(graph), rows))
+        assert is_packed(graph) == (recorder == "compiled")
+    assert all(other == recorded[0] for other in recorded[1:])
+
+
+@pytest.mark.host
+def test_a_leaf_of_a_word_is_no_vertex_of_its_own(net: Net) -> None:
+    graph = vpps.Graph()
+    batch = forest(8)[:4]
+    net.trees(graph, 8, distinct=True)
+    leaves = batch.kind == 0
+    assert len(graph) == len(np.unique(batch["word"][leaves])) + np.count_nonzero(~leaves)
+
+
+@pytest.mark.host
+def test_a_cell_without_products_of_ints_is_left_alone() -> None:
+    model = vpps.Model(seed=1)
+    words, U = model.lookup("words", (WORDS, H)), model.parameter("U", (H, H))
+
+    @vpps.cell
+    def step(word: Any, h: Any) -> Any:
+        return vpps.tanh(vpps.lookup(words, word) + U @ h)
+
+    recorded = []
+    for distinct in (False, True):
+        graph = vpps.Graph()
+        graph.map(step, children=[-1, 0, 1], inputs={"word": np.zeros(3, int)}, distinct=distinct)
+        recorded.append(everything_of(graph))
+    assert recorded[0] == recorded[1]
+    assert cut(step.program((int, (H,)), {})) is None
+
+
+@pytest.mark.host
+def test_a_leaf_that_is_a_row_of_a_table_is_shared_as_well() -> None:
+    """As in an MV-RNN, where every word has a matrix."""
+    model = vpps.Model(seed=1)
+    words = model.lookup("words", (WORDS, H))
+    leaf = vpps.cell(lambda word: vpps.lookup(words, word))
+    graph = vpps.Graph()
+    rows = graph.map(leaf, inputs={"word": np.array([4, 4, 2, 4])}, distinct=True)
+    assert len(graph) == 2
+    assert rows.ids.tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.host
+def test_an_int_out_of_range_is_named_as_in_any_map(net: Net) -> None:
+    words = np.array([3, 3, WORDS, 3])
+    messages = []
+    for distinct in (False, True):
+        with pytest.raises(IndexRangeError) as caught:
+            vpps.Graph().map(net.leaf, inputs={"word": words}, distinct=distinct)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "row 2" in messages[0]
+
+
+@pytest.mark.host
+@given(st.lists(st.tuples(*[st.integers(-(2**31), 2**31 - 1) | st.integers(-3, 3)] * 3), min_size=1, max_size=40))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_distinct_rows_are_found(rows: list[tuple[int, ...]]) -> None:
+    for columns, times in ((1, 1), (2, 1), (3, 1), (1, 70), (2, 70), (3, 70)):  # few rows and many
+        table = np.tile(np.array(rows, np.int64)[:, :columns], (times, 1))
+        distinct, own = find_distinct(table)
+        assert (table[distinct][own] == table).all()
+        assert len({tuple(row) for row in table[distinct].tolist()}) == len(distinct)
+        assert distinct.tolist() == sorted(distinct.tolist())
+        assert all(distinct[k] <= v for v, k in enumerate(own.tolist()))

@@ -1,0 +1,233 @@
+"""The compiled recorder beside the Python one: the same graphs; its memory, its methods, its being optional."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.record.test_quick import everything_recorded, node, record_tree
+from vpps.graph import recorder as library
+from vpps.record import vertices
+from vpps.record.arrays import BlockArrays
+from vpps.record.cell import Cell
+
+pytestmark = pytest.mark.host
+
+E = vpps.Expression
+
+
+@vpps.cell
+def double(x: E) -> E:
+    return x * 2.0
+
+
+compiled = pytest.mark.parametrize("recorder", ["compiled"], indirect=True)
+
+
+def test_both_recorders_record_the_same(use_recorder: Callable[[str], None]) -> None:
+    use_recorder("compiled")
+    compiled = vpps.Graph()
+    record_tree(compiled)
+    use_recorder("python")
+    python = vpps.Graph()
+    record_tree(python)
+    assert type(python._tape) is vertices.Tape
+    assert type(compiled._tape) is not vertices.Tape
+    assert everything_recorded(compiled) == everything_recorded(python)
+    assert (compiled.n_calls, compiled.n_values) == (python.n_calls, python.n_values)
+
+
+def test_graphs_go_on_as_they_began(use_recorder: Callable[[str], None]) -> None:
+    """Whichever recorder is put in use meanwhile, as by the first handle of a process."""
+    use_recorder("python")
+    begun = vpps.Graph()
+    record_tree(begun)
+    use_recorder("compiled")
+    record_tree(begun)
+    whole = vpps.Graph()
+    record_tree(whole)
+    use_recorder("python")
+    record_tree(whole)
+    assert everything_recorded(begun) == everything_recorded(whole)
+
+
+@compiled
+def test_no_reference_is_lost_or_kept() -> None:
+    graph = vpps.Graph()
+    x, y = graph.zeros(3), graph.zeros(2)
+    node(x, [x], [x], 1)
+    node(x, [], [], 1)
+    watched: list[Any] = [graph, x, y, x.shape, y.shape, node, None, graph.recorders]
+
+    def counts() -> list[int]:
+        gc.collect()
+        return [sys.getrefcount(w) for w in watched]
+
+    def calls(args: tuple[Any, ...], error: type[Exception] | None) -> None:
+        for _ in range(500):
+            if error is None:
+                node(*args)
+            else:
+                with pytest.raises(error):
+                    node(*args)
+
+    several: list[tuple[tuple[Any, ...], type[Exception] | None]] = [
+        ((x, [x, x], [x, x], 2), None),
+        ((x, [], (), 2), None),
+        ((x, [x, x], [x], 1), vpps.ShapeError),
+        ((x, [x, y], [x, x], 1), vpps.ShapeError),
+        ((x, [x], [x], 7), vpps.IndexRangeError),
+    ]
+    for args, error in several:
+        calls(args, error)
+    before = counts()
+    for args, error in several:
+        calls(args, error)
+    assert np.abs(np.subtract(counts(), before)).max() < 100
+
+
+@compiled
+def test_arrays_are_copies_and_a_graph_may_grow_under_them() -> None:
+    graph = vpps.Graph()
+    x = graph.zeros(3)
+    double(x)
+    (block,) = (b for b in graph.blocks.values() if b.cell.name == "double")
+    before = BlockArrays(block)
+    for _ in range(1000):
+        double(x)
+    assert len(before.calls) == 1
+    assert len(BlockArrays(block).calls) == 1001
+    view = memoryview(block.rows)  # type: ignore[arg-type]
+    assert not view.readonly  # so that ctypes tells its address
+    with pytest.raises(BufferError, match="cannot grow while"):
+        block.rows.extend(range(10**5))
+    view.release()
+    for wrong in ([1, "2"], [2**70], 3):
+        n = len(block.rows)
+        with pytest.raises((TypeError, OverflowError)):
+            block.rows.extend(wrong)  # type: ignore[arg-type]
+        assert len(block.rows) == n
+
+
+@compiled
+def test_an_expression_made_by_hand_cannot_point_outside() -> None:
+    graph = vpps.Graph()
+    x = graph.zeros(3)
+    double(x)
+    for ref in (2**40, -(2**40), 2**70):
+        n = len(graph)
+        with pytest.raises((IndexError, OverflowError)):
+            double(E(graph, ref, (3,)))
+        assert len(graph) == n
+
+
+@compiled
+def test_methods_are_what_they_were_to_whoever_looks() -> None:
+    assert list(inspect.signature(vpps.Graph.lookup).parameters) == ["self", "table", "row"]
+    assert "Row `row` of an embedding table" in (inspect.getdoc(vpps.Graph.lookup) or "")
+    assert (vpps.Graph.call.__name__, Cell.__call__.__qualname__) == ("call", "Cell.__call__")
+    graph = vpps.Graph()
+    x = graph.zeros(3)
+    call = graph.call
+    assert call(double, x).shape == call(double, x).shape == (3,)
+
+
+def test_methods_do_not_take_each_others_arguments() -> None:
+    model = vpps.Model()
+    table = model.lookup("words", (9, 4))
+    graph = vpps.Graph()
+    x = graph.lookup(table, 1)
+    double(x)
+    n = len(graph)
+    with pytest.raises(TypeError, match="expected a function"):
+        graph.call(table, 1)  # type: ignore[arg-type]
+    with pytest.raises(vpps.DtypeError):
+        graph.lookup(double, x)  # type: ignore[arg-type]
+    with pytest.raises(vpps.DtypeError):
+        graph.lookup([table], 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        graph.call("add", x, x)  # type: ignore[arg-type]
+    assert len(graph) == n
+
+
+def test_graphs_are_built_on_several_threads_at_once() -> None:
+    """While one of them traces cells, too."""
+    expected = vpps.Graph()
+    record_tree(expected)
+    found: list[vpps.Graph] = []
+
+    def build() -> None:
+        for _ in range(20):
+            graph = vpps.Graph()
+            record_tree(graph)
+            fresh = vpps.cell(lambda x: vpps.tanh(x) + x)
+            fresh(graph.zeros(2))
+            found.append(graph)
+
+    threads = [threading.Thread(target=build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 80
+    n_blocks = len(expected.blocks)
+    assert all(everything_recorded(g)[:n_blocks] == everything_recorded(expected) for g in found)
+
+
+class TestBeingOptional:
+    """What VPPS_RECORDER says, and what becomes of it where there is no compiler."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_tried(self, use_recorder: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+        use_recorder("python")
+        monkeypatch.setattr(library, "_tried", False)
+
+    def in_use(self) -> bool:
+        return vertices.new_tape is not vertices.Tape
+
+    def test_python_is_python(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VPPS_RECORDER", "python")
+        library.prepare()
+        assert not self.in_use()
+
+    def test_without_a_compiler_python_records(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("CXX", "/no/such/compiler")
+        with caplog.at_level(logging.INFO, library.__name__):
+            library.prepare()
+            library.prepare()
+        assert not self.in_use()
+        assert len(caplog.records) == 1
+        assert "/no/such/compiler" in caplog.text
+        monkeypatch.setenv("VPPS_RECORDER", "compiled")
+        with pytest.raises(vpps.CompileError, match="/no/such/compiler"):
+            library.prepare()
+
+    def test_without_headers_the_message_says_how_to_get_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sysconfig.get_path", lambda _: "/nowhere")
+        monkeypatch.setenv("VPPS_RECORDER", "compiled")
+        with pytest.raises(vpps.CompileError, match=r"/nowhere/Python.h is not there: install them .*python3-dev"):
+            library.prepare()
+
+    def test_other_values_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VPPS_RECORDER", "quick")
+        with pytest.raises(vpps.HandleError, match="VPPS_RECORDER=quick: expected auto, python or compiled"):
+            library.prepare()
+
+    def test_a_handle_puts_it_in_use_once(self, monkeypatch: pytest.MonkeyPatch, recorder: str) -> None:
+        made = []
+        monkeypatch.setattr(library, "load", lambda: made.append(1) or object())
+        monkeypatch.setattr(library, "use", lambda module: monkeypatch.setattr(vertices, "new_tape", object))
+        for _ in range(3):
+            library.prepare()
+        assert made == [1]

@@ -1,0 +1,312 @@
+"""Maps recorded in one call of compiled code beside those recorded with NumPy: the same arrays, the same errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.data import GraphBatch, GraphSet
+from vpps.errors import VppsError
+from vpps.record.arrays import BlockArrays
+from vpps.record.packed import PackedChunk
+
+pytestmark = pytest.mark.host
+
+WORDS, CLASSES, H = 50, 5, 4
+
+
+def forest(seed: int) -> GraphSet:
+    """Random binary trees in post-order; features as of a treebank."""
+    random = np.random.default_rng(seed)
+    sizes: list[int] = []
+    children: list[tuple[int, int]] = []
+    for _ in range(20):
+        roots: list[int] = []
+        n, leaves = 0, int(random.integers(1, 12))
+        while leaves or len(roots) > 1:
+            joins = len(roots) > 1 and (not leaves or random.random() < 0.5)
+            children.append((roots[-2], roots[-1]) if joins else (-1, -1))
+            roots = [*roots[:-2], n] if joins else [*roots, n]
+            leaves -= not joins
+            n += 1
+        sizes.append(n)
+    table = np.array(children, np.int32)
+    n = len(table)
+    return GraphSet(
+        sizes, table, kind=table[:, 0] >= 0, kinds=("leaf", "inner"),
+        columns={"word": random.integers(0, WORDS, n), "label": random.integers(0, CLASSES, n)},
+    )  # fmt: skip
+
+
+class Net:
+    """Cells of two kinds, and what a map of them takes."""
+
+    def __init__(self) -> None:
+        model = vpps.Model(seed=1)
+        words = model.lookup("words", (WORDS, H))
+        u, o = model.parameter("U", (H, 2 * H)), model.parameter("Wo", (CLASSES, H))
+
+        @vpps.cell
+        def leaf(word: Any, label: Any) -> Any:
+            h = vpps.tanh(vpps.lookup(words, word))
+            return h, vpps.exp(h), vpps.cross_entropy(o @ h, label)
+
+        @vpps.cell
+        def inner(h_left: Any, c_left: Any, h_right: Any, c_right: Any, label: Any) -> Any:
+            h = vpps.tanh(u @ vpps.concat([h_left, h_right]))
+            return h, c_left + c_right, vpps.cross_entropy(o @ h, label)
+
+        @vpps.cell
+        def leaf_vertex() -> None:
+            h, c, loss = leaf(vpps.pull("word"), vpps.pull("label"))
+            vpps.scatter(h, c)
+            vpps.push(loss)
+
+        @vpps.cell
+        def inner_vertex() -> None:
+            (h_left, c_left), (h_right, c_right) = vpps.gather()
+            h, c, loss = inner(h_left, c_left, h_right, c_right, vpps.pull("label"))
+            vpps.scatter(h, c)
+            vpps.push(loss)
+
+        self.cells = [leaf_vertex, inner_vertex]
+
+        @vpps.cell
+        def leaf_of_two() -> None:
+            h, c, _ = leaf(vpps.pull("word"), vpps.pull("label"))
+            vpps.scatter(h, c)
+
+        @vpps.cell
+        def inner_of_two() -> None:
+            (h_left, c_left), (h_right, c_right) = vpps.gather()
+            h, c, _ = inner(h_left, c_left, h_right, c_right, vpps.pull("label"))
+            vpps.scatter(h, c)
+
+        self.cells_without_loss = [leaf_of_two, inner_of_two]
+
+
+def map_of(graph: vpps.Graph, cells: Any, batch: GraphBatch, **others: Any) -> Any:
+    inputs = {"word": batch["word"], "label": batch["label"]}
+    return graph.map(cells, **{**batch.structure, "inputs": inputs, **others})
+
+
+def is_packed(graph: vpps.Graph) -> bool:
+    return any(type(chunk) is PackedChunk for block in graph.blocks.values() for _, chunk in block.bulk)
+
+
+def everything_of(graph: vpps.Graph) -> list[Any]:
+    found: list[Any] = [graph.n_calls, graph.n_values, graph.levels_of(np.arange(graph.n_values)).tolist()]
+    for block in graph.blocks.values():
+        b = BlockArrays(block)
+        arrays = (b.calls, *b.values, b.levels, b.args, b.ints)
+        assert all(a.dtype == np.int64 for a in arrays)
+        found.append((block.cell.name, len(block), [a.tolist() for a in arrays]))
+    return found
+
+
+@pytest.fixture
+def nets() -> Net:
+    return Net()
+
+
+BATCHES: dict[str, Any] = {
+    "one": [3], "int": 3, "from the end": -1, "some": [7, 2, 2, 19], "range": slice(2, 9),
+    "every other": slice(0, 9, 2), "last first": np.arange(19, -1, -1), "32 bits": np.array([4, 5], np.int32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", BATCHES)
+@pytest.mark.parametrize("form", ["cells", "cells_without_loss"])
+def test_packed_maps_are_what_numpy_records(
+    form: str, which: str, nets: Net, use_recorder: Callable[[str], None]
+) -> None:
+    trees = forest(1)
+    recorded = []
+    for recorder in ("compiled", "python"):
+        use_recorder(recorder)
+        for attempt in range(2):
+            graph = vpps.Graph()
+            graph.zeros(H)  # so that values and calls do not begin with 0
+            found = map_of(graph, getattr(nets, form), trees[BATCHES[which]])
+            rows = found if isinstance(found, tuple) else (found,)
+            of_rows = [(r.ids.tolist(), r.levels.tolist(), r.shape, r.highest_level()) for r in rows]
+            recorded.append((everything_of(graph), of_rows))
+            # The first map of some cells, which traces them, is always NumPy's.
+            assert is_packed(graph) == (recorder == "compiled" and (attempt > 0 or bool(recorded[:-1])))
+    assert all(other == recorded[0] for other in recorded[1:])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int16])
+def test_inputs_may_be_ints_of_any_width(dtype: Any, nets: Net) -> None:
+    batch = forest(2)[:]
+    inputs = {"word": batch["word"].astype(dtype), "label": batch["label"]}
+    recorded = []
+    for given in (None, inputs):
+        for _ in range(2):
+            graph = vpps.Graph()
+            map_of(graph, nets.cells, batch, **({} if given is None else {"inputs": given}))
+            recorded.append(everything_of(graph))
+    assert all(other == recorded[0] for other in recorded[1:])
+
+
+def with_children_of_leaves(batch: GraphBatch, child: int) -> dict[str, Any]:
+    """In the last column of the last leaf, which nothing reads."""
+    children = np.array(batch.children)
+    children[np.flatnonzero(batch.kind == 0)[-1], 1] = child
+    return {"children": children}
+
+
+WRONG: dict[str, Callable[[GraphBatch], dict[str, Any]]] = {
+    "a word beyond the table": lambda b: {"inputs": {"word": b["word"] + WORDS, "label": b["label"]}},
+    "a negative label": lambda b: {"inputs": {"word": b["word"], "label": b["label"] - 1}},
+    "a kind that there is not": lambda b: {"kind": b.kind + 1},
+    "a negative kind": lambda b: {"kind": b.kind - 1},
+    "too few words": lambda b: {"inputs": {"word": b["word"][1:], "label": b["label"]}},
+    "words of floats": lambda b: {"inputs": {"word": b["word"].astype(np.float32), "label": b["label"]}},
+    "no label": lambda b: {"inputs": {"word": b["word"]}},
+    "no kinds": lambda b: {"kind": None},
+    "no children": lambda b: {"children": None},
+    "leaves with children": lambda b: {"kind": np.zeros_like(b.kind)},
+    "a leaf with a child": lambda b: with_children_of_leaves(b, 0),
+    "a leaf with a child that there is not": lambda b: with_children_of_leaves(b, b.n_vertices),
+    "a leaf with a child below -1": lambda b: with_children_of_leaves(b, -7),
+}
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_refused_as_without_compiled_code(
+    what: str, distinct: bool, nets: Net, use_recorder: Callable[[str], None]
+) -> None:
+    batch = forest(3)[4:15]
+    wrong = WRONG[what](batch) | {"distinct": distinct}
+    messages = []
+    for recorder in ("compiled", "python"):
+        use_recorder(recorder)
+        map_of(vpps.Graph(), nets.cells, batch, distinct=distinct)
+        graph = vpps.Graph()
+        with pytest.raises(VppsError) as refused:
+            map_of(graph, nets.cells, batch, **wrong)
+        messages.append((type(refused.value), str(refused.value)))
+        assert graph.n_calls == graph.n_values == 0
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+def test_a_child_behind_those_that_a_cell_gathers_is_refused(distinct: bool) -> None:
+    """Compiled code, too, looks at the last column, and at a label that no result follows from."""
+    model = vpps.Model(seed=1)
+    words, labels, u = (
+        model.lookup("words", (WORDS, H)),
+        model.lookup("labels", (CLASSES, H)),
+        model.parameter("U", (H, H)),
+    )
+
+    @vpps.cell
+    def leaf(word: Any, label: Any) -> Any:
+        vpps.lookup(labels, label)
+        return vpps.tanh(u @ vpps.lookup(words, word))
+
+    @vpps.cell
+    def inner(left: Any, right: Any) -> Any:
+        return vpps.tanh(u @ left + right)
+
+    batch = forest(3)[4:15]
+
+    def record(child: int, label: int) -> vpps.Graph:
+        children = np.column_stack([batch.children, np.full(batch.n_vertices, -1, np.int32)])
+        children[np.flatnonzero(batch.kind)[-1], 2] = child
+        graph = vpps.Graph()
+        map_of(
+            graph,
+            [leaf, inner],
+            batch,
+            children=children,
+            inputs={"word": batch["word"], "label": batch["label"] + label},
+            distinct=distinct,
+        )
+        return graph
+
+    for _ in range(2):
+        record(-1, 0)
+    with pytest.raises(vpps.GraphError, match="more children than its cell 'inner' takes, which is 2"):
+        record(0, 0)
+    with pytest.raises(vpps.IndexRangeError, match="rows of 'labels': 5"):
+        record(-1, CLASSES)
+
+
+def test_missing_children_are_left_to_numpy(nets: Net, recorder: str) -> None:
+    """They read zeros, which are a vertex more."""
+    batch = forest(4)[:]
+    map_of(vpps.Graph(), nets.cells, batch)
+    children = batch.children.copy()  # type: ignore[union-attr]
+    children[np.flatnonzero(batch.kind)[3], 1] = -1  # type: ignore[arg-type]
+    graph = vpps.Graph()
+    map_of(graph, nets.cells, batch, children=children)
+    assert not is_packed(graph)
+    assert graph.n_calls == batch.n_vertices + 1  # both results have one shape
+
+
+def test_two_maps_of_one_graph_are_merged(nets: Net, use_recorder: Callable[[str], None]) -> None:
+    trees = forest(5)
+    recorded = []
+    for recorder in ("compiled", "python"):
+        use_recorder(recorder)
+        map_of(vpps.Graph(), nets.cells, trees[0])
+        graph = vpps.Graph()
+        for which in ([1, 2], [3]):
+            map_of(graph, nets.cells, trees[which])
+        recorded.append(everything_of(graph))
+    assert recorded[0] == recorded[1]
+
+
+@pytest.mark.parametrize("which", BATCHES)
+def test_batches_are_joined_alike(which: str, use_recorder: Callable[[str], None]) -> None:
+    trees = forest(6).subset(slice(0, 20))
+    found = []
+    for recorder in ("compiled", "python"):
+        use_recorder(recorder)
+        batch = trees[BATCHES[which]]
+        arrays = (batch.children, batch.kind, batch.levels, batch["word"], batch["label"], batch.roots, batch.order)
+        found.append([(a.dtype, a.tolist()) for a in arrays])  # type: ignore[union-attr]
+    assert found[0] == found[1]
+
+
+def test_arrays_of_other_layouts_and_types_are_left_to_numpy(nets: Net) -> None:
+    batch = forest(7)[:]
+    graph = vpps.Graph()
+    map_of(graph, nets.cells, batch)
+    expected = everything_of(graph)
+    kind, children, levels = batch.kind, batch.children, batch.levels
+    assert kind is not None
+    assert isinstance(children, np.ndarray)
+    for other in (
+        {"levels": levels.repeat(2)[::2]},
+        {"levels": levels.astype(np.int64)},
+        {"kind": kind.astype(np.int64)},
+        {"kind": kind.repeat(2)[::2]},
+        {"children": np.asfortranarray(children)},
+        {"children": children.astype(np.int64)},
+        {"inputs": {"word": batch["word"].repeat(2)[::2], "label": batch["label"]}},
+        {"inputs": {"word": batch["word"].astype(np.uint32), "label": batch["label"]}},
+    ):
+        graph = vpps.Graph()
+        map_of(graph, nets.cells, batch, **other)
+        assert not is_packed(graph)
+        assert everything_of(graph) == expected
+
+
+@pytest.mark.parametrize("recorder", ["compiled"], indirect=True)
+@pytest.mark.parametrize(
+    "form", [[], [2, 3, 0, 1], [2, 3, 0, 1, 1, 0, 2, 0], [2, 3, 0, 1, 0, 1, 0, 0, 5], [0, 1, 0, 2]]
+)
+def test_a_form_that_says_too_little_or_what_cannot_be_is_refused(form: list[int], recorder: str) -> None:
+    """No array, nor child 2 of two, nor column 0 of none, nor two kinds without saying which."""
+    tape = vpps.Graph()._tape
+    levels, children = np.zeros(3, np.int32), np.zeros((3, 2), np.int32)
+    assert tape.map(np.array(form, np.int64), None, children, levels, ()) is None
+    assert tape.n_calls == len(tape.levels) == 0

@@ -1,0 +1,172 @@
+"""What is recorded the quick way is what the careful way records."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from vpps.record import vertices
+from vpps.record.arrays import BlockArrays
+
+pytestmark = pytest.mark.host
+
+E = vpps.Expression
+
+
+@vpps.cell
+def node(x: E, hs: list[E], cs: list[E], k: int) -> tuple[E, E]:
+    """A cell with every kind of argument."""
+    h = x + vpps.sum(vpps.each(lambda h, c: h * c, hs, cs))
+    return h, vpps.cross_entropy(h, k)
+
+
+def everything_recorded(graph: vpps.Graph) -> list[Any]:
+    """The content of all blocks."""
+    found = []
+    for b in map(BlockArrays, graph.blocks.values()):
+        arrays = [b.calls, *b.values, b.levels, b.args, b.ints, *(a for xs in b.lists for a in (xs.ends, xs.elements))]
+        found.append((b.cell.name, [a.tolist() for a in arrays]))
+    return found
+
+
+def record_tree(graph: vpps.Graph) -> E:
+    """Nodes with zero to three children, twice each; inputs, sums, a constant, an op with a parameter's place."""
+    xs = [graph.input(np.full(3, k)) for k in range(4)]
+    states: list[E] = []
+    losses = []
+    for k in range(12):
+        children = states[-(k % 4) :] if k % 4 else []
+        h, loss = node(xs[k % 4], children, tuple(children), k % 3)
+        states.append(h * 0.5 + xs[0])
+        losses.append(loss)
+    return vpps.sum(losses) + vpps.mean(losses)
+
+
+def test_quick_and_careful_recording_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = vpps.Graph()
+    record_tree(quick)
+    monkeypatch.setattr(vertices.Block, "_recorder", lambda _: lambda graph, args: None)
+    careful = vpps.Graph()
+    record_tree(careful)
+    assert everything_recorded(quick) == everything_recorded(careful)
+
+
+def test_calls_like_earlier_ones_do_not_ask_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else recording is slow, which no other test sees."""
+    graph = vpps.Graph()
+    record_tree(graph)
+    x = graph.zeros(3)
+    before = len(graph)
+    monkeypatch.setattr(vpps.Graph, "call_cell", None)
+    monkeypatch.setattr(vpps.Graph, "apply", None)
+    h, loss = node(x, [x], [x], 1)
+    node(x, [], [], 2)
+    node(h, (h, h), [x, x], 2)
+    assert vpps.sum([loss, loss]).shape == ()
+    assert (loss + loss).shape == ()
+    assert len(graph) == before + 5
+
+
+def calls_that_differ(x: E, y: E) -> dict[str, tuple[tuple[Any, ...], type[Exception] | None]]:
+    """Arguments for `node` after calls of it with vectors of 3, and the error that they must give."""
+    return {
+        "another shape": ((y, [y], [y], 1), None),
+        "lengths differ": ((x, [x], [x, x], 1), vpps.ShapeError),
+        "one list empty": ((x, [], [x], 1), vpps.ShapeError),
+        "an element of another shape": ((x, [x, y], [x, x], 1), vpps.ShapeError),
+        "no expression in a list": ((x, [x, 1], [x, x], 1), vpps.DtypeError),
+        "no list": ((x, x, [x], 1), vpps.VppsError),
+        "an array": ((np.zeros(3), [x], [x], 1), vpps.DtypeError),
+        "a float": ((x, [x], [x], 1.0), vpps.DtypeError),
+        "a class out of range": ((x, [x], [x], 3), vpps.IndexRangeError),
+        "a negative class": ((x, [x], [x], -1), vpps.IndexRangeError),
+        "a bool": ((x, [x], [x], True), vpps.DtypeError),
+        "an argument too few": ((x, [x], [x]), vpps.TraceError),
+        "an argument too many": ((x, [x], [x], 1, 1), vpps.TraceError),
+        "none": ((), vpps.GraphError),
+    }
+
+
+@pytest.mark.parametrize("what", calls_that_differ(None, None))  # type: ignore[arg-type]
+def test_calls_that_differ_do_what_they_do_as_first_calls(what: str) -> None:
+    """The same error, with the same words, and nothing recorded."""
+    said = []
+    for times in (0, 2):
+        graph = vpps.Graph()
+        x, y = graph.zeros(3), graph.zeros(2)
+        for _ in range(times):
+            node(x, [x], [x], 1)
+            node(x, [], [], 1)
+        args, error = calls_that_differ(x, y)[what]
+        before = len(graph)
+        if error is None:
+            assert [e.shape for e in node(*args)] == [(2,), ()]
+            continue
+        with pytest.raises(error) as caught:
+            node(*args)
+        assert len(graph) == before
+        said.append(str(caught.value).replace(f"graph {graph.number}", "graph").replace(f"call {before}", "call"))
+    assert len(set(said)) <= 1
+
+
+def test_elements_of_another_graph_are_refused() -> None:
+    graph = vpps.Graph()
+    x, other = graph.zeros(3), vpps.Graph().zeros(3)
+    for _ in range(2):
+        node(x, [x], [x], 1)
+    with pytest.raises(vpps.GraphError, match="two graphs"):
+        node(x, [x, x], [x, other], 1)
+    with pytest.raises(vpps.GraphError, match="two graphs"):
+        graph.call(node, other, [x], [x], 1)
+
+
+def test_empty_lists_follow_the_first_call_that_had_them() -> None:
+    """They have no shape of their own: whichever program they had first, they keep."""
+
+    @vpps.cell
+    def total(xs: list[E]) -> E:
+        return vpps.sum(xs)
+
+    graph = vpps.Graph()
+    x, y = graph.zeros(3), graph.zeros(2)
+    total([x])
+    first = graph.call(total, [])
+    shapes = [(total([y])).shape, graph.call(total, []).shape, total([x]).shape, graph.call(total, []).shape]
+    assert first.shape == (3,)
+    assert shapes == [(2,), (3,), (3,), (3,)]
+
+
+def test_graphs_with_lists_are_freed_with_their_last_expression() -> None:
+    graph = vpps.Graph()
+    result = record_tree(graph)
+    alive = weakref.ref(graph)
+    gc.collect()
+    gc.disable()
+    try:
+        del graph, result
+        assert alive() is None, "a reference cycle keeps the graph until a garbage collection"
+    finally:
+        gc.enable()
+
+
+def test_the_first_sum_of_a_graph_is_quick_where_another_graph_had_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most graphs have but one, of thousands of losses."""
+    x = vpps.Graph().zeros(3)
+    vpps.sum([x, x])
+    graph = vpps.Graph()
+    x = graph.zeros(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(vpps.Graph, "call_cell", None)
+        assert vpps.sum([x, x]).shape == (3,)
+    graph = vpps.Graph()
+    x, y = graph.zeros(3), graph.zeros(2)
+    with pytest.raises(vpps.ShapeError, match=r"sum.*elements of a list argument have shapes \(3,\) and \(2,\)"):
+        vpps.sum([x, y])
+    assert len(graph.blocks) == 2, "a block without vertices was left behind"
+    with pytest.raises(vpps.GraphError, match="two graphs"):
+        vpps.sum([x, vpps.Graph().zeros(3)])

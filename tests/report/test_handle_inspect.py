@@ -1,0 +1,74 @@
+"""`Handle.inspect`: the plan that the handle itself would launch."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import vpps
+from tests.report.models import lists, tree
+from vpps.kernel.host_compiler import build_cpu
+from vpps.report import draw
+
+pytestmark = pytest.mark.cpu
+
+
+def test_shows_what_fb_launches() -> None:
+    model, (graph, loss) = tree()
+    with vpps.Handle(model, vpps.Adam(), target="cpu", vps=2) as handle:
+        found = handle.inspect(graph, loss)
+        text = handle.disassemble(graph, loss)
+        assert [line for line in str(found.script).splitlines() if line[0] != ";"] == [
+            line for line in text.splitlines() if line[0] != ";"
+        ]
+        assert found.source().source == handle.source()
+        handle.fb(graph, loss)
+        handle.sync_get_latest_loss()
+        again = handle.inspect(graph, loss)
+        assert found.plan.training
+        assert found.plan.vps == 2
+        # Losses of launches alternate between two slots, so that scripts are alike, not the same.
+        assert again.plan.steps == found.plan.steps
+        assert again.plan.slabs == found.plan.slabs
+        memory = handle.memory
+        assert 4 * found.plan_made.pool_floats == memory.peak
+        assert found.plan.slab_bytes + found.plan.other_bytes == memory.batch
+
+
+def test_has_what_the_commands_show_and_compiles_on_demand() -> None:
+    model, (graph, loss) = tree()
+    with vpps.Handle(model, target="cpu", vps=2) as handle:
+        found = handle.inspect(graph, loss)
+        assert found.kernel is None
+        assert found.resources.vps == 2
+        assert found.resources.binary == str(build_cpu()[0])
+        assert found.resources.instructions == len(found.spec.instructions) > 0
+        assert found.graph is found.drawing
+        assert found.graph.text() == draw(graph).text()
+        assert found.cell is found.cells
+        assert re.fullmatch(r"<Inspection of \d+ vertices on cpu \w+, 2 virtual processors: [.a-z() ]+>", repr(found))
+        shown = re.findall(r"\.(\w+)", repr(found))
+        assert {"graph", "plan", "script", "cell", "source", "asm", "resources"} == set(shown)
+        assert all(hasattr(found, name) for name in shown)
+
+
+def test_of_a_forward_only_handle_shows_inference() -> None:
+    model, (graph, loss) = lists()
+    with vpps.Handle(model, target="cpu", vps=2, train=False) as handle:
+        found = handle.inspect(graph, loss)
+        assert not found.plan.training
+        assert {code.phase for cell in found.cells.cells for code in cell.code} == {"forward"}
+        handle.forward(graph, [loss])
+        assert 4 * found.plan_made.pool_floats == handle.memory.peak
+
+
+def test_refuses_as_fb_does() -> None:
+    model, (graph, loss) = tree()
+    with vpps.Handle(model, target="cpu", vps=1) as handle:
+        with pytest.raises(vpps.GraphError, match=r"expected a vpps\.Graph"):
+            handle.inspect(loss, graph)  # type: ignore[arg-type]
+        with pytest.raises(vpps.GraphError, match="the loss must be a scalar"):
+            handle.inspect(graph, graph.zeros(3))
+    with pytest.raises(vpps.HandleError, match="the handle is closed"):
+        handle.inspect(graph, loss)

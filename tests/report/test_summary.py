@@ -1,0 +1,162 @@
+"""Summaries of launches: times that add up, the critical path of launches whose path is known, advice by figures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import vpps
+from tests.report.made import made_timeline, timelines
+from vpps.engine.timeline import Timeline
+from vpps.report.advice import advise
+from vpps.report.critical import BARRIERS, BEGINNING, critical_path
+from vpps.report.summary import KINDS, Summary, summarise
+
+pytestmark = pytest.mark.host
+
+MILLION = 10**6
+
+
+@given(timelines())
+@settings(max_examples=40, deadline=None)
+def test_times_add_up(found: list[Timeline]) -> None:
+    summary = summarise(found, "cpu")
+    whole = sum(t.duration for t in found)
+    assert summary.seconds == pytest.approx(whole)
+    for vp in summary.vps:
+        assert sum(getattr(vp, kind) for kind in KINDS) == pytest.approx(whole)
+        assert vp.waiting >= 0
+    if whole:
+        assert sum(summary.shares.values()) == pytest.approx(1)
+        assert sum(p.share for p in summary.critical) == pytest.approx(1)
+    assert sum(c.seconds for c in summary.cells) == pytest.approx(summary.busy)
+    by_phase = np.sum([t.seconds()["waiting"] for t in found], axis=0)
+    np.testing.assert_allclose([vp.waiting for vp in summary.vps], by_phase, atol=1e-12)
+
+
+@given(timelines())
+@settings(max_examples=40, deadline=None)
+def test_the_critical_path_is_one_chain_through_the_launch(found: list[Timeline]) -> None:
+    for timeline in found:
+        path = critical_path(timeline).segments
+        assert (path[0].start, path[-1].end) == (timeline.start, timeline.end)
+        for segment, following in itertools.pairwise(path):
+            assert segment.end == following.start
+        assert all(segment.start <= segment.end for segment in path)
+
+
+@given(timelines())
+@settings(max_examples=40, deadline=None)
+def test_who_is_waited_for_came_last(found: list[Timeline]) -> None:
+    for timeline in found:
+        path = critical_path(timeline)
+        signals = timeline.records[timeline.forms == "Wait"]
+        last = {}
+        for position in np.unique(signals["position"]).tolist():
+            came = signals[signals["position"] == position]
+            last[position] = {
+                vp for vp, start in zip(came["vp"], came["start"], strict=True) if start == came["start"].max()
+            }
+        allowed = {int(vp) for vps in last.values() for vp in vps}
+        assert {vp for vp, n in enumerate(path.awaited) if n} <= allowed
+        assert sum(path.delayed) <= sum(timeline.seconds()["waiting"]) + 1e-9
+
+
+def test_the_critical_path_of_two_steps_is_the_slower_one_of_each() -> None:
+    """VP 1 is slow first, then VP 0: the path goes over from one to the other."""
+    path = critical_path(made_timeline([[5, 900], [100, 20]], [7, 0]))
+    assert [(s.name, s.vp, s.end - s.start) for s in path.segments if s.end > s.start] == [
+        ("zero of 'p0'", 1, 900), ("zero of 'p1'", 0, 100),
+    ]  # fmt: skip
+    assert path.awaited == [0, 1]
+    assert path.delayed == pytest.approx([0, (900 - 12) * 1e-9])
+
+
+def test_a_late_beginning_is_on_the_path() -> None:
+    path = critical_path(made_timeline([[5, 5], [5, 5]], [100, 0]))
+    assert path.segments[0] == (BEGINNING, "", 0, path.segments[0].start, path.segments[0].start + 100)
+    assert path.awaited == [1, 0]
+
+
+def test_the_way_from_the_last_signal_to_the_end_of_the_wait_is_the_barriers() -> None:
+    timeline = made_timeline([[100, 0, 50], [10, 10, 400]], [0, 0, 0])  # VP 2 leaves the barrier 2 ns after VP 0 came
+    path = critical_path(timeline)
+    assert [(s.name, s.end - s.start) for s in path.segments if s.name == BARRIERS and s.end > s.start] == [
+        (BARRIERS, 2)
+    ]
+
+
+def test_json_has_all_of_it() -> None:
+    summary = summarise([made_timeline([[5, 900], [100, 20]], [7, 0])], "cpu")
+    found = json.loads(json.dumps(summary.as_json()))
+    assert {"shares", "vps", "critical", "cells", "imbalance", "advice", "host"} <= found.keys()
+    assert found["vps"][1]["awaited"] == 1
+
+
+def test_text_has_the_figures() -> None:
+    text = str(summarise([made_timeline([[5, 900 * 1000], [100, 20]], [7, 0])], "cpu"))
+    assert text.startswith("1 launch on cpu, 2 virtual processors: 0.900 ms each, 1 barrier, ")
+    assert "critical path" in text
+    assert "what would help" in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_no_waiting_is_no_negative_zero() -> None:
+    """One virtual processor that never waits, for times whose sum in seconds comes out above that of the launch."""
+    summary = summarise([made_timeline([[723], [830], [617]], [0])], "cpu")
+    assert summary.busy > summary.seconds
+    assert "-0.0" not in str(summary)
+
+
+def test_no_launch_has_no_summary() -> None:
+    with pytest.raises(ValueError, match="no launch was recorded"):
+        summarise([], "cpu")
+
+
+def test_missing_records_are_told() -> None:
+    with pytest.raises(vpps.KernelError, match="lacks"):
+        summarise([made_timeline([[5]], [0], lost=1)], "cpu")
+
+
+class TestAdvice:
+    @staticmethod
+    def found(summary: Summary) -> str:
+        return "\n".join(f"{a.finding}: {a.remedy}" for a in advise(summary))
+
+    def test_of_even_work_is_none(self) -> None:
+        assert self.found(summarise([made_timeline([[MILLION] * 2] * 3, [0, 0])], "cuda")) == ""
+
+    def test_names_who_has_more_to_do(self) -> None:
+        found = self.found(summarise([made_timeline([[MILLION, 3 * MILLION, MILLION]] * 3, [0] * 3)], "cuda"))
+        assert "VP 1 is waited for: it comes last at 4 waits, and others wait 8.0 ms for it" in found
+        assert "it works 1.80 times as long as the mean: work is divided unevenly" in found
+
+    def test_tells_a_late_one_from_a_loaded_one(self) -> None:
+        found = self.found(summarise([made_timeline([[MILLION] * 2] * 2, [0, 2 * MILLION])], "cpu"))
+        assert "VP 1 is waited for" in found
+        assert "late rather than loaded" in found
+
+    @pytest.mark.parametrize(
+        "host, found, remedy",
+        [
+            ((40, 30, 20, 10, 0), "in 2.0 ms of it the program had not asked", "record the next graph while"),
+            ((5, 4, 3, 0.2, 0), "in 1.8 ms of it the host, or a virtual processor, waited", "other programs"),
+            ((5, 4, 3, 1.9, 1.8), "in 1.9 ms of it the host, or a virtual processor, waited", "other programs"),
+            ((1.9, 0.3, 0.2, 0.1, 0), "planning and launching takes 1.8 ms per launch, 1.8 ms", "larger batch has"),
+        ],
+        ids=["the program", "the host wakes late", "virtual processors begin late", "planning"],
+    )
+    def test_names_what_lies_between_launches(self, host: tuple[float, ...], found: str, remedy: str) -> None:
+        before = tuple(round(ms * MILLION) for ms in host) if host[0] < 40 else tuple(map(int, host))
+        first = made_timeline([[MILLION]], [0], host=before)
+        second = made_timeline([[MILLION]], [0], first.end + 2 * MILLION, host=before)
+        summary = summarise([first, second], "cpu")
+        said = self.found(summary)
+        assert "no launch runs for 50 % of the time: 2.0 ms between one launch and the next" in said
+        assert found in said
+        assert remedy in said
+        assert sum(summary.gaps.values()) == pytest.approx(summary.idle) == pytest.approx(2e-3)

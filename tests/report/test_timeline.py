@@ -1,0 +1,439 @@
+"""Timelines: every executed instruction once, times that fit together, bytes that a second count confirms."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vpps
+import vpps.compiler.recipe
+import vpps.placement.update
+from tests.classifier import new, same_bits
+from vpps.engine.timeline import HOST_SPANS, PHASES, Timeline
+from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu, compiler
+from vpps.kernel.render import TIMELINE_LINE
+from vpps.model.optim import OPTIMIZERS
+from vpps.planner.plan import Plan
+from vpps.runtime.cpu import CpuMachine
+from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.encode import encode, plain
+from vpps.script.instructions import MAGIC, Flag
+from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
+
+pytestmark = pytest.mark.cpu
+
+HIDDEN, LEAVES = 64, 6
+
+
+class Net:
+    """Small, but with everything whose bytes are counted: matrices sliced by units (of several parts) and by rows, one
+    whose last panel is padded, lists that may all be empty, a table, a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        self.model = vpps.Model(seed=1)
+        self.table = self.model.lookup("E", (9, HIDDEN))
+        U = self.model.parameter("U", (2 * HIDDEN, 2 * HIDDEN))
+        b = self.model.parameter("b", (2 * HIDDEN,))
+        V = self.model.parameter("V", (HIDDEN, HIDDEN))
+        self.Wo = self.model.parameter("Wo", (3, HIDDEN))
+        self.model.parameter("unused", (5, 7))
+
+        @vpps.cell
+        def node(left: vpps.Expression, right: vpps.Expression, others: list[vpps.Expression]) -> vpps.Expression:
+            gate, update = vpps.split(U @ vpps.concat([left, right]) + b, 2)
+            return vpps.sigmoid(gate) * vpps.tanh(update) + vpps.sum(vpps.each(lambda x: vpps.tanh(V @ x), others))
+
+        self.node = node
+
+    def batch(self, with_lists: bool = True) -> tuple[vpps.Graph, vpps.Expression]:
+        """A graph with its loss."""
+        graph = vpps.Graph()
+        words = [graph.lookup(self.table, i) for i in range(LEAVES)]
+        first = self.node(words[0], words[1], [])
+        second = self.node(words[2], words[3], words[4:] if with_lists else [])
+        root = self.node(first, second, words[:1] if with_lists else [])
+        return graph, vpps.sum([vpps.cross_entropy(self.Wo @ s, i) for i, s in enumerate([first, second, root])])
+
+
+def timeline_of(vps: int, optimizer: vpps.Optimizer | None = None, with_lists: bool = True) -> Timeline:
+    net = Net()
+    with vpps.Handle(net.model, optimizer, vps=vps, clip_norm=1.0, timeline=True) as handle:
+        handle.fb(*net.batch(with_lists))
+        return handle.timeline()
+
+
+def stream(plan: Plan, vp: int) -> Iterator[Decoded]:
+    """What a virtual processor must execute."""
+    return instructions(plan.script, entry_points(plan.script)[vp])
+
+
+@pytest.mark.parametrize("vps", [1, 2, 3])
+class TestRecords:
+    def test_are_of_every_executed_instruction_in_order(self, vps: int) -> None:
+        timeline = timeline_of(vps)
+        assert timeline.lost == [0] * vps
+        assert timeline.n_vps == vps
+        for vp in range(vps):
+            own = timeline.records[timeline.records["vp"] == vp]
+            assert own["position"].tolist() == [d.position for d in stream(timeline.plan, vp)]
+
+    def test_have_times_that_neither_overlap_nor_leave_gaps(self, vps: int) -> None:
+        timeline = timeline_of(vps)
+        assert (timeline.records["start"] <= timeline.records["end"]).all()
+        for vp in range(vps):
+            own = timeline.records[timeline.records["vp"] == vp]
+            assert np.array_equal(own["end"][:-1], own["start"][1:])
+
+    def test_agree_with_the_barriers(self, vps: int) -> None:
+        """No virtual processor leaves a barrier before the last one has come to it."""
+        timeline = timeline_of(vps)
+        barriers = timeline.records[timeline.forms == "Wait"]
+        positions = np.unique(barriers["position"])
+        for position in positions:
+            own = barriers[barriers["position"] == position]
+            assert len(own) == vps
+            # A signal counts at some moment of its barrier: it may still be waking others.
+            assert own["end"].min() >= own["start"].max()
+        assert len(positions) == (timeline.plan.n_barriers if vps > 1 else 0)
+
+    def test_come_after_the_host_has_launched(self, vps: int) -> None:
+        timeline = timeline_of(vps)
+        assert tuple(span.name for span in timeline.host) == HOST_SPANS
+        for span, following in zip(timeline.host, timeline.host[1:], strict=False):
+            assert span.start <= span.end == following.start
+        assert timeline.host[-1].end <= timeline.start
+        assert all(span.seconds >= 0 for span in timeline.host)
+        assert timeline.host[0].seconds > 0
+        assert timeline.host[1].seconds > 0
+
+
+@pytest.mark.parametrize("vps", [1, 2, 3])
+class TestPhases:
+    def test_add_up_for_every_virtual_processor(self, vps: int) -> None:
+        timeline = timeline_of(vps)
+        seconds = timeline.seconds()
+        assert tuple(seconds) == PHASES
+        for name, by_vp in seconds.items():
+            assert by_vp.shape == (vps,)
+            assert by_vp.any() == (name != "load" and (name != "waiting" or vps > 1))
+        np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
+
+    def test_are_what_the_instructions_are_for(self, vps: int) -> None:
+        timeline = timeline_of(vps)
+        found: dict[str, set[str]] = {}
+        for position, phase in zip(timeline.records["position"].tolist(), timeline.phases.tolist(), strict=True):
+            words = timeline.plan.origin(position)
+            found.setdefault(PHASES[phase], set()).add(words.split(" of ")[0].split(",")[0].split(" '")[0])
+        assert found["forward"] == {"forward", "loss"}
+        assert found["backward"] == {"backward"}
+        assert found["gradients"] == {"gradient", "gather_sum"}
+        assert {w.split(".")[0] for w in found["update"]} == {
+            "guard", "squares_matrix", "squares_rows", "clip", "update_matrix", "update_vector", "update_rows", "",
+        }  # fmt: skip
+        if vps > 1:
+            assert all(words.startswith("barrier") for words in found["waiting"])
+            forms = timeline.forms[timeline.phases == PHASES.index("waiting")]
+            assert forms.tolist() == ["Wait"] * (vps * timeline.plan.n_barriers)
+
+    def test_of_an_evaluation_are_forward_and_waiting(self, vps: int) -> None:
+        net = Net()
+        graph, loss = net.batch()
+        with vpps.Handle(net.model, vps=vps, train=False, timeline=True) as handle:
+            handle.forward(graph, [loss])
+            seconds = handle.timeline().seconds()
+        assert {name for name, by_vp in seconds.items() if by_vp.any()} <= {"forward", "waiting"}
+        assert (seconds["forward"] > 0).all()
+
+
+def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
+    """(rows, panels of units) of an instruction's result that a virtual processor computes."""
+    if d.flags & Flag.ROWS:
+        low, high = share(d.n, vp, n_vps)
+        return high - low, -(-d.width // panel) if high > low else 0
+    units = np.flatnonzero(unit_owners(d.width, d.parts, panel, n_vps) == vp)
+    return d.n, len(np.unique(units // panel))
+
+
+def expected_bytes(plan: Plan, vp: int, n_vps: int, panel: int, moments: int) -> dict[str, int]:
+    """Bytes by form of instruction, from the script alone."""
+    floats = dict.fromkeys(("Matvec", "Outer", "Update"), 0)
+    for d in stream(plan, vp):
+        form = d.instruction.form
+        if form == "Matvec":
+            rows, panels = owned(d, vp, n_vps, panel)
+            if rows:
+                floats[form] += panels * panel * int(d.fields["columns"])
+        if form in ("Outer", "UpdateMatrix"):
+            columns = int(d.fields["columns"])
+            across = -(-columns // TILE_COLUMNS)
+            passes = -(-d.n // 128)
+            for tile in range(*share(tiles(d.width, columns, panel), vp, n_vps)):
+                width = min(TILE_COLUMNS, columns - tile % across * TILE_COLUMNS)
+                valid = min(panel, d.width - tile // across * panel)
+                if form == "Outer":  # the first pass only writes, unless the instruction adds to a gradient
+                    touches = 2 * passes if d.flags & Flag.ACCUMULATE else max(1, 2 * passes - 1)
+                    floats[form] += touches * width * panel
+                else:
+                    gradient = 0 if d.flags & Flag.NO_GRADIENT else 1
+                    floats["Update"] += width * panel * (2 + gradient + 2 * moments) + width * valid
+        if form == "UpdateVector":
+            units = int((unit_owners(d.width, d.parts, panel, n_vps) == vp).sum())
+            floats["Update"] += units * (2 + (0 if d.flags & Flag.NO_GRADIENT else 1) + 2 * moments)
+        if form == "UpdateRows":
+            low, high = share(d.n, vp, n_vps)
+            floats["Update"] += (high - low) * d.width * (3 + 2 * moments)
+    return {form: 4 * n for form, n in floats.items()}
+
+
+class TestBytes:
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda rule: rule.__name__)
+    @pytest.mark.parametrize("vps", [1, 2, 3])
+    def test_are_those_of_a_count_from_the_script(self, vps: int, optimizer: type[vpps.Optimizer]) -> None:
+        timeline = timeline_of(vps, optimizer(lr=0.01))
+        moments = len(optimizer(lr=0.01).moments)
+        panel = CpuMachine(1).panel
+        expected = [expected_bytes(timeline.plan, vp, vps, panel, moments) for vp in range(vps)]
+        assert timeline.weight_bytes.tolist() == [e["Matvec"] for e in expected]
+        assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
+        assert timeline.update_bytes.tolist() == [e["Update"] for e in expected]
+        assert min(timeline.weight_bytes) > 0
+
+    def test_of_a_matrix_are_its_own_once_per_step(self) -> None:
+        """By hand: two levels of U forward, two of its transpose backward."""
+        timeline = timeline_of(1)
+        shapes = {d.position: (d.width, d.fields.get("columns")) for d in stream(timeline.plan, 0)}
+        of_u = [shapes[p] == (2 * HIDDEN, 2 * HIDDEN) for p in timeline.records["position"].tolist()]
+        products = timeline.records[np.array(of_u) & (timeline.forms == "Matvec")]
+        assert products["bytes"].tolist() == [4 * (2 * HIDDEN) ** 2] * 4
+
+    def test_of_products_without_vectors_are_none(self) -> None:
+        timeline = timeline_of(1, with_lists=False)
+        of_v = ["op '@' of 'V'" in timeline.plan.origin(p) for p in timeline.records["position"].tolist()]
+        products = timeline.records[np.array(of_v) & (timeline.forms == "Matvec")]
+        assert len(products)
+        assert not products["bytes"].any()
+
+    def test_of_long_outer_products_count_every_pass(self) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (40, 70))
+        graph = vpps.Graph()
+        rows = [graph.input(np.full(70, 0.01 * i)) for i in range(300)]
+        loss = vpps.sum([vpps.sum(vpps.tanh(W @ x)) for x in rows])
+        with vpps.Handle(model, vps=2, clip_norm=1.0, timeline=True) as handle:  # so that the step comes apart
+            handle.fb(graph, loss)
+            timeline = handle.timeline()
+            expected = [expected_bytes(timeline.plan, vp, 2, handle._engine.machine.panel, 0) for vp in range(2)]
+        assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
+        assert sum(timeline.gradient_bytes) >= 5 * 4 * 40 * 70  # three passes: write, read and write, read and write
+
+    @pytest.mark.parametrize("n", [3, 300])
+    def test_of_steps_made_with_the_last_outer_product_lack_its_gradient(self, n: int) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (64, 70))
+        graph = vpps.Graph()
+        loss = vpps.sum([vpps.sum(vpps.tanh(W @ graph.input(np.full(70, 0.01 * i)))) for i in range(n)])
+        with vpps.Handle(model, vpps.Adam(), vps=2, timeline=True) as handle:
+            handle.fb(graph, loss)
+            timeline = handle.timeline()
+        passes = -(-n // 128)  # all but the last one write the gradient, all but the first one read it
+        per_weight = 2 * 3 + 1 + 2 * (passes - 1)  # the weight and its moments read and written, its transpose written
+        assert sum(timeline.update_bytes) == 4 * 64 * 70 * per_weight
+        assert not timeline.gradient_bytes.any()
+
+    @pytest.mark.parametrize("n", [1, 40])
+    @pytest.mark.parametrize("vps_count", [1, 2])
+    def test_of_a_matrix_times_matrices(self, vps_count: int, n: int) -> None:
+        model = vpps.Model(seed=1)
+        W = model.parameter("W", (64, 32))
+        graph = vpps.Graph()
+        loss = vpps.sum([vpps.sum(vpps.tanh(W @ graph.input(np.full((32, 5), 0.01 * i)))) for i in range(n)])
+        with vpps.Handle(model, vps=vps_count, timeline=True) as handle:
+            handle.fb(graph, loss)
+            timeline = handle.timeline()
+            panel = handle._engine.machine.panel
+        assert {"PackedMatmul", "PackedMatmulGradient"} <= set(timeline.forms.tolist())
+        # Forward reads the matrix, backward its transpose; a panel that two divide between them is read by both.
+        whole = 4 * 64 * 32 * 2
+        assert whole <= sum(timeline.weight_bytes) <= whole + 4 * panel * (64 + 32) * (vps_count - 1)
+        passes = -(-n // (128 // 5))
+        assert sum(timeline.gradient_bytes) == 4 * 64 * 32 * (2 * passes - 1)
+
+
+class TestResults:
+    @pytest.mark.parametrize("vps", [1, 2, 3])
+    def test_are_bitwise_those_of_a_plain_handle(self, vps: int) -> None:
+        with_one, without = new(), new()
+        with vpps.Handle(with_one.model, vpps.Adam(), vps=vps, timeline=True) as handle:
+            losses = with_one.train(handle, range(5))
+            gradients = handle.gradients(*with_one.batch(7))
+        with vpps.Handle(without.model, vpps.Adam(), vps=vps) as handle:
+            assert without.train(handle, range(5)) == losses
+            plain = handle.gradients(*without.batch(7))
+        assert gradients[0] == plain[0]
+        assert same_bits(gradients[1], plain[1])
+        assert same_bits(with_one.model.numpy(), without.model.numpy())
+
+
+class TestPlainKernel:
+    def test_is_the_timelines_without_its_lines(self) -> None:
+        (path, source, _), (other, recording_source, _) = build_cpu(), build_cpu(timeline=True)
+        assert path != other
+        assert "timeline" not in source.lower()
+        rest = iter(recording_source.splitlines())
+        assert all(line in rest for line in source.splitlines()), "a line of the plain kernel is missing in the other"
+        added = Counter(recording_source.splitlines()) - Counter(source.splitlines())
+        hooks = [line for line in added if line.lstrip().startswith(TIMELINE_LINE)]
+        assert len(hooks) > 10
+
+    def test_has_nothing_of_it_in_its_binary(self) -> None:
+        plain, recording = (build_cpu(timeline)[0].read_bytes() for timeline in (False, True))
+        assert b"vpps_timeline" in recording
+        assert b"vpps_timeline" not in plain
+        assert b"clock_gettime" in recording
+
+    def test_compiles_without_warnings(self) -> None:
+        path, _, tile = build_cpu(timeline=True)
+        flags = ["-std=c++17", "-fsyntax-only", "-fopenmp-simd", "-Wall", "-Wextra", *ISA_FLAGS[tile.isa]]
+        run = subprocess.run(
+            [*compiler(), *flags, path.with_suffix(".cpp")], capture_output=True, text=True, check=False
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+
+
+class TestHandle:
+    def test_gives_the_latest_launch(self) -> None:
+        net = Net()
+        graph, loss = net.batch()
+        with vpps.Handle(net.model, vps=2, timeline=True) as handle:
+            handle.fb(graph, loss)
+            step = handle.timeline()
+            assert handle.timeline() is step
+            handle.forward(graph, [loss])
+            evaluation = handle.timeline()
+            handle.gradients(graph, loss)
+            assert handle.timeline() not in (step, evaluation)
+        assert len(step.records) > len(evaluation.records)  # and they outlive the handle
+
+    def test_gives_the_launch_before_to_who_does_not_wait(self) -> None:
+        net = Net()
+        with vpps.Handle(net.model, vps=2, timeline=True) as handle:
+            handle.fb(*net.batch())
+            with pytest.raises(vpps.HandleError, match="no launch has ended"):
+                handle.timeline(wait=False)
+            first = handle.timeline()
+            handle.fb(*net.batch(with_lists=False))
+            assert handle.timeline(wait=False) is first
+            second = handle.timeline()
+            assert second is not first
+            assert handle.timeline(wait=False) is second
+            assert first.end <= second.start
+
+    def test_forgets_a_launch_that_an_interrupt_came_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = Net()
+        with vpps.Handle(net.model, vps=2, timeline=True) as handle:
+            handle.fb(*net.batch())
+            first = handle.timeline()
+
+            def interrupt(script: object) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(handle._engine.machine, "launch", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    handle.fb(*net.batch())
+            assert handle.timeline() is first
+            handle.fb(*net.batch())
+            assert first.end < handle.timeline().start
+
+    def test_of_a_stopped_launch_ends_where_it_stopped(self) -> None:
+        net = Net()
+        with vpps.Handle(net.model, vps=2, verify=False, timeline=True) as handle:
+            graph, loss = net.batch()
+            launch = handle._engine.machine.launch
+
+            def damaged(script: NDArray[np.uint32]) -> None:
+                (timeline,) = handle._engine.timelines.values()
+                plan = timeline.plan
+                script[next(d.position for d in stream(plan, 0) if d.instruction.name == "loss")] = 0xFFFF
+                launch(script)
+
+            handle._engine.machine.launch = damaged  # type: ignore[method-assign]
+            handle.fb(graph, loss)
+            with pytest.raises(vpps.KernelError):
+                handle.sync_get_latest_loss()
+            handle._engine.machine.launch = launch  # type: ignore[method-assign]
+            seconds = handle.timeline().seconds()
+            assert seconds["forward"].any()
+            assert not seconds["gradients"].any()
+
+    def test_without_one_says_how_to_get_one(self) -> None:
+        net = Net()
+        with vpps.Handle(net.model) as handle:
+            handle.fb(*net.batch())
+            with pytest.raises(vpps.HandleError, match="timeline=True"):
+                handle.timeline()
+        with vpps.Handle(net.model, timeline=True) as handle, pytest.raises(vpps.HandleError, match="call fb"):
+            handle.timeline()
+        with pytest.raises(vpps.HandleError, match="closed"):
+            handle.timeline()
+
+
+class TestRoom:
+    def test_that_is_too_small_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = CpuMachine.record
+        monkeypatch.setattr(CpuMachine, "record", lambda self, _: record(self, 5))
+        timeline = timeline_of(2)
+        executed = sum(1 for _ in stream(timeline.plan, 0))
+        assert timeline.lost == [executed - 5] * 2
+        assert len(timeline.records) == 10
+        for analyse in (timeline.seconds, lambda: timeline.weight_bytes):
+            with pytest.raises(vpps.KernelError, match=f"lacks {2 * (executed - 5)} executed instructions"):
+                analyse()
+
+    def test_is_never_exceeded_by_the_kernel(self) -> None:
+        machine = CpuMachine(1, timeline=True)
+        machine.reserve(16, 0)
+        script = plain([MAGIC, 1, 1, 0, 5, *encode("signal", 0, 0, counter=0) * 9, *encode("end", 0, 0)])
+        recording = machine.record(8)
+        recording._records[0, 4:] = 0  # as if the last four were somebody else's
+        recording._logs["capacity"] = 4
+        machine.launch(script)
+        assert machine.wait() is None
+        assert not recording._records[0, 4:]["end"].any()
+        assert int(recording._logs["executed"][0]) == 10
+        machine.close()
+
+    def test_is_none_before_anyone_asks(self) -> None:
+        machine = CpuMachine(1, timeline=True)
+        machine.reserve(16, 0)
+        machine.launch(plain([MAGIC, 1, 1, 0, 5, *encode("end", 0, 0)]))
+        assert machine.wait() is None
+        machine.close()
+
+
+class TestStreams:
+    def test_of_their_own_are_told_apart(self) -> None:
+        """Virtual processors that execute different parts of a script, and one that stops the launch."""
+        machine = CpuMachine(2, timeline=True)
+        machine.reserve(16, 0)
+        signal, end = encode("signal", 0, 0, counter=0), encode("end", 0, 0)
+        first, second = 6, 6 + len(signal) * 2 + len(end)
+        script = plain(
+            [MAGIC, 2, 1, 0, first, second, *signal * 2, *end, *encode("wait", 0, 0, counter=0, target=2), *end]
+        )
+        recording = machine.record(9)
+        machine.launch(script)
+        assert machine.wait() is None
+        records = recording.records()
+        positions = [records[records["vp"] == vp]["position"].tolist() for vp in range(2)]
+        assert positions == [[6, 12, 18], [23, 30]]
+        script[second] = 0xFFFF
+        machine.launch(script)
+        assert machine.wait().positions == (second,)
+        assert recording.records()["position"].tolist() == [6, 12, 18, 23]
+        machine.close()

@@ -1,0 +1,302 @@
+"""Timelines of thread blocks: in the emulator, and on an imaginary GPU, whose launches queue."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vpps
+from tests.classifier import CLASSES, EMBEDDING, HIDDEN, Classifier, new, same_bits
+from tests.kernel.programs import tree_lstm
+from tests.nvrtc import COMPILE_ALL, needs_nvrtc
+from tests.runtime import fake_cuda
+from tests.runtime.fake_cuda import FakeCuda
+from tests.runtime.test_cpu import stop_next_launch
+from tests.runtime.test_cublas import FakeCublas
+from vpps.engine.timeline import PHASES, PRODUCTS, Timeline
+from vpps.kernel.nvrtc import compile_cubin
+from vpps.kernel.render import TIMELINE_LINE, render_cuda
+from vpps.placement.onchip import ChipOptions
+from vpps.runtime.cuda import CudaMachine
+from vpps.runtime.simt import SimtMachine
+from vpps.runtime.stamps import StampedRecording
+from vpps.script.disassemble import Decoded, entry_points, instructions
+from vpps.script.instructions import Flag
+from vpps.script.products import entered_at
+from vpps.script.slices import share, unit_owners
+
+VPS = 3
+SHAPES = {"W": (HIDDEN, EMBEDDING), "U": (HIDDEN, HIDDEN), "Wo": (CLASSES, HIDDEN)}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    fake = fake_cuda.install_with_kernels(monkeypatch)
+    cupy = sys.modules["cupy"].cuda
+    cupy.cublas = FakeCublas(fake)
+    cupy.ExternalStream = cupy.cublas.ExternalStream
+    yield fake
+    assert fake.findings == [], "races, for one"
+
+
+@pytest.fixture(params=["simt", "cuda"])
+def target(request: pytest.FixtureRequest) -> str:
+    if request.param == "cuda":
+        request.getfixturevalue("fake")
+    return str(request.param)
+
+
+def recording(net: Classifier, target: str, **options: Any) -> vpps.Handle:
+    """A handle with a timeline. Adam and clipping are in every kernel, so that there are few."""
+    return vpps.Handle(
+        net.model, vpps.Adam(lr=0.01), **{"target": target, "vps": VPS, "clip_norm": 1.0, "timeline": True, **options}
+    )
+
+
+def executed(timeline: Timeline, vp: int) -> list[Decoded]:
+    """What a virtual processor must execute, of both launches."""
+    script, sequel = timeline.plan.script, timeline.plan.sequel
+    scripts = [script] if sequel is None else [script, entered_at(script, sequel.entries)]
+    return [d for words in scripts for d in instructions(words, entry_points(words)[vp])]
+
+
+def of_vp(timeline: Timeline, vp: int) -> Any:
+    return timeline.records[timeline.records["vp"] == vp]
+
+
+@pytest.mark.simt
+class TestRecords:
+    def test_are_of_every_executed_instruction_and_fit_together(self, target: str) -> None:
+        net = new()
+        with recording(net, target) as handle:
+            net.train(handle, range(2))
+            timeline = handle.timeline()
+        assert timeline.lost == [0] * VPS
+        for vp in range(VPS):
+            own = of_vp(timeline, vp)
+            assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
+            assert np.array_equal(own["end"][:-1], own["start"][1:])
+            assert (own["start"] <= own["end"]).all()
+        assert timeline.host[-1].end <= timeline.start
+
+    def test_agree_with_the_barriers(self, target: str) -> None:
+        net = new()
+        with recording(net, target) as handle:
+            net.train(handle, range(1))
+            timeline = handle.timeline()
+        barriers = timeline.records[timeline.forms == "Wait"]
+        positions = np.unique(barriers["position"])
+        assert len(positions) == timeline.plan.n_barriers
+        for position in positions:
+            own = barriers[barriers["position"] == position]
+            assert len(own) == VPS
+            assert own["end"].min() >= own["start"].max()
+
+    def test_have_phases_that_add_up(self, target: str) -> None:
+        net = new()
+        with recording(net, target) as handle:
+            net.train(handle, range(1))
+            seconds = handle.timeline().seconds()
+            handle.forward(*_same(net))
+            of_evaluation = handle.timeline()
+        assert tuple(seconds) == PHASES
+        assert all((by_vp > 0).all() for by_vp in seconds.values())
+        evaluated = of_evaluation.seconds()
+        assert {name for name, by_vp in evaluated.items() if by_vp.any()} == {"forward", "waiting", "load"}
+        np.testing.assert_allclose(sum(evaluated.values()), of_evaluation.duration, rtol=1e-9)
+
+    def test_of_two_launches_of_a_script_are_of_both(self, target: str) -> None:
+        net = new()
+        with recording(net, target, onchip=ChipOptions(gradients="gemm")) as handle:
+            net.train(handle, range(2))
+            timeline = handle.timeline()
+            assert timeline.plan.sequel is not None
+            seconds = timeline.seconds()
+        for vp in range(VPS):
+            own = of_vp(timeline, vp)
+            assert own["position"].tolist() == [d.position for d in executed(timeline, vp)]
+            assert (own["end"][:-1] <= own["start"][1:]).all()
+            assert (own["end"][:-1] < own["start"][1:]).sum() == 1, "the products lie between"
+            idle = [i for i in timeline.idle() if i.vp == vp]
+            assert PRODUCTS in {i.why for i in idle}
+            covered = (own["end"] - own["start"]).sum() + sum(i.end - i.start for i in idle)
+            assert covered == timeline.end - timeline.start
+        np.testing.assert_allclose(sum(seconds.values()), timeline.duration, rtol=1e-9)
+        assert (seconds["update"] > 0).all()
+
+
+def _same(net: Classifier) -> tuple[vpps.Graph, list[vpps.Expression]]:
+    graph, loss = net.batch(0)
+    return graph, [loss]
+
+
+@pytest.mark.simt
+class TestBytes:
+    @pytest.mark.parametrize("ownership", ["aligned", "round-robin"])
+    def test_are_those_of_the_weights(self, ownership: str) -> None:
+        """Every weight is loaded once; so is its transpose, where backward needs it. The update reads and writes the
+        weight and two moments, reads its gradient unless the chip keeps it, and writes the transpose."""
+        net = new()
+        with recording(net, "simt", onchip=ChipOptions(ownership=ownership)) as handle:
+            net.train(handle, range(1))
+            timeline = handle.timeline()
+            spec = handle._engine.machine.spec
+        assert spec is not None
+        kept = {m.number for m in spec.chip.matrices if spec.chip.slots[m.first].gradient >= 0}
+        loads = {d.fields["matrix"]: d for d in executed(timeline, 0) if d.instruction.name == "load"}
+        sizes = [d.width * int(d.fields["columns"]) for d in loads.values()]
+        assert sum(timeline.load_bytes) == 4 * sum(sizes) > 0
+        records, forms = timeline.records, ("UpdateMatrix", "UpdateVector", "UpdateRows")
+        of = {form: records[timeline.forms == form]["bytes"].sum() for form in forms}
+        updates = [d for d in executed(timeline, 0) if d.instruction.form == "UpdateMatrix"]
+        assert len(updates) == len(SHAPES)
+        assert kept
+        assert of["UpdateMatrix"] == 4 * sum(
+            (7 if d.fields["matrix"] in kept else 8) * d.width * int(d.fields["columns"]) for d in updates
+        )
+        assert of["UpdateVector"] == 4 * 7 * (HIDDEN + CLASSES)
+        assert of["UpdateRows"] == 4 * 7 * EMBEDDING * len(timeline.plan.tables[net.model["words"]].rows)
+
+    def test_are_those_of_memory_where_the_chip_holds_nothing(self) -> None:
+        net = new()
+        tiers = {name: "L2" for m in SHAPES for name in (m, f"{m}^T")}
+        with recording(net, "simt", onchip=ChipOptions(tiers=tiers)) as handle:
+            net.train(handle, range(1))
+            timeline = handle.timeline()
+        assert not timeline.load_bytes.any()
+        for vp in range(VPS):
+            floats = 0
+            for d in executed(timeline, vp):
+                if d.instruction.form == "Matvec":
+                    low, high = share(d.n, vp, VPS) if d.flags & Flag.ROWS else (0, d.n)
+                    units = d.width if d.flags & Flag.ROWS else int((unit_owners(d.width, d.parts, 1, VPS) == vp).sum())
+                    columns = int(d.fields["columns"])
+                    at_once = 4 if columns >= 16 else 1  # vectors that are multiplied by a row
+                    floats += units * -(-(high - low) // at_once) * columns
+            assert timeline.weight_bytes[vp] == 4 * floats > 0
+
+
+@pytest.mark.simt
+class TestResults:
+    def test_are_bitwise_those_of_a_plain_handle(self, target: str) -> None:
+        with_one, without = new(), new()
+        with recording(with_one, target) as handle:
+            losses = with_one.train(handle, range(3))
+        with recording(without, "simt", timeline=False) as handle:
+            assert without.train(handle, range(3)) == losses
+        assert same_bits(with_one.model.numpy(), without.model.numpy())
+
+
+@pytest.mark.simt
+class TestQueue:
+    def test_gives_the_launch_before_while_one_runs(self, fake: FakeCuda) -> None:
+        net = new()
+        with recording(net, "cuda") as handle:
+            found = []
+            for k in range(4):
+                handle.fb(*net.batch(k, longest=3 + 5 * k))  # each one larger: its memory, too
+                if k:
+                    found.append(handle.timeline(wait=False))
+            assert len(handle._engine._flights) == 1
+            found.append(handle.timeline())
+        sizes = [len(t.records) for t in found]
+        assert [len(executed(t, 0)) * VPS for t in found] == sizes
+        assert len(set(sizes)) > 1
+        assert all(before.end <= after.start for before, after in pairwise(found))
+
+    def test_of_a_stopped_launch_ends_where_it_stopped(self, target: str) -> None:
+        net = new()
+        with recording(net, target, verify=False) as handle:
+            net.train(handle, range(1))
+            first = handle.timeline()
+            stop_next_launch(handle)
+            handle.fb(*net.batch(1))
+            with pytest.raises(vpps.KernelError):
+                handle.sync_get_latest_loss()
+            stopped = handle.timeline()
+            assert 0 < len(stopped.records) < len(first.records)
+            assert not stopped.seconds()["update"].any()
+            net.train(handle, range(1))
+            assert len(handle.timeline().records) == len(first.records)
+
+    def test_machines_that_nobody_asks_for_records_launch(self, target: str) -> None:
+        machine: SimtMachine | CudaMachine = (SimtMachine if target == "simt" else CudaMachine)(VPS, timeline=True)
+        net = new()
+        with recording(net, target) as handle:
+            handle.fb(*net.batch(0))
+            handle.sync_get_latest_loss()
+            plan, spec = handle._engine.plan, handle._engine.machine.spec
+        assert plan is not None
+        assert spec is not None
+        machine.specialise(spec)
+        machine.reserve(plan.pool_floats, 0)
+        for _ in range(2):
+            machine.launch(plan.script)
+            assert machine.wait() is None
+        machine.close()
+
+
+@pytest.mark.simt
+def test_room_that_is_too_small_is_told(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine in (SimtMachine, CudaMachine):
+        record = machine.record
+        monkeypatch.setattr(machine, "record", lambda self, _, record=record: record(self, 5))
+    net = new()
+    with recording(net, target) as handle:
+        net.train(handle, range(1))
+        timeline = handle.timeline()
+    n = len(executed(timeline, 0))
+    assert timeline.lost == [n - 5] * VPS
+    assert len(timeline.records) == 5 * VPS
+    with pytest.raises(vpps.KernelError, match=f"lacks {VPS * (n - 5)} executed instructions"):
+        timeline.seconds()
+
+
+@pytest.mark.host
+def test_memory_for_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cuda.install(monkeypatch)
+    machine = CudaMachine(4, timeline=True)
+    assert machine.record(100).capacity == 100
+    most = machine.record(10**9)
+    assert isinstance(most, StampedRecording)
+    assert 4 * most.words < 1.1 * 2**28
+    machine.close()
+
+
+@pytest.mark.simt
+def test_the_plain_kernel_is_the_recording_one_without_its_lines() -> None:
+    net = new()
+    with recording(net, "simt") as handle:
+        net.train(handle, range(1))
+        spec, source = handle._engine.machine.spec, handle._engine.machine.source
+    assert spec is not None
+    plain = render_cuda(spec)
+    assert source == render_cuda(spec.recording(True))
+    assert "timeline" not in plain.lower()
+    assert "clock64" not in plain
+    rest = iter(source.splitlines())
+    assert all(line in rest for line in plain.splitlines()), "a line of the plain kernel is missing in the other"
+    assert sum(line.lstrip().startswith(TIMELINE_LINE) for line in source.splitlines()) > 10
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"] if COMPILE_ALL else ["sm_75"])
+def test_recording_costs_no_weight_its_register(arch: str, record_property: Any) -> None:
+    """The kernel with the most weights that fit plain fits with a timeline as well, on all generations; of them
+    the one where it leaves fewest free is always compiled."""
+    model, example = tree_lstm(256, 256)
+    kernel = vpps.specialize(model, example, arch=arch, passes=vpps.Passes())
+    plain = kernel.resources
+    assert plain is not None
+    spec = kernel.spec.of(kernel.vps).recording(True)
+    found = compile_cubin(render_cuda(spec), arch, spec.chip.registers).resources
+    assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
+    assert found.registers <= 255
+    assert found.code_bytes < 1.15 * plain.code_bytes
+    record_property("code_bytes", [plain.code_bytes, found.code_bytes])

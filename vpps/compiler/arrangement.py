@@ -1,0 +1,159 @@
+"""What of a model its kernel is specialised to: which weights the chip holds, and which instructions it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from vpps.compiler.passes import Passes
+from vpps.compiler.passes.nodes import compiled
+from vpps.compiler.prepare import live_nodes, parts_of_units, prepare
+from vpps.errors import SpillError
+from vpps.kernel.chip import MEMORY_ONLY, Chip, KernelMatrix, KernelSlot
+from vpps.model.model import Parameter
+from vpps.ops import Form
+from vpps.placement.distribution import Dealt, InSlots
+from vpps.placement.onchip import ChipOptions, Device, Held, MatrixSpec, OnChip, nothing_left, plan_onchip, step_down
+from vpps.placement.onchip.device import KERNEL_SHARED
+from vpps.placement.onchip.holding import PERSISTENT
+from vpps.placement.stacks import NO_STACKS, Stacks
+from vpps.record.trace import TracedCell
+from vpps.script.slices import TURN_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where the weights of a model are during a launch.
+
+    Attributes:
+        chip: the slots, for the kernel.
+        slots: the matrices in them, and those whose gradients are products, for the plan.
+        onchip: what was decided and why; None where the target has nothing to decide.
+    """
+
+    chip: Chip = MEMORY_ONLY
+    slots: Mapping[Parameter, InSlots] | None = None
+    onchip: OnChip | None = None
+
+
+NO_CHIP = Arrangement()
+
+
+def matrices_of(
+    cells: Iterable[TracedCell], passes: Passes | None = None, stacks: Stacks = NO_STACKS
+) -> dict[Parameter, MatrixSpec]:
+    """The matrices that cells multiply vectors by, and how their rows are best dealt: the first cell decides.
+
+    Those that multiply computed matrices as well are left out: they stay in memory, where all products find them.
+    `passes` are those of the cell compiler; default as VPPS_PASSES says. `stacks` take the place of their members.
+    """
+    passes = Passes.from_environment() if passes is None else passes
+    found: dict[Parameter, MatrixSpec] = {}
+    excluded: set[Parameter] = set()
+    for cell in cells:
+        nodes, outputs = prepare(compiled(cell, passes, stacks)[0])
+        live = live_nodes(nodes, outputs)
+        parts = parts_of_units(nodes, live, 1)
+        for i, node in enumerate(nodes):
+            p = node.parameter
+            if not live[i] or p is None:
+                continue
+            if node.op.form is Form.PACKED_MATMUL:
+                excluded.add(p)
+            elif node.op.form is Form.MATVEC and p not in found:
+                rows, columns = p.shape
+                found[p] = MatrixSpec(p.name, rows, columns, parts[i], parts[node.inputs[0]], p.trainable)
+    return {p: spec for p, spec in found.items() if p not in excluded}
+
+
+def arrangements(
+    matrices: Mapping[Parameter, MatrixSpec], device: Device, vps: int, options: ChipOptions, train: bool
+) -> Iterator[Arrangement]:
+    """The best arrangement first; the next ones hold less, for the case that the compiler spills. The smallest comes a
+    second time as the last: larger ones, and this one too, may only have been expected to spill.
+
+    Raises:
+        HandleError, CapacityError: something that `options` force is malformed or does not fit.
+        SpillError: when more are asked for than there are; names what `options` force.
+    """
+    specs = [
+        spec if train else MatrixSpec(spec.name, spec.rows, spec.columns, spec.parts, 0, trained=False)
+        for spec in matrices.values()
+    ]
+    best = plan_onchip(specs, device, vps, options)
+    least = best
+    try:
+        for least in chain([best], step_down(best)):
+            yield _arrangement(least, matrices)
+    except SpillError:
+        assert least is best  # what is forced leaves nothing to give up
+    smallest = _arrangement(least, matrices)
+    yield replace(smallest, chip=replace(smallest.chip, last=True))
+    raise SpillError(nothing_left(least))
+
+
+def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Arrangement:
+    by_name = {p.name: p for p in matrices}
+    numbers: dict[str, int] = {}
+    kernel_matrices: list[KernelMatrix] = []
+    for held in onchip.held:
+        if not held.slots:
+            continue
+        numbers[held.name] = len(numbers) + 1
+        shape = held.shape
+        assert shape is not None
+        what = (
+            f"{held.name} {held.rows}x{held.columns} as {shape.slots} x ({shape.rows}, {shape.columns}, {shape.warps})"
+        )
+        kernel_matrices.append(KernelMatrix(numbers[held.name], held.first_slot, held.last_slot, what))
+    trained = {s for held in onchip.held if held.gradient for s in held.slots}
+    slots = tuple(
+        KernelSlot(
+            slot.rows,
+            slot.columns,
+            slot.warps,
+            slot.at,
+            slot.tier == "registers",
+            -1 if gradient is None else gradient.at,
+            gradient is not None and gradient.tier == "registers",
+            s in trained,
+            slot.element,
+        )
+        for s, (slot, gradient) in enumerate(zip(onchip.slots, onchip.gradient_slots, strict=True))
+    )
+    both = (*onchip.slots, *(g for g in onchip.gradient_slots if g is not None))
+    chip = Chip(
+        slots,
+        tuple(kernel_matrices),
+        max((s.at + s.size for s in both if s.tier == "registers"), default=0),
+        max((s.at + s.size for s in both if s.tier == "shared"), default=0),
+        onchip.tile,
+        onchip.staging_floats // onchip.tile,
+        max(1, onchip.staging_buffers),
+        onchip.sums_floats,
+        onchip.results_floats,
+        onchip.blocks_per_sm,
+        onchip.options.groups,
+        turns=any(held.slots and held.ownership == "round-robin" for held in onchip.held),
+    )
+    assert chip.shared_bytes == onchip.shared_bytes + KERNEL_SHARED
+    in_slots: dict[Parameter, InSlots] = {}
+    roles = {held.name: held for held in onchip.held}
+    for name, p in by_name.items():
+        forward, transposed = roles[name], roles.get(f"{name}^T")
+        dealt = _dealt(forward, numbers), None if transposed is None else _dealt(transposed, numbers)
+        gemm = forward.gradient == "gemm"
+        if any(dealt) or gemm:
+            atomic = transposed is not None and transposed.tier == "atomic"
+            in_slots[p] = InSlots(*dealt, atomic, forward.gradient in PERSISTENT, gemm)
+    return Arrangement(chip, in_slots, onchip)
+
+
+def _dealt(held: Held, numbers: Mapping[str, int]) -> Dealt | None:
+    if not held.slots:
+        return None
+    assert held.shape is not None
+    turn = 8 * held.shape.rows if held.ownership == "round-robin" else 0
+    assert turn < 1 << TURN_BITS
+    return Dealt(numbers[held.name], held.parts, turn, held.first_vp)

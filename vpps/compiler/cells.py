@@ -1,0 +1,161 @@
+"""The cells of a model as a distribution of its parameters and a schedule have them: compiled, divided, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from vpps.compiler.cost import Load, flops
+from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
+from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
+from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.passes.nodes import Note, compiled, simplified
+from vpps.compiler.passes.report import describe
+from vpps.compiler.phases import PartTemplates, crossing, encode_parts
+from vpps.compiler.slabs import Life
+from vpps.compiler.templates import CellTemplates
+from vpps.compiler.used_rows import note_lookups_without_gradient, with_row_numbers
+from vpps.errors import ModelError
+from vpps.placement.distribution import Distribution
+from vpps.record.arrays import Lists
+from vpps.record.topology import Topology
+from vpps.record.trace import TracedCell
+
+
+class EncodedCells:
+    """Compiles cells, divides recurrent ones into parts, and encodes them, each once.
+
+    Args:
+        distribution: places of the parameters, number of virtual processors.
+        exclusive: every virtual processor has a script of its own.
+        passes: of the cell compiler.
+
+    Attributes:
+        notes: what the passes did to the nodes of each cell: name of the pass, a sentence.
+    """
+
+    def __init__(self, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
+        self.distribution = distribution
+        self.exclusive = exclusive
+        self.passes = passes
+        self.notes: dict[TracedCell, list[Note]] = {}
+        self._encode = partial(CellTemplates, distribution, exclusive, passes)
+        self._compiled: dict[TracedCell, TracedCell] = {}
+        self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
+        self._cells: dict[tuple[TracedCell, Unread, bool], CellTemplates] = {}
+        self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
+        self._whole: dict[tuple[Part, ...], TracedCell] = {}  # of which they are the parts
+        self._of_parts: dict[tuple[tuple[Part, ...], Unread, bool], list[PartTemplates]] = {}
+
+    def compiled(self, cell: TracedCell) -> TracedCell:
+        """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
+        known = self._compiled.get(cell)
+        if known is None:
+            for p in cell.parameters:
+                if p not in self.distribution.places:
+                    raise ModelError(f"cell {cell.name!r} uses {p!r}, which belongs to another model than the handle's")
+            known, self.notes[cell] = compiled(cell, self.passes, self.distribution.stacks)
+            self._compiled[cell] = known
+        return known
+
+    def without(self, cell: TracedCell, unread: Unread) -> TracedCell:
+        """The cell after the passes on its nodes, without some outputs: for inference."""
+        key = cell, unread
+        known = self._without.get(key)
+        if known is None:
+            known = self._without[key] = dead_outputs.without(self.compiled(cell), unread)
+            self._compiled[known] = known
+            self.notes[cell].append(("dead_outputs", dead_outputs.said(cell, unread, training=False)))
+        return known
+
+    def templates(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> CellTemplates:
+        """The encoded cell, with no gradients from some outputs; for inference another one where training keeps values
+        that only backward reads.
+
+        Raises ModelError where it uses a parameter of another model.
+        """
+        training = training or not self.passes.fusion
+        key = cell, unread, training
+        known = self._cells.get(key)
+        if known is None:
+            known = self._cells[key] = self._encode(self.compiled(cell), training=training, unread=unread)
+            note_lookups_without_gradient(cell, [known], [range(len(known.int_index))])
+        return known
+
+    def note_unread(self, cell: TracedCell, unread: Unread) -> None:
+        """Note that some outputs of a cell have no backward."""
+        self.compiled(cell)
+        note = "dead_outputs", dead_outputs.said(cell, unread, training=True)
+        if note not in self.notes[cell]:
+            self.notes[cell].append(note)
+
+    def explain(self) -> list[tuple[str, list[Note]]]:
+        """What the passes did to each cell of several operators: its name, then (pass or direction, sentence)."""
+        found = []
+        for cell, notes in self.notes.items():
+            in_parts = next((p for (whole, *_), p in self._parts.items() if whole is cell and p), ())
+            encoded = [t for (parts, *_), ts in self._of_parts.items() if parts == in_parts and in_parts for t in ts]
+            templates = [t.cell for t in encoded[: len(in_parts)]]
+            templates = templates or [t for (whole, *_), t in self._cells.items() if whole is cell][:1]
+            if len(templates) > 1 or (templates and not templates[0].lowered.is_bare):
+                streams = bool(in_parts) and self.streams(in_parts, training=True)
+                laid_out = (
+                    simplified(cell, self.passes)[0] if self.passes.horizontal and self.passes.cell_layout else None
+                )
+                found.append((cell.name, describe(notes, in_parts, templates, streams, laid_out)))
+        return found
+
+    def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+        """The parts of a recurrent cell (passes/lazy_batching.py)."""
+        key = cell, gathered, scattered
+        if key not in self._parts:
+            parts = with_row_numbers(cell, lazy_batching.split(self.compiled(cell), gathered, scattered))
+            self._parts[key], self._whole[parts] = parts, cell
+        return self._parts[key]
+
+    def load_of(self, topology: Topology, number: int) -> Load:
+        """What steps of a block have to do, with all outputs read, in training."""
+        b = topology.blocks[number]
+        parts = self.split(b.cell, *crossing(topology, number)) if self.passes.lazy_batching else ()
+        for part, of_part in zip(parts, self.templates_of(parts) if parts else (), strict=True):
+            if part.batching is Batching.LEVEL:
+                return _load(of_part.cell, [b.lists[k] for k in part.lists])
+        return Load(0.0, 0) if parts else _load(self.templates(b.cell), b.lists)
+
+    def part_of(self, cell: TracedCell) -> Part | None:
+        """The part whose program a cell is, if it is one."""
+        return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
+
+    def templates_of(
+        self, parts: tuple[Part, ...], unread: Unread = ALL_READ, training: bool = True
+    ) -> list[PartTemplates]:
+        """The encoded parts of a cell, as `templates`."""
+        training = training or not self.passes.fusion
+        key = parts, unread, training
+        known = self._of_parts.get(key)
+        if known is None:
+            known = self._of_parts[key] = encode_parts(parts, self._encode, unread, training)
+            encoded = [of_part.cell for of_part in known]
+            note_lookups_without_gradient(self._whole[parts], encoded, [part.ints for part in parts])
+        return known
+
+    def streams(self, parts: tuple[Part, ...], training: bool, unread: Unread = ALL_READ) -> bool:
+        """Whether the eager part of a cell may run while virtual processors wait: it must not wait itself, nor use
+        memory that others get when its stage is over. Which that is depends on the outputs without gradients."""
+        if not self.passes.streaming or self.exclusive:
+            return False
+        if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
+            return False  # nothing goes level by level that could wait
+        cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
+        given_back = (
+            self.templates_of(parts, unread, training)[0]
+            .cell.slab_groups(training)
+            .of_life[Life.FORWARD if training else Life.SCRATCH]
+        )
+        if len(cell.forward) != 1 or given_back:
+            return False
+        return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
+
+
+def _load(cell: CellTemplates, lists: Sequence[Lists]) -> Load:
+    return Load(2 * flops(cell.cell, lists), len(cell.forward) + len(cell.backward))

@@ -1,0 +1,32 @@
+"""Which cells are bare linear ops on scalars: of these the chain of the loss is made (planner/native/loss_chain.h)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from vpps.ops import Form
+from vpps.record.trace import Node, TracedCell
+
+# Bare ops on scalars whose gradients are constants, by their names in capital letters; of a product one factor must be
+# a number, a graph input whose gradient nobody asks for.
+Linear = IntEnum("Linear", "LIST_SUM LIST_MEAN ADD SUB NEG MUL NUMBER", start=0)
+
+NUMBER = Linear.NUMBER
+LINEAR = tuple(kind.name.lower() for kind in Linear if kind is not NUMBER)
+
+
+def linear_kind(cell: TracedCell) -> int:
+    """The Linear of a cell that is one such op on scalars, or such an input; else -1."""
+    nodes = [n for n in cell.nodes if n.op.form is not Form.ARGUMENT]
+    if len(nodes) != 1 or any(n.shape for n in cell.nodes) or len(cell.outputs) != 1:
+        return -1
+    (node,) = nodes
+    if node.op.form is Form.INPUT:
+        return -1 if node.attrs["grad"] else NUMBER
+    if node.op.name not in LINEAR or not _takes_arguments_in_order(cell, node):
+        return -1
+    return LINEAR.index(node.op.name)
+
+
+def _takes_arguments_in_order(cell: TracedCell, node: Node) -> bool:
+    return [cell.nodes[i].attrs.get("position") for i in node.inputs] == list(range(len(cell.kinds)))

@@ -1,0 +1,127 @@
+"""Lowers a traced cell to instructions: forward, backward, and the gradients of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from vpps.compiler.barriers import assign_groups
+from vpps.compiler.instr import (
+    Args,
+    Beside,
+    Elements,
+    Instr,
+    ParameterGradient,
+    Slab,
+    TableGradient,
+    Uses,
+    View,
+)
+from vpps.compiler.lower_backward import Backward
+from vpps.compiler.passes import Passes
+from vpps.compiler.passes.chaining import chain
+from vpps.compiler.passes.fusion import drop_unused_slabs, fuse
+from vpps.placement.distribution import Distribution
+from vpps.record.trace import TracedCell
+
+
+class LoweredCell:
+    """Instructions of a cell for one distribution.
+
+    Args:
+        exclusive: each vertex's instructions will be in the script of one virtual processor (schedule "paper"), but for
+            products, which those execute that hold rows of the matrix.
+        passes: of the cell compiler.
+        first_beside: arguments from this position on are values of other parts of the cell, in the same rows.
+        taken_back: outputs whose gradient one other part hands back, in the same rows, and nothing else does.
+        training: False for inference alone: no backward, and nothing is kept for one.
+        unread: outputs that nothing reads: no gradient comes back from them.
+
+    Attributes:
+        cell: the traced cell.
+        slabs: memory that each vertex (or list element) needs; the first `n_forward_slabs` of them for inference.
+        slab_nodes: of each slab, the node whose value, gradient, or contribution to other gradients it holds.
+        forward, backward: instructions in order, with their barrier groups.
+        parameter_gradients: contributions to dense gradients, to run once over all rows.
+        table_gradients: sparse ones.
+        outputs: view of each output's value.
+        arguments: (index list key of the argument, view of the gradient row it hands back), in fixed order.
+        is_bare: it is a single op.
+        input_gradient: view of a graph input's gradient, if it was asked for.
+        unfused: how many instructions forward and backward had before fusion.
+    """
+
+    def __init__(
+        self,
+        cell: TracedCell,
+        distribution: Distribution,
+        exclusive: bool,
+        passes: Passes,
+        first_beside: int | None = None,
+        taken_back: Collection[int] = (),
+        training: bool = True,
+        unread: Collection[int] = (),
+    ) -> None:
+        self.cell = cell
+        self.unread = unread
+        self.first_beside = len(cell.kinds) if first_beside is None else first_beside
+        self.taken_back = taken_back
+        self.slabs: list[Slab] = []
+        self.slab_nodes: list[int] = []
+        self.n_forward_slabs = 0
+        self.forward: list[Instr] = []
+        self.backward: list[Instr] = []
+        self.parameter_gradients: list[ParameterGradient] = []
+        self.table_gradients: list[TableGradient] = []
+        self.outputs: list[View] = []
+        self.arguments: list[tuple[Args | Elements | Beside, View]] = []
+        self.input_gradient: View | None = None
+        self.is_bare = False
+        self.unfused = 0, 0
+        Lowering(self, distribution, exclusive, passes).run(training)
+
+    def read_at_the_end(self) -> list[View]:
+        """What is read of a vertex by other vertices, by the gradients of parameters, and by the user."""
+        found = [*self.outputs, *(view for _, view in self.arguments)]
+        for g in self.parameter_gradients:
+            found.extend(view for _, view in g.instr.views())
+        found.extend(g.view for g in self.table_gradients)
+        if self.input_gradient is not None:
+            found.append(self.input_gradient)
+        return found
+
+
+class Lowering(Backward):
+    """The pass itself."""
+
+    def run(self, training: bool) -> None:
+        """Fill the LoweredCell."""
+        for i in self.order:
+            if self.live[i]:
+                self._forward(i, self.nodes[i])
+        self.out.outputs = [self.view_of(o) for o in self.outputs]
+        self.out.n_forward_slabs = len(self.out.slabs)
+        if training:
+            self._all_backward()
+        self.out.is_bare = self._is_bare
+        self.out.unfused = len(self.out.forward), len(self.out.backward)
+        if self.passes.fusion and not self.out.is_bare:
+            fuse(self.out, self.passes.recompute)
+        for instrs in (self.out.forward, self.out.backward):
+            assign_groups(instrs, self.granule, self.n_vps, self.exclusive or not self.passes.alignment)
+        if self.passes.fusion and self.passes.alignment and not self.exclusive:
+            chain(self.out, self.n_vps)
+            drop_unused_slabs(self.out)
+
+    def _all_backward(self) -> None:
+        self.emit_to = self.out.backward
+        for k, o in enumerate(self.outputs):
+            if k in self.out.unread:
+                continue
+            if self.needs[o] and k in self.out.taken_back:
+                self._take_back(k, o)
+            elif self.needs[o]:
+                dst, accumulate = self.claim(o)
+                self.emit("gather_sum", o, dst, values={"offsets": Uses(k), "shift": 0}, accumulate=accumulate)
+        for i in reversed(self.order):
+            if self.live[i] and self.needs[i]:
+                self._backward(i, self.nodes[i])

@@ -1,0 +1,268 @@
+"""Lowers a traced cell: the instructions of backward, and the gradients of its parameters.
+
+Backward is in gather form (design 4.6): nothing adds into memory that another vertex's instruction writes. A vertex
+stores one gradient row per argument; the vertex that produced the argument sums the rows of all its uses, in fixed
+order, through a reverse index list. Where a gradient is the gradient of something else unchanged (add, concat, slices,
+sums of lists), it is a view of it and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vpps.compiler import lists, matrices
+from vpps.compiler.instr import (
+    NO_BIAS,
+    Args,
+    Beside,
+    BesideGradient,
+    Elements,
+    Instr,
+    Ints,
+    Offsets,
+    ParameterGradient,
+    TableGradient,
+    View,
+)
+from vpps.compiler.lower_forward import Forward
+from vpps.compiler.prepare import VIEWS, offset_of
+from vpps.model.model import Lookup, Parameter
+from vpps.ops import Form
+from vpps.record.trace import Node
+
+
+class Backward(Forward):
+    """The instructions of backward."""
+
+    def claim(self, j: int) -> tuple[View, bool]:
+        """Where to write a contribution to node j's gradient, and whether to add to what is there."""
+        root, offset = j, 0
+        while self.nodes[root].op.form in VIEWS:
+            offset += offset_of(self.nodes, root)
+            root = self.nodes[root].inputs[0]
+        if root not in self.storage:
+            self.storage[root] = self.slab(root, self.width(root), self.nodes[root].domain)
+            self.covered[root] = np.zeros(self.width(root), bool)
+        view = self.storage[root].part(offset, self.width(j))
+        written = self.covered[root][offset : offset + view.width]
+        if written.any():
+            self._clear(root, offset, view.width)
+            return view, True
+        written[:] = True
+        return view, False
+
+    def _clear(self, root: int, offset: int, width: int) -> None:
+        """Zero the units of [offset, offset + width) that nothing has been written to."""
+        covered = self.covered[root]
+        u = offset
+        while u < offset + width:
+            if covered[u]:
+                u += 1
+                continue
+            end = u
+            while end < offset + width and not covered[end]:
+                end += 1
+            self.emit("zero", root, self.storage[root].part(u, end - u))
+            covered[u:end] = True
+            u = end
+
+    def _gradient(self, i: int) -> View | None:
+        """The finished gradient of node i, or None where nothing flows into it."""
+        if i in self.alias:
+            return self.alias[i]
+        if i not in self.storage:
+            return None
+        self._clear(i, 0, self.width(i))
+        return self.storage[i]
+
+    def _take_back(self, k: int, o: int) -> None:
+        """The gradient of an output, from the rows in which the only reader of it left it."""
+        dy = View(-1, BesideGradient(k), 0, 0, self.width(o), 0)
+        if self.uses[o] == 1:
+            self.alias[o] = dy
+        else:
+            dst, accumulate = self.claim(o)
+            self.emit("copy", o, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
+
+    def _backward(self, i: int, node: Node) -> None:
+        form = node.op.form
+        if form in VIEWS:
+            return  # its gradient is part of its operand's
+        dy = self._gradient(i)
+        if dy is None:
+            return
+        if form is Form.ARGUMENT:
+            self._hand_back(i, dy)
+        elif form is Form.LOOKUP:
+            assert isinstance(node.parameter, Lookup)
+            self.out.table_gradients.append(TableGradient(node.parameter, Ints(node.inputs[0]), dy))
+        elif form is Form.INPUT:
+            self.out.input_gradient = dy
+        elif form is Form.PARAMETER:  # slices of it were used
+            assert node.parameter is not None
+            self._parameter_sum(i, node.parameter, dy)
+        elif form is Form.MATVEC:
+            self._backward_product(i, node, dy)
+        elif form is Form.CONCAT:
+            offset = 0
+            for j in node.inputs:
+                if self.needs[j]:
+                    self.pass_on(i, j, dy.part(offset, self.width(j)))
+                offset += self.width(j)
+        elif form is Form.PACKED_MATMUL:
+            matrices.packed_product_backward(self, i, node, dy)
+        elif form is Form.MATMUL:
+            matrices.product_backward(self, i, node, [self.view_of(j) for j in node.inputs], dy)
+        elif form is Form.TRANSPOSE:
+            matrices.transpose_backward(self, i, node, dy)
+        elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
+            lists.backward(self, i, node, self.view_of(i if node.domain else node.inputs[0]), dy)
+        elif form is Form.LIST_REDUCE:
+            self._backward_list(i, node, dy)
+        elif form is Form.DROPOUT:
+            self.contribute(i, node.inputs[0], self.width(i), partial(self._dropout, i, node, dy))
+        elif form in (Form.MAP, Form.ROWWISE):
+            self._backward_plain(i, node, dy)
+
+    def _backward_plain(self, i: int, node: Node, dy: View) -> None:
+        operands = [self.view_of(j) for j in node.inputs[: node.op.arity]]
+        sources = self._row_operands([*operands, self.view_of(i), dy])
+        for k, j in enumerate(node.inputs[: node.op.arity]):
+            if not self.needs[j]:
+                continue
+            if k in node.op.passes:
+                self.pass_on(i, j, dy)
+                continue
+            by_rows = node.op.form is Form.ROWWISE
+            values = self._row_values(operands[0].width, node) if by_rows else {"value": node.attrs.get("value", 0.0)}
+            write = partial(self._emit_gradient, f"{node.op.name}.grad{k}", i, values, by_rows, sources)
+            self.contribute(i, j, self.width(j if by_rows else i), write)
+
+    def _emit_gradient(
+        self, name: str, i: int, values: dict[str, Any], by_rows: bool, sources: dict[str, View], dst: View, add: bool
+    ) -> None:
+        self.emit(name, i, dst, values, by_rows=by_rows, accumulate=add, operands=sources)
+
+    def _backward_product(self, i: int, node: Node, dy: View) -> None:
+        matrix, x = node.parameter, node.inputs[0]
+        assert matrix is not None
+        place = self.places[matrix]
+        if len(node.inputs) > 1 and self.needs[node.inputs[1]]:
+            self.pass_on(i, node.inputs[1], dy)
+        if self.needs[x]:
+            write = partial(self._transposed_product, i, x, matrix, dy)
+            self.contribute(i, x, matrix.shape[1], write)
+        if matrix.trainable:
+            instr = Instr(
+                "outer",
+                i,
+                node.domain,
+                matrix.shape[0],
+                1,
+                {"dy": dy, "x": self.segments(x)},
+                {"gradient": place.gradient, "columns": matrix.shape[1], "matrix": 0},
+            )
+            if place.slots is not None and place.slots.rows is not None:
+                dealt = place.slots.rows
+                values = {**instr.values, "matrix": dealt.number}
+                instr = replace(instr, values=values, owned=True, parts=dealt.word, turns=dealt.turn > 0)
+            self.add_parameter_gradient(matrix, instr)
+
+    def _transposed_product(self, i: int, x: int, matrix: Parameter, dy: View, dst: View, accumulate: bool) -> None:
+        """dst = W^T dy, from a transpose of its own; or from W, whose owners each add what their rows give."""
+        place = self.places[matrix]
+        if place.slots is not None and place.slots.atomic:
+            rows = place.slots.rows
+            assert rows is not None
+            if not accumulate:
+                self.emit("zero", i, dst, parts_of=x)
+            values = {"weights": place.weights, "columns": matrix.shape[1], "matrix": rows.number}
+            n, operands = matrix.shape[0], {"dst": dst, "x": dy}
+            added = Instr("matvec_transposed", i, dst.domain, n, operands=operands, values=values)
+            self.emit_to.append(replace(added, parts=rows.word, turns=rows.turn > 0))
+            return
+        dealt = place.slots.transposed if place.slots is not None else None
+        values = {"weights": place.transposed, "columns": matrix.shape[0], "matrix": dealt.number if dealt else 0}
+        factors = {"bias": NO_BIAS, "x": [dy]}
+        self.emit("matvec", i, dst, values, parts_of=x, accumulate=accumulate, operands=factors, dealt=dealt)
+
+    def _backward_list(self, i: int, node: Node, dy: View) -> None:
+        j = node.inputs[0]
+        if node.op.name == "list_mean":
+            domain = self.nodes[j].domain
+            scaled = self.slab(i, dy.width, 0)
+            offsets = Offsets(domain, self.view_of(j).row_list(domain))
+            self.emit("divide_by_count", i, scaled, {"offsets": offsets}, operands={"src": dy})
+            dy = scaled
+        self.pass_on(i, j, dy)
+
+    def contribute(self, i: int, j: int, width: int, write: Callable[[View, bool], None]) -> None:
+        """Let `write(dst, accumulate)` compute node i's contribution to node j's gradient, rows of `width` floats.
+
+        Where j has fewer rows or floats than that (a scalar that was broadcast, a value of the vertex used by list
+        elements, a parameter), the contribution goes through memory of its own and is reduced.
+        """
+        node, target = self.nodes[i], self.nodes[j]
+        if target.op.form is not Form.PARAMETER and width == self.width(j) and node.domain == target.domain:
+            write(*self.claim(j))
+            return
+        own = self.slab(i, width, node.domain)
+        write(own, False)
+        self.reduce_into(i, j, own)
+
+    def pass_on(self, i: int, j: int, dy: View) -> None:
+        """Node j's gradient gets node i's, `dy`, unchanged: as a view if that is all it gets, else by a copy."""
+        while self.nodes[j].op.form is Form.RESHAPE and self.uses[j] == 1:
+            j = self.nodes[j].inputs[0]
+        node, target = self.nodes[i], self.nodes[j]
+        # A reduction of a list hands its gradient, one row per vertex, to each element of the list.
+        same_rows = node.domain == target.domain or node.op.form is Form.LIST_REDUCE
+        if target.op.form is Form.PARAMETER or dy.width != self.width(j) or not same_rows:
+            self.reduce_into(i, j, dy)
+        elif target.op.form is Form.ARGUMENT:
+            self._hand_back(j, dy)
+        elif self.uses[j] == 1 and target.op.form not in VIEWS:
+            self.alias[j] = dy
+        else:
+            dst, accumulate = self.claim(j)
+            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": dy})
+
+    def _hand_back(self, argument: int, dy: View) -> None:
+        """Let the producer of an argument find a gradient row for it in `dy`."""
+        key = self.view_of(argument).rows
+        assert isinstance(key, Args | Elements | Beside)
+        self.out.arguments.append((key, dy))
+
+    def reduce_into(self, i: int, j: int, source: View) -> None:
+        """Add `source`, a gradient of node i with more rows or floats than node j has, to j's gradient."""
+        domain, target = self.nodes[i].domain, self.nodes[j]
+        if source.width != self.width(j):  # a scalar that was broadcast: sum the units
+            single = self.slab(i, 1, source.domain)
+            values = {"row_width": source.width, "labels": None, "value": 0.0}
+            self.emit("sum", i, single, values, by_rows=True, operands={"a": source})
+            source = single
+        if target.op.form is Form.PARAMETER:
+            assert target.parameter is not None
+            self._parameter_sum(i, target.parameter, source)
+        elif domain != target.domain:  # a value of the vertex, used by each of its list elements
+            dst, accumulate = self.claim(j)
+            self._reduce_list(i, source, dst, domain, accumulate=accumulate)
+        else:
+            dst, accumulate = self.claim(j)
+            self.emit("copy", i, dst, {"value": 0.0}, accumulate=accumulate, operands={"a": source})
+
+    def _parameter_sum(self, i: int, parameter: Parameter, source: View) -> None:
+        """The gradient of a parameter vector: the sum over all rows. Runs over the rows of node i's domain."""
+        domain = source.domain or self.nodes[i].domain
+        values = {"vector": self.places[parameter].gradient}
+        instr = Instr("column_sum", i, domain, source.width, 1, {"src": source}, values)
+        self.add_parameter_gradient(parameter, instr)
+
+    def add_parameter_gradient(self, parameter: Parameter, instr: Instr) -> None:
+        """Let an instruction make a contribution to a parameter's gradient, over the rows of all groups."""
+        self.out.parameter_gradients.append(ParameterGradient(parameter, replace(instr, for_all=self.groups > 1)))

@@ -1,0 +1,291 @@
+"""Lowers a traced cell: the instructions of forward, and what those of backward are made with, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vpps.compiler import lists, matrices
+from vpps.compiler.instr import (
+    NO_BIAS,
+    Args,
+    Beside,
+    Calls,
+    Data,
+    Elements,
+    Expand,
+    Instr,
+    Ints,
+    ListKey,
+    Offsets,
+    Positions,
+    RandomKey,
+    Slab,
+    TableRows,
+    View,
+)
+from vpps.compiler.passes import Passes
+from vpps.compiler.prepare import VIEWS, execution_order, live_nodes, offset_of, parts_of_units, prepare
+from vpps.ops import Form, size
+from vpps.ops.dropout import threshold
+from vpps.placement.distribution import Dealt, Distribution
+from vpps.record.trace import Node
+from vpps.script.slices import sliced_by_rows
+
+if TYPE_CHECKING:
+    from vpps.compiler.lower import LoweredCell
+
+# Of a product's operand. An instruction names them all, and must fit into what a GPU has at hand of the script
+# (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are made.
+MAX_SEGMENTS = 256
+
+# Nodes that compute nothing.
+SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS)
+
+
+class Forward:
+    """The state of a lowering, dropped afterwards, and the instructions of forward."""
+
+    def __init__(self, result: LoweredCell, distribution: Distribution, exclusive: bool, passes: Passes) -> None:
+        self.out = result
+        self.exclusive = exclusive
+        self.passes = passes
+        self.places = distribution.physical
+        self.n_vps = distribution.n_vps
+        self.groups = distribution.groups
+        self.granule = distribution.panel
+        self.nodes, self.outputs = prepare(result.cell)
+        self.order = execution_order(self.nodes)
+        self.live = live_nodes(self.nodes, self.outputs)
+        self.read = [o for k, o in enumerate(self.outputs) if k not in result.unread]
+        self.leads_to_read = live_nodes(self.nodes, self.read)
+        self.uses = self._uses()
+        self.needs = self._needs()
+        self.parts = parts_of_units(self.nodes, self.live, self.granule)
+        self.view: list[View | None] = [None] * len(self.nodes)
+        # Gradients: where each node's is collected, and which units of it have been written so far.
+        self.storage: dict[int, View] = {}
+        self.covered: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self.alias: dict[int, View] = {}
+        self.emit_to = result.forward
+
+    # ---- analysis
+
+    def _uses(self) -> list[int]:
+        uses = [0] * len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            if self.leads_to_read[i]:
+                for j in node.inputs:
+                    uses[j] += 1
+        for o in self.read:
+            uses[o] += 1
+        return uses
+
+    @property
+    def _is_bare(self) -> bool:
+        """Whether the cell is a single op, as a bare one on a graph is: those never take a kernel of their own."""
+        return sum(live and node.op.form not in SOURCES for live, node in zip(self.live, self.nodes, strict=True)) < 2
+
+    def _needs(self) -> list[bool]:
+        """Which nodes have a gradient that something wants."""
+        needs = [False] * len(self.nodes)
+        for i in self.order:
+            if not self.leads_to_read[i]:
+                continue
+            node = self.nodes[i]
+            form = node.op.form
+            if form is Form.ARGUMENT:
+                needs[i] = True
+            elif form is Form.INPUT:
+                needs[i] = node.attrs["grad"]
+            elif not node.op.differentiable:
+                needs[i] = False
+            else:
+                trained = node.parameter is not None and node.parameter.trainable
+                needs[i] = trained or any(needs[j] for j in node.inputs)
+        return needs
+
+    def width(self, i: int) -> int:
+        """Floats of a row of node i."""
+        return size(self.nodes[i].shape)
+
+    # ---- emission
+
+    def emit(
+        self,
+        name: str,
+        node: int,
+        dst: View,
+        values: dict[str, Any] | None = None,
+        parts_of: int | None = None,
+        by_rows: bool = False,
+        accumulate: bool = False,
+        mean: bool = False,
+        gathers: tuple[View, ...] = (),
+        operands: dict[str, Any] | None = None,
+        lists_of: int = 0,
+        dealt: Dealt | None = None,
+    ) -> None:
+        """Append an instruction that writes `dst`, dealt like node `parts_of` (default: `node`) if that is as wide.
+
+        One that works on the lists of domain `lists_of` counts vertices, whatever rows it writes. `dealt` says who owns
+        the rows of a matrix on the chip, and so the units of its products.
+        """
+        model = node if parts_of is None else parts_of
+        parts = self.parts[model] if dst.width == self.width(model) else 1
+        if name == "matvec" and dst.width // parts % self.granule:
+            parts = 1  # a product computes whole panels
+        by_units = dealt is not None
+        rows = not self.exclusive and (by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps))
+        if dealt is not None:
+            parts = dealt.word
+        self.emit_to.append(
+            Instr(
+                name,
+                node,
+                0 if lists_of else dst.domain,
+                dst.width,
+                parts,
+                {"dst": dst, **(operands or {})},
+                values or {},
+                rows and not by_units,
+                accumulate,
+                mean,
+                gathers,
+                lists_of,
+                alone=self.exclusive and name != "matvec",
+                turns=dealt is not None and dealt.turn > 0,
+            )
+        )
+
+    def slab(self, node: int, width: int, domain: int) -> View:
+        """A new slab for something of a node, as a view of its whole rows."""
+        self.out.slabs.append(Slab(width, domain))
+        self.out.slab_nodes.append(node)
+        return View(len(self.out.slabs) - 1, None, 0, 0, width, domain)
+
+    def view_of(self, i: int) -> View:
+        """The rows of node i's value."""
+        v = self.view[i]
+        assert v is not None
+        return v
+
+    def segments(self, i: int) -> list[View]:
+        """The pieces of the operand of a product; a concatenation used by products only is never made."""
+        if self.view[i] is not None:
+            return [self.view_of(i)]
+        return [v for j in self.nodes[i].inputs for v in self.segments(j)]
+
+    def _row_operands(self, sources: list[View]) -> dict[str, View]:
+        return dict(zip("abcd", sources, strict=False))
+
+    # ---- forward
+
+    def _forward(self, i: int, node: Node) -> None:
+        form, width, domain = node.op.form, self.width(i), node.domain
+        if form is Form.ARGUMENT:
+            position = node.attrs["position"]
+            key: ListKey = Elements(position) if domain else Args(position)
+            if position >= self.out.first_beside:
+                key = Beside(position)
+            self.view[i] = View(-1, key, 0, 0, width, domain)
+        elif form is Form.PARAMETER:
+            assert node.parameter is not None
+            self.view[i] = View(-1, None, self.places[node.parameter].weights, 0, width, 0)
+        elif form is Form.LOOKUP:
+            self.view[i] = View(-1, TableRows(i), 0, 0, width, 0)
+        elif form in VIEWS:
+            self.view[i] = self.view_of(node.inputs[0]).part(offset_of(self.nodes, i), width)
+        elif form is Form.CONCAT and self._is_segments(i) and len(self.segments(i)) <= MAX_SEGMENTS:
+            pass
+        elif form is not Form.INDEX:
+            self.view[i] = dst = self.slab(i, width, domain)
+            self._compute(i, node, dst)
+
+    def _is_segments(self, i: int) -> bool:
+        """Whether a concatenation is read by products with parameters (or such concatenations) only, as what they
+        multiply."""
+        if i in self.outputs:
+            return False
+        for j, node in enumerate(self.nodes):
+            if self.live[j] and i in node.inputs:
+                product = node.op.form in (Form.MATVEC, Form.PACKED_MATMUL) and i not in node.inputs[1:]
+                if not product and not (node.op.form is Form.CONCAT and self._is_segments(j)):
+                    return False
+        return True
+
+    def _compute(self, i: int, node: Node, dst: View) -> None:
+        """Emit the instruction that computes node i into `dst`."""
+        form = node.op.form
+        sources = [self.view_of(j) for j in node.inputs if self.view[j] is not None]
+        if form is Form.MAP:
+            values = {"value": node.attrs.get("value", 0.0)}
+            self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
+        elif form is Form.DROPOUT:
+            self._dropout(i, node, sources[0], dst)
+        elif form is Form.ROWWISE:
+            values = self._row_values(sources[0].width, node)
+            self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
+        elif form is Form.MATVEC:
+            assert node.parameter is not None
+            place = self.places[node.parameter]
+            dealt = place.slots.rows if place.slots is not None else None
+            number = dealt.number if dealt is not None else 0
+            values = {"weights": place.weights, "columns": node.parameter.shape[1], "matrix": number}
+            bias = self.view_of(node.inputs[1]) if len(node.inputs) > 1 else NO_BIAS
+            operands = {"bias": bias, "x": self.segments(node.inputs[0])}
+            self.emit("matvec", i, dst, values, operands=operands, dealt=dealt)
+        elif form is Form.CONCAT:
+            offset = 0
+            for j in node.inputs:
+                for v in self.segments(j):
+                    self.emit("copy", i, dst.part(offset, v.width), {"value": 0.0}, operands={"a": v})
+                    offset += v.width
+        elif form is Form.PACKED_MATMUL:
+            matrices.packed_product(self, i, node, dst)
+        elif form is Form.MATMUL:
+            matrices.product(self, i, node, sources, dst)
+        elif form is Form.TRANSPOSE:
+            matrices.transpose(self, i, node.inputs[0], sources[0], dst)
+        elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
+            lists.forward(self, i, node, sources[0], dst)
+        elif form is Form.LIST_REDUCE:
+            source = self.view_of(node.inputs[0])
+            self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
+        elif form is Form.INPUT:
+            self.emit("input", i, dst, {"data": Data()})
+        elif form is Form.ZEROS:
+            self.emit("zero", i, dst)
+        else:
+            raise AssertionError(f"no rule for {form}")
+
+    def _dropout(self, i: int, node: Node, source: View, dst: View, accumulate: bool = False) -> None:
+        """dst = source times the random factors of node i, which are the same for a value and for its gradient."""
+        values = {
+            "calls": Expand(node.domain, Calls()) if node.domain else Calls(),
+            "positions": Positions(node.domain) if node.domain else None,
+            "number": node.attrs["number"],
+            "threshold": threshold(node.attrs["rate"]),
+            "scale": 1 / (1 - node.attrs["rate"]),
+            "key": RandomKey(),
+        }
+        self.emit("dropout", i, dst, values, accumulate=accumulate, operands={"a": source})
+
+    def _row_values(self, width: int, node: Node) -> dict[str, Any]:
+        """Fields of a row-wise instruction that are no operands."""
+        return {"row_width": width, "labels": self._labels(node), "value": node.attrs.get("value", 0.0)}
+
+    def _labels(self, node: Node) -> ListKey | None:
+        if not node.op.indices:
+            return None
+        key = Ints(node.inputs[-1])  # one per vertex
+        return Expand(node.domain, key) if node.domain else key
+
+    def _reduce_list(
+        self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False
+    ) -> None:
+        """dst[vertex] = sum of the source's rows over the elements of the vertex's lists of a domain."""
+        gathers = (source,) if source.slab >= 0 else ()
+        values = {"offsets": Offsets(domain, source.row_list(domain)), "shift": source.offset}
+        self.emit("gather_sum", i, dst, values, mean=mean, accumulate=accumulate, gathers=gathers)

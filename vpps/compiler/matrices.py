@@ -1,0 +1,139 @@
+"""Lowers the ops on computed matrices: one instruction for all their products, and parameters times matrices.
+
+    Y = A B             dA = dY B^T             dB = A^T dY
+
+are one instruction form, `matmul`, of which vectors are matrices of one row or column. A parameter is packed, and its
+gradient is summed over all rows after backward, so products with parameters have instructions of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vpps.compiler.instr import Instr, View
+from vpps.record.trace import Node
+
+if TYPE_CHECKING:
+    from vpps.compiler.lower_backward import Backward
+    from vpps.compiler.lower_forward import Forward
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An operand of a product.
+
+    Attributes:
+        view: its floats.
+        rows, columns: of the matrix that multiplies.
+        transposed: it is stored with rows and columns exchanged.
+    """
+
+    view: View
+    rows: int
+    columns: int
+    transposed: bool = False
+
+    @property
+    def T(self) -> Factor:
+        """The transpose: the same floats."""
+        return Factor(self.view, self.columns, self.rows, not self.transposed)
+
+
+def product(low: Forward, i: int, node: Node, sources: list[View], dst: View) -> None:
+    """Y = A B."""
+    _multiply(low, i, i, *_factors(low, node, sources), dst, False)
+
+
+def product_backward(low: Backward, i: int, node: Node, sources: list[View], dy: View) -> None:
+    """dA = dY B^T and dB = A^T dY, each in the layout of its operand."""
+    a, b = _factors(low, node, sources)
+    d = Factor(dy, a.rows, b.columns)
+    for j, operand, left, right in ((node.inputs[0], a, d, b.T), (node.inputs[1], b, a.T, d)):
+        if not low.needs[j]:
+            continue
+        if operand.transposed:
+            left, right = right.T, left.T
+        low.contribute(i, j, low.width(j), partial(_multiply, low, i, j, left, right))
+
+
+def _factors(low: Forward, node: Node, sources: list[View]) -> tuple[Factor, Factor]:
+    """The operands of a product node as matrices."""
+    factors = []
+    for j, view, name in zip(node.inputs, sources, ("transposed_a", "transposed_b"), strict=True):
+        rows, columns = (*low.nodes[j].shape, 1)[:2]
+        factor = Factor(view, rows, columns)
+        factors.append(factor.T if node.attrs.get(name) else factor)
+    a, b = factors
+    return a, b.T if node.op.name == "outer" else b
+
+
+def _multiply(low: Forward, i: int, parts_of: int, a: Factor, b: Factor, dst: View, accumulate: bool) -> None:
+    """dst = A B. A row and a column hold the same floats: of equal forms, the one that the instruction is fast at."""
+    if b.columns == 1:  # A b as b^T A^T
+        a, b = b.T, a.T
+    if 1 in (a.rows, a.columns):
+        a = replace(a, transposed=False)
+    if 1 in (b.rows, b.columns):
+        b = replace(b, transposed=b.columns == 1)
+    values = {
+        "a_width": a.rows * a.columns,
+        "b_width": b.rows * b.columns,
+        "inner": a.columns,
+        "a_transposed": int(a.transposed),
+        "b_transposed": int(b.transposed),
+    }
+    operands = {"a": a.view, "b": b.view}
+    low.emit("matmul", i, dst, values, parts_of=parts_of, accumulate=accumulate, operands=operands)
+
+
+def transpose(low: Forward, i: int, j: int, source: View, dst: View, accumulate: bool = False) -> None:
+    """dst = transpose of a matrix laid out like node j."""
+    values = {"columns": low.nodes[j].shape[1]}
+    low.emit("transpose", i, dst, values, accumulate=accumulate, operands={"a": source})
+
+
+def transpose_backward(low: Backward, i: int, node: Node, dy: View) -> None:
+    """The gradient's transpose."""
+    (j,) = node.inputs
+    low.contribute(i, j, low.width(j), partial(transpose, low, i, i, dy))
+
+
+def packed_product(low: Forward, i: int, node: Node, dst: View) -> None:
+    """Y = W M, W a parameter."""
+    assert node.parameter is not None
+    rows, inner = node.parameter.shape
+    operands = low.segments(node.inputs[0])
+    _multiply_packed(low, i, i, low.places[node.parameter].weights, (rows, inner), operands, dst, False)
+
+
+def packed_product_backward(low: Backward, i: int, node: Node, dy: View) -> None:
+    """dM = W^T dY; dW, the sum of dY M^T over all rows of the cell, comes after backward."""
+    (j,), matrix = node.inputs, node.parameter
+    assert matrix is not None
+    place, (rows, inner) = low.places[matrix], matrix.shape
+    if low.needs[j]:
+        write = partial(_multiply_packed, low, i, j, place.transposed, (inner, rows), [dy])
+        low.contribute(i, j, low.width(j), write)
+    if matrix.trainable:
+        values = {"gradient": place.gradient, "inner": inner, "columns": node.shape[1]}
+        operands = {"dy": dy, "x": low.segments(j)}
+        instr = Instr("packed_matmul_gradient", i, node.domain, rows, 1, operands, values)
+        low.add_parameter_gradient(matrix, instr)
+
+
+def _multiply_packed(
+    low: Forward,
+    i: int,
+    parts_of: int,
+    weights: int,
+    shape: tuple[int, int],
+    x: list[View],
+    dst: View,
+    accumulate: bool,
+) -> None:
+    """dst = packed weights of a shape times a matrix, whose rows lie in the segments x."""
+    rows, inner = shape
+    values = {"weights": weights, "inner": inner, "columns": dst.width // rows}
+    low.emit("packed_matmul", i, dst, values, parts_of=parts_of, accumulate=accumulate, operands={"x": x})

@@ -1,0 +1,179 @@
+"""What is static of parameters, of signals and of the end of a launch, for the compiled planner: its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vpps.compiler.recipe import NOTHING, Names, template_record
+from vpps.compiler.records import (
+    Frame,
+    InstructionRecord,
+    LoadRecord,
+    ModelRecord,
+    ParameterRecord,
+    TemplateRecord,
+)
+from vpps.model.model import Lookup, Parameter
+from vpps.ops import size
+from vpps.placement.distribution import AGAIN, LEFT_OUT, Distribution
+from vpps.placement.update import Averaging, matrix_division, step_fields
+from vpps.script.encode import AnyWord, Template, Word, barrier, direct, encode, indexed, signal, wait
+from vpps.script.instructions import BY_NAME, HEAD_WORDS, INDEXED, MAGIC, NO_FLAGS, OFFSET_MASK, Flag, instruction_of
+from vpps.script.slices import sliced_by_rows, tiles
+
+_WIDTH = 3  # word of an instruction's head
+
+
+class ModelRecipe:
+    """Makes the record of the parameters and of the end of a launch.
+
+    Args:
+        exclusive: whether every virtual processor has a script of its own (see ScriptWriter).
+        rule: name of the optimizer; None where no launch makes a step.
+        averaging: of the weights, or None.
+    """
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        exclusive: bool,
+        names: Names,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
+        self._distribution = distribution
+        self._names = names
+        left_out = Word(LEFT_OUT, Frame.SLOT)
+        position = HEAD_WORDS + [f.name for f in BY_NAME["clip"].fields].index("max_norm")
+        clip = self._instruction(
+            "clip",
+            Word(0, Frame.ROWS),
+            1,
+            holes={position: Frame.NORM},
+            partials=Word(0, Frame.PARTIALS),
+            max_norm=0.0,
+            left_out=left_out,
+        )
+        loads = []
+        for number, (p, place) in enumerate(distribution.physical.items()):
+            if place.slots is None:
+                continue
+            for dealt, weights, shape in (
+                (place.slots.rows, place.weights, p.shape),
+                (place.slots.transposed, place.transposed, p.shape[::-1]),
+            ):
+                if dealt is not None:
+                    fields = {"weights": weights, "columns": shape[1], "matrix": dealt.number}
+                    words = encode("load", 1, shape[0], dealt.word, dealt.flags, **fields)
+                    loads.append(LoadRecord(number, dealt.number, _alone(words)))
+        alone = Flag.ALONE if exclusive else Flag.ROWS
+        constants: dict[str, Any] = {"dst": direct(Word(0, Frame.GRADIENT), 0), "data": Word(0, Frame.NUMBERS)}
+        header = [MAGIC, distribution.all_vps, distribution.groups, 0] + [0] * distribution.all_vps
+        counters = distribution.groups + (distribution.groups > 1)  # the last one is that of all groups
+        self.record = ModelRecord(
+            n_vps=distribution.n_vps,
+            groups=distribution.groups,
+            end=distribution.end,
+            load_name=names.bit("load"),
+            exclusive=exclusive,
+            accumulate=int(Flag.ACCUMULATE) << 16,
+            no_gradient=int(Flag.NO_GRADIENT) << 16,
+            head_words=HEAD_WORDS,
+            indexed=INDEXED,
+            offset_mask=OFFSET_MASK,
+            header=header,
+            barrier=[barrier(counter).tolist() for counter in range(counters)],
+            signal=[signal(counter).tolist() for counter in range(counters)],
+            wait=[wait(counter).tolist() for counter in range(counters)],
+            stop=_constant(encode("end", 0, 0)),
+            loss=self._instruction("loss", 1, 1, source=Word(0, Frame.SOURCE), slot=Word(0, Frame.SLOT)),
+            constants=self._instruction("input", 1, 0, alone, holes={_WIDTH: Frame.ROWS}, **constants),
+            clip=clip,
+            guard=self._instruction("guard", 1, 1, loss=Word(0, Frame.SOURCE), left_out=left_out),
+            guard_again=self._instruction("guard", 1, 1, loss=left_out, left_out=Word(LEFT_OUT + AGAIN, Frame.SLOT)),
+            loads=loads,
+            parameters=[self._parameter(p, rule, averaging) for p in distribution.physical],
+        )
+
+    def _instruction(
+        self,
+        name: str,
+        n: AnyWord,
+        width: int,
+        flags: Flag = NO_FLAGS,
+        /,
+        *,
+        parts: int = 1,
+        holes: dict[int, int] | None = None,
+        **fields: Any,
+    ) -> InstructionRecord:
+        """An instruction whose holes are words of the frame; `holes` adds some at positions."""
+        if self._distribution.groups > 1 and name not in ("loss", "input"):  # those come before the end of a launch
+            flags |= Flag.ALL
+        words = encode(name, n, width, parts, flags, **fields)
+        for position, hole in (holes or {}).items():
+            words[position] = Word(0, hole)
+        return InstructionRecord(self._names.bit(instruction_of(name, fields).name), _alone(words))
+
+    def _parameter(self, p: Parameter, rule: str | None, averaging: Averaging | None) -> ParameterRecord:
+        place, width = self._distribution.physical[p], size(p.shape[1:])
+        is_table, packed = isinstance(p, Lookup), self._distribution.is_packed(p)
+        keeps = place.slots is not None and place.slots.keeps_gradient
+        load = store = square = step = summed = held = NOTHING
+        squares = tiles(p.shape[0], p.shape[1], 1) if packed else 1
+        partials = Word(0, Frame.PARTIALS)
+        gradient: AnyWord = place.gradient
+        if is_table:
+            by_rows = sliced_by_rows(width, 1, self._distribution.panel, self._distribution.all_vps)
+            flags = Flag.ROWS if by_rows else NO_FLAGS
+            lists: dict[str, Any] = {"offsets": Word(0, Frame.OFFSETS), "shift": 0}
+            rows, gradient = Word(0, Frame.ROWS), Word(0, Frame.GRADIENT)
+            summed = self._instruction("gather_sum", rows, width, flags, dst=direct(gradient, width), **lists)
+            held = self._instruction("gather_sum", rows, width, flags, dst=indexed(Word(0, Frame.NUMBERS), 0), **lists)
+            square = self._instruction("squares_rows", rows, width, Flag.ROWS, gradient=gradient, partials=partials)
+        elif packed:
+            load = self._on_matrix("load_gradient", p, gradient=gradient)
+            store = self._on_matrix("store_gradient", p, gradient=gradient)
+            square = self._on_matrix("squares_matrix", p, gradient=gradient, partials=partials)
+        else:
+            fields: dict[str, Any] = {"gradient": gradient, "partials": partials}
+            square = self._instruction("squares_rows", 1, size(p.shape), Flag.ROWS, **fields)
+        if rule is not None and p.trainable:
+            fields = {**step_fields(place, averaging), "hyper": Word(0, Frame.HYPER), "gradient": gradient}
+            transposed = fields.pop("transposed")
+            if is_table:
+                fields |= {"table_rows": Word(0, Frame.NUMBERS), "idle": Word(0, Frame.IDLE)}
+                step = self._instruction(f"update_rows.{rule}", Word(0, Frame.ROWS), width, Flag.ROWS, **fields)
+            elif packed:
+                step = self._on_matrix(f"update_matrix.{rule}", p, transposed=transposed, **fields)
+            else:
+                step = self._instruction(f"update_vector.{rule}", 1, size(p.shape), **fields)
+        return ParameterRecord(
+            trainable=p.trainable,
+            is_table=is_table,
+            keeps_gradient=keeps,
+            gradient=place.gradient,
+            width=width,
+            squares=squares,
+            load_gradient=load,
+            store_gradient=store,
+            square=square,
+            step=step,
+            sum=summed,
+            sum_held=held,
+        )
+
+    def _on_matrix(self, name: str, p: Parameter, **fields: Any) -> InstructionRecord:
+        flags, parts, number = matrix_division(self._distribution.physical[p])
+        return self._instruction(name, 0, p.shape[0], flags, parts=parts, columns=p.shape[1], matrix=number, **fields)
+
+
+def _alone(words: Sequence[AnyWord]) -> TemplateRecord:
+    """The template of an instruction that no cell makes."""
+    template = Template(words, [0] * len(words))
+    return template_record(template, template.base)
+
+
+def _constant(words: list[AnyWord]) -> list[int]:
+    return [w.constant if isinstance(w, Word) else w for w in words]

@@ -1,0 +1,105 @@
+"""Chains: a product whose result only the tail behind it reads hands it over on the chip.
+
+A product from slots adds up its sums in the shared memory of the block that owns the units, and the tail reads the same
+units. So the product leaves them there and the block goes on with the tail at once: nothing is stored in memory and
+read again, nothing is dispatched in between, and the slab of the result goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vpps.compiler.instr import Instr, TailView, View
+from vpps.kernel.chip import SUM_FLOATS
+from vpps.placement.onchip.holding import TILES
+from vpps.script.slices import most_units
+from vpps.script.tails import Load, Use
+
+if TYPE_CHECKING:
+    from vpps.compiler.lower import LoweredCell
+
+_NOWHERE = -1, None, 0, 0
+
+
+def chain(cell: LoweredCell, n_vps: int) -> None:
+    """Chain products and tails of a lowered cell whose instructions are in their groups.
+
+    Args:
+        n_vps: virtual processors that divide an instruction.
+    """
+    for instrs in (cell.forward, cell.backward):
+        for i, j in list(_neighbours(instrs)):
+            product, tail = instrs[i], instrs[j]
+            if not _fits(product, n_vps) or not _takes(product, tail):
+                continue
+            if _is_read_elsewhere(cell, product, tail):
+                continue
+            nowhere = View(*_NOWHERE, product.width, product.domain)
+            instrs[i] = replace(product, chained=True, operands={**product.operands, "dst": nowhere})
+            instrs[j] = _taking(product, tail)
+
+
+def _neighbours(instrs: list[Instr]) -> Iterator[tuple[int, int]]:
+    """Places of instructions that follow each other in their group."""
+    last: dict[int, int] = {}
+    for j, instr in enumerate(instrs):
+        if instr.group in last:
+            yield last[instr.group], j
+        last[instr.group] = j
+
+
+def _fits(product: Instr, n_vps: int) -> bool:
+    """Whether it is a product from slots whose results, of a tile of vectors, shared memory has room for."""
+    if product.name != "matvec" or not product.values["matrix"]:
+        return False
+    if product.rows or product.alone or product.turns or product.for_all or product.accumulate:
+        return False
+    return most_units(product.width, product.parts, 1, n_vps) * TILES[0] <= SUM_FLOATS
+
+
+def _takes(product: Instr, tail: Instr) -> bool:
+    """Whether the tail works on the units of a part of the product's result, in the same rows."""
+    if tail.name != "tail" or tail.rows or tail.alone or tail.parts != 1 or tail.domain != product.domain:
+        return False
+    if tail.width * product.parts != product.width:
+        return False
+    dst = product.operands["dst"]
+    read = [view for use, view in tail.operands["views"] if use is Use.READ and view.slab == dst.slab]
+    return bool(read) and all(_part_of(product, view, tail.width) is not None for view in read)
+
+
+def _part_of(product: Instr, view: View, width: int) -> int | None:
+    """Number of the part of the product's result that a view is; None if it is none."""
+    part, rest = divmod(view.offset - product.operands["dst"].offset, width)
+    return part if not rest and view.width == width and 0 <= part < product.parts else None
+
+
+def _is_read_elsewhere(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
+    """Whether anything but the two touches the slab of the product's result."""
+    slab = product.operands["dst"].slab
+    others = [i for i in (*cell.forward, *cell.backward) if i is not product and i is not tail]
+    touched = [view for i in others for _, view in i.views()]
+    touched += [view for use, view in tail.operands["views"] if use is Use.WRITE]
+    touched += [view for _, view in product.views() if view is not product.operands["dst"]]
+    return any(view.slab == slab for view in (*touched, *tail.gathers, *cell.read_at_the_end()))
+
+
+def _taking(product: Instr, tail: Instr) -> Instr:
+    """The tail that reads the product's result where that was left."""
+    assert tail.tail is not None
+    slab = product.operands["dst"].slab
+    views: list[TailView] = []
+    loads = list(tail.tail.loads)
+    for k, (use, what) in enumerate(tail.operands["views"]):
+        if use is Use.READ and what.slab == slab:
+            part = _part_of(product, what, tail.width)
+            assert part is not None
+            views.append((Use.RESULT, part))
+            loads[k - tail.tail.sums] = Load.RESULT
+        else:
+            views.append((use, what))
+    program = replace(tail.tail, loads=tuple(loads))
+    values = {**tail.values, "number": program.number}
+    return replace(tail, operands={"views": views}, values=values, tail=program)

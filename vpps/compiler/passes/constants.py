@@ -1,0 +1,223 @@
+"""Constant folding: operations that change nothing go, and pairs of operations that are one become one.
+
+Only what gives the same bits for every operand, infinite ones and zeros of either sign included (of a NaN it may be
+another NaN), and passes the same gradients on:
+
+    x * 1, x + (-0), x - 0      x. But x + 0 makes +0 of -0, so it stays.
+    -(-x), -(x * c), (-x) * c   x, x * -c: IEEE arithmetic rounds alike on both sides of zero.
+    a + (-b), (-a) + b, a - (-b)    a - b, b - a, a + b, by the definition of subtraction.
+    (-a) * (-b), x * x          a * b, square(x): its gradient 2 x dy is what x dy + x dy is.
+    |-x|, ||x||, (-x)^2, |x|^2, relu(relu(x))   without the inner one.
+    copies, reshapes to the same shape, double transposes   their operand.
+    double reshapes             the outer one.
+    stop_gradient               its operand, where that has no gradient anyway.
+    slices of slices or of concatenations    slices of what those were made of, or that itself.
+    concatenations of neighbouring slices in order    the slice they make up, or all that was sliced.
+
+Left alone, because rounding differs: x * a * b, x + a + b, sums with zeros, 0 * x (not 0 for infinite x), x - x.
+A cell has no operation on constants alone: its constants are attributes of operations on expressions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from vpps.ops import OPS, Form
+from vpps.ops.operand import shown
+from vpps.record.trace import Node, TracedCell
+from vpps.values import float_word
+
+ONE, MINUS_ZERO = float_word(1.0), float_word(-0.0)
+# (outer, inner) where the outer operation does not care about the inner one.
+ABSORBED = frozenset((("abs", "neg"), ("square", "neg"), ("square", "abs")))
+# Operations that change nothing the second time.
+IDEMPOTENT = frozenset(("abs", "relu"))
+
+
+def fold_constants(cell: TracedCell) -> tuple[TracedCell, str]:
+    """The cell with what is written above done to it, and a sentence on it."""
+    folding = _Folding(cell)
+    same: list[int] = []
+    gone: Counter[str] = Counter()
+    changed: Counter[str] = Counter()
+    for i, node in enumerate(cell.nodes):
+        node = replace(node, inputs=tuple(same[j] for j in node.inputs))
+        found = folding.simpler(node)
+        while isinstance(found, Node):
+            node, found = found, folding.simpler(found)
+        folding.add(node)
+        before = shown(cell.nodes[i].op.name)
+        if found is not None:
+            gone[before] += 1
+        elif (node.op, node.attrs) != (cell.nodes[i].op, cell.nodes[i].attrs):
+            after = shown(node.op.name)
+            changed[before if before == after else f"{before} is {after}"] += 1
+        same.append(i if found is None else found)
+    outputs = tuple(same[o] for o in cell.outputs)
+    if outputs == cell.outputs and all(a.inputs == b.inputs for a, b in zip(folding.nodes, cell.nodes, strict=True)):
+        return cell, "nothing to fold"
+    said = [
+        f"{what}: {', '.join(f'{n} {name}' for name, n in counted.items())}"
+        for what, counted in (("left out", gone), ("simplified", changed))
+        if counted
+    ]
+    return cell.with_nodes(folding.nodes, outputs), "; ".join(said)
+
+
+class _Folding:
+    """Nodes simplified so far."""
+
+    def __init__(self, cell: TracedCell) -> None:
+        self.nodes: list[Node] = []
+        self._has_gradient: list[bool] = []
+        self._rules: dict[str, Callable[[Node], Node | int | None]] = {
+            "scale": self._scale,
+            "shift": self._shift,
+            "neg": self._neg,
+            "add": self._add,
+            "sub": self._sub,
+            "mul": self._mul,
+            "copy": lambda node: node.inputs[0],
+            "reshape": self._reshape,
+            "transpose": self._transpose,
+            "stop_gradient": self._stop_gradient,
+            "slice": self._slice,
+            "concat": self._concat,
+        }
+
+    def add(self, node: Node) -> None:
+        """Take the next node."""
+        self.nodes.append(node)
+        form = node.op.form
+        own = form is Form.ARGUMENT or (node.parameter is not None and node.parameter.trainable)
+        through = any(self._has_gradient[j] for j in node.inputs)
+        self._has_gradient.append(
+            node.op.differentiable and (own or through or (form is Form.INPUT and bool(node.attrs["grad"])))
+        )
+
+    def simpler(self, node: Node) -> Node | int | None:
+        """A node, or the number of one, with the same result; None if there is nothing simpler."""
+        rule = self._rules.get(node.op.name)
+        found = rule(node) if rule is not None else None
+        if found is not None or not node.inputs:
+            return found
+        inner = self.nodes[node.inputs[0]]
+        if node.op.name in IDEMPOTENT and inner.op is node.op:
+            return node.inputs[0]
+        if (node.op.name, inner.op.name) in ABSORBED:
+            return replace(node, inputs=inner.inputs)
+        return None
+
+    def _made(self, node: Node, op: str, *inputs: int, **attrs: object) -> Node:
+        """Another operation in a node's place."""
+        return Node(OPS[op], inputs, dict(attrs), node.shape, node.domain)
+
+    def _negated(self, i: int) -> int | None:
+        """What node i is the negative of."""
+        return self.nodes[i].inputs[0] if self.nodes[i].op.name == "neg" else None
+
+    # ---- elementwise
+
+    def _scale(self, node: Node) -> Node | int | None:
+        (x,), value = node.inputs, node.attrs["value"]
+        if float_word(value) == ONE:
+            return x
+        negated = self._negated(x)
+        return None if negated is None else self._made(node, "scale", negated, value=-value)
+
+    def _shift(self, node: Node) -> Node | int | None:
+        return node.inputs[0] if float_word(node.attrs["value"]) == MINUS_ZERO else None
+
+    def _neg(self, node: Node) -> Node | int | None:
+        inner = self.nodes[node.inputs[0]]
+        if inner.op.name == "scale":
+            return self._made(node, "scale", inner.inputs[0], value=-inner.attrs["value"])
+        return self._negated(node.inputs[0])
+
+    def _add(self, node: Node) -> Node | int | None:
+        a, b = node.inputs
+        for left, right in ((a, self._negated(b)), (b, self._negated(a))):
+            if right is not None:
+                return self._made(node, "sub", left, right)
+        return None
+
+    def _sub(self, node: Node) -> Node | int | None:
+        a, b = node.inputs
+        negated = self._negated(b)
+        return None if negated is None else self._made(node, "add", a, negated)
+
+    def _mul(self, node: Node) -> Node | int | None:
+        a, b = node.inputs
+        if a == b:
+            return self._made(node, "square", a)
+        c, d = self._negated(a), self._negated(b)
+        return None if c is None or d is None else self._made(node, "mul", c, d)
+
+    def _stop_gradient(self, node: Node) -> Node | int | None:
+        return None if self._has_gradient[node.inputs[0]] else node.inputs[0]
+
+    # ---- what moves or selects
+
+    def _reshape(self, node: Node) -> Node | int | None:
+        inner = self.nodes[node.inputs[0]]
+        if inner.shape == node.shape:
+            return node.inputs[0]
+        return replace(node, inputs=inner.inputs) if inner.op.name == "reshape" else None
+
+    def _transpose(self, node: Node) -> Node | int | None:
+        inner = self.nodes[node.inputs[0]]
+        return inner.inputs[0] if inner.op.name == "transpose" else None
+
+    def _slice(self, node: Node) -> Node | int | None:
+        source = self.nodes[node.inputs[0]]
+        start, stop, scalar = (node.attrs[name] for name in ("start", "stop", "scalar"))
+        if source.shape == node.shape:
+            return node.inputs[0]  # a slice of everything
+        if source.op.name == "slice" and not source.attrs["scalar"]:
+            before = source.attrs["start"]
+            return self._made(node, "slice", *source.inputs, start=start + before, stop=stop + before, scalar=scalar)
+        if source.op.name != "concat":
+            return None
+        before = 0
+        for part in source.inputs:
+            shape = self.nodes[part].shape
+            rows = shape[0] if shape else 1
+            if before <= start and stop <= before + rows:
+                if self.nodes[part].domain != node.domain:
+                    return None  # a value of the vertex, where a row per list element is wanted
+                if shape == node.shape:
+                    return part
+                if not shape:
+                    return None  # one element, but a vector
+                return self._made(node, "slice", part, start=start - before, stop=stop - before, scalar=scalar)
+            before += rows
+        return None
+
+    def _concat(self, node: Node) -> Node | int | None:
+        """Runs of neighbouring slices that make up all of what they are slices of give way to it."""
+        joined: list[int] = []
+        k = 0
+        while k < len(node.inputs):
+            source, start, end = self._range(node.inputs[k], len(node.shape))
+            stop = k + 1
+            while stop < len(node.inputs) and self._range(node.inputs[stop], len(node.shape))[:2] == (source, end):
+                end = self._range(node.inputs[stop], len(node.shape))[2]
+                stop += 1
+            if stop - k == len(node.inputs) and self.nodes[source].shape != node.shape and stop - k > 1:
+                return self._made(node, "slice", source, start=start, stop=end, scalar=False)
+            whole = stop - k > 1 and start == 0 and end == self.nodes[source].shape[0]
+            joined.extend([source] if whole else node.inputs[k:stop])
+            k = stop
+        if len(joined) == 1 and self.nodes[joined[0]].shape == node.shape:
+            return joined[0]
+        return replace(node, inputs=tuple(joined)) if len(joined) < len(node.inputs) else None
+
+    def _range(self, i: int, rank: int) -> tuple[int, int, int]:
+        """What node i is a slice of, and which rows of it; itself, if it is none that a concatenation could undo."""
+        node = self.nodes[i]
+        sliced = node.op.name == "slice" and len(self.nodes[node.inputs[0]].shape) == rank
+        if sliced and (len(node.shape) == rank or rank == 1):
+            return node.inputs[0], node.attrs["start"], node.attrs["stop"]
+        return i, 0, node.shape[0] if node.shape else 1

@@ -1,0 +1,499 @@
+"""Elementwise fusion: what lies between the products of a cell becomes one instruction, a tail, forward and backward.
+
+It works on instructions, after lowering, so that backward needs no rules of its own. An instruction over stacked units
+(the gates of one product) counts as one for each part: a sigmoid over three gates meets what is done to each of them.
+Instructions with one set of rows and units, which the same virtual processors own, go into one tail if nothing that has
+to run between them depends on one and is read by another. What only the tail itself reads is never stored, and has no
+slab; what backward reads is. A tail calls the same device code in the same order, so results are the same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vpps.compiler.instr import Expand, Instr, Listed, Offsets, ParameterGradient, Rows, TailView, View
+from vpps.compiler.passes.recompute import recomputed
+from vpps.ops import OPS, Form
+from vpps.script.instructions import Role
+from vpps.script.tails import NONE, Load, Step, Tail, Use
+
+if TYPE_CHECKING:
+    from vpps.compiler.lower import LoweredCell
+
+MOST = 48  # instructions in a tail: beyond, values would no longer fit into registers
+
+# What two instructions must have in common to be in one tail: domain, units, flags ROWS and ALONE.
+Kind = tuple[int, int, bool, bool]
+
+
+class Code(NamedTuple):
+    """Device code of an elementwise instruction.
+
+    Attributes:
+        function: of templates/ops/elementwise.cuh.
+        reads: for each operand, whether it is read.
+        has_constant: whether the field `value` is.
+    """
+
+    function: str
+    reads: tuple[bool, ...]
+    has_constant: bool
+
+
+def _codes() -> dict[str, Code]:
+    """Of every elementwise instruction by its name."""
+    found = {}
+    for op in OPS.values():
+        if op.form is not Form.MAP:
+            continue
+        assert op.arity is not None
+        constant = "value" in op.attrs
+        found[op.name] = Code(f"{op.device}::forward", (True,) * op.arity, constant)
+        for k in range(op.arity if op.differentiable else 0):
+            reads = op.reads[k] if op.reads else "aby"
+            function = f"{op.device}::backward{k if op.arity > 1 else ''}"
+            operands = tuple(letter in reads for letter in "ab"[: op.arity] + "y")
+            found[f"{op.name}.grad{k}"] = Code(function, (*operands, True), constant)
+    return found
+
+
+CODES = _codes()
+_ADD, _COPY = "Add::forward", "Copy::forward"
+_OPERANDS = "abcd"
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """An instruction, or one for a part of its units.
+
+    Attributes:
+        instr: with the views of that part.
+        of: place of the whole instruction in its list.
+        whole: that one.
+        kind: what it may be fused with: pieces of the same; None: nothing.
+        stage: see `_assign_stages`.
+    """
+
+    instr: Instr
+    of: int
+    whole: Instr
+    kind: Kind | None
+    stage: int = 0
+
+
+def fuse(cell: LoweredCell, recompute: bool) -> None:
+    """Put tails into a lowered cell's forward and backward, and drop the slabs that nothing needs any more.
+
+    Args:
+        recompute: let backward compute values again, where that takes less memory (recompute.py).
+    """
+    forward, backward = _runs(cell.forward), _runs(cell.backward)
+    live = _Live(cell.read_at_the_end())
+    # From the end, so that it is known what will be read of everything that is written.
+    cell.backward = _emit(backward, live, _recipes(cell, forward, backward) if recompute else {})
+    cell.forward = _emit(forward, live, {})
+    drop_unused_slabs(cell)
+
+
+# ---- which instructions run together
+
+
+def _is_elementwise(instr: Instr) -> bool:
+    return instr.name in CODES or instr.name in ("zero", "gather_sum")
+
+
+def _pieces(instrs: Sequence[Instr]) -> list[Piece]:
+    """Instructions, those over stacked units taken apart."""
+    found = []
+    for i, instr in enumerate(instrs):
+        if not _is_elementwise(instr):
+            found.append(Piece(instr, i, instr, None))
+            continue
+        width = instr.width // instr.parts
+        for k in range(instr.parts):
+            part = _part(instr, k * width, width) if instr.parts > 1 else instr
+            found.append(Piece(part, i, instr, (instr.domain, width, instr.rows, instr.alone)))
+    return found
+
+
+def _part(instr: Instr, offset: int, width: int) -> Instr:
+    """An elementwise instruction for `width` of its units."""
+
+    def of(view: View) -> View:
+        return view.part(offset, width) if view.width == instr.width else view
+
+    operands = {name: of(view) for name, view in instr.operands.items()}
+    of_others = instr.name == "gather_sum" or any(v.slab < 0 and v.rows is not None for v in operands.values())
+    values = dict(instr.values)
+    if instr.name == "gather_sum":
+        values["shift"] += offset
+    return replace(
+        instr,
+        width=width,
+        parts=1,
+        operands=operands,
+        values=values,
+        gathers=tuple(map(of, instr.gathers)),
+        reads_parts=of_others,
+    )
+
+
+def _runs(instrs: Sequence[Instr]) -> list[list[Piece]]:
+    """Pieces that run together, in an order in which each run depends on earlier ones only."""
+    pieces = _pieces(instrs)
+    _assign_stages(pieces)
+    runs: dict[Any, list[Piece]] = {}
+    for piece in pieces:
+        # An instruction that nothing can be fused with is a run of its own.
+        runs.setdefault((piece.stage, piece.kind) if piece.kind is not None else piece, []).append(piece)
+    ordered = sorted(runs.values(), key=lambda run: run[0].stage)
+    return [run[i : i + MOST] for run in ordered for i in range(0, len(run), MOST)]
+
+
+def _assign_stages(pieces: Sequence[Piece]) -> None:
+    """Number the stages: a piece comes one stage after those that it depends on and cannot be fused with.
+
+    Pieces of one kind and stage form a tail: nothing that must run between two of them can be there, since it would
+    come a stage later than the one and a stage earlier than the other. Then everything moves to the latest stage that
+    a later piece of its kind allows, so that what nothing waits for runs where it is read.
+    """
+    after: list[list[tuple[Piece, int]]] = [[] for _ in pieces]
+    touched: dict[int, list[tuple[int, bool, View]]] = {}
+    for i, piece in enumerate(pieces):
+        distances: dict[int, int] = {}
+        mine = [(role in (Role.WRITE, Role.ADD), view) for role, view in piece.instr.views() if view.slab >= 0]
+        for writes, view in mine:
+            for j, wrote, other in touched.get(view.slab, ()):
+                if (writes or wrote) and _overlap(view, other):
+                    same = piece.kind is not None and piece.kind == pieces[j].kind
+                    aligned = view == other and view not in (*piece.instr.gathers, *pieces[j].instr.gathers)
+                    distances[j] = max(distances.get(j, 0), 0 if same and aligned else 1)
+        for writes, view in mine:
+            touched.setdefault(view.slab, []).append((i, writes, view))
+        for j, distance in distances.items():
+            after[j].append((piece, distance))
+            piece.stage = max(piece.stage, pieces[j].stage + distance)
+    for piece, successors in zip(reversed(pieces), reversed(after), strict=True):
+        if piece.kind is not None and successors:
+            latest = min(s.stage - distance for s, distance in successors)
+            if any(s.kind == piece.kind and s.stage == latest for s, distance in successors if not distance):
+                piece.stage = latest
+
+
+def _overlap(a: View, b: View) -> bool:
+    return a.offset < b.offset + b.width and b.offset < a.offset + a.width
+
+
+# ---- what is read later
+
+
+class _Live:
+    """What of the slabs is read by what comes later."""
+
+    def __init__(self, views: Iterable[View]) -> None:
+        self._of_slab: dict[int, list[View]] = {}
+        self.add(views)
+
+    def add(self, views: Iterable[View]) -> None:
+        """These are read."""
+        for view in views:
+            if view.slab >= 0:
+                self._of_slab.setdefault(view.slab, []).append(view)
+
+    def __contains__(self, view: View) -> bool:
+        return any(_overlap(view, other) for other in self._of_slab.get(view.slab, ()))
+
+
+def _emit(runs: Sequence[list[Piece]], live: _Live, recipes: Mapping[View, Piece]) -> list[Instr]:
+    """The instructions of runs, of which `live` says what is read later; it learns what these read.
+
+    Args:
+        recipes: what is to be computed again, rather than read, and how.
+    """
+    found: list[Instr] = []
+    for run in reversed(runs):
+        if _is_worth_a_tail(run):
+            made = _Program(run, recipes).instructions(live)
+        else:
+            made = _as_they_were(run)[::-1]
+        for instr in made:
+            live.add(view for role, view in instr.views() if role is not Role.WRITE or instr.accumulate)
+        found.extend(made)
+    return found[::-1]
+
+
+def _as_they_were(run: Sequence[Piece]) -> list[Instr]:
+    """The instructions whose pieces are all in a run; pieces of others, which are in several."""
+    found: list[Instr] = []
+    for _, of_one in groupby(run, key=lambda piece: piece.of):
+        pieces = list(of_one)
+        whole = pieces[0].whole
+        found += [whole] if len(pieces) == whole.parts else [piece.instr for piece in pieces]
+    return found
+
+
+def _is_worth_a_tail(run: Sequence[Piece]) -> bool:
+    """Whether several instructions become one, and not only sums of gradients. A tail costs the time to compile it."""
+    return len({p.of for p in run}) > 1 and any(p.instr.name in CODES for p in run)
+
+
+# ---- recomputation
+
+
+def _recipes(cell: LoweredCell, forward: Sequence[list[Piece]], backward: Sequence[list[Piece]]) -> dict[View, Piece]:
+    """The pieces of forward whose results tails of backward compute again."""
+    made_by = {p.instr.operands["dst"]: p for run in forward for p in run if _is_recipe(p)}
+    tails = [p for run in backward if _is_worth_a_tail(run) for p in run]
+    others = [p.instr for run in backward if not _is_worth_a_tail(run) for p in run]
+    kept = {v.slab for v in cell.read_at_the_end()} | {v.slab for i in others for _, v in i.views()}
+    wholly_made = {v.slab for v in made_by} - {
+        v.slab for run in forward for p in run if not _is_recipe(p) for role, v in p.instr.views() if role in _WRITES
+    }
+    read: set[int] = set()
+    made_of: dict[int, set[int]] = {slab: set() for slab in wholly_made}
+
+    def note(piece: Piece, found: set[int]) -> None:
+        for view in _read_by(piece.instr):
+            if 0 <= view.slab < cell.n_forward_slabs:
+                found.add(view.slab)
+                # Only what the same virtual processor computed, unit by unit, can it compute again.
+                if view not in made_by or made_by[view].kind != piece.kind:
+                    made_of.pop(view.slab, None)
+
+    for piece in tails:
+        note(piece, read)
+    for view, piece in made_by.items():
+        note(piece, made_of.get(view.slab, set()))
+    again = recomputed([s.width for s in cell.slabs], made_of, read, kept)
+    return {view: piece for view, piece in made_by.items() if view.slab in again}
+
+
+_WRITES = (Role.WRITE, Role.ADD)
+
+
+def _is_recipe(piece: Piece) -> bool:
+    return piece.kind is not None and piece.instr.name in CODES and not piece.instr.accumulate
+
+
+def _read_by(instr: Instr) -> list[View]:
+    """What a piece of a tail reads."""
+    if instr.name not in CODES:
+        return []
+    operands = zip(_OPERANDS, CODES[instr.name].reads, strict=False)
+    return [instr.operands[name] for name, read in operands if read]
+
+
+# ---- the program of a tail
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Value:
+    """A value of a tail; equal ones are one object.
+
+    Attributes:
+        what: a view that is loaded, listed rows that are summed, or the function that is called.
+        inputs: of the function.
+        constant: of the function.
+        mean: sums are divided by their number of terms.
+    """
+
+    what: View | Listed | str
+    inputs: tuple[_Value | None, ...] = ()
+    constant: float | None = None
+    mean: bool = False
+
+
+class _Program:
+    """Makes one instruction of a run of pieces."""
+
+    def __init__(self, run: Sequence[Piece], recipes: Mapping[View, Piece]) -> None:
+        self.run = run
+        self.recipes = recipes
+        self.known: dict[View, _Value | None] = {}  # by what holds it; None: zero
+        self.written: dict[View, None] = {}
+        self._values: dict[Any, _Value] = {}
+        for piece in run:
+            self._execute(piece.instr)
+            self.written[piece.instr.operands["dst"]] = None
+
+    def _execute(self, instr: Instr) -> None:
+        dst = instr.operands["dst"]
+        value: _Value | None
+        if instr.name == "zero":
+            value = None
+        elif instr.name == "gather_sum":
+            value = self._value(Listed(instr.values["offsets"], instr.values["shift"]), mean=instr.mean)
+        else:
+            code = CODES[instr.name]
+            views = [instr.operands[name] for name in _OPERANDS[: len(code.reads)]]
+            inputs = tuple(self._read(v) if read else None for v, read in zip(views, code.reads, strict=True))
+            constant = float(instr.values["value"]) if code.has_constant else None
+            value = inputs[0] if code.function == _COPY else self._value(code.function, inputs, constant)
+        if instr.accumulate:
+            value = self._value(_ADD, (self._read(dst), value))
+        self.known[dst] = value
+
+    def _read(self, view: View) -> _Value | None:
+        if view not in self.known and view in self.recipes:
+            self._execute(self.recipes[view].instr)
+        elif view not in self.known:
+            self.known[view] = self._value(view)
+        return self.known[view]
+
+    def _value(
+        self,
+        what: View | Listed | str,
+        inputs: tuple[_Value | None, ...] = (),
+        constant: float | None = None,
+        mean: bool = False,
+    ) -> _Value:
+        key = (what, tuple(map(id, inputs)), constant, mean)
+        return self._values.setdefault(key, _Value(what, inputs, constant, mean))
+
+    def instructions(self, live: _Live) -> list[Instr]:
+        """The tail, which stores what is read later; none if nothing is."""
+        stored = [view for view in self.written if view in live]
+        return [self._instruction(stored)] if stored else []
+
+    def _instruction(self, stored: Sequence[View]) -> Instr:
+        first = self.run[0].instr
+        order = _in_order([self.known[view] for view in stored])
+        sums = [v for v in order if isinstance(v.what, Listed)]
+        loads = [v for v in order if isinstance(v.what, View)]
+        calls = [v for v in order if isinstance(v.what, str)]
+        constants = [v for v in calls if v.constant is not None]
+        number = {v: i for i, v in enumerate([*sums, *loads, *calls])}
+        n_sources = len(sums) + len(loads)
+        place = {v: n_sources + i for i, v in enumerate(constants)}
+        views: list[TailView] = [
+            *((Use.MEAN if v.mean else Use.SUM, _listed(v)) for v in sums),
+            *((Use.READ, _view(v)) for v in loads),
+            *((Use.CONSTANT, v.constant) for v in constants if v.constant is not None),
+            *((Use.WRITE, view) for view in stored),
+        ]
+
+        def numbers(values: Sequence[_Value | None]) -> tuple[int, ...]:
+            return tuple(NONE if v is None else number[v] for v in values)
+
+        steps = tuple(Step(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
+        tail = Tail(
+            len(sums),
+            tuple(_load(_view(v), first) for v in loads),
+            len(constants),
+            steps,
+            numbers([self.known[view] for view in stored]),
+        )
+        gathers = tuple(view for piece in self.run for view in piece.instr.gathers)
+        return replace(
+            first,
+            name="tail",
+            node=self.run[-1].instr.node,
+            operands={"views": views},
+            values={"number": tail.number},
+            accumulate=False,
+            mean=False,
+            gathers=gathers,
+            tail=tail,
+            merged=tuple({p.of: (p.whole.name, p.whole.node) for p in self.run}.values()),
+            reads_parts=any(piece.instr.reads_parts for piece in self.run),
+        )
+
+
+def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
+    """What values are made of and they themselves, each once and after what it is made of."""
+    found: dict[_Value, None] = {}
+
+    def visit(value: _Value | None) -> None:
+        if value is not None and value not in found:
+            for v in value.inputs:
+                visit(v)
+            found[value] = None
+
+    for value in values:
+        visit(value)
+    return list(found)
+
+
+def _load(view: View, instr: Instr) -> Load:
+    """How a tail in the place of an instruction loads a view."""
+    if view.width == instr.width:
+        return Load.LISTED_UNIT if view.may_be_listed(instr.domain) else Load.UNIT
+    return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW
+
+
+def _listed(value: _Value) -> Listed:
+    assert isinstance(value.what, Listed)
+    return value.what
+
+
+def _view(value: _Value) -> View:
+    assert isinstance(value.what, View)
+    return value.what
+
+
+# ---- slabs
+
+
+def drop_unused_slabs(cell: LoweredCell) -> None:
+    """Number the slabs anew without those that no instruction touches."""
+    instrs = [*cell.forward, *cell.backward, *(g.instr for g in cell.parameter_gradients)]
+    used = {view.slab for instr in instrs for _, view in instr.views()}
+    used |= {view.slab for view in cell.read_at_the_end()}
+    kept = [i for i in range(len(cell.slabs)) if i in used]
+    if len(kept) == len(cell.slabs):
+        return
+    renumber = _Renumber({old: new for new, old in enumerate(kept)})
+    cell.slabs = [cell.slabs[i] for i in kept]
+    cell.slab_nodes = [cell.slab_nodes[i] for i in kept]
+    cell.n_forward_slabs = sum(i < cell.n_forward_slabs for i in kept)
+    cell.forward = [renumber.instr(i) for i in cell.forward]
+    cell.backward = [renumber.instr(i) for i in cell.backward]
+    cell.parameter_gradients = [
+        ParameterGradient(g.parameter, renumber.instr(g.instr)) for g in cell.parameter_gradients
+    ]
+    cell.table_gradients = [replace(g, view=renumber.view(g.view)) for g in cell.table_gradients]
+    cell.outputs = [renumber.view(v) for v in cell.outputs]
+    cell.arguments = [(key, renumber.view(v)) for key, v in cell.arguments]
+    if cell.input_gradient is not None:
+        cell.input_gradient = renumber.view(cell.input_gradient)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renumber:
+    """Gives slabs other numbers, wherever they are named."""
+
+    numbers: dict[int, int]
+
+    def view(self, view: View) -> View:
+        return view._replace(slab=self.numbers[view.slab]) if view.slab >= 0 else view
+
+    def of(self, value: Any) -> Any:
+        """An operand or value of an instruction."""
+        match value:
+            case View():
+                return self.view(value)
+            case Rows(slab):
+                return Rows(self.numbers[slab])
+            case Expand(domain, of):
+                return Expand(domain, self.of(of))
+            case Offsets(domain, of):
+                return Offsets(domain, self.of(of))
+            case Listed(offsets, shift):
+                return Listed(self.of(offsets), shift)
+            case (Use() as use, what):
+                return use, self.of(what)
+            case list():
+                return [self.of(v) for v in value]
+            case _:
+                return value
+
+    def instr(self, instr: Instr) -> Instr:
+        return replace(
+            instr,
+            operands={name: self.of(v) for name, v in instr.operands.items()},
+            values={name: self.of(v) for name, v in instr.values.items()},
+            gathers=tuple(map(self.view, instr.gathers)),
+        )

@@ -1,0 +1,351 @@
+"""Horizontal fusion: products of one vector are one product with the stacked matrices.
+
+A cell written gate by gate,
+
+    i, f, o, u = (W[g] @ x + U[g] @ h + b[g] for g in "ifou")
+
+has four products of `x` and four of `h`. One product with the four matrices on top of each other reads the vector once
+and keeps the virtual processors busy four times as long; and as its result is split into the gates again, one virtual
+processor owns the same hidden units of all gates (compiler/prepare.py, `parts_of_units`), so that the elementwise rest
+needs no barrier. What is done to parts that lie side by side becomes one operation likewise: a sum with parts of
+another product, or with a bias each, a sigmoid of some gates. Which parts do is a question of the order in which the
+matrices are stacked: passes/cell_layout.py proposes orders, and the one that leaves the fewest operations in all cells
+is taken; that of their use where none is better.
+
+Every row of a product is summed over the columns in order, wherever the row lies: forward gives the same bits. The
+gradient of the vector is one sum over all rows, where it was a sum of sums.
+
+The matrices must lie stacked in the pool (placement/stacks.py), so all cells of a model have to agree. Parameters are
+stacked that are multiplied by the same vectors everywhere, have one shape of whole panels of rows (of the target: on
+GPUs a panel is one row), are all trained or all not, and by one set of hyper-parameters. A cell that comes later and
+uses one of them by itself makes the handle place them apart again.
+
+A product repeated over a list (`vpps.each(lambda h: U @ h, hs)`) is one instruction anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from vpps.compiler.passes.cell_layout import orders_of
+from vpps.compiler.passes.common_subexpressions import COMMUTATIVE, by_bits
+from vpps.compiler.prepare import live_nodes
+from vpps.model.model import Parameter
+from vpps.ops import OPS, Form
+from vpps.placement.stacks import Stack, Stacks
+from vpps.record.trace import Node, TracedCell
+
+Group = dict[Parameter, int]  # product nodes of one vector, by matrix
+Order = dict[Parameter, None]  # a set in order of appearance
+
+
+def find_stacks(
+    cells: Collection[TracedCell],
+    parameters: Collection[Parameter],
+    panel: int,
+    rule_of: Callable[[Parameter], object] = lambda p: None,
+    layout: bool = True,
+    before: Iterable[tuple[Parameter, ...]] = (),
+) -> Stacks:
+    """The parameters that all the cells let be stacked.
+
+    Args:
+        cells: all that are going to be lowered, after the passes before this one.
+        parameters: that may be stacked.
+        panel: rows of a packed panel.
+        rule_of: equal for parameters that are updated alike.
+        layout: find an order of the members that lets more operations be one (passes/cell_layout.py); else they keep
+            the order in which cells use them.
+        before: orders of matrices, as they lie now. They stay in that order unless another one is better.
+    """
+    allowed = set(parameters)
+
+    def kind(p: Parameter) -> object:
+        return p.shape, p.trainable, rule_of(p)
+
+    fits = {p for p in allowed if len(p.shape) in (1, 2) and p.shape[0] % panel == 0}
+    otherwise = {p for cell in cells for p in _read(cell, besides=(Form.MATVEC,))}
+    classes = _together(cells, {p for p in fits if len(p.shape) == 2} - otherwise, kind)
+    as_used = [tuple(c) for c in classes if len(c) > 1]
+    if not layout or not as_used:
+        return _agreed(cells, as_used, fits, kind, layout)
+    placed = {frozenset(members): members for members in before}
+    as_placed = [placed.get(frozenset(members), members) for members in as_used]
+    orders = dict.fromkeys(map(tuple, (as_placed, as_used, *orders_of(cells, as_used))))
+    return min((_agreed(cells, order, fits, kind, layout) for order in orders), key=partial(_n_operations, cells))
+
+
+def _agreed(
+    cells: Collection[TracedCell],
+    matrices: Sequence[tuple[Parameter, ...]],
+    fits: Collection[Parameter],
+    kind: Callable[[Parameter], object],
+    ranges: bool,
+) -> Stacks:
+    """Stacks of matrices, and of the vectors that are added to them; without those that a cell would read parts of."""
+    vectors: dict[tuple[Parameter, ...], None] = {}
+    stacks = Stacks.made_of(matrices)
+    for cell in cells if matrices else ():
+        vectors |= dict.fromkeys(_Fusion(cell, stacks, ranges, fits, kind).biases)
+    taken: set[Parameter] = set()
+    found = list(matrices)
+    for biases in sorted(vectors, key=len, reverse=True):  # of two ways to stack a vector the first one counts
+        if taken.isdisjoint(biases):
+            found.append(biases)
+            taken.update(biases)
+    while True:  # a stack that falls may take others with it, that were found on its results
+        stacks = Stacks.made_of(found)
+        alone = {p for cell in cells for p in _read(horizontal(cell, stacks, ranges)[0])}
+        kept = [stack for stack in found if alone.isdisjoint(stack)]
+        if len(kept) == len(found):
+            break
+        found = kept
+    return replace(Stacks.made_of(found), orders=tuple(matrices))
+
+
+def serves(stacks: Stacks, cell: TracedCell, ranges: bool = True) -> bool:
+    """Whether a cell that had no say in them can do with stacks, and with the chip as it is: it reads no member by
+    itself, and multiplies no computed matrix by a parameter."""
+    made = horizontal(cell, stacks, ranges)[0]
+    return stacks.of.keys().isdisjoint(_read(made)) and all(n.op.form is not Form.PACKED_MATMUL for n in made.nodes)
+
+
+def _n_operations(cells: Iterable[TracedCell], stacks: Stacks) -> int:
+    """How many operations cells have with stacks."""
+    n = 0
+    for cell in cells:
+        made = horizontal(cell, stacks)[0]
+        live = live_nodes(made.nodes, made.outputs)
+        n += sum(used and node.op.form in (Form.MATVEC, Form.MAP) for node, used in zip(made.nodes, live, strict=True))
+    return n
+
+
+def _read(cell: TracedCell, besides: Collection[Form] = ()) -> Iterable[Parameter]:
+    """Parameters that a cell's results depend on, by operations that are not of some forms."""
+    live = live_nodes(cell.nodes, cell.outputs)
+    nodes = (n for n, used in zip(cell.nodes, live, strict=True) if used and n.op.form not in besides)
+    return (n.parameter for n in nodes if n.parameter is not None)
+
+
+def _groups(cell: TracedCell) -> list[Group]:
+    """Products by what they multiply. A matrix that is multiplied twice by one vector is in no group."""
+    live = live_nodes(cell.nodes, cell.outputs)
+    found: dict[tuple[int, ...], list[tuple[Parameter, int]]] = {}
+    for i, node in enumerate(cell.nodes):
+        if live[i] and node.op.form is Form.MATVEC and node.parameter is not None:
+            found.setdefault(node.inputs, []).append((node.parameter, i))
+    return [{p: i for p, i in group if [q for q, _ in group].count(p) == 1} for group in found.values()]
+
+
+def _together(
+    cells: Iterable[TracedCell], matrices: set[Parameter], kind: Callable[[Parameter], object]
+) -> list[Order]:
+    """Matrices that are always multiplied by the same vectors, and alike: the coarsest classes such that every group of
+    products has all of a class or nothing."""
+    classes: dict[object, Order] = {}
+    groups = [group for cell in cells for group in _groups(cell)]
+    for group in groups:
+        for p in group:
+            if p in matrices:
+                classes.setdefault(kind(p), {})[p] = None
+    found = list(classes.values())
+    for group in groups:
+        split: list[Order] = []
+        for members in found:
+            inside = {p: None for p in members if p in group}
+            outside = {p: None for p in members if p not in group}
+            split.extend(part for part in (inside, outside) if part)
+        found = split
+    return found
+
+
+def horizontal(cell: TracedCell, stacks: Stacks, ranges: bool = True) -> tuple[TracedCell, str]:
+    """The cell with products of stacked parameters and operations on their parts, and a sentence on what they were.
+
+    Args:
+        ranges: any elementwise operations on parts that lie side by side; else sums of all parts alone.
+
+    Nodes that have become part of a larger one are slices of it. New nodes come after the others, although these read
+    them: `execution_order` (compiler/prepare.py) puts them where they belong.
+    """
+    fusion = _Fusion(cell, stacks, ranges)
+    if not fusion.said:
+        many = [group for group in _groups(cell) if len(group) > 1]
+        names = "; ".join(" and ".join(p.name for p in group) for group in many)
+        return cell, f"apart, as their rows, training or other uses differ: {names}" if many else "nothing to stack"
+    return cell.with_nodes(fusion.nodes, fusion.outputs), "; ".join(fusion.said)
+
+
+class _Fusion:
+    """A cell in the making.
+
+    Args:
+        ranges: what is done to some parts side by side becomes one as well, not only sums of all.
+        fits, kind: to look for vectors that might be stacked as well, not only for those that are.
+
+    Attributes:
+        biases: stacked or to be stacked vectors that have been added to products.
+        said: what was done.
+    """
+
+    def __init__(
+        self,
+        cell: TracedCell,
+        stacks: Stacks,
+        ranges: bool,
+        fits: Collection[Parameter] = (),
+        kind: Callable[[Parameter], object] | None = None,
+    ) -> None:
+        self.nodes = list(cell.nodes)
+        self.outputs = list(cell.outputs)
+        self.said: list[str] = []
+        self.biases: list[tuple[Parameter, ...]] = []
+        self._live = live_nodes(cell.nodes, cell.outputs)
+        self._stacks = stacks
+        self._ranges = ranges
+        self._fits = fits
+        self._kind = kind
+        self._part: dict[int, tuple[int, int]] = {}  # node -> (node that it is a part of, number of the part)
+        self._n_parts: dict[int, int] = {}
+        for group in _groups(cell):
+            for stack in dict.fromkeys(stacks.of[p] for p in group if p in stacks.of):
+                if all(p in group for p in stack.members):
+                    self._stack_products([group[p] for p in stack.members], stack)
+        while self._stack_alike():
+            pass
+
+    def _stack_products(self, products: list[int], stack: Stack) -> None:
+        node = self.nodes[products[0]]
+        whole = Node(node.op, node.inputs, node.attrs, stack.shape[:1], node.domain, stack)
+        self._replace(products, whole)
+        self.said.append(f"{len(products)} products are one: {stack.name}")
+
+    def _replace(self, parts: list[int], whole: Node) -> None:
+        """Let nodes be slices of a new one, which takes the place of the first of them."""
+        at, width = min(parts), self.nodes[parts[0]].shape[0]
+        moved = len(self.nodes)
+        for i, node in enumerate(self.nodes):
+            if at in node.inputs:
+                self.nodes[i] = replace(node, inputs=tuple(moved if j == at else j for j in node.inputs))
+        self.outputs = [moved if o == at else o for o in self.outputs]
+        self._added(self.nodes[at])
+        self.nodes[at] = whole
+        self._n_parts[at] = len(parts)
+        for k, part in enumerate(parts):
+            i = moved if part == at else part
+            attrs = {"start": k * width, "stop": (k + 1) * width, "scalar": False}
+            self.nodes[i] = Node(OPS["slice"], (at,), attrs, (width,), whole.domain)
+            self._part[i] = at, k
+
+    # ---- what is done to parts
+
+    def _stack_alike(self) -> bool:
+        """Make one operation of equal ones on parts that lie side by side; whether there were any."""
+        found: dict[Any, dict[int, list[int]]] = {}
+        for i, node in enumerate(self.nodes):
+            key = self._alike(i, node) if self._live[i] else None
+            if key is not None:
+                found.setdefault(key, {}).setdefault(self._part[self._operands(i)[0]][1], []).append(i)
+        return any(
+            self._stack_operations(key[0], run) for key, by_part in found.items() for run in self._runs(key[0], by_part)
+        )
+
+    def _operands(self, i: int) -> list[int]:
+        """What an elementwise node reads, parts first; of a sum it does not matter which is which."""
+        inputs = list(self.nodes[i].inputs)
+        if self.nodes[i].op.name in COMMUTATIVE:
+            inputs.sort(key=lambda j: self._part.get(j, (len(self.nodes), 0)))
+        return inputs
+
+    def _alike(self, i: int, node: Node) -> Any:
+        """Equal for nodes that may become one if they lie side by side; None for those that may not."""
+        inputs = self._operands(i)
+        if node.op.form is not Form.MAP or (not self._ranges and node.op.name != "add"):
+            return None
+        if inputs[0] not in self._part or any(self.nodes[j].shape != node.shape for j in inputs):
+            return None
+        first = self._part[inputs[0]][1]
+        wholes: list[tuple[int, int]] = []  # of each operand: what it is a part of, and how many parts further on
+        for j in inputs:
+            if j in self._part:
+                wholes.append((self._part[j][0], self._part[j][1] - first))
+            elif self.nodes[j].op.form is Form.PARAMETER and node.op.name == "add":
+                wholes.append((-1, 0))
+            else:
+                return None
+        if not self._ranges and any(shift for _, shift in wholes):
+            return None
+        return tuple(wholes), node.op.name, node.domain, by_bits(node.attrs)
+
+    def _runs(self, wholes: Sequence[tuple[int, int]], by_part: dict[int, list[int]]) -> list[list[int]]:
+        """Nodes of parts side by side, in order: as many as there are, or of all parts where ranges are not looked for.
+
+        Where two nodes do the same to one part, it is not clear whose is whose.
+        """
+        runs: list[list[int]] = []
+        for k in sorted(by_part):
+            if len(by_part[k]) > 1:
+                continue
+            if k - 1 in by_part and len(by_part[k - 1]) == 1:
+                runs[-1].append(by_part[k][0])
+            else:
+                runs.append([by_part[k][0]])
+        if self._ranges:
+            return [run for run in runs if len(run) > 1]
+        return [run for run in runs if all(len(run) == self._n_parts[w] for w, _ in wholes if w >= 0)]
+
+    def _stack_operations(self, wholes: Sequence[tuple[int, int]], run: list[int]) -> bool:
+        """One operation for those of a run; whether its operands let it be."""
+        operands = list(zip(*map(self._operands, run), strict=True))
+        vector: int | None = None
+        if (-1, 0) in wholes:
+            vector = self._stacked_vector(operands[wholes.index((-1, 0))])
+            if vector is None:
+                return False
+        node, n = self.nodes[run[0]], len(run)
+        inputs = tuple(
+            vector if whole < 0 and vector is not None else self._range(whole, self._part[parts[0]][1], n)
+            for (whole, _), parts in zip(wholes, operands, strict=True)
+        )
+        self._replace(run, Node(node.op, inputs, node.attrs, (n * node.shape[0],), node.domain))
+        self.said.append(f"so are {n} sums" if node.op.name == "add" else f"so are {n} operations {node.op.name}")
+        return True
+
+    def _range(self, whole: int, first: int, n: int) -> int:
+        """A node for some of the parts of another one."""
+        total = self._n_parts[whole]
+        if n == total:
+            return whole
+        return self._slice(whole, first * self.nodes[whole].shape[0] // total, n * self.nodes[whole].shape[0] // total)
+
+    def _slice(self, whole: int, start: int, width: int) -> int:
+        attrs = {"start": start, "stop": start + width, "scalar": False}
+        return self._added(Node(OPS["slice"], (whole,), attrs, (width,), self.nodes[whole].domain))
+
+    def _added(self, node: Node) -> int:
+        self.nodes.append(node)
+        self._live.append(True)
+        return len(self.nodes) - 1
+
+    def _stacked_vector(self, added: Sequence[int]) -> int | None:
+        """A node for vectors that are stacked or may be; None if they are not."""
+        vectors = tuple(self.nodes[i].parameter for i in added)
+        members = tuple(p for p in vectors if p is not None)
+        stack = self._stacks.of.get(members[0])
+        if self._kind is not None and stack is None:
+            alike = len({self._kind(p) for p in members}) == 1
+            if len(set(members)) < len(members) or not alike or not all(p in self._fits for p in members):
+                return None
+            stack = Stack(members)
+        if stack is None or not set(members) <= set(stack.members):
+            return None
+        first, n = stack.members.index(members[0]), len(members)
+        if stack.members[first : first + n] != members or (n < len(stack.members) and not self._ranges):
+            return None
+        self.biases.append(members)
+        node = self._added(Node(OPS["parameter"], (), {}, stack.shape, 0, stack))
+        width = members[0].shape[0]
+        return node if n == len(stack.members) else self._slice(node, first * width, n * width)

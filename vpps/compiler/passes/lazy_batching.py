@@ -1,0 +1,222 @@
+"""Splits a recurrent cell so that only what must follow the recurrence does (Cavs, section 3.4, proposition 2).
+
+    eager   operators that read nothing gathered from other vertices of the recurrence: all vertices at once, before
+    level   what both reads something gathered and leads to something scattered: level by level
+    lazy    operators that lead to nothing that other vertices of the recurrence read (outputs, losses): all vertices at
+            once, after the last level; backward runs the other way round
+
+The parts are cells of their own, with a vertex for each vertex of the whole. A value that crosses from one part to
+another is an argument there. Weight gradients are lazy by themselves: they run once, over all rows, after backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from vpps.compiler.prepare import VIEWS, execution_order
+from vpps.ops import OPS, Form
+from vpps.record.trace import ArgKind, Int, List, Node, TracedCell, Vector
+
+# Computed nowhere, or by whoever needs them: these belong to no part.
+SOURCES = (Form.ARGUMENT, Form.PARAMETER, Form.INDEX, Form.LOOKUP)
+TRANSPARENT = (*VIEWS, Form.CONCAT)
+
+
+class Batching(IntEnum):
+    """How the vertices of a part run: all at once before, level by level, or all at once after."""
+
+    EAGER = 0
+    LEVEL = 1
+    LAZY = 2
+
+
+STAGES = len(Batching)  # of a split cell, for each stage of the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A value that one part computes and another reads.
+
+    Attributes:
+        batching: of the part that computes it.
+        output: of that part.
+        alone: nothing else reads it.
+    """
+
+    batching: Batching
+    output: int
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a cell.
+
+    Attributes:
+        cell: its program; nodes have the numbers that they have in the whole.
+        vectors, ints, lists: which of the whole's arguments of each kind it takes, in order.
+        crossings: values of other parts that it takes, as vectors after those.
+        outputs: for each of its outputs, which output of the whole it is, or -1 if it only crosses.
+    """
+
+    batching: Batching
+    cell: TracedCell
+    vectors: tuple[int, ...]
+    ints: tuple[int, ...]
+    lists: tuple[int, ...]
+    crossings: tuple[Crossing, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def first_crossing(self) -> int:
+        """Position of the first argument that crosses."""
+        return len(self.cell.kinds) - len(self.crossings)
+
+
+def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+    """The parts of a cell, in order; none where it is all of one piece.
+
+    Args:
+        gathered: positions of the arguments as which values of the recurrence are passed.
+        scattered: numbers of the outputs that vertices of the recurrence read.
+    """
+    phases = _phases(cell, gathered, scattered)
+    if len(set(phases.values())) < 2:
+        return ()
+    outputs: dict[Batching, list[tuple[int, int]]] = {
+        phase: [] for phase in Batching
+    }  # (number in the whole or -1, node)
+    for k, node in enumerate(cell.outputs):
+        outputs[_phase_of_output(cell, phases, node, k in scattered)].append((k, node))
+    read: dict[Batching, list[int]] = {}  # nodes of earlier parts that a part reads
+    for phase in reversed(Batching):
+        reached = _reached(cell.nodes, phases, phase, (node for _, node in outputs[phase]))
+        read[phase] = [i for i in reached if i in phases and phases[i] is not phase]
+        for i in read[phase]:
+            if i not in (node for _, node in outputs[phases[i]]):
+                outputs[phases[i]].append((-1, i))
+    readers = [i for nodes in read.values() for i in nodes]
+    parts = []
+    for phase in Batching:
+        crossings = []
+        for i in read[phase]:
+            nodes = [node for _, node in outputs[phases[i]]]
+            alone = readers.count(i) == 1 and i not in cell.outputs
+            crossings.append(Crossing(phases[i], nodes.index(i), alone))
+        if outputs[phase]:
+            parts.append(_part(cell, phases, phase, outputs[phase], read[phase], tuple(crossings)))
+    return tuple(parts)
+
+
+def _phases(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> dict[int, Batching]:
+    """The phase of each node that computes something."""
+    nodes = cell.nodes
+    order = execution_order(nodes)
+    depends = [False] * len(nodes)  # on something gathered
+    for i in order:
+        n = nodes[i]
+        own = n.op.form is Form.ARGUMENT and n.attrs["position"] in gathered
+        depends[i] = own or any(depends[j] for j in n.inputs)
+    leads = [False] * len(nodes)  # to something scattered
+    used = [False] * len(nodes)
+    for k, o in enumerate(cell.outputs):
+        leads[o] |= k in scattered
+        used[o] = True
+    for i in reversed(order):
+        for j in nodes[i].inputs:
+            leads[j] |= leads[i]
+            used[j] |= used[i]
+    phases = {
+        i: Batching.LAZY if not leads[i] else Batching.LEVEL if depends[i] else Batching.EAGER
+        for i, n in enumerate(nodes)
+        if used[i] and n.op.form not in SOURCES and n.op.form not in TRANSPARENT
+    }
+    edges = [(j, i) for i in phases for j in _computed(nodes, phases, nodes[i].inputs)]
+    # A row per list element cannot cross: then both sides belong to the level, and whatever would read a later part.
+    moved = True
+    while moved:
+        moved = False
+        for j, i in edges:
+            if phases[j] > phases[i] or (nodes[j].domain and phases[j] is not phases[i]):
+                phases[j] = phases[i] = Batching.LEVEL
+                moved = True
+    return phases
+
+
+def _computed(nodes: Sequence[Node], phases: dict[int, Batching], wanted: Iterable[int]) -> list[int]:
+    """The nodes that compute something among the given ones, seen through slices and concatenations."""
+    found = []
+    for i in wanted:
+        if i in phases:
+            found.append(i)
+        elif nodes[i].op.form in TRANSPARENT:
+            found.extend(_computed(nodes, phases, nodes[i].inputs))
+    return found
+
+
+def _phase_of_output(cell: TracedCell, phases: dict[int, Batching], node: int, scattered: bool) -> Batching:
+    """The part that hands out an output: the one that computes it; what is only passed on is handed out last."""
+    root = node
+    while cell.nodes[root].op.form in VIEWS:
+        root = cell.nodes[root].inputs[0]
+    if root in phases:
+        return phases[root]
+    return Batching.LEVEL if scattered else Batching.LAZY
+
+
+def _reached(nodes: Sequence[Node], phases: dict[int, Batching], phase: Batching, wanted: Iterable[int]) -> list[int]:
+    """The nodes that a part needs for some, up to and including those that other parts compute."""
+    found: set[int] = set()
+    todo = list(wanted)
+    while todo:
+        i = todo.pop()
+        if i not in found:
+            found.add(i)
+            if phases.get(i, phase) is phase:
+                todo.extend(nodes[i].inputs)
+    return sorted(found)
+
+
+def _part(
+    whole: TracedCell,
+    phases: dict[int, Batching],
+    phase: Batching,
+    outputs: Sequence[tuple[int, int]],
+    read: Sequence[int],
+    crossings: tuple[Crossing, ...],
+) -> Part:
+    """The cell of a part: nodes keep their numbers, those of other parts that it reads become arguments."""
+    reached = _reached(whole.nodes, phases, phase, (node for _, node in outputs))
+    nodes = [Node(OPS["zeros"], (), {"shape": n.shape}, n.shape) for n in whole.nodes]  # where they are of other parts
+    taken = {p: i for p, i in enumerate(whole.arguments) if i in reached}
+    position = {p: new for new, p in enumerate(taken)}
+    kinds: list[ArgKind] = [whole.kinds[p] for p in taken]
+    domains = sorted({whole.nodes[i].domain for i in taken.values()} - {0})
+    for i in reached:
+        node = whole.nodes[i]
+        attrs = node.attrs
+        if node.op.form in (Form.ARGUMENT, Form.INDEX) and "position" in attrs:
+            attrs = attrs | {"position": position[attrs["position"]]}
+        nodes[i] = replace(node, attrs=attrs, domain=domains.index(node.domain) + 1 if node.domain else 0)
+    for i in read:
+        nodes[i] = Node(OPS["argument"], (), {"position": len(kinds)}, nodes[i].shape)
+        kinds.append(Vector(nodes[i].shape))
+    cell = TracedCell(whole.name, tuple(kinds))
+    cell.nodes = nodes
+    cell.arguments = [*taken.values(), *read]
+    cell.outputs = tuple(node for _, node in outputs)
+    cell.single = len(outputs) == 1
+    cell.n_domains = len(domains)
+    cell.list_domains = {position[p]: nodes[i].domain for p, i in taken.items() if isinstance(whole.kinds[p], List)}
+    cell.lists = tuple(cell.list_domains.values())
+    cell.index_limits = {position[p]: limit for p, limit in whole.index_limits.items() if p in taken}
+    cell.int_limits = tuple(cell.index_limits.get(p) for p, k in enumerate(kinds) if isinstance(k, Int))
+
+    def of_kind(kind: type[ArgKind]) -> tuple[int, ...]:
+        alike = [p for p, k in enumerate(whole.kinds) if isinstance(k, kind)]
+        return tuple(alike.index(p) for p in taken if isinstance(whole.kinds[p], kind))
+
+    numbers = tuple(k for k, _ in outputs)
+    return Part(phase, cell, of_kind(Vector), of_kind(Int), of_kind(List), crossings, numbers)

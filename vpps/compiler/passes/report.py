@@ -1,0 +1,90 @@
+"""What the cell compiler did to each cell: a part of `handle.explain()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vpps.compiler.instr import Instr
+from vpps.compiler.passes.cell_layout import Copies, study
+from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.passes.nodes import Note
+from vpps.compiler.prepare import live_nodes
+from vpps.compiler.templates import CellTemplates
+from vpps.record.trace import TracedCell
+
+_SAID = {Batching.EAGER: "before the first level", Batching.LEVEL: "level by level", Batching.LAZY: "after the last"}
+_NO_OPERATORS = ("argument", "parameter", "index", "lookup", "slice", "reshape", "concat")
+
+
+def describe(
+    notes: Iterable[Note],
+    parts: Sequence[Part],
+    templates: Sequence[CellTemplates],
+    streams: bool,
+    laid_out: TracedCell | None,
+) -> list[Note]:
+    """Lines about a cell: what each pass did, and what became of the cell.
+
+    Args:
+        notes: of the passes on its nodes.
+        parts: of the cell; none where it is whole.
+        templates: its encoded parts, or the whole.
+        streams: its eager part may run in the pauses between levels.
+        laid_out: the cell before products were stacked, if they have been in an order of `cell_layout`.
+    """
+    lines = [*notes]
+    instructions = [i for t in templates for i in (*t.lowered.forward, *t.lowered.backward)]
+    if laid_out is not None:
+        lines.append(("cell_layout", _batched(laid_out, sum(i.name == "copy" for i in instructions))))
+    if parts:
+        said = [f"{_operators(part.cell)} {_SAID[part.batching]}" for part in parts]
+        lines.append(("lazy_batching", f"in {len(parts)} parts: {'; '.join(said)}"))
+    if streams:
+        lines.append(("streaming", "what is eager runs in the pauses between levels, if there is much of it"))
+    tails = [i for i in instructions if i.tail is not None]
+    if tails:
+        lines.append(("fusion", f"{sum(len(i.tail.steps) for i in tails if i.tail)} operations in {len(tails)} tails"))
+    lines.append(("forward", _counted([(t.lowered.forward, t.forward) for t in templates])))
+    lines.append(("backward", _counted([(t.lowered.backward, t.backward) for t in templates])))
+    return lines
+
+
+def _batched(cell: TracedCell, copies: int) -> str:
+    """What batches of a cell's primitives would copy for a vertex, and how many of its instructions do copy."""
+    found = study(cell, rows=1)
+    if found is None:
+        return "nothing is computed"
+    batches = _n(len(found.batching.batches), "batch", "batches")
+    return (
+        f"{_n(found.primitives, 'primitive')} in {batches} by {found.batching.policy}; with an operation for each, "
+        f"parameters apart: {_copied(found.declared)}; laid out: {_copied(found.laid_out)}; of its instructions "
+        f"{copies} {'copies' if copies == 1 else 'copy'}"
+    )
+
+
+def _copied(copies: Copies) -> str:
+    return (
+        f"{_n(copies.operations, 'memory operation')}, {copies.bytes / 1024:.4g} KiB" if copies.operations else "none"
+    )
+
+
+def _n(n: int, one: str, several: str = "") -> str:
+    return f"{n} {one if n == 1 else several or one + 's'}"
+
+
+def _operators(cell: TracedCell) -> str:
+    live = live_nodes(cell.nodes, cell.outputs)
+    names = [n.op.name for n, is_live in zip(cell.nodes, live, strict=True) if is_live]
+    names = [name for name in names if name not in _NO_OPERATORS]
+    few = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    if not names:
+        return "no operator"
+    return f"{_n(len(names), 'operator')} ({few})"
+
+
+def _counted(directions: Sequence[tuple[Sequence[Instr], Sequence[object]]]) -> str:
+    """How many instructions a direction has, and the barriers inside each part."""
+    instructions = sum(len(instrs) for instrs, _ in directions)
+    inside = sum(max(len(groups) - 1, 0) for _, groups in directions)
+    barriers = _n(inside, "barrier") if inside else "no barrier"
+    return f"{_n(instructions, 'instruction')} for a step of it, {barriers} between them"

@@ -1,0 +1,83 @@
+"""The parts of a recurrent cell, encoded (compiler/passes/lazy_batching.py).
+
+Parts have the vertices of the whole, row for row in the same order: what crosses from one to another is read where the
+other left it, and its gradient is taken from where the reader left it, with no index list between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from vpps.compiler.instr import Beside, BesideGradient, View
+from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.templates import CellTemplates
+from vpps.record.topology import Topology
+from vpps.record.trace import TracedCell
+
+
+class PartTemplates(NamedTuple):
+    """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
+
+    cell: CellTemplates
+    beside: dict[Beside | BesideGradient, tuple[int, View]]
+
+
+def encode_parts(
+    parts: Sequence[Part],
+    encode: Callable[[TracedCell, int, Mapping[int, int], bool, Collection[int]], CellTemplates],
+    unread: Collection[int] = (),
+    training: bool = True,
+) -> list[PartTemplates]:
+    """Encode the parts of a cell.
+
+    Args:
+        encode: of a cell, with the position of the first argument that other parts compute, and the outputs whose
+            gradient the only reader hands back, with the floats between its rows; last, whether it is for training, and
+            outputs that nothing reads.
+        unread: outputs of the whole that nothing reads.
+    """
+    made: dict[int, PartTemplates] = {}
+    numbers = {part.batching: k for k, part in enumerate(parts)}
+    handed: dict[tuple[Batching, int], tuple[int, Beside, View]] = {}  # by what crosses: who hands it back, and where
+    with_gradient: set[tuple[Batching, int]] = set()  # of what crosses: that which some reader has a gradient of
+    for k in reversed(range(len(parts))):  # readers first
+        part = parts[k]
+        beside: dict[Beside | BesideGradient, tuple[int, View]] = {}
+        taken_back: dict[int, int] = {}
+        for output in range(len(part.outputs)):
+            if (part.batching, output) in handed:
+                reader, key, view = handed[part.batching, output]
+                taken_back[output] = made[reader].cell.lowered.slabs[view.slab].width
+                made[reader].cell.handed_back.remove((key, view))
+                beside[BesideGradient(output)] = reader, view
+        dead = [
+            output
+            for output, k in enumerate(part.outputs)
+            if (k < 0 or k in unread) and (part.batching, output) not in with_gradient
+        ]
+        cell = encode(part.cell, part.first_crossing, taken_back, training, dead)
+        for position, crossing in enumerate(part.crossings, start=part.first_crossing):
+            key = Beside(position)
+            found = [view for to, view in cell.lowered.arguments if to == key]
+            if found:
+                with_gradient.add((crossing.batching, crossing.output))
+            if crossing.alone and len(found) == 1 and found[0].slab >= 0:
+                handed[crossing.batching, crossing.output] = k, key, found[0]
+        made[k] = PartTemplates(cell, beside)
+    for k, part in enumerate(parts):
+        for position, crossing in enumerate(part.crossings, start=part.first_crossing):
+            other = numbers[crossing.batching]
+            view = made[other].cell.lowered.outputs[crossing.output]
+            assert view.slab >= 0
+            made[k].beside[Beside(position)] = other, view
+            if part.batching is Batching.LAZY:  # in one step, whatever steps computed it
+                made[other].cell.read_whole.add(view.slab)
+    return [made[k] for k in range(len(parts))]
+
+
+def crossing(topology: Topology, number: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Of the cell of a block: positions of the arguments as which values of its recurrence are passed, and numbers of
+    the outputs that vertices of it read."""
+    b, found = topology.blocks[number], topology.recurrence
+    return frozenset(b.positions[k] for k in found.gathered(number)), frozenset(found.scattered(number))

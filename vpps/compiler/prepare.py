@@ -1,0 +1,140 @@
+"""Prepares a traced cell for lowering: biases fused into products, outputs with memory, parts of stacked units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vpps.ops import OPS, Form, size
+from vpps.record.trace import Node, TracedCell
+
+VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
+
+
+def offset_of(nodes: Sequence[Node], i: int) -> int:
+    """Floats from the beginning of the operand to node i, a view of it."""
+    node = nodes[i]
+    if node.op.form is Form.RESHAPE:
+        return 0
+    return int(node.attrs["start"]) * size(nodes[node.inputs[0]].shape[1:])
+
+
+def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
+    """Nodes with biases fused into products, and outputs that have memory of their own."""
+    nodes = _fuse_biases(list(cell.nodes), cell.outputs)
+    outputs = []
+    for o in cell.outputs:
+        root = o
+        while nodes[root].op.form in VIEWS:
+            root = nodes[root].inputs[0]
+        # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
+        if nodes[root].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
+            nodes.append(Node(OPS["copy"], (o,), {}, nodes[o].shape))
+            o = len(nodes) - 1
+        outputs.append(o)
+    return nodes, tuple(outputs)
+
+
+def _fuse_biases(nodes: list[Node], outputs: tuple[int, ...]) -> list[Node]:
+    """Turn `W @ x + b` into one product where nothing else reads `W @ x`. Node numbers stay as they are."""
+    uses = [0] * len(nodes)
+    for n, used in zip(nodes, live_nodes(nodes, outputs), strict=True):
+        for j in n.inputs if used else ():
+            uses[j] += 1
+    for o in outputs:
+        uses[o] += 1
+    for i, n in enumerate(nodes):
+        if n.op.name != "add":
+            continue
+        for product, bias in (n.inputs, n.inputs[::-1]):
+            p = nodes[product]
+            fits = p.op.form is Form.MATVEC and len(p.inputs) == 1 and uses[product] == 1 and p.domain == n.domain
+            if fits and nodes[bias].shape == p.shape and bias != product:
+                nodes[i] = Node(p.op, (p.inputs[0], bias), p.attrs, n.shape, n.domain, p.parameter)
+                break
+    return nodes
+
+
+def live_nodes(nodes: Sequence[Node], outputs: Sequence[int]) -> list[bool]:
+    """Which nodes an output depends on."""
+    live = [False] * len(nodes)
+    found = list(outputs)
+    while found:
+        i = found.pop()
+        if not live[i]:
+            live[i] = True
+            found.extend(nodes[i].inputs)
+    return live
+
+
+def execution_order(nodes: Sequence[Node]) -> list[int]:
+    """Node numbers such that every node comes after those it reads: that of the user's program, but for nodes that a
+    pass has added at the end."""
+    order: list[int] = []
+    placed = [False] * len(nodes)
+    for first in range(len(nodes)):
+        waiting = [first]
+        while waiting:
+            i = waiting[-1]
+            missing = [j for j in nodes[i].inputs if not placed[j]]
+            waiting.extend(missing)
+            if not missing:
+                waiting.pop()
+                if not placed[i]:
+                    placed[i] = True
+                    order.append(i)
+    return order
+
+
+def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
+    """In how many equal parts each node's units are dealt to virtual processors.
+
+    Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
+    (design 4.3). A slice of several gates counts as those gates, if it is split likewise. Nodes joined by elementwise
+    ops, or added to a product, must agree; where slices differ, the largest parts count that none of them cuts through.
+    Parts narrower than a granule have no say: no VP could own a block of one, and loops over them would be short.
+    """
+    parent = list(range(len(nodes)))
+
+    def find(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    for i, node in enumerate(nodes):
+        if live[i] and node.op.form in (Form.MAP, Form.DROPOUT):
+            for j in node.inputs:
+                if nodes[j].shape == node.shape:
+                    parent[find(j)] = find(i)
+        elif live[i] and node.op.form is Form.MATVEC and len(node.inputs) > 1:  # the bias is read unit by unit
+            if nodes[node.inputs[1]].op.form is not Form.PARAMETER:
+                parent[find(node.inputs[1])] = find(i)
+        elif live[i] and node.op.form is Form.RESHAPE:
+            parent[find(node.inputs[0])] = find(i)
+        elif live[i] and node.op.form is Form.MATVEC:
+            for j in node.inputs[1:]:  # a bias that is computed
+                if nodes[j].op.form is not Form.PARAMETER:
+                    parent[find(j)] = find(i)
+    widths = {find(i): size(node.shape) for i, node in enumerate(nodes) if live[i]}
+    split: dict[int, list[int]] = {root: [] for root in widths}  # slices and concatenations by what they take apart
+    for i, node in enumerate(nodes):
+        if live[i] and node.op.form in (Form.SLICE, Form.CONCAT):
+            split[find(node.inputs[0] if node.op.form is Form.SLICE else i)].append(i)
+    units: dict[int, int] = {}  # floats of a part
+    for root in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
+        by_units, by_widths, cuts = set(), set(), {widths[root]}
+        for i in split[root]:
+            node, width = nodes[i], size(nodes[i].shape)
+            if node.op.form is Form.CONCAT:
+                pieces = {size(nodes[j].shape) for j in node.inputs}
+                width = pieces.pop() if len(pieces) == 1 and min(pieces) >= granule else width
+                by_units.add(width)
+                by_widths.add(width)
+            elif width >= granule:
+                by_units.add(units.get(find(i), width))
+                by_widths.add(width)
+                cuts |= {width, offset_of(nodes, i)}
+        wishes = by_units if len(by_units) == 1 else by_units | by_widths
+        fit = [unit for unit in wishes if not any(cut % unit for cut in cuts)]
+        units[root] = max(fit, default=widths[root])
+    return [size(node.shape) // units[find(i)] if live[i] else 1 for i, node in enumerate(nodes)]

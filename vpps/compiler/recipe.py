@@ -1,0 +1,345 @@
+"""What is static of a cell, for the compiled planner: its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.compiler.barriers import owners_of
+from vpps.compiler.instr import (
+    Args,
+    Beside,
+    BesideGradient,
+    Calls,
+    Data,
+    Elements,
+    Ends,
+    Expand,
+    Ints,
+    ListKey,
+    Offsets,
+    ParameterGradient,
+    Positions,
+    RandomKey,
+    RowNumber,
+    Rows,
+    TableRows,
+    Uses,
+    View,
+    reading_load,
+    whole_slab,
+)
+from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.records import (
+    ArgumentRecord,
+    BesideRecord,
+    CellRecord,
+    CrossingRecord,
+    FactorRecord,
+    From,
+    GatheredRecord,
+    GradientRecord,
+    GroupRecord,
+    HoleRecord,
+    InstructionRecord,
+    PartRecord,
+    RowOperandRecord,
+    RowsRecord,
+    SlabGroupRecord,
+    SlabGroupsRecord,
+    SlabPlaceRecord,
+    SlabRecord,
+    SourceRecord,
+    TableGradientRecord,
+    TemplateRecord,
+    UsedLookupRecord,
+    VectorCopyRecord,
+)
+from vpps.compiler.slabs import Life, SlabGroups
+from vpps.compiler.templates import CellTemplates, Gathered, Group
+from vpps.model.model import Parameter
+from vpps.ops import Form, size
+from vpps.placement.distribution import Distribution
+from vpps.placement.update import Averaging, step_fields
+from vpps.record.trace import Int, List, TracedCell, Vector
+from vpps.script.encode import Template
+
+_SOURCES: dict[type[ListKey], From] = {
+    Args: From.ARGS,
+    Beside: From.BESIDE,
+    BesideGradient: From.BESIDE,
+    Calls: From.CALLS,
+    Data: From.DATA,
+    Elements: From.ELEMENTS,
+    Ends: From.ENDS,
+    Expand: From.EXPAND,
+    Ints: From.INTS,
+    Offsets: From.OFFSETS,
+    Positions: From.POSITIONS,
+    RandomKey: From.RANDOM_KEY,
+    Rows: From.ROWS,
+    TableRows: From.TABLE_ROWS,
+    Uses: From.USES,
+}
+NOTHING = InstructionRecord(0, TemplateRecord([], []))  # where there is no such instruction
+
+
+class Names:
+    """Numbers of the instructions that no cell makes: bits of what the planner says it has used."""
+
+    def __init__(self) -> None:
+        self._bits: dict[str, int] = {}
+
+    def bit(self, name: str) -> int:
+        """Of a name."""
+        return self._bits.setdefault(name, len(self._bits))
+
+    def of(self, mask: int) -> frozenset[str]:
+        """The names of the bits that are set."""
+        return frozenset(name for name, bit in self._bits.items() if mask >> bit & 1)
+
+
+def template_record(template: Template, base: NDArray[np.int64]) -> TemplateRecord:
+    """Of words; `base` says what fills each hole in, -1 for nothing."""
+    holes = np.flatnonzero((base >= 0) | (template.per_row != 0) | (template.per_count != 0))
+    columns = (holes, base[holes], template.domain[holes], template.per_row[holes], template.per_count[holes])
+    words = (template.constant & 0xFFFFFFFF).tolist()
+    return TemplateRecord(words, [HoleRecord(*hole) for hole in np.column_stack(columns).tolist()])
+
+
+class CellRecipe:
+    """Makes the record of one cell.
+
+    Args:
+        cell: encoded.
+        beside: what it finds in other parts of the same cell: number of the part, and the view.
+        id: number of the encoded cell.
+        training: whether it is for plans of training, or of inference.
+        parameters: number of each parameter.
+        rule: name of the optimizer whose steps go with outer products; None for no step.
+        averaging: of the weights, or None.
+    """
+
+    def __init__(
+        self,
+        cell: CellTemplates,
+        beside: Mapping[Beside | BesideGradient, tuple[int, View]],
+        id: int,
+        training: bool,
+        distribution: Distribution,
+        parameters: dict[Parameter, int],
+        names: Names,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
+        self._cell = cell
+        self._places, self._physical = distribution.places, distribution.physical
+        self._sources: dict[ListKey, int] = {}
+        self._vps = distribution.panel, distribution.n_vps
+        self._exclusive = cell.exclusive
+        self._names = names
+        self._written: list[SourceRecord] = []
+        self._beside = list(beside)
+        self._bases = self._numbers_of_bases()
+        program, lowered = cell.cell, cell.lowered
+        keys = [self._source(key) for key in cell.keys]
+        lists = {operand.key: None for operand in cell.operands}  # in the order of their first use
+        row_lists = [self._source(key) for key in lists]
+        operands = [RowOperandRecord(list(lists).index(o.key), o.whole, o.offset) for o in cell.operands]
+        outputs = [self._rows(v, v.domain) for v in lowered.outputs]
+        memory = cell.slab_groups(training)
+        arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
+        matrices = frozenset[int]()
+        if training:
+            arguments = [
+                ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
+                for key, view in cell.handed_back
+            ]
+            tables = [
+                TableGradientRecord(parameters[g.table], self._source(g.ids), self._rows(g.view, g.view.domain))
+                for g in lowered.table_gradients
+            ]
+            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u.row)) for u in cell.without_gradient]
+            watches = [self._instruction(group) for group in cell.watches]
+            gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
+            matrices = cell.numbers_used(training)
+        for gradient, group in cell.gradients if training else ():
+            p = gradient.parameter
+            slots = self._physical[p].slots
+            stepped = NOTHING
+            if rule is not None and gradient.instr.name == "outer" and (slots is None or not slots.keeps_gradient):
+                fused = cell.fused(gradient, rule, step_fields(self._physical[p], averaging))
+                stepped = self._instruction(fused)
+            gradients.append(GradientRecord(parameters[p], self._instruction(group), stepped))
+        self.record = CellRecord(
+            id=id,
+            n_domains=program.n_domains,
+            list_of_domain=[program.lists.index(d) for d in range(1, program.n_domains + 1)],
+            slabs=[SlabRecord(s.width, s.domain) for s in lowered.slabs],
+            sources=self._written,
+            beside=[BesideRecord(part, view.slab, view.offset) for part, view in beside.values()],
+            keys=keys,
+            n_forward_keys=cell.n_forward_keys,
+            row_lists=row_lists,
+            operands=operands,
+            n_forward_operands=cell.n_forward_operands,
+            outputs=outputs,
+            passed_on=[memory.places[v.slab][0] for v in lowered.outputs],
+            arguments=arguments,
+            tables=tables,
+            without_gradient=without,
+            memory=_slab_groups(memory),
+            forward=self._groups(cell.forward),
+            backward=self._groups(cell.backward if training else []),
+            watches=watches,
+            gradients=gradients,
+            gathered=gathered,
+            matrices_of_forward=sorted(cell.numbers_used(training=False)),
+            matrices_of_training=sorted(matrices),
+        )
+
+    def _numbers_of_bases(self) -> NDArray[np.int64]:
+        """Of each base of the templates, and of none: slabs come first, then what other parts have, then the words of
+        operands, then lists."""
+        cell, beside = self._cell, self._beside
+        n_slabs = len(cell.lowered.slabs)
+        n_beside, n_words = n_slabs + len(beside), 2 * len(cell.operands)
+        found = np.full(cell.n_bases + 1, -1, np.int64)
+        found[:n_slabs] = np.arange(n_slabs)
+        for i, (key, at) in enumerate(cell.keys.items()):
+            found[n_slabs + at] = n_beside + n_words + i
+            if isinstance(key, Beside | BesideGradient):
+                found[n_slabs + at] = n_slabs + beside.index(key)
+        for i, at in enumerate(cell.operands.values()):
+            found[n_slabs + at : n_slabs + at + 2] = n_beside + 2 * i + np.arange(2)
+        return found
+
+    def _template(self, template: Template) -> TemplateRecord:
+        return template_record(template, self._bases[template.base])
+
+    def _instruction(self, group: Group) -> InstructionRecord:
+        """A group of one instruction, with the bit of its name."""
+        (_, instr), *_ = group.starts
+        return InstructionRecord(self._names.bit(instr.instruction.name), self._template(group.template))
+
+    def _groups(self, by_barrier: list[list[Group]]) -> list[list[GroupRecord]]:
+        return [[self._group(g) for g in groups] for groups in by_barrier]
+
+    def _group(self, group: Group) -> GroupRecord:
+        """A group, and who executes it in an exclusive script: its only instruction, on each row by itself."""
+        template = self._template(group.template)
+        if not self._exclusive:
+            return GroupRecord(template, 0, 0, [])
+        ((_, instr),) = group.starts
+        owners = [] if instr.alone else np.unique(owners_of(instr, *self._vps)).tolist()
+        return GroupRecord(template, instr.domain, reading_load(instr), owners)
+
+    def _gathered(self, gradient: ParameterGradient, parameter: int, copies: Sequence[Gathered]) -> GatheredRecord:
+        """What a product of matrices needs of the cell, by side: where it lies side by side, and copies of it."""
+        factors = []
+        for side, width in zip(("dy", "x"), gradient.parameter.shape, strict=True):
+            view = whole_slab(gradient, side)
+            slab, offset = (-1, 0) if view is None else (view.slab, view.offset)
+            made = [VectorCopyRecord(c.column, self._instruction(c.group)) for c in copies if c.side == side]
+            factors.append(FactorRecord(width, slab, offset, made))
+        return GatheredRecord(parameter, gradient.instr.domain, factors)
+
+    def _source(self, key: ListKey) -> int:
+        """Number of the source of a list's words."""
+        if key in self._sources:
+            return self._sources[key]
+        cell, program = self._cell, self._cell.cell
+        a, b, of, domain = 0, 0, -1, 0
+        kind = _SOURCES[type(key)]
+        match key:
+            case Args(position):
+                a = cell.vector_index[position]
+            case Beside() | BesideGradient():
+                a = self._beside.index(key)
+                # What is read of the other part also has the ids of its values, as an argument.
+                b = cell.vector_index[key.position] if isinstance(key, Beside) else 0
+            case Elements(position):
+                a, domain = cell.list_index[position], program.list_domains[position]
+            case Rows(slab):
+                a, domain = slab, cell.lowered.slabs[slab].domain
+            case TableRows(node):
+                lookup = program.nodes[node]
+                assert lookup.parameter is not None
+                a, b = self._places[lookup.parameter].weights, size(lookup.parameter.shape[1:])
+                of = self._source(Ints(lookup.inputs[0]))
+            case Ints(node):
+                attrs = program.nodes[node].attrs
+                if "constant" in attrs:
+                    kind, a = From.CONSTANT, attrs["constant"]
+                else:
+                    a = cell.int_index[attrs["position"]]
+            case Expand(domain, inner):
+                of = self._source(inner)
+            case Offsets(of_domain, inner):
+                a, of = of_domain, self._source(inner)
+            case Ends(of_domain):
+                a = of_domain
+            case Uses(output):
+                a = output
+            case Positions(domain):
+                pass
+            case Data():
+                b = sum(size(n.shape) for n in program.nodes if n.op.form is Form.INPUT)
+        self._sources[key] = len(self._written)
+        self._written.append(SourceRecord(kind, a, b, of, domain))
+        return self._sources[key]
+
+    def _row_numbers(self, of: RowNumber) -> int:
+        """Number of the source of the row numbers of a lookup."""
+        kind, a = (From.CONSTANT, of.constant) if of.column < 0 else (From.INTS, of.column)
+        self._written.append(SourceRecord(kind, a))
+        return len(self._written) - 1
+
+    def _rows(self, view: View, domain: int) -> RowsRecord:
+        """Where the rows of a view lie, for every row of a domain."""
+        if view.shared:
+            return RowsRecord(-1, view.address + view.offset)
+        return RowsRecord(self._source(view.row_list(domain)), view.offset)
+
+
+def argument_counts(cell: TracedCell) -> tuple[int, int, int, int]:
+    """Numbers of the vector, int and list arguments of a cell, and of its outputs."""
+    vectors, ints, lists = (sum(isinstance(k, kind) for k in cell.kinds) for kind in (Vector, Int, List))
+    return vectors, ints, lists, len(cell.outputs)
+
+
+def whole(cell: TracedCell, recipe: CellRecipe) -> list[PartRecord]:
+    """A cell that stays whole: one part, which takes all and gives all."""
+    vectors, ints, lists, outputs = (list(range(n)) for n in argument_counts(cell))
+    return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], recipe.record)]
+
+
+def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool) -> list[PartRecord]:
+    """A cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
+    numbers = {part.batching: k for k, part in enumerate(parts)}
+    return [
+        PartRecord(
+            batching=part.batching,
+            streams=streams and part.batching is Batching.EAGER,
+            vectors=list(part.vectors),
+            ints=list(part.ints),
+            lists=list(part.lists),
+            outputs=list(part.outputs),
+            crossings=[CrossingRecord(numbers[c.batching], c.output) for c in part.crossings],
+            cell=recipe.record,
+        )
+        for part, recipe in zip(parts, recipes, strict=True)
+    ]
+
+
+def _handed_back(memory: SlabGroups, gradient: View) -> int:
+    """The group of slabs that a gradient of an argument lies in, where that is given back step by step; else -1."""
+    group = memory.places[gradient.slab][0] if gradient.slab >= 0 else -1
+    return group if group in memory.of_life[Life.HANDED_BACK] else -1
+
+
+def _slab_groups(found: SlabGroups) -> SlabGroupsRecord:
+    groups = [SlabGroupRecord(g.life, g.domain, g.width, g.floats(1) - g.width) for g in found.groups]
+    return SlabGroupsRecord(groups, [SlabPlaceRecord(*place) for place in found.places])

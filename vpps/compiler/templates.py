@@ -1,0 +1,399 @@
+"""Encodes a lowered cell once per distribution: script templates with holes for what only a graph decides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from vpps.compiler.barriers import Reads, follows_freely, in_groups, turns_freely
+from vpps.compiler.instr import (
+    Args,
+    Beside,
+    BesideGradient,
+    Data,
+    Elements,
+    Expand,
+    Instr,
+    Listed,
+    ListKey,
+    ParameterGradient,
+    RandomKey,
+    RowOperand,
+    Rows,
+    UsedLookup,
+    Uses,
+    View,
+)
+from vpps.compiler.lower import LoweredCell
+from vpps.compiler.passes import Passes
+from vpps.compiler.slabs import REUSED, SlabGroups
+from vpps.ops import size
+from vpps.placement.distribution import Distribution
+from vpps.record.trace import Int, List, TracedCell, Vector
+from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
+from vpps.script.instructions import BY_NAME, Field, Kind, Role
+from vpps.script.tails import Tail, Use
+from vpps.values import float_word
+
+# What may just have been written: values in forward (to a step of the same cell, those of other parts are older), and
+# gradients in backward.
+_VALUES = (Args, Elements, Beside)
+_GRADIENTS = (Uses, BesideGradient)
+
+
+class Gathered(NamedTuple):
+    """A copy of vectors to where a product of matrices finds them. The plan fills in the first operand: where that is.
+
+    Attributes:
+        side: "dy" or "x" of the outer product that the product stands for.
+        column: first one of that side.
+        group: the instruction.
+    """
+
+    side: str
+    column: int
+    group: Group
+
+
+class Group:
+    """Instructions of a cell that one virtual processor executes one after the other, with no barrier between.
+
+    Args:
+        whole: they work on all rows of the cell at once, not on those of a step.
+
+    Attributes:
+        template: their words.
+        starts: for each instruction, its first word and itself.
+    """
+
+    def __init__(self, cell: CellTemplates, instrs: list[Instr], whole: bool = False) -> None:
+        words: list[AnyWord] = []
+        domains: list[int] = []
+        self.starts: list[tuple[int, Instr]] = []
+        for instr in instrs:
+            self.starts.append((len(words), instr))
+            words.extend(cell.encode(instr, whole))
+            domains.extend([instr.domain] * (len(words) - len(domains)))
+        self.template = Template(words, domains)
+
+
+class CellTemplates:
+    """A lowered cell with its encoded groups.
+
+    Args:
+        exclusive: for exclusive scripts (see LoweredCell): every instruction is a group of its own.
+        passes: of the cell compiler.
+        first_beside: see LoweredCell.
+        taken_back: likewise, with the floats from one row of such gradients to the next.
+        training: see LoweredCell.
+        unread: likewise.
+
+    Attributes:
+        forward, backward: groups between one barrier and the next, by barrier.
+        handed_back: gradient rows that readers of this cell's arguments find through index lists, as of `lowered`.
+        read_whole: slabs that another part of the cell reads in one step.
+        keys: lists that its words refer to, by key: base number `len(slabs) + i` is the position of list i.
+        operands: those of which a plan decides how their rows are found; base numbers `len(slabs) + i` and the next one
+            are their words.
+        n_bases: how many there are, slabs included.
+        n_forward_keys, n_forward_operands: the first of them are those that forward needs.
+        watches: instructions that tell whether any gradient of parameters may not be finite.
+        gradients: contributions to dense gradients, each with its instruction; but for those that
+        gathered: a product of matrices makes after the launch, each with the copies of its vectors.
+        without_gradient: lookups whose rows count as used all the same (compiler/used_rows.py).
+        vector_index, list_index, int_index: place of a positional argument among those of its kind.
+    """
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        exclusive: bool,
+        passes: Passes,
+        cell: TracedCell,
+        first_beside: int | None = None,
+        taken_back: Mapping[int, int] | None = None,
+        training: bool = True,
+        unread: Collection[int] = (),
+    ) -> None:
+        self.cell = cell
+        self.passes = passes
+        self._taken_back = {} if taken_back is None else taken_back
+        self.lowered = LoweredCell(
+            cell, distribution, exclusive, passes, first_beside, self._taken_back, training, unread
+        )
+        self.handed_back = list(self.lowered.arguments)
+        self.read_whole: set[int] = set()
+        self.without_gradient: list[UsedLookup] = []
+        self.exclusive = exclusive
+        self.keys: dict[ListKey, int] = {}
+        self.operands: dict[RowOperand, int] = {}
+        self._fused: dict[tuple[Any, ...], Group] = {}
+        self.forward = self._groups(self.lowered.forward, exclusive)
+        self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
+        self.backward = self._groups(self.lowered.backward, exclusive)
+        self.watches = [Group(self, [watch], whole=True) for watch in watches(self.lowered, distribution.groups > 1)]
+        self.gradients: list[tuple[ParameterGradient, Group]] = []
+        self.gathered: list[tuple[ParameterGradient, list[Gathered]]] = []
+        for g in self.lowered.parameter_gradients:
+            slots = distribution.physical[g.parameter].slots
+            if slots is not None and slots.gemm:
+                self.gathered.append((g, self._copies(g.instr)))
+            else:
+                self.gradients.append((g, Group(self, [g.instr], whole=True)))
+        self.vector_index = _places(cell, Vector)
+        self.list_index = _places(cell, List)
+        self.int_index = _places(cell, Int)
+        self._vps = distribution.panel, distribution.n_vps
+        self._groups_of_vps = distribution.groups
+        self._places = distribution.physical
+        self._may_follow: dict[tuple[CellTemplates, int, bool], bool] = {}
+        self._slab_groups: dict[bool, SlabGroups] = {}
+        self._names: dict[bool, frozenset[str]] = {}
+        self._numbers: dict[bool, frozenset[int]] = {}
+        self._tails: dict[bool, frozenset[Tail]] = {}
+
+    def instructions_used(self, backward: bool) -> frozenset[str]:
+        """Names of its instructions; what makes gradients of parameters is chosen launch by launch."""
+        if backward not in self._names:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
+            self._names[backward] = frozenset(i.instruction.name for i in instrs)
+        return self._names[backward]
+
+    def tails_used(self, backward: bool) -> frozenset[Tail]:
+        """Programs of its tails."""
+        if backward not in self._tails:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
+            self._tails[backward] = frozenset(i.tail for i in instrs if i.tail is not None)
+        return self._tails[backward]
+
+    def numbers_used(self, training: bool) -> frozenset[int]:
+        """Numbers of the matrices on the chip that its products multiply by."""
+        if training not in self._numbers:
+            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
+            self._numbers[training] = frozenset(i.values["matrix"] for i in instrs if i.name.startswith("matvec"))
+        return self._numbers[training]
+
+    def may_follow(self, other: CellTemplates, group: int, backward: bool) -> bool:
+        """Whether a step may begin while virtual processors still execute a group of a training step of another cell
+        (or this one); of both, all other vertices."""
+        key = other, group, backward
+        if not self.passes.alignment:
+            return False
+        if key not in self._may_follow:
+            theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
+            lives = [(g.life, g.slabs) for g in self.slab_groups(training=True).groups]
+            shared = {slab for life, slabs in lives if life in REUSED for slab in slabs} if other is self else ()
+            handed = [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs
+            self._may_follow[key] = follows_freely(
+                [i for i in theirs if i.group == group],
+                handed,
+                [i for i in mine if not i.group],
+                shared,
+                self._vps,
+                Reads(_GRADIENTS if backward else _VALUES[: 2 if other is self else 3], self._width_of),
+            )
+        return self._may_follow[key]
+
+    def may_turn(self, other: CellTemplates, group: int) -> bool:
+        """Whether the first backward step may begin while virtual processors still execute a group of the last forward
+        step of another cell, or of this one."""
+        if not self.passes.alignment:
+            return False
+        theirs = [i for i in other.lowered.forward if i.group == group]
+        mine = [i for i in self.lowered.backward if not i.group]
+        reads = Reads(_VALUES, self._width_of)
+        return turns_freely(theirs, other.lowered.outputs, mine, other is self, self._vps, reads)
+
+    def _width_of(self, key: ListKey) -> int:
+        """Floats of the rows that a list of values, or of gradients, names."""
+        if isinstance(key, Uses | BesideGradient):
+            return self.lowered.outputs[key.output].width
+        assert isinstance(key, Args | Elements | Beside)
+        kind = self.cell.kinds[key.position]
+        assert isinstance(kind, Vector | List)
+        assert kind.shape is not None
+        return size(kind.shape)
+
+    def slab_groups(self, training: bool) -> SlabGroups:
+        """Its slabs by how long they live."""
+        if training not in self._slab_groups:
+            self._slab_groups[training] = SlabGroups(self.lowered, training, self.read_whole, self._read_by_steps())
+        return self._slab_groups[training]
+
+    def _read_by_steps(self) -> set[int]:
+        """Slabs with gradients of arguments that can give way step by step: only steps of backward read them, through
+        index lists, and no step of this cell comes after two others without any barrier."""
+        if self._groups_of_vps > 1 or self._runs_on():
+            return set()
+        beside = [argument for argument in self.lowered.arguments if argument not in self.handed_back]
+        return {view.slab for _, view in self.handed_back} - {view.slab for _, view in beside}
+
+    def _runs_on(self) -> bool:
+        """Whether backward may go from step to step with no barrier in or between them, for several virtual
+        processors."""
+        if self._vps[1] == 1 or len(self.backward) != 1 or not self.passes.alignment:
+            return False
+        handed = [view for _, view in self.lowered.arguments]
+        reads = Reads(_GRADIENTS, self._width_of)
+        return follows_freely(self.lowered.backward, handed, self.lowered.backward, (), self._vps, reads)
+
+    def domain_of(self, key: ListKey) -> int:
+        """The domain whose rows an index list has a word for."""
+        match key:
+            case Elements(position):
+                return self.cell.list_domains[position]
+            case Expand(domain, _):
+                return domain
+            case Rows(slab):
+                return self.lowered.slabs[slab].domain
+        return 0
+
+    def row_lists(self, training: bool) -> list[tuple[ListKey, list[RowOperand]]]:
+        """The index lists that operands may need, in the order of their first use; of forward alone, or of all."""
+        found: dict[ListKey, list[RowOperand]] = {}
+        for operand in list(self.operands)[: None if training else self.n_forward_operands]:
+            found.setdefault(operand.key, []).append(operand)
+        return list(found.items())
+
+    def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
+        """The group of an outer product that goes straight into its matrix's step, made at first use.
+
+        Args:
+            rule: name of the optimizer.
+            fields: of the step, without the hyper-parameters: their position is the first field, filled in by the plan.
+        """
+        key = (id(gradient), rule, *fields.values())
+        if key not in self._fused:
+            i = gradient.instr
+            values = {**i.values, **fields, "hyper": 0}
+            step = replace(i, name=f"outer_update.{rule}", values=values)
+            self._fused[key] = Group(self, [step], whole=True)
+        return self._fused[key]
+
+    def _copies(self, outer: Instr) -> list[Gathered]:
+        """Copies of the vectors of an outer product."""
+        copies: list[Gathered] = []
+        for side, views in (("dy", [outer.operands["dy"]]), ("x", outer.operands["x"])):
+            column = 0
+            for view in views:
+                nowhere = View(-1, None, 0, 0, view.width, outer.domain)
+                operands = {"dst": nowhere, "a": view}
+                values = {"value": 0.0}
+                copy = Instr("copy", outer.node, outer.domain, view.width, 1, operands, values, rows=True)
+                copies.append(Gathered(side, column, Group(self, [copy], whole=True)))
+                column += view.width
+        return copies
+
+    def _groups(self, instrs: list[Instr], exclusive: bool) -> list[list[Group]]:
+        if exclusive:
+            return [[Group(self, [i]) for i in between] for between in in_groups(instrs)]
+        return [[Group(self, between)] for between in in_groups(instrs)]
+
+    @property
+    def n_bases(self) -> int:
+        """Of slabs, lists and operands."""
+        return len(self.lowered.slabs) + len(self.keys) + 2 * len(self.operands)
+
+    def _list(self, key: ListKey, per_row: int = 1) -> Word:
+        if key not in self.keys:
+            self.keys[key] = self.n_bases - len(self.lowered.slabs)
+        return Word(0, len(self.lowered.slabs) + self.keys[key], per_row)
+
+    def _found(self, key: ListKey, offset: int, scalar: bool, whole: bool) -> OperandWords:
+        """Words of an operand with a row for each of a list's words."""
+        if self.exclusive:  # instructions of single vertices find them in lists, as those of VPPS do
+            return indexed(self._list(key, per_row=int(not whole)), offset, scalar)
+        operand = RowOperand(key, offset, whole)
+        if operand not in self.operands:
+            self.operands[operand] = self.n_bases - len(self.lowered.slabs)
+        return placed(len(self.lowered.slabs) + self.operands[operand], scalar)
+
+    def _operand(self, view: View, instr: Instr, field: Field, whole: bool) -> OperandWords:
+        scalar = field.role not in (Role.WRITE, Role.ADD) and view.width == 1
+        if field.elements:  # counted from the cell's first element, whatever vertices the instruction has
+            return self._found(view.row_list(instr.elements), view.offset, scalar, whole=True)
+        return self._rows(view, instr, scalar, whole)
+
+    def _rows(self, view: View, instr: Instr, scalar: bool, whole: bool) -> OperandWords:
+        """Words of a view with a row for each of an instruction's."""
+        if view.may_be_listed(instr.domain):
+            return self._found(view.row_list(instr.domain), view.offset, scalar, whole)
+        if view.shared:
+            return direct(view.address + view.offset, 0, scalar)
+        if view.slab >= 0:
+            stride = self.lowered.slabs[view.slab].width
+            return direct(Word(view.offset, view.slab, stride), stride, scalar)
+        assert isinstance(view.rows, Beside | BesideGradient)
+        stride = self._stride(view.rows)
+        address = self._list(view.rows, per_row=stride)
+        return direct(replace(address, constant=view.offset), stride, scalar)
+
+    def _stride(self, key: Beside | BesideGradient) -> int:
+        """Floats from one row to the next of what another part of the cell has."""
+        if isinstance(key, BesideGradient):
+            return self._taken_back[key.output]
+        kind = self.cell.kinds[key.position]
+        assert isinstance(kind, Vector)
+        return size(kind.shape)  # what crosses is computed into a slab of its own
+
+    def _tail_view(
+        self, use: Use, what: View | Listed | float | int, instr: Instr, whole: bool
+    ) -> tuple[OperandWords, int]:
+        """Words of a view of a tail."""
+        words: OperandWords
+        if use is Use.RESULT:
+            assert isinstance(what, int)
+            words = what, 0
+        elif isinstance(what, Listed):
+            words = self._list(what.offsets), what.shift
+        elif isinstance(what, View):
+            words = self._rows(what, instr, what.width != instr.width, whole)
+        else:
+            words = float_word(what), 0
+        return words, use
+
+    def encode(self, instr: Instr, whole: bool) -> list[AnyWord]:
+        """Words of an instruction; views and lists become bases. `whole`: see Group."""
+        fields: dict[str, Any] = {}
+        for field in BY_NAME[instr.name].fields:
+            if field.kind is Kind.OPERAND:
+                fields[field.name] = self._operand(instr.operands[field.name], instr, field, whole)
+            elif field.kind is Kind.SEGMENTS:
+                views = instr.operands[field.name]
+                fields[field.name] = [(self._operand(v, instr, field, whole), v.width) for v in views]
+            elif field.kind is Kind.VIEWS:
+                views = instr.operands[field.name]
+                fields[field.name] = [self._tail_view(use, v, instr, whole) for use, v in views]
+            elif field.kind is Kind.LIST:
+                key = instr.values[field.name]
+                fields[field.name] = 0 if key is None else self._list(key)
+            elif instr.values[field.name] == Data():
+                fields[field.name] = self._list(Data(), per_row=instr.width)
+            elif instr.values[field.name] == RandomKey():
+                fields[field.name] = self._list(RandomKey(), per_row=0)
+            else:
+                fields[field.name] = instr.values[field.name]
+        return encode(instr.name, ROWS_OF_STEP, instr.width, instr.parts, instr.flags, **fields)
+
+
+def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
+    """Instructions that read all that gradients of parameters are made of: dy, and x where they are sums of dy x^T."""
+    read: list[tuple[int, int, View, list[View], int]] = []  # node, domain, dy, x, terms of a row
+    read += [(0, t.view.domain, t.view, [], 1) for t in lowered.table_gradients]
+    for instr in (g.instr for g in lowered.parameter_gradients):
+        name = "dy" if "dy" in instr.operands else "src"
+        terms = instr.values["columns"] if instr.name == "packed_matmul_gradient" else 1
+        read.append((instr.node, instr.domain, instr.operands[name], instr.operands.get("x", []), terms))
+    found: dict[View, list[Instr]] = {}
+    for node, domain, dy, x, terms in read:
+        operands = {"dy": dy, "x": x}
+        watch = Instr("watch", node, domain, dy.width, 1, operands, {"terms": terms}, rows=True, for_all=for_all)
+        found.setdefault(dy, []).append(watch)
+    # One with an x says all that one without says.
+    return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]
+
+
+def _places(cell: TracedCell, kind: type) -> dict[int, int]:
+    positions = [p for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
+    return {p: i for i, p in enumerate(positions)}

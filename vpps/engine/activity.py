@@ -1,0 +1,210 @@
+"""What an instruction of a script is for, in a few of the user's words: "inner: U @ [lh, rh] + b"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vpps.compiler.instr import Instr
+from vpps.ops import Form
+from vpps.ops.operand import shown
+from vpps.planner.plan import Plan
+from vpps.planner.reader import BARRIERS, PRODUCTS, STEPS, Placed
+from vpps.planner.sections import Section
+from vpps.record.trace import Node, TracedCell
+from vpps.script.instructions import TABLE
+
+SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER)
+_DEPTH = 2  # of what a product multiplies; more is "..."
+_KINDS = {"Load": "load"} | dict.fromkeys(BARRIERS, "waiting")
+# What makes a step with the last product of a gradient counts as that product.
+_KINDS |= dict.fromkeys({*STEPS, "SquaresMatrix", "SquaresRows", "Clip"} - {"OuterUpdate"}, "update")
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What virtual processors do at one position of a script.
+
+    Attributes:
+        position: of the instruction's first word.
+        name: short, to stand in a bar: its cell and op.
+        cell: whose instruction it is; "" where no cell made it.
+        phase: "forward", "backward", "gradients" or "update".
+        kind: what its time counts as: "compute", "load" (weights come to the chip), "update" or "waiting".
+        instruction: in the instruction table, such as "matvec".
+        form: its C++ struct, such as "Matvec".
+        rows, width: of its result, that of all virtual processors together.
+        stage: of the graph that it belongs to; -1 where it belongs to none.
+        words: as messages call it, see `Plan.origin`.
+    """
+
+    position: int
+    name: str
+    cell: str
+    phase: str
+    kind: str
+    instruction: str
+    form: str
+    rows: int
+    width: int
+    stage: int
+    words: str
+
+
+def activities(plan: Plan, placed: Sequence[Placed]) -> list[Activity]:
+    """What some instructions of a plan are for."""
+    names = _Names.of(plan)
+    return [_activity(plan, place, names) for place in placed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Cells and parameters by their names, as short as they stay apart in a plan."""
+
+    cells: dict[str, str]
+    parameters: dict[str, str]
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Names:
+        cells = {block.arrays.cell.name for block in plan.blocks}
+        parameters = {p.name for block in plan.blocks for p in block.arrays.cell.parameters}
+        return cls(_shortened(cells, "."), _shortened(parameters, "/"))
+
+    def parameter(self, name: str) -> str:
+        return self.parameters.get(name, name)
+
+
+def _shortened(names: set[str], separator: str) -> dict[str, str]:
+    """Without the first part - instance of a cell, scope of a parameter - where that tells no two of them apart."""
+    count = Counter(name.partition(separator)[2] for name in names)
+    return {name: rest if count[rest := name.partition(separator)[2]] == 1 and rest else name for name in names}
+
+
+def _activity(plan: Plan, place: Placed, names: _Names) -> Activity:
+    position, section, offset = place
+    opcode = int(plan.script[position]) & 0xFFFF
+    row = TABLE[min(opcode, len(TABLE) - 1)]  # one that does not exist ends a launch
+    if section.block is None:
+        name = _without_cell(section, row.form, names)
+    else:
+        name = _named(section, section.made_at(offset)[0], row.form, names)
+    return Activity(
+        position=position,
+        name=name,
+        cell=place.cell,
+        phase=place.phase,
+        kind=_KINDS.get(row.form, "compute"),
+        instruction=row.name,
+        form=row.form,
+        rows=max(1, int(plan.script[position + 2])),
+        width=int(plan.script[position + 3]),
+        stage=place.stage,
+        words=section.origin(offset),
+    )
+
+
+def _without_cell(section: Section, form: str, names: _Names) -> str:
+    """The name of an instruction that no cell made."""
+    what, _, of = section.phase.partition(" of ")
+    if form in BARRIERS:
+        return f"{'wait at' if form == 'Wait' else 'come to'} barrier {section.barrier}"
+    of = names.parameter(of.strip("'"))
+    said = {
+        "End": "end",
+        "Loss": "report the loss",
+        "Load": f"load {of}",
+        "GatherSum": f"gradient of {of}",
+        "SquaresMatrix": f"norm of {of}'s gradient",
+        "SquaresRows": f"norm of {of}'s gradient",
+        "Clip": "clip the gradients",
+        "Guard": "whether the step is made",
+        "KeptGradient": f"{what.replace('_', ' ')} of {of}",
+    }
+    if form.startswith("Update"):
+        return f"{what.partition('.')[2]} step of {of}"
+    return said.get(form, section.phase or form)
+
+
+def _named(section: Section, instr: Instr, form: str, names: _Names) -> str:
+    """The name of a cell's instruction."""
+    assert section.block is not None
+    program = section.block.arrays.cell
+    cell = names.cells[program.name]
+    if section.phase.startswith("gradient of "):
+        of = names.parameter(section.phase.removeprefix("gradient of ").strip("'"))
+        step = " and step" if form == "OuterUpdate" else ""
+        return f"{cell}: gradient{step} of {of}"
+    if form == "Watch":
+        return f"{cell}: whether gradients are finite"
+    node = program.nodes[instr.node] if instr.node < len(program.nodes) else None
+    backward = section.phase == "backward"
+    if instr.tail is not None:
+        ops = dict.fromkeys(step.code.partition("::")[0] for step in instr.tail.steps)
+        what = ", ".join(_op_of(device) for device in ops) or "copies"
+    elif node is None:
+        what = "outputs"
+    elif form in PRODUCTS:
+        what = _product(program, node, backward, names)
+        return f"{cell}: {what}"
+    elif backward and instr.name in ("gather_sum", "sum", "column_sum", "zero"):
+        return f"{cell}: gradients of results" if instr.name == "gather_sum" else f"{cell}: sum of gradients"
+    else:
+        what = _op_name(node)
+    if not backward:
+        return cell if _is_bare(program) else f"{cell}: {what}"
+    return f"{cell} backward" if _is_bare(program) else f"{cell}: {what} backward"
+
+
+def _product(cell: TracedCell, node: Node, backward: bool, names: _Names) -> str:
+    """A product with a parameter, as an expression."""
+    if backward:
+        matrix = _matrix_below(cell, node, names)
+        return f"{matrix}ᵀ @ gradient" if matrix else "@ backward"
+    return _expression(cell, node, names, _DEPTH + 1)
+
+
+def _matrix_below(cell: TracedCell, node: Node, names: _Names) -> str:
+    """Name of the matrix whose product a node is, or adds a bias to."""
+    for n in (node, *(cell.nodes[i] for i in node.inputs)):
+        if n.parameter is not None and len(n.parameter.shape) == 2 and n.op.form is not Form.LOOKUP:
+            return names.parameter(n.parameter.name)
+    return ""
+
+
+def _expression(cell: TracedCell, node: Node, names: _Names, depth: int) -> str:
+    """A node as the user might have written it."""
+    if node.op.form is Form.ARGUMENT:
+        position = node.attrs.get("position", -1)
+        return cell.argument_names[position] if 0 <= position < len(cell.argument_names) else "x"
+    if node.op.form is Form.PARAMETER and node.parameter is not None:
+        return names.parameter(node.parameter.name)
+    if node.op.form is Form.LOOKUP and node.parameter is not None:
+        return f"{names.parameter(node.parameter.name)}[i]"
+    if depth == 0:
+        return "..."
+    inputs = [_expression(cell, cell.nodes[i], names, depth - 1) for i in node.inputs]
+    if node.op.form is Form.SLICE:
+        return f"{inputs[0]}[{node.attrs['start']}:{node.attrs['stop']}]"
+    if node.op.form is Form.CONCAT:
+        return f"[{', '.join(inputs)}]"
+    if shown(node.op.name) == "@" and node.parameter is not None:
+        return f"{names.parameter(node.parameter.name)} @ {', '.join(inputs)}"
+    if node.op.name == "add":
+        return " + ".join(inputs)
+    return f"{_op_name(node)}(...)"
+
+
+def _op_name(node: Node) -> str:
+    """An op as the user calls it: what a list is reduced by is no function of its own to him."""
+    return shown(node.op.name).removeprefix("list_")
+
+
+def _op_of(device: str) -> str:
+    """The op whose device functions these are: "LeakyRelu" is leaky_relu."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in device).lstrip("_")
+
+
+def _is_bare(cell: TracedCell) -> bool:
+    """Whether a cell is a single op."""
+    return sum(node.op.form not in SOURCES for node in cell.nodes) == 1

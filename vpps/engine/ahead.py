@@ -1,0 +1,321 @@
+"""Kernels made ahead of time, for GPUs that are not at hand: `specialize`; and from an example graph, for a handle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpps.compiler.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
+from vpps.compiler.passes import Passes
+from vpps.compiler.passes.stacking import Stacking
+from vpps.compiler.schedule import SCHEDULES
+from vpps.engine.explanation import KernelFacts, explain
+from vpps.engine.options import Example, check_example, check_option
+from vpps.errors import HandleError, SpillError
+from vpps.graph import functions
+from vpps.graph.graph import Graph
+from vpps.kernel.resources import Kernel, Resources
+from vpps.kernel.spec import KernelSpec
+from vpps.model.model import Lookup, Model
+from vpps.model.optim import SGD, Optimizer
+from vpps.ops.operand import Expression
+from vpps.placement.distribution import Distribution
+from vpps.placement.onchip import DEVICES, ChipOptions, Device, known_device
+from vpps.placement.stacks import Stacks
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.targets import CPU, CUDA, TARGETS, Target, target_named
+from vpps.values import as_count, as_flag, as_number
+
+_ARCH = re.compile(r"sm_(\d+)[af]?")
+_GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+"""Compute capabilities that there are, times ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specialized:
+    """A kernel that was made for a model (`specialize`).
+
+    Attributes:
+        target: its name.
+        arch: what it was compiled for, such as "sm_90"; the instruction set ("avx512") on cpu, "" on simt.
+        vps: virtual processors of a group.
+        source: its text.
+        binary: path of the compiled kernel, in the cache: a cubin, or a library of this machine.
+        resources: registers, spills, code size; None unless target is "cuda".
+        spec: the instructions that it knows and the slots that it has.
+        arrangement: what of the weights is in the slots, and why.
+        parameters: where in memory the parameters are.
+        stepped_down: how many larger arrangements did not fit into registers.
+    """
+
+    target: str
+    arch: str
+    vps: int
+    source: str
+    binary: Path
+    resources: Resources | None
+    spec: KernelSpec
+    arrangement: Arrangement
+    parameters: Distribution
+    stepped_down: int = 0
+
+    def explain(self) -> str:
+        """Where the weights live and why, and what the kernel takes: plain text of 110 columns."""
+        facts = KernelFacts(self.target, self.arch, self.vps, self.spec, self.resources, self.stepped_down)
+        return explain(self.parameters, self.arrangement.onchip, facts)
+
+
+def specialize(
+    model: Model,
+    example: Example | None = None,
+    target: str = CUDA.name,
+    arch: str | None = None,
+    sms: int | None = None,
+    groups: int = 1,
+    *,
+    device: str | Device | None = None,
+    vps: int | None = None,
+    optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    train: bool = True,
+    schedule: str = "vector",
+    passes: Passes | None = None,
+    **options: Any,
+) -> Specialized:
+    """The kernel that a handle would compile for a model, on any machine: neither a driver nor a GPU is needed.
+
+    Args:
+        model: its parameters; the weights do not matter.
+        example: a graph as the model makes them, and its loss. The kernel knows the instructions that training with it
+            and evaluating it take; what cells do with a matrix decides how its rows are dealt. Without an example that
+            is not known: then every matrix is multiplied by a vector, its rows dealt one by one, and the kernel knows
+            products, their gradients, lookups and updates alone. Sizes and tiers are about right, but it is another
+            kernel than that of the model's cells.
+        target: "cuda", "simt" (compiled for the emulator; 4 multiprocessors by default) or "cpu" (one kernel serves
+            all models; the arguments that describe a GPU do not matter).
+        arch: architecture to compile for, such as "sm_90", the default; with `device` that of the device.
+        sms: multiprocessors; by default those of the device: for "sm_90" an H200, with 132.
+        groups: of virtual processors, each with a copy of the weights and a part of the batch.
+        device: name of a GPU ("T4", "A100", "H100", ...) or its description; default: the one of the architecture.
+        vps: virtual processors of a group; default: all that run side by side.
+        optimizer: default `SGD`; only its kind matters.
+        clip_norm: None if gradients are not to be clipped; else any bound.
+        train: False for a kernel that evaluates only.
+        schedule, passes: as of `vpps.Handle`.
+        **options: the fields of `vpps.ChipOptions`, to force something of how weights are distributed over the chip.
+
+    Raises:
+        HandleError, CapacityError: an argument is wrong, or what it forces does not fit.
+        GraphError: the example's loss is no scalar of its graph.
+        CompileError: the compiler is missing or does not know the architecture.
+        SpillError: the kernel does not fit into registers, and what was forced leaves nothing to give up.
+    """
+    if not isinstance(model, Model):
+        raise HandleError(f"specialize({model!r}): expected a vpps.Model")
+    if not len(list(model)):
+        raise HandleError("specialize: the model has no parameters yet; declare them first")
+    row = target_named(target)
+    graph, loss = check_example(example) if example is not None else _products_of(model)
+    for name, value in {"optimizer": optimizer, "clip_norm": clip_norm, "passes": passes}.items():
+        check_option(name, value)
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        raise HandleError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}")
+    rule = SGD(lr=0.1) if optimizer is None else optimizer
+    train = as_flag(train, "train", HandleError)
+    update = Update(rule, 1, 1, as_number(clip_norm)) if train else None
+    if vps is not None:
+        vps = as_count(vps, "vps", HandleError)
+    groups = as_count(groups, "groups", HandleError)
+    chip_options = _options(groups, options)
+    moments = len(rule.moments) if train else 0
+    if not row.is_gpu:
+        return _for_cpu(model, graph, loss, update, vps, moments, schedule, passes)
+    gpu, arch = gpu_for(target, device, arch, sms)
+    blocks = gpu.sms * (chip_options.blocks_per_sm or 1) // groups if vps is None else vps
+    made_for = arch if row.has_archs else ""
+    found = specs(model, (graph, loss), gpu, blocks, update, moments, chip_options, schedule, passes)
+    for stepped_down, (spec, arrangement, parameters) in enumerate(found):
+        try:
+            kernel = _compile(row, spec, arch, blocks * groups)
+        except SpillError:
+            continue
+        return Specialized(
+            target, made_for, blocks, kernel.source, kernel.binary, kernel.resources, spec, arrangement, parameters,
+            stepped_down,
+        )  # fmt: skip
+    raise AssertionError("arrangements end with an error")
+
+
+def specs(
+    model: Model,
+    example: Example,
+    gpu: Device,
+    vps: int,
+    update: Update | None,
+    moments: int,
+    options: ChipOptions,
+    schedule: str = "vector",
+    passes: Passes | None = None,
+) -> Iterator[tuple[KernelSpec, Arrangement, Distribution]]:
+    """What a kernel for a graph must be able to do, best first; the next ones hold less on the chip, in case it spills.
+
+    Raises as `vpps.compiler.arrangement.arrangements`.
+    """
+    graph, loss = example
+    passes = Passes.from_environment() if passes is None else passes
+    stacks = stacks_of(model, graph, update, passes, 1, options.tiers)
+    matrices = matrices_of(graph.blocks, passes, stacks)
+    for arrangement in arrangements(matrices, gpu, vps, options, update is not None):
+        groups, slots = options.groups, arrangement.slots
+        parameters = Distribution(model, vps, 1, moments, update is not None, slots=slots, groups=groups, stacks=stacks)
+        plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
+        yield KernelSpec(plan.instructions, arrangement.chip, plan.tails), arrangement, parameters
+
+
+def example_plan(planner: Planner, graph: Graph, loss: Expression, update: Update | None) -> Plan:
+    """A plan that is not to be launched: its instructions are those of training (with `update`) and of inference."""
+    inference = planner.plan_forward(graph, [loss])
+    if update is None:
+        return inference
+    training = planner.plan_training(graph, loss, update, 0)
+    both = copy(training)
+    both.instructions |= inference.instructions
+    both.tails |= inference.tails
+    return both
+
+
+def _products_of(model: Model) -> Example:
+    """A graph in which every parameter is used as can be known without cells, and a loss that depends on all of it."""
+    graph = Graph()
+    terms = []
+    for p in model:
+        if isinstance(p, Lookup):
+            row = graph.lookup(p, 0)
+            terms.append(functions.sum(row) if row.shape else row)
+        elif len(p.shape) == 2:
+            terms.append(functions.sum(p @ graph.input(np.zeros(p.shape[1]), grad=True)))
+        else:
+            terms.append(functions.sum(p + graph.input(np.zeros(p.shape), grad=True)))
+    return graph, functions.sum(terms)
+
+
+def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
+    names = [f.name for f in fields(ChipOptions) if f.name != "groups"]
+    if unknown := sorted(set(options) - set(names)):
+        raise HandleError(f"specialize(..., {unknown[0]}=...): there is no such option; there are {', '.join(names)}")
+    return ChipOptions(groups=groups, **options)
+
+
+def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
+    """The GPU to plan for, and the architecture to compile for."""
+    if sms is not None:
+        sms = as_count(sms, "sms", HandleError)
+    number = None
+    if arch is not None:
+        found = _ARCH.fullmatch(arch) if isinstance(arch, str) else None
+        if found is None:
+            raise HandleError(f"arch={arch!r}: expected sm_ and digits, such as 'sm_90'")
+        number = int(found[1])
+    row, gpu = TARGETS[target], device
+    emulated = row.is_emulated and device is None
+    if device is None:
+        gpu = row.device() if emulated else _of_generation(90 if number is None else number)
+    gpu = known_device(gpu) if isinstance(gpu, str) else gpu
+    if not isinstance(gpu, Device):
+        raise HandleError(f"device={device!r}: expected the name of a GPU or a description")
+    if number is not None and not emulated and (number // 10 != gpu.sm // 10 or number > gpu.sm):
+        raise HandleError(f"arch={arch!r}: the {gpu.name} runs code for sm_{gpu.sm}; leave arch out, or name it")
+    return gpu if sms is None else replace(gpu, sms=sms), arch or f"sm_{gpu.sm}"
+
+
+def _of_generation(sm: int) -> Device:
+    """The device of the table whose capability is the nearest from above within its generation, or from below."""
+    alike = [d for d in DEVICES.values() if d.sm // 10 == sm // 10]
+    if not alike:
+        known = ", ".join(sorted({f"sm_{d.sm}" for d in DEVICES.values()}, key=lambda name: int(name[3:])))
+        raise HandleError(f"arch='sm_{sm}': no GPU of that generation is known here ({known}); describe it by device=")
+    if sm not in _GENERATIONS:
+        real = ", ".join(f"sm_{n}" for n in _GENERATIONS if n // 10 == sm // 10)
+        raise HandleError(f"arch='sm_{sm}': there is no such GPU; of its generation there are {real}")
+    exact = [d for d in alike if d.sm == sm]
+    if exact:
+        return exact[-1]  # of H100 and H200 the latter
+    return replace(alike[-1], sm=sm, name=f"sm_{sm} like {alike[-1].name}")
+
+
+def _compile(target: Target, spec: KernelSpec, arch: str, vps: int) -> Kernel:
+    """The kernel for a number of virtual processors of all groups. Raises SpillError, CompileError."""
+    kernel: Kernel = target.compile(spec.made_for(target.name, vps), arch)
+    return kernel
+
+
+def compile_planned(
+    target: str,
+    arch: str,
+    spec: KernelSpec,
+    arrangement: Arrangement,
+    parameters: Distribution,
+    tile_name: str | None = None,
+) -> Specialized:
+    """The kernel for what is planned already.
+
+    Args:
+        tile_name: of the tile of products, on cpu; None for the processor's usual one.
+
+    Raises:
+        CompileError: a compiler is missing or cannot do it; SpillError: such an arrangement does not fit.
+    """
+    row = TARGETS[target]
+    if row.is_gpu:
+        source, binary, _, resources = _compile(row, spec, arch, parameters.all_vps)
+        return Specialized(target, arch, parameters.n_vps, source, binary, resources, spec, arrangement, parameters)
+    from vpps.kernel.host_compiler import build_cpu, build_tails
+
+    binary, source, tile = build_cpu(tile_name=tile_name)
+    if spec.tails:
+        build_tails(tuple(spec.tails), tile_name=tile_name)
+    return Specialized(target, tile.isa, parameters.n_vps, source, binary, None, spec, arrangement, parameters)
+
+
+def stacks_of(
+    model: Model, graph: Graph, update: Update | None, passes: Passes, panel: int, apart: Collection[str] = ()
+) -> Stacks:
+    """The parameters that the cells of a graph let be stacked."""
+    stacking = Stacking(model, passes, panel, apart)
+    stacking.see(graph.blocks, SGD(lr=0.1) if update is None else update.optimizer)
+    return stacking.stacks
+
+
+def _for_cpu(
+    model: Model,
+    graph: Graph,
+    loss: Expression,
+    update: Update | None,
+    vps: int | None,
+    moments: int,
+    schedule: str,
+    passes: Passes | None,
+) -> Specialized:
+    from vpps.kernel.host_compiler import build_cpu, build_tails
+    from vpps.runtime.cores import default_vps, usable_cores
+    from vpps.runtime.cpu import MAX_VPS
+
+    count = default_vps(usable_cores(), update is not None) if vps is None else vps
+    as_count(count, "vps", HandleError, most=MAX_VPS)
+    binary, source, tile = build_cpu()
+    passes = Passes.from_environment() if passes is None else passes
+    stacks = stacks_of(model, graph, update, passes, tile.panel)
+    parameters = Distribution(model, count, tile.panel, moments, update is not None, stacks=stacks)
+    plan = example_plan(Planner(parameters, "sinks-last", schedule, passes), graph, loss, update)
+    spec = KernelSpec(plan.instructions, tails=plan.tails)
+    if plan.tails:
+        build_tails(tuple(plan.tails))  # into the cache, where a handle with the same example finds them
+    return Specialized(CPU.name, tile.isa, count, source, binary, None, spec, NO_CHIP, parameters)

@@ -1,0 +1,67 @@
+"""Configuration: all that may be chosen for a handle without changing what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from vpps.compiler.passes import Passes
+from vpps.placement.onchip import ChipOptions
+from vpps.planner.row_order import RECORDED
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """How a handle runs what it is given.
+
+    Attributes:
+        vps: virtual processors (of all groups); None for what suits the machine.
+        tile: name of the tile of products (target cpu, `vpps.kernel.render.TILES`); None for the processor's.
+        policy: batching policy.
+        schedule: how steps become instructions.
+        layout: in which order vertices of a step get their rows.
+        onchip: how weights are distributed over the chip (cuda, simt).
+        passes: of the cell compiler.
+    """
+
+    vps: int | None = None
+    tile: str | None = None
+    policy: str = "sinks-last"
+    schedule: str = "vector"
+    layout: str = RECORDED
+    onchip: ChipOptions = field(default_factory=ChipOptions)
+    passes: Passes = field(default_factory=Passes.from_environment)
+
+    def as_json(self) -> dict[str, Any]:
+        """What differs from the default, whatever the environment says, as JSON types."""
+        return _differences(self, Configuration(passes=Passes()))
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Self:
+        """From what `as_json` gave. Raises TypeError, AttributeError: it is of another version."""
+        onchip, passes = ChipOptions(**kept.get("onchip", {})), Passes(**kept.get("passes", {}))
+        return cls(**{**kept, "onchip": onchip, "passes": passes})
+
+    def describe(self, beside: Configuration | None = None) -> str:
+        """A short line: what differs from another one, or from the default, such as "vps 2, rpw 3"."""
+        flat: dict[str, Any] = {}
+        for name, value in (self.as_json() if beside is None else _differences(self, beside)).items():
+            flat.update(value if isinstance(value, dict) else {name: value})
+        if "rpw" in flat:
+            flat.pop("ownership", None)  # there is but one that has rows per warp
+        tiers = [f"{name} in {tier}" for name, tier in flat.pop("tiers", {}).items()]
+        return ", ".join([f"{name} {value}" for name, value in flat.items()] + tiers) or "default"
+
+
+def _differences(value: Any, default: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for f in fields(value):
+        own, usual = getattr(value, f.name), getattr(default, f.name)
+        if own != usual:
+            found[f.name] = _differences(own, usual) if f.name in ("onchip", "passes") else _plain(own)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

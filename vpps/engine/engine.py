@@ -1,0 +1,393 @@
+"""Engine: a model on a machine in one configuration. A handle has one, and may exchange it between launches."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from vpps.compiler.arrangement import NO_CHIP, Arrangement, arrangements, matrices_of
+from vpps.compiler.cost import costs_on
+from vpps.compiler.passes.cell_history import CellHistory
+from vpps.compiler.passes.stacking import Stacking
+from vpps.engine.ahead import example_plan
+from vpps.engine.configuration import Configuration
+from vpps.engine.losses import Losses
+from vpps.engine.memory import MemoryUse, memory_use
+from vpps.engine.nonfinite import where_it_began
+from vpps.engine.residency import Residency
+from vpps.engine.timeline import HostSpan, Timeline
+from vpps.errors import KernelError, SpillError
+from vpps.graph.graph import Graph
+from vpps.kernel.spec import KernelSpec
+from vpps.model.model import Model
+from vpps.model.optim import Optimizer
+from vpps.ops.element import WORD_BYTES
+from vpps.ops.operand import Expression
+from vpps.ops.philox import launch_key
+from vpps.placement.distribution import LEFT_OUT, NOTHING_HELD
+from vpps.placement.stacks import NO_STACKS, Stacks
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.policies import Knowledge, policy_named
+from vpps.record.trace import TracedCell
+from vpps.runtime.choice import make_machine
+from vpps.runtime.growth import grow
+from vpps.script.instructions import HEAD_WORDS
+
+_log = logging.getLogger(__name__)
+
+
+class _Flight(NamedTuple):
+    """A launch that was begun.
+
+    Attributes:
+        plan: what it executes.
+        number: of the launch, as the machine counts.
+        step: number of the update that it makes or contributes to, or 0 where it is no step of training.
+        loss: of that step.
+        simple: it changes weights and moments alone: all that is noted of it is its number.
+        undo: takes back what was noted of it; for the case that it never ran.
+    """
+
+    plan: Plan
+    number: int
+    step: int
+    loss: Expression | None
+    simple: bool
+    undo: Callable[[], None]
+
+
+class Engine:
+    """Places a model's parameters on a machine, has kernels compiled for its graphs, and launches.
+
+    Args:
+        model: what is run.
+        optimizer: of training; None for an engine that only evaluates.
+        configuration: how.
+        target: what runs kernels.
+        ema: decay of the weights' moving averages, or None.
+        pool_limit: bytes that the pool may grow to; None for what the machine suggests.
+        verify: check every script before it runs.
+        records: whether every launch leaves a timeline.
+        losses: is told of every step of training that has ended.
+        listeners: are given the timeline of every launch that has ended; whose list it is may change it.
+        knowledge: what batching policies have learned with other engines; default: nothing.
+
+    Attributes:
+        machine: virtual processors and the pool.
+        residency: what of the model is in the pool.
+        plan: of the latest launch, None before the first.
+        batching: the policy, which outlives planners.
+        planner: once the parameters have their places.
+        arrangement: what the chip holds, for these cells.
+        peak: floats of the pool that a launch has used at most.
+        stepped_down: arrangements that spilled before this one.
+        timelines: of the last two launches, by their numbers.
+
+    Raises:
+        HandleError, CompileError: there is no such machine; says why and what to do.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer | None,
+        configuration: Configuration,
+        target: str,
+        ema: float | None = None,
+        pool_limit: int | None = None,
+        verify: bool = False,
+        records: bool = False,
+        losses: Losses | None = None,
+        listeners: Sequence[Callable[[Timeline], None]] = (),
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        self.model = model
+        self.configuration = configuration
+        self.records = records
+        self._trains = optimizer is not None
+        self._losses = Losses("warn") if losses is None else losses
+        self._verify = verify
+        self._listeners = listeners
+        onchip, passes = configuration.onchip, configuration.passes
+        self.machine = make_machine(
+            target, configuration.vps, onchip, self._trains, records, configuration.schedule, configuration.tile
+        )
+        costs = costs_on(self.machine.target, self.machine.vps)
+        of_target = Knowledge(costs) if knowledge is None else replace(knowledge, costs=costs)
+        self.batching = policy_named(configuration.policy, of_target)
+        self.arrangement = NO_CHIP
+        self.stepped_down = 0
+        self._arrangements: Iterator[Arrangement] = iter(())
+        self._arranged_for: tuple[tuple[TracedCell, ...], Stacks] = (), NO_STACKS
+        self._bound = NO_STACKS, NO_CHIP
+        self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
+        kind = type(optimizer) if optimizer is not None else None
+        self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
+        self._pool_limit = self.machine.default_pool_limit if pool_limit is None else pool_limit
+        self.plan: Plan | None = None
+        self.planner: Planner | None = None
+        self.timelines: dict[int, Timeline] = {}
+        self._flights: list[_Flight] = []  # launches that nobody has waited for, at most two
+        self._prepared = 0  # when planning began
+        self.peak = 0
+
+    def close(self) -> None:
+        """Wait for launches in flight and free everything; what the pool holds is lost. May be called twice."""
+        self.plan = None
+        self.timelines.clear()
+        self.machine.close()
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Bytes by what they are for, of the latest launch."""
+        if self.planner is None:
+            return MemoryUse(pool=self.machine.pool.nbytes, peak=WORD_BYTES * self.peak)
+        return memory_use(self.planner.distribution, self.plan, len(self.machine.pool), self.peak)
+
+    # ---- preparations
+
+    def prepare(self, graph: Graph, optimizer: Optimizer, trains: bool, accumulate: bool = False) -> Planner:
+        """A planner for the graph, all parameters in their places. A launch may be in flight.
+
+        Args:
+            trains: for a step of training. Steps decide what is stacked and what the chip holds, and so their last
+                bits; other calls make do with it, or have it otherwise until the next step.
+            accumulate: for a step that keeps its gradients.
+        """
+        self._arrange(graph, optimizer, trains)
+        if not self._is_bound or not self.residency.is_ready(accumulate):
+            self._bind(accumulate)
+        self.residency.adopt()
+        assert self.planner is not None
+        self._prepared = time.perf_counter_ns()
+        return self.planner
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether parameters lie as they are arranged. That may be wrong after Ctrl-C."""
+        stacks, arrangement = self._bound
+        return self.planner is not None and stacks is self._stacking.stacks and arrangement is self.arrangement
+
+    def _bind(self, accumulate: bool) -> None:
+        """Place all parameters as the model has them now."""
+        self.wait()
+        self.pull()
+        self.plan = self.planner = None
+        self._bound = self._stacking.stacks, self.arrangement
+        configuration = self.configuration
+        distribution = self.residency.bind(
+            lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
+        )
+        self.planner = Planner(
+            distribution,
+            self.batching,
+            configuration.schedule,
+            configuration.passes,
+            configuration.layout,
+        )
+
+    def _arrange(self, graph: Graph, optimizer: Optimizer, trains: bool) -> None:
+        """Decide which parameters are stacked, and what the chip holds."""
+        if self._trains and self._stacking.history is not self.model.cell_history:  # since a restore
+            self._stacking.adopt(self._history())
+        self._stacking.see(graph.blocks, optimizer, trains or not self._trains)
+        device, cells, stacks = self.machine.device, self._stacking.cells, self._stacking.stacks
+        arranged_cells, arranged_stacks = self._arranged_for
+        if device is None or (cells is arranged_cells and stacks is arranged_stacks):
+            return
+        matrices = matrices_of(cells, self.configuration.passes, stacks)
+        names = {p.name for p in matrices}
+        known = self.arrangement.onchip
+        if known is None or stacks is not arranged_stacks or {m.name for m in known.matrices} != names:
+            onchip = self.configuration.onchip
+            self._arrangements = arrangements(matrices, device, self.machine.vps // onchip.groups, onchip, self._trains)
+            self.arrangement = next(self._arrangements)
+            self.stepped_down = 0
+        self._arranged_for = cells, stacks
+
+    def _history(self) -> CellHistory:
+        """What decides which parameters are stacked: for training, all that the model has seen. What only evaluates
+        leaves that alone: stacked or not, forward gives the same bits."""
+        if not self._trains:
+            return CellHistory()
+        if self.model.cell_history is None:
+            self.model.cell_history = CellHistory()
+        return self.model.cell_history
+
+    def kernel_for(self, make: Callable[[Planner], Plan], accumulate: bool = False) -> Plan:
+        """A plan, and a kernel that can run it: one that the compiler fits into registers, or the next smaller one."""
+        while True:
+            assert self.planner is not None
+            plan = make(self.planner)
+            spec = KernelSpec(plan.instructions, self.arrangement.chip, plan.tails)
+            if self.machine.can_run(spec):
+                return plan
+            self.wait()
+            if self.machine.launches:
+                _log.info("after launch %d a graph needs more than the kernel can do: compiling", self.machine.launches)
+            try:
+                self.machine.specialise(spec)
+                return plan
+            except SpillError:
+                self.arrangement = next(self._arrangements)
+                self.stepped_down += 1
+                self._bind(accumulate)
+
+    def compile_ahead(self, graph: Graph, loss: Expression, update: Update | None) -> None:
+        """Have a kernel for graphs like this one, which `prepare` has seen."""
+        self.kernel_for(lambda planner: example_plan(planner, graph, loss, update))
+
+    def _reserve(self, floats: int, keep: int) -> None:
+        grow(self.machine, floats, keep, self._pool_limit)
+
+    # ---- launches
+
+    @property
+    def parity(self) -> int:
+        """Of the next launch."""
+        return self.machine.launches & 1
+
+    @property
+    def in_flight(self) -> int:
+        """Launches that nobody has waited for."""
+        return len(self._flights)
+
+    def may_queue(self, plan: Plan) -> bool:
+        """Whether a step may be launched while the one before runs: it needs nothing that only the host can do, and
+        does not depend on whether that one is left out."""
+        fits = plan.pool_floats <= len(self.machine.pool) and self.residency.is_uploaded
+        simple = self._is_simple(plan) and all(flight.simple for flight in self._flights)
+        return self.machine.queues and fits and simple
+
+    def _is_simple(self, plan: Plan) -> bool:
+        return self.residency.is_simple and plan.held == NOTHING_HELD
+
+    def launch(self, plan: Plan, step: int = 0, updates: bool = False, loss: Expression | None = None) -> None:
+        """Begin to execute a plan.
+
+        Args:
+            step: number of the update that it makes or contributes to; 0 where it is no step of training.
+            updates: whether it makes it.
+            loss: of that step.
+        """
+        waited = time.perf_counter_ns()
+        self._reserve(plan.pool_floats, keep=self.residency.distribution.end)
+        if not self._trains:
+            self.model.pull_weights()
+        self.residency.upload()
+        if step:
+            self.residency.upload_gradients()
+        if self._verify:
+            from vpps.script.verify import verify
+
+            verify(plan.script, plan.layout, plan.origin, plan.sequel)
+            # What the script does not write it must not read: gradients of former launches, memory of former batches.
+            for start, stop in plan.layout.unwritten:
+                self.machine.pool[start:stop] = np.nan
+        self.plan = plan
+        self.peak = max(self.peak, plan.pool_floats)
+        number = self.machine.launches + 1
+        if self.records:
+            # There are no jumps: a virtual processor executes no more instructions than the script has.
+            recording = self.machine.record(len(plan.script) // HEAD_WORDS)
+            host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
+            self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
+            self.timelines[number] = Timeline(plan, recording, host)
+        undo = self.residency.restorer(plan)
+        self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
+        try:
+            if step:
+                self.residency.begin(plan, updates)
+            # At the very end: Ctrl-C may come as soon as it runs.
+            if plan.sequel is None:
+                self.machine.launch(plan.script)
+            else:
+                self.machine.launch(plan.script, plan.sequel)
+        except BaseException:
+            self.check_begun()
+            raise
+
+    def check_begun(self) -> None:
+        """Where Ctrl-C came just before a launch began, or the one before it was stopped, take back what was noted."""
+        flights = self._flights
+        while flights and self.machine.launches < flights[-1].number:
+            flights[-1].undo()
+            flights.pop()
+            self.plan = flights[-1].plan if flights else None
+
+    def wait(self, running: int = 0) -> None:
+        """Wait until no more launches than that are in flight; tell the losses of steps.
+
+        Ctrl-C leaves launches running, to be waited for later.
+
+        Raises:
+            KernelError: a launch was stopped; the message says where, in the user's words.
+        """
+        self.check_begun()
+        while len(self._flights) > running:
+            flight = self._flights[0]
+            plan = flight.plan
+            failure = self.machine.wait(flight.number)
+            if failure is not None:
+                self.check_begun()
+                self._flights.clear()
+                self.plan = plan
+                lost = ""
+                if flight.step and self.residency.accumulated:  # nobody knows how far it got
+                    self.residency.drop_gradients()
+                    lost = "; the accumulated gradients are discarded"
+                raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
+            loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
+            why = self.machine.loss(plan.loss_slot + LEFT_OUT) if flight.step else 0.0
+            left_out = why != 0
+            dropped = left_out and self._take_back(flight, why)
+            self._flights.pop(0)
+            if flight.number in self.timelines:
+                for listen in self._listeners:
+                    listen(self.timelines[flight.number])
+            if flight.step:
+                self._losses.note(flight.step, loss, left_out, dropped, partial(self._where_it_began, flight))
+
+    def _take_back(self, flight: _Flight, why: float) -> bool:
+        """A step was left out: nothing has changed, but that its number is used up where training goes on. Whether
+        what was accumulated had to be given up: it had been added to before that was known."""
+        goes_on = self._losses.on_nonfinite != "raise"
+        if not (flight.simple and len(self._flights) > 1):  # else there is nothing to take back but its number
+            step = self.model.step
+            flight.undo()
+            if goes_on:
+                self.model.step = step
+        if goes_on and self.model.step >= flight.step:  # no call that only accumulates
+            self.residency.pass_over_step()
+        if not self.residency.accumulated or not (flight.plan.sequel is not None or math.isinf(why)):
+            return False
+        self.residency.drop_gradients()
+        return True
+
+    def _where_it_began(self, flight: _Flight) -> str:
+        """Where values or gradients of a step that was left out stopped being finite."""
+        if self._flights or flight.loss is None:  # the weights may be others already
+            return ""
+        self.pull()
+        key = launch_key(self.model.seed, flight.step, self.residency.accumulated)
+        return where_it_began(flight.plan.graph, flight.loss, self.model.numpy(), key)
+
+    def latest_timeline(self) -> Timeline | None:
+        """Of the launch that nobody needs to wait for any more, if one was recorded."""
+        self.check_begun()
+        return self.timelines.get(self.machine.launches - len(self._flights))
+
+    def pull(self) -> None:
+        """Bring the model up to the pool, waiting for the launch in flight, if that is newer."""
+        if self.residency.is_newer:
+            self.wait()
+            self.residency.pull()

@@ -1,0 +1,190 @@
+"""What a user is told about a kernel: where the weights live during a launch and why, and what the kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vpps.engine.memory import MemoryUse
+from vpps.kernel.chip import THREADS
+from vpps.kernel.resources import Resources
+from vpps.kernel.spec import KernelSpec
+from vpps.model.model import Lookup, Parameter
+from vpps.ops.element import WORD_BYTES
+from vpps.placement.distribution import Distribution
+from vpps.placement.onchip import OnChip
+from vpps.placement.onchip.report import WIDTH, columns, note
+from vpps.placement.onchip.report import explain as explain_onchip
+from vpps.placement.onchip.report import in_bytes as shown
+from vpps.targets import TARGETS
+
+_PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
+_LEFT = 3  # columns of text; numbers follow
+_NOT_YET = (
+    "not yet: it will be for the first fb, forward or gradients, or ahead of them with Handle(..., example=(graph, "
+    "loss))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What is known of a kernel.
+
+    Attributes:
+        target: its name.
+        arch: "sm_90"; of cpu the instruction set; "" of simt.
+        vps: virtual processors.
+        spec: what it can do; None if there is none yet, or (cpu) one that serves all models.
+        resources: as the compiler reports them; None of targets whose compiler says nothing.
+        stepped_down: larger arrangements of weights that spilled.
+        driver: what the GPU's driver says of itself; "" where the kernel does not run on a GPU.
+    """
+
+    target: str
+    arch: str
+    vps: int
+    spec: KernelSpec | None
+    resources: Resources | None = None
+    stepped_down: int = 0
+    driver: str = ""
+
+
+def explain(
+    parameters: Distribution,
+    onchip: OnChip | None,
+    kernel: KernelFacts,
+    cells: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
+    memory: MemoryUse | None = None,
+    tuned: str = "",
+    batching: Sequence[str] = (),
+    order: str = "",
+) -> str:
+    """Plain text of 110 columns.
+
+    Args:
+        parameters: where they are in memory.
+        onchip: what the chip holds; None where there is no such choice.
+        kernel: what runs on it.
+        cells: what the cell compiler did to each: its name, then (pass, sentence).
+        memory: of the latest call; None before the first.
+        tuned: the configuration that the tuning database gave, and who measured it; "" where it gave none.
+        batching: what the batching policy has learned or decided.
+        order: barriers of the latest call, and what it finds through index lists; "" where that is not known.
+    """
+    if onchip is None:
+        text = _explain_memory(parameters, kernel)
+    else:
+        moments = max((len(place.moments) for place in parameters.places.values()), default=0)
+        text = explain_onchip(onchip, moments, [*_compiled(kernel), *_launches(onchip, kernel), *_memory(parameters)])
+    peak = ""
+    if memory is not None:
+        latest = f"{shown(memory.batch)} for its batch, {shown(memory.script)} of script"
+        peak = f"{shown(memory.peak)} of the pool at most so far; the latest call: {latest}"
+    said = [
+        ("peak", peak),
+        ("tuned", tuned),
+        *(("batching", sentence) for sentence in batching),
+        ("latest call", order),
+    ]
+    text += "".join(note(f"{name:<15}", sentence) + "\n" for name, sentence in said if sentence)
+    for name, lines in cells:
+        text += f"\ncell {name}\n" + "".join(note(f"  {what:<23}", sentence) + "\n" for what, sentence in lines)
+    return text
+
+
+def _compiled(kernel: KernelFacts) -> list[tuple[str, str]]:
+    found = kernel.resources
+    if kernel.spec is None:
+        lines = [("compiled", _NOT_YET)]
+    elif found is None:
+        lines = [("compiled", f"for the emulator; it knows {len(kernel.spec.instructions)} instructions")]
+    else:
+        live = "" if found.live_registers is None else f", {found.live_registers} of them live between instructions"
+        spilled = found.spill_stores + found.spill_loads + found.stack
+        lines = [
+            (
+                "compiled",
+                f"for {kernel.arch} by {found.compiler} in {found.compile_seconds:.1f} s: "
+                f"{found.registers} registers per thread{live}, "
+                f"{f'{spilled} bytes spilled' if spilled else 'nothing spilled'}; {shown(found.code_bytes)} of code, "
+                f"{len(kernel.spec.instructions)} instructions",
+            )
+        ]
+    if kernel.stepped_down:
+        larger = "a larger arrangement" if kernel.stepped_down == 1 else f"{kernel.stepped_down} larger arrangements"
+        lines.append(("stepped down", f"from {larger}, which did not fit into registers"))
+    if kernel.driver:
+        lines.append(("driver", kernel.driver))
+    return lines
+
+
+def _launches(onchip: OnChip, kernel: KernelFacts) -> list[tuple[str, str]]:
+    by_gemm = [held.name for held in onchip.held if held.gradient == "gemm"]
+    times = (
+        f"two per step, and between them a product by cuBLAS for {', '.join(by_gemm)}" if by_gemm else "one per step"
+    )
+    blocks = kernel.vps * onchip.options.groups
+    shared = "" if kernel.spec is None else f", {shown(kernel.spec.chip.shared_bytes)} of shared memory each"
+    return [("launches", f"{times}; {blocks} blocks of {THREADS} threads{shared}")]
+
+
+def _memory(parameters: Distribution) -> list[tuple[str, str]]:
+    kinds = [_kind(p) for p in parameters.places]
+    counted = [
+        f"{kinds.count(kind)} {kind if kinds.count(kind) == 1 else plural}"
+        for kind, plural in (("matrix", "matrices"), ("vector", "vectors"), ("table", "tables"), ("array", "arrays"))
+        if kind in kinds
+    ]
+    taken = shown(WORD_BYTES * parameters.end)
+    return [("in memory", f"{', '.join(counted)}: {taken} with transposes, gradients and moments")]
+
+
+def _kind(p: Parameter) -> str:
+    if isinstance(p, Lookup):
+        return "table"
+    return {1: "vector", 2: "matrix"}.get(len(p.shape), "array")
+
+
+def _explain_memory(parameters: Distribution, kernel: KernelFacts) -> str:
+    if TARGETS[kernel.target].is_gpu:
+        lines = [
+            ("target", f"{kernel.target}: {kernel.vps} virtual processors (thread blocks)"),
+            ("compiled", _NOT_YET),
+            *_memory(parameters),
+        ]
+        return "\n".join(note(f"{name:<15}", text) for name, text in lines) + "\n"
+    rows = [_PARAMETERS, *(_row(parameters, p) for p in parameters.places)]
+    averaged = any(place.average for place in parameters.places.values())
+    rows = [row if averaged else row[:-1] for row in rows]
+    table = columns(rows[:1], rows[1:], range(_LEFT), WIDTH)
+    known = "" if kernel.spec is None else f"; the example takes {len(kernel.spec.instructions)} of its instructions"
+    lines = [
+        ("target", f"{kernel.target} ({kernel.arch}): {kernel.vps} virtual processors (threads)"),
+        ("kernel", f"one for all models, as weights stay in memory and shapes come with the script{known}"),
+        (
+            "matrices",
+            f"panels of {parameters.panel} rows, which fill vector registers; a virtual processor multiplies by the "
+            "same panels all the time and so finds them in its caches",
+        ),
+        *_memory(parameters),
+        ("launches", "one per step"),
+    ]
+    return "\n".join([*table, "", *(note(f"{name:<15}", text) for name, text in lines)]) + "\n"
+
+
+def _row(parameters: Distribution, p: Parameter) -> tuple[str, ...]:
+    place = parameters.places[p]
+    nbytes = place.bytes
+    packed = parameters.is_packed(p)
+    transposed = shown(place.element.bytes * parameters.packed_size(p.shape[::-1])) if place.transposed else "-"
+    return (
+        p.name,
+        _kind(p),
+        "x".join(map(str, p.shape)) or "scalar",
+        str(-(-p.shape[0] // parameters.panel)) if packed else "-",
+        shown(nbytes),
+        transposed,
+        shown(nbytes) if place.gradient else "-",
+        shown(nbytes * len(place.moments)) if place.moments else "-",
+        shown(nbytes) if place.average else "-",
+    )

@@ -1,0 +1,53 @@
+"""What a handle's memory is used for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpps.ops.element import WORD_BYTES
+from vpps.placement.distribution import Distribution
+from vpps.planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that a handle uses (`handle.memory`). Parameters and batch lie in the pool, the script beside it.
+
+    Attributes:
+        weights: packed weights and, of a training handle, their packed transposes.
+        gradients: of dense parameters, and of lookup tables where `fb(accumulate=True)` keeps them; others belong
+            to the batch.
+        moments: of the optimizer.
+        averages: moving averages of the weights (`ema=`).
+        batch: what the latest call needs besides: values and gradients of its vertices, gradients of lookup tables.
+        script: instructions, index lists and data of the latest call.
+        pool: what the pool can hold before it has to grow. The system gives memory only as it is used.
+        peak: the most of the pool that a call has used so far.
+    """
+
+    weights: int = 0
+    gradients: int = 0
+    moments: int = 0
+    averages: int = 0
+    batch: int = 0
+    script: int = 0
+    pool: int = 0
+    peak: int = 0
+
+
+def memory_use(distribution: Distribution, plan: Plan | None, pool_floats: int, peak_floats: int) -> MemoryUse:
+    """Count what the parameters' places and the latest plan take."""
+    places = distribution.places.items()
+    transposes = sum(
+        place.element.bytes * distribution.packed_size(p.shape[::-1]) for p, place in places if place.transposed
+    )
+    return MemoryUse(
+        weights=transposes + sum(place.bytes for _, place in places),
+        gradients=sum(place.bytes for _, place in places if place.gradient),
+        moments=sum(place.bytes * len(place.moments) for _, place in places),
+        averages=sum(place.bytes for _, place in places if place.average),
+        batch=0 if plan is None else WORD_BYTES * (plan.pool_floats - distribution.end),
+        script=0 if plan is None else plan.script.nbytes,
+        pool=WORD_BYTES * pool_floats,
+        peak=WORD_BYTES * peak_floats,
+    )

@@ -1,0 +1,372 @@
+"""Keeps a model and its copy in a handle's pool in step: places it there, uploads what is newer here, fetches what is
+newer there.
+
+The model's arrays are newer after an assignment or a restore, the pool's after an update. While a launch is running,
+only what plans the next one may be called: `adopt`, `next_key`, `next_update`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.model.model import Lookup, Model, Parameter
+from vpps.model.optim import Optimizer, OptimizerState
+from vpps.model.state import AccumulatedGradients, Averages, factors
+from vpps.ops.philox import StepKey
+from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, Held, InSlots
+from vpps.placement.stacks import NO_STACKS, Stacks, members
+from vpps.placement.update import Averaging, Update
+from vpps.planner.plan import Plan
+from vpps.runtime.machine import Machine
+from vpps.values import Float32
+
+
+class Residency:
+    """What of a model lives in the pool of a machine.
+
+    Args:
+        kind: of the optimizer whose moments live there; None for inference, which needs neither moments nor gradients.
+        ema: decay of the weights' moving averages, or None.
+        groups: of the machine's virtual processors.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        machine: Machine,
+        kind: type[Optimizer] | None,
+        ema: float | None = None,
+        groups: int = 1,
+    ) -> None:
+        self.model = model
+        self.groups = groups
+        self.machine = machine
+        self.kind = kind
+        self.ema = ema
+        self._distribution: Distribution | None = None
+        self._layout = -1  # the model's layout that it was made for
+        self._versions: dict[Parameter, int] = {}  # of the weights in the pool
+        self._state_version = -1  # of the optimizer's state, adopted
+        self._moments_are_current = False
+        self._since = 0  # the model's step when the optimizer's moments began
+        self._weights_changed = False  # the pool's weights are newer than the model's
+        self.held = NOTHING_HELD  # gradients that no update has used yet
+        self._calls = 0  # of which they are the sum
+        self._held_in_pool = False  # or only with the model
+        self._held_changed = False  # they are newer here than with the model
+        self._averaged = 0  # updates that the averages include
+        self._row_averaged: dict[Parameter, NDArray[np.int64]] = {}  # the same for each row of a table
+        if ema is not None:
+            self._adopt_averages(ema)
+
+    # ---- where things are
+
+    @property
+    def distribution(self) -> Distribution:
+        """Places of the parameters, once they are bound."""
+        assert self._distribution is not None
+        return self._distribution
+
+    def is_ready(self, accumulate: bool) -> bool:
+        """Whether every parameter has its place, and gradients where they can accumulate if they must."""
+        bound = self._distribution is not None and self._layout == self.model.layout_version
+        return bound and (self.distribution.accumulates or not self._needs_accumulation(accumulate))
+
+    def _needs_accumulation(self, accumulate: bool) -> bool:
+        restored = self.model.accumulated
+        return self.kind is not None and (accumulate or (restored is not None and bool(restored.rows)))
+
+    def bind(
+        self,
+        reserve: Callable[[int], None],
+        accumulate: bool,
+        slots: Mapping[Parameter, InSlots] | None = None,
+        stacks: Stacks = NO_STACKS,
+    ) -> Distribution:
+        """Place all parameters as the model has them now; what the pool held is lost.
+
+        Args:
+            reserve: makes the pool large enough, or raises.
+            accumulate: provide for gradients of tables that outlive a batch.
+            slots: matrices that are on the chip during a launch.
+            stacks: parameters that are one to the kernel.
+        """
+        accumulates = self._needs_accumulation(
+            accumulate or (self._distribution is not None and self._distribution.accumulates)
+        )
+        self._distribution = None
+        layout = self.model.layout_version
+        n_moments = len(self.kind.moments) if self.kind is not None else 0
+        distribution = Distribution(
+            self.model,
+            self.machine.vps // self.groups,
+            self.machine.panel,
+            n_moments,
+            self.kind is not None,
+            accumulates,
+            averages=self.ema is not None,
+            slots=slots,
+            groups=self.groups,
+            stacks=stacks,
+        )
+        reserve(distribution.end)
+        self.machine.pool[: distribution.end] = 0
+        self.machine.pool[ONE] = 1
+        self._versions.clear()
+        self._moments_are_current = False
+        self._distribution, self._layout = distribution, layout
+        self._adopt_gradients()
+        return distribution
+
+    # ---- from the model to the pool
+
+    def adopt(self) -> None:
+        """Take over the state of training where the model has got another one (by restore, or another handle)."""
+        if self._state_version == self.model.state_version:
+            return
+        state = self._saved_state()
+        self._since = self.model.step if state is None else state.since
+        self._moments_are_current = False
+        self._adopt_gradients()
+        if self.ema is not None:
+            self._adopt_averages(self.ema)
+        self._state_version = self.model.state_version
+
+    def _adopt_averages(self, decay: float) -> None:
+        """Go on with the averages that the model has, or begin with its weights."""
+        averages = self.model.averages
+        if averages is None:
+            averages = self.model.averages = Averages(decay)
+        if averages.decay != decay:
+            for p in self.model:
+                averages.catch_up(p)
+            averages.decay = decay
+        self._averaged = averages.updates
+        self._versions.clear()  # they are uploaded with the weights
+
+    def _adopt_gradients(self) -> None:
+        """Let those that the model has accumulated be the ones that the next update uses."""
+        kept = self.model.accumulated if self.kind is not None else None
+        self._held_in_pool = self._held_changed = False
+        if kept is None:
+            self.held, self._calls = NOTHING_HELD, 0
+            return
+        trained = [p for p in self.distribution.places if p.trainable and p.name in kept.gradients]
+        stack_of = self.distribution.stacks.of
+        dense = frozenset(stack_of.get(p, p) for p in trained if not isinstance(p, Lookup) and p.name not in kept.rows)
+        self.held = Held(
+            dense, {p: kept.rows[p.name] for p in trained if isinstance(p, Lookup) and p.name in kept.rows}
+        )
+        self._calls = kept.calls
+
+    def _saved_state(self) -> OptimizerState | None:
+        """The model's optimizer state, if it is this optimizer's."""
+        state = self.model.optimizer_state
+        return state if state is not None and self.kind is not None and state.optimizer == self.kind.name else None
+
+    @property
+    def is_uploaded(self) -> bool:
+        """Whether the pool has all that the model has: `upload` and `upload_gradients` would do nothing."""
+        return (
+            all(self._versions.get(p) == p.version for p in self.distribution.places)
+            and (self.kind is None or self._moments_are_current)
+            and (self._held_in_pool or self.model.accumulated is None)
+        )
+
+    def upload(self) -> None:
+        """Bring the pool's weights and moments up to the model's."""
+        distribution, pool = self.distribution, self.machine.pool
+        for p, place in distribution.places.items():
+            if self._versions.get(p) != p.version:
+                distribution.store_weights(pool, p, p.host)
+                if place.average:
+                    averages = self._averages()
+                    distribution.store(pool, p, place.average, averages.values.get(p.name, p.host))
+                    if isinstance(p, Lookup):
+                        self._row_averaged[p] = self._rows_averaged(p).copy()
+                self._versions[p] = p.version
+        if self.kind is not None and not self._moments_are_current:
+            state = self._saved_state()
+            for p, place in distribution.places.items():
+                for name, address in zip(self.kind.moments, place.moments, strict=False):
+                    saved = state.moments[name].get(p.name) if state is not None else None
+                    zeros = np.zeros(p.shape, np.float32)
+                    distribution.store(pool, p, address, zeros if saved is None else saved)
+            self._moments_are_current = True
+
+    def upload_gradients(self) -> None:
+        """Bring those that were accumulated back to the pool, for a launch that adds to them."""
+        kept = self.model.accumulated
+        if self._held_in_pool or kept is None:
+            return
+        distribution, pool = self.distribution, self.machine.pool
+        for p in (member for one in self.held.dense for member in members(one)):
+            gradient = kept.gradients.get(p.name)  # where they were not stacked, some of them may have had none
+            held = np.zeros(p.shape, np.float32) if gradient is None else gradient
+            distribution.store(pool, p, distribution.places[p].gradient, held)
+        for p, rows in self.held.rows.items():
+            gradient = self._rows_of_gradient(p)
+            gradient[rows] = kept.gradients[p.name].reshape(len(rows), -1)
+            distribution.store(pool, p, distribution.places[p].gradient, gradient)
+        self._held_in_pool = True
+
+    def _rows_of_gradient(self, table: Parameter) -> Float32:
+        """A copy of a table's accumulated gradient in the pool; rows that are not held hold nothing."""
+        place = self.distribution.places[table]
+        return self.machine.pool[place.gradient : place.gradient + place.floats].reshape(table.shape[0], -1).copy()
+
+    # ---- steps of training
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a step changes weights and moments alone: it makes no averages, and nothing has accumulated."""
+        return self.ema is None and not self._calls
+
+    def next_key(self) -> StepKey:
+        """Of the random numbers of the next step."""
+        return StepKey(self.model.seed, self.model.step + 1, self._calls)
+
+    @property
+    def accumulated(self) -> int:
+        """Calls whose gradients the next update is going to use."""
+        if self._distribution is not None and self._state_version == self.model.state_version:
+            return self._calls
+        kept = self.model.accumulated
+        return kept.calls if kept is not None else 0
+
+    def next_update(self, optimizer: Optimizer, clip_norm: float | None) -> Update:
+        """The next step. Its number counts from when the moments began: another optimizer may have trained before."""
+        number = self.model.step + 1
+        averaging = Averaging(self.ema, self._idle_factors) if self.ema is not None else None
+        return Update(optimizer, number, number - self._since, clip_norm, averaging)
+
+    def pass_over_step(self) -> None:
+        """A step was left out, but its number is used up: the moments are no older for that."""
+        self._since += 1
+
+    def _averages(self) -> Averages:
+        averages = self.model.averages
+        assert averages is not None
+        return averages
+
+    def _rows_averaged(self, table: Parameter) -> NDArray[np.int64]:
+        """How many updates the average of each row includes."""
+        if self._versions.get(table) == table.version:
+            return self._row_averaged[table]
+        begun = self._averages().current.get(table.name)
+        return begun if begun is not None else np.full(table.shape[0], self._averaged)
+
+    def _idle_factors(self, table: Parameter, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        assert self.ema is not None
+        return factors(self.ema, self._averaged, self._rows_averaged(table)[rows])
+
+    def begin(self, plan: Plan, updates: bool) -> None:
+        """Note that a step of training begins: one that updates the weights, or adds to the gradients that are held."""
+        self.held = plan.held
+        self._held_in_pool = self._held_changed = True
+        if updates:
+            self._calls, self.model.accumulated = 0, None
+            self.model.step += 1
+            self._weights_changed = True
+            self._begin_averages(plan)
+        else:
+            self._calls += 1
+
+    def _begin_averages(self, plan: Plan) -> None:
+        if self.ema is None:
+            self.model.averages = None  # they would no longer be those of the weights
+            return
+        self._averaged += 1
+        for table, used in plan.tables.items():
+            self._row_averaged[table][used.rows] = self._averaged
+
+    def restorer(self, plan: Plan) -> Callable[[], None]:
+        """A function that sets back what `begin` notes to what it is now."""
+        step, held, calls, accumulated = self.model.step, self.held, self._calls, self.model.accumulated
+        averages, averaged, row_averaged = self.model.averages, self._averaged, self._row_averaged
+        changed = self._weights_changed, self._held_changed
+        rows = {t: row_averaged[t][plan.tables[t].rows] for t in row_averaged if t in plan.tables}
+
+        def restore() -> None:
+            self.model.step, self.held, self._calls, self.model.accumulated = step, held, calls, accumulated
+            self.model.averages, self._averaged = averages, averaged
+            self._weights_changed, self._held_changed = changed
+            for table, before in rows.items():
+                row_averaged[table][plan.tables[table].rows] = before
+
+        return restore
+
+    def drop_gradients(self) -> None:
+        """Forget what was accumulated."""
+        self.model.accumulated = None
+        self._adopt_gradients()
+
+    # ---- from the pool to the model
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether the pool holds what the model has not got yet."""
+        return self._weights_changed or self._held_changed
+
+    def pull(self) -> None:
+        """Bring the model up to the pool."""
+        if self._weights_changed:
+            self._pull_weights()
+            self._weights_changed = False
+        if self._held_changed:
+            self._pull_gradients()
+
+    @property
+    def held_in_pool(self) -> Held:
+        """What of the pool's gradients a launch that does not use them must leave alone."""
+        return self.held if self._held_in_pool else NOTHING_HELD
+
+    def park_gradients(self) -> None:
+        """Leave what was accumulated to the model alone: the next launch uses its memory for others."""
+        if self._held_changed:
+            self._pull_gradients()
+        self._held_in_pool = False
+
+    def _pull_weights(self) -> None:
+        assert self.kind is not None
+        distribution, pool = self.distribution, self.machine.pool
+        state = self._saved_state()
+        kept = state.moments if state is not None else {}
+        moments = {name: dict(kept.get(name, {})) for name in self.kind.moments}  # of parameters frozen by now
+        averages: dict[str, Float32] = {}
+        for p, place in distribution.places.items():
+            if not p.trainable:
+                continue
+            p.host = distribution.fetch(pool, p, place.weights)
+            p.version += 1
+            self._versions[p] = p.version
+            for name, address in zip(self.kind.moments, place.moments, strict=True):
+                moments[name][p.name] = distribution.fetch(pool, p, address)
+            if place.average:
+                averages[p.name] = distribution.fetch(pool, p, place.average)
+        self.model.optimizer_state = OptimizerState(self.kind.name, moments, self._since)
+        if self.ema is not None:
+            current = {p.name: rows.copy() for p, rows in self._row_averaged.items() if p.trainable}
+            self.model.averages = Averages(self.ema, self._averaged, averages, current)
+
+    def _pull_gradients(self) -> None:
+        distribution, pool = self.distribution, self.machine.pool
+        self._held_changed = False
+        if not self._calls:
+            self.model.accumulated = None
+            return
+        before = self.model.accumulated
+        now = AccumulatedGradients(self._calls)
+        if before is not None:  # of parameters frozen by now
+            frozen = {name for name in before.gradients if name in self.model and not self.model[name].trainable}
+            now.gradients |= {name: before.gradients[name] for name in frozen}
+            now.rows |= {name: before.rows[name] for name in frozen & before.rows.keys()}
+        for p in (member for one in self.held.dense for member in members(one)):
+            now.gradients[p.name] = distribution.fetch(pool, p, distribution.places[p].gradient)
+        for p, rows in self.held.rows.items():
+            now.gradients[p.name] = self._rows_of_gradient(p)[rows].reshape(len(rows), *p.shape[1:])
+            now.rows[p.name] = rows
+        self.model.accumulated = now

@@ -1,0 +1,282 @@
+"""Draws a graph: a box for each vertex, coloured by its level, an arrow from each value to whoever reads it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from colorsys import hls_to_rgb
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from vpps.errors import GraphError
+from vpps.graph.graph import Graph
+from vpps.record.topology import Topology
+from vpps.text import Report, counted
+from vpps.values import as_count
+
+Layout = Literal["auto", "graphviz", "levels"]
+MOST_FOR_GRAPHVIZ = 1000
+"""Vertices up to which layout "auto" leaves the drawing to Graphviz, which takes minutes for many more."""
+
+HOW_TO_GET_GRAPHVIZ = (
+    "install it (Debian/Ubuntu: apt-get install graphviz; macOS: brew install graphviz), or use layout 'levels'"
+)
+_SECONDS = 120  # that Graphviz is given
+
+# Of the own drawing, in pixels.
+_LINE, _CHARACTER, _PADDING = 14, 7, 10
+_GAP, _BETWEEN_LEVELS, _MARGIN = 14, 46, 20
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnVertex:
+    """A vertex.
+
+    Attributes:
+        call: its recording index, by which messages name it.
+        cell: name of its cell; of a bare operation the operation's.
+        level: longest distance from a leaf.
+        ints: its int arguments: words, labels.
+    """
+
+    call: int
+    cell: str
+    level: int
+    ints: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnEdge:
+    """Values that a vertex reads of another one.
+
+    Attributes:
+        source: call that computes them.
+        target: call that reads them.
+        count: how many.
+    """
+
+    source: int
+    target: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing(Report):
+    """A graph, or the first vertices of one.
+
+    Attributes:
+        vertices: in the order of their calls.
+        edges: in the order of who reads.
+        left_out: vertices that are not drawn, recorded later.
+    """
+
+    vertices: tuple[DrawnVertex, ...]
+    edges: tuple[DrawnEdge, ...]
+    left_out: int = 0
+
+    @property
+    def levels(self) -> int:
+        """How many there are."""
+        return 1 + max((v.level for v in self.vertices), default=-1)
+
+    def text(self) -> str:
+        """A line for each vertex, by level: its call, its cell, the calls that it reads."""
+        reads: dict[int, list[int]] = {}
+        for edge in self.edges:
+            reads.setdefault(edge.target, []).append(edge.source)
+        lines = [f"{counted(len(self.vertices), 'vertex', 'vertices')} in {counted(self.levels, 'level')}"]
+        level = -1
+        for v in sorted(self.vertices, key=lambda v: (v.level, v.call)):
+            if v.level != level:
+                level = v.level
+                lines.append(f"level {level}")
+            ints = f" ({', '.join(map(str, v.ints))})" if v.ints else ""
+            of = f"  <- {', '.join(map(str, reads[v.call]))}" if v.call in reads else ""
+            lines.append(f"{v.call:>7} {v.cell}{ints}{of}")
+        if self.left_out:
+            lines.append(f"... and {counted(self.left_out, 'vertex', 'vertices')} more")
+        return "\n".join([*lines, ""])
+
+    def dot(self) -> str:
+        """In Graphviz's language, leaves at the bottom."""
+        colours = level_colours(self.levels)
+        labels = self._labels()
+        lines = [
+            "digraph vpps {",
+            "  rankdir=BT;",
+            '  node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11];',
+            '  edge [color="#555555", arrowsize=0.6];',
+        ]
+        for v in self.vertices:
+            label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in labels[v.call])
+            tooltip = f"{v.cell}, level {v.level}".replace("\\", "\\\\").replace('"', '\\"')
+            lines.append(f'  v{v.call} [label="{label}", tooltip="{tooltip}", fillcolor="{colours[v.level]}"];')
+        for level in range(self.levels):
+            alike = " ".join(f"v{v.call};" for v in self.vertices if v.level == level)
+            lines.append(f"  {{ rank=same; {alike} }}")
+        for e in self.edges:
+            width = f" [penwidth={min(e.count, 4)}]" if e.count > 1 else ""
+            lines.append(f"  v{e.source} -> v{e.target}{width};")
+        return "\n".join([*lines, "}", ""])
+
+    def svg(self, layout: Layout = "auto") -> str:
+        """As a picture.
+
+        Args:
+            layout: "graphviz" has its `dot` place the vertices; "levels" puts each above the mean of what it reads;
+                "auto" is the former where that is installed and the graph is not too large for it.
+
+        Raises:
+            GraphError: Graphviz is asked for and not there, or fails.
+        """
+        if layout not in ("auto", "graphviz", "levels"):
+            raise GraphError(f"layout={layout!r}: expected 'auto', 'graphviz' or 'levels'")
+        program = shutil.which("dot")
+        if layout == "graphviz" and program is None:
+            raise GraphError(f"layout='graphviz': there is no program dot: {HOW_TO_GET_GRAPHVIZ}")
+        if program is None or layout == "levels" or (layout == "auto" and len(self.vertices) > MOST_FOR_GRAPHVIZ):
+            return "\n".join([*self._own_svg(), ""])
+        try:
+            run = subprocess.run(
+                [program, "-Tsvg"], input=self.dot(), capture_output=True, text=True, check=False, timeout=_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise GraphError(f"dot did not end within {_SECONDS} s; use layout 'levels', or draw fewer calls") from None
+        except OSError as error:
+            raise GraphError(f"dot cannot be started: {error.strerror}; use layout 'levels'") from None
+        if run.returncode:
+            raise GraphError(f"dot failed: {run.stderr.strip()[:500]}; use layout 'levels'")
+        return run.stdout
+
+    def _labels(self) -> dict[int, list[str]]:
+        """Lines of each vertex: its cell, without the class where that tells nothing; its call and its ints."""
+        names = {v.cell for v in self.vertices}
+        last = Counter(name.rpartition(".")[2] for name in names)
+        shown = {name: name.rpartition(".")[2] if last[name.rpartition(".")[2]] == 1 else name for name in names}
+        return {
+            v.call: [shown[v.cell], f"#{v.call}" + (f" ({', '.join(map(str, v.ints))})" if v.ints else "")]
+            for v in self.vertices
+        }
+
+    # ---- the own drawing
+
+    def _own_svg(self) -> Iterator[str]:
+        labels = self._labels()
+        colours = level_colours(self.levels)
+        boxes = self._boxes(labels)
+        width = max((b.right for b in boxes.values()), default=0) + _MARGIN
+        height = max((b.top + b.height for b in boxes.values()), default=0) + _MARGIN
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+            f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif" font-size="11">'
+        )
+        yield (
+            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" markerHeight="6" '
+            'orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>'
+        )
+        yield '<g fill="none" stroke="#555" marker-end="url(#arrow)">'
+        for e in self.edges:
+            a, b = boxes[e.source], boxes[e.target]
+            x0, y0, x1, y1 = a.centre, a.top, b.centre, b.top + b.height
+            half = (y0 - y1) / 2
+            yield (
+                f'<path class="edge" d="M{x0:.1f} {y0:.1f} C{x0:.1f} {y0 - half:.1f} {x1:.1f} {y1 + half:.1f} '
+                f'{x1:.1f} {y1:.1f}" stroke-width="{min(e.count, 4)}"/>'
+            )
+        yield "</g>"
+        for v in self.vertices:
+            box = boxes[v.call]
+            name = quoteattr(f"v{v.call}")
+            yield f'<g class="vertex" id={name}><title>{escape(v.cell)}, level {v.level}</title>'
+            yield (
+                f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" '
+                f'fill="{colours[v.level]}" stroke="#333"/>'
+            )
+            for k, line in enumerate(labels[v.call], 1):
+                y = box.top + _PADDING / 2 + k * _LINE - 4
+                yield f'<text x="{box.centre:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line)}</text>'
+            yield "</g>"
+        yield "</svg>"
+
+    def _boxes(self, labels: dict[int, list[str]]) -> dict[int, _Box]:
+        """From the lowest level: every vertex above the mean of what it reads, or as near to that as there is room."""
+        sources: dict[int, list[int]] = {}
+        for e in self.edges:
+            sources.setdefault(e.target, []).append(e.source)
+        height = max((len(lines) for lines in labels.values()), default=0) * _LINE + _PADDING
+        boxes: dict[int, _Box] = {}
+        by_level: list[list[DrawnVertex]] = [[] for _ in range(self.levels)]
+        for v in self.vertices:
+            by_level[v.level].append(v)
+        for level, vertices in enumerate(by_level):
+            wanted = {v.call: _mean([boxes[s].centre for s in sources.get(v.call, ())]) for v in vertices}
+            left = float(_MARGIN)
+            top = _MARGIN + (self.levels - 1 - level) * (height + _BETWEEN_LEVELS)
+            for v in sorted(vertices, key=lambda v: (wanted[v.call], v.call)):
+                width = max(map(len, labels[v.call])) * _CHARACTER + 2 * _PADDING
+                box = _Box(max(left, wanted[v.call] - width / 2), top, width, height)
+                boxes[v.call] = box
+                left = box.right + _GAP
+        return boxes
+
+
+class _Box(NamedTuple):
+    left: float
+    top: float
+    width: float
+    height: float
+
+    @property
+    def centre(self) -> float:
+        return self.left + self.width / 2
+
+    @property
+    def right(self) -> float:
+        return self.left + self.width
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def level_colours(levels: int) -> list[str]:
+    """A light colour for each level, from blue for leaves to red, as "#rrggbb"."""
+    found = []
+    for level in range(levels):
+        hue = 0.6 * (1 - level / max(levels - 1, 1))
+        found.append("#" + "".join(f"{round(255 * c):02x}" for c in hls_to_rgb(hue, 0.82, 0.75)))
+    return found
+
+
+def draw(graph: Graph, calls: int | None = None) -> Drawing:
+    """A graph as a drawing.
+
+    Args:
+        calls: only the first so many vertices.
+
+    Raises:
+        GraphError: the graph is empty, or `calls` is no positive number.
+    """
+    if not len(graph):
+        raise GraphError("draw: the graph is empty: nothing was recorded on it")
+    if calls is not None:
+        calls = as_count(calls, "draw: calls", GraphError)
+    topology = Topology(graph, calls)
+    vertices: list[DrawnVertex] = []
+    edges: Counter[tuple[int, int]] = Counter()
+    for b in topology.blocks:
+        for call, level, ints in zip(b.calls.tolist(), b.levels.tolist(), b.ints.tolist(), strict=True):
+            vertices.append(DrawnVertex(call, b.cell.name, level, tuple(ints)))
+        for rows, values in b.operands():
+            read = np.column_stack([b.calls[rows], topology.value_call[values]])
+            edges.update(map(tuple, read.tolist()))
+    return Drawing(
+        tuple(sorted(vertices, key=lambda v: v.call)),
+        tuple(DrawnEdge(source, target, count) for (target, source), count in sorted(edges.items())),
+        len(graph) - topology.n_calls,
+    )

@@ -1,1 +1,0 @@
-"""The compiled recorder, optional: C++ that does what `vpps.graph.quick` does."""

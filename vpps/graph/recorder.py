@@ -1,0 +1,128 @@
+"""Compiles the recorder, once per machine and Python, and puts it in use.
+
+It is optional: without a C++ compiler, Python's headers, or Python's global lock, graphs are recorded in Python.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import platform
+import sys
+import sysconfig
+import threading
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from vpps.config import RECORDER
+from vpps.errors import CompileError, HandleError
+from vpps.graph.graph import Graph
+from vpps.kernel.cache import Label, loaded
+from vpps.kernel.host_compiler import build_library
+from vpps.kernel.processes import EndedError
+from vpps.model.model import Lookup
+from vpps.ops.operand import Expression, in_progress
+from vpps.record import ranges, vertices
+from vpps.record.cell import Cell
+from vpps.record.native.interface import header
+
+_log = logging.getLogger(__name__)
+
+NAME = "vpps_recorder"
+FILES = ("ints.h", "interface.h", "recorder.h", "map.h", "module.cpp")  # each includes those before it
+FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+# Tables of types, which Python's headers begin, are filled in by name; macOS looks up Python's symbols when loading.
+MORE_FLAGS = ("-Wno-missing-field-initializers", *(("-undefined", "dynamic_lookup") * (sys.platform == "darwin")))
+
+_lock = threading.Lock()
+_tried = False
+
+
+def source() -> str:
+    """The recorder's source in one piece."""
+    folder = Path(__file__).parent
+    texts = [header() if name == "interface.h" else (folder / name).read_text(encoding="utf-8") for name in FILES]
+    return "".join(
+        line
+        for text in texts
+        for line in text.splitlines(keepends=True)
+        if not line.startswith(('#include "', "#pragma"))
+    )
+
+
+def check_python() -> str:
+    """The folder of this Python's headers. Raises CompileError where it cannot use the compiled recorder."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise CompileError("the compiled recorder needs CPython with its global lock")
+    headers = sysconfig.get_path("include")
+    if not Path(headers, "Python.h").is_file():
+        raise CompileError(
+            f"the compiled recorder needs Python's headers, and {headers}/Python.h is not there: install them "
+            "(Debian/Ubuntu: apt-get install python3-dev; Fedora: dnf install python3-devel)"
+        )
+    return headers
+
+
+def build() -> Path:
+    """The compiled recorder for this Python, from the cache if it is there.
+
+    Raises:
+        CompileError: this Python cannot use it, there is no compiler or no header, or the source is rejected.
+    """
+    headers = check_python()
+    flags = (*FLAGS, *MORE_FLAGS, f"-I{headers}")
+    label = Label("recorder", f"{sys.implementation.name} {platform.python_version()}")
+    depends_on = (sys.version, str(sysconfig.get_config_var("SOABI")))
+    return build_library(source(), "the recorder's source", flags, *depends_on, label=label)
+
+
+def load() -> ModuleType:
+    """The compiled recorder. Raises CompileError."""
+    return loaded(build(), _module_of)
+
+
+def _module_of(path: Path) -> ModuleType:
+    loader = ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def use(module: ModuleType) -> None:
+    """Let it record the graphs that are made from now on. Those that are there go on as they began."""
+    module.bind(Expression, in_progress)
+    for owner, name, argument in ((Cell, "__call__", ()), (Graph, "call", (Cell,)), (Graph, "lookup", (Lookup,))):
+        setattr(owner, name, module.Method(getattr(owner, name), *argument))
+    vertices.new_tape = module.Tape
+    ranges.compiled = module.join
+
+
+def prepare() -> None:
+    """Put the compiled recorder in use, once per process, unless VPPS_RECORDER says otherwise.
+
+    Raises:
+        HandleError: VPPS_RECORDER is none of its values.
+        CompileError: it is required and cannot be had.
+    """
+    global _tried
+    chosen = RECORDER.get()
+    if chosen not in ("auto", "python", "compiled"):
+        raise HandleError(f"{RECORDER.name}={chosen}: expected auto, python or compiled")
+    with _lock:
+        in_use = vertices.new_tape is not vertices.Tape
+        if chosen == "python" or in_use or (_tried and chosen == "auto"):
+            return
+        try:
+            use(load())
+        except EndedError as error:  # by Ctrl-C: the next handle tries again
+            if chosen == "compiled":
+                raise
+            _log.debug("graphs are recorded in Python: %s", error)
+        except CompileError as error:
+            _tried = True
+            if chosen == "compiled":
+                raise
+            _log.info("graphs are recorded in Python, which takes four times as long: %s", error)

@@ -1,0 +1,413 @@
+"""Model, Parameter, Lookup: what is trained. Parameters and optimizer state belong to the Model, not to a Handle."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import starmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpps.errors import CheckpointError, ModelError, ShapeError
+from vpps.init import INITIALISERS, Initialiser
+from vpps.model import checkpoint
+from vpps.ops import Shape, size
+from vpps.ops.operand import Operand
+from vpps.values import Float32, as_flag, as_float32, as_index, as_number, as_path
+
+if TYPE_CHECKING:
+    from vpps.compiler.passes.cell_history import CellHistory
+    from vpps.model.optim import OptimizerState
+    from vpps.model.state import AccumulatedGradients, Averages
+
+Init = str | float | ArrayLike | Initialiser
+
+
+class WeightSource(Protocol):
+    """Whoever holds weights newer than the Model's own arrays: the training handle, in the process `pid`."""
+
+    pid: int
+
+    def pull_weights(self) -> None:
+        """Wait for the launch in flight and copy all weights and training state back into the Model."""
+        ...
+
+
+class Parameter(Operand):
+    """A trainable array, created by `Model.parameter`. Rank 2 multiplies vectors and computed matrices
+    (`W @ x`); rank 0 and 1 are operands.
+
+    Attributes:
+        name: full name, scopes included, such as "encoder/U".
+        shape: its shape.
+        version: counts assignments; packed copies with another version are out of date.
+    """
+
+    def __init__(self, model: Model, name: str, value: Float32, trainable: bool) -> None:
+        self._model = weakref.ref(model)
+        self.name = name
+        self.shape: Shape = value.shape
+        self._trainable = trainable
+        self.version = 0
+        self.host = value  # the Model's copy; older than the training handle's while that one trains
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()} {self.name!r} of shape {self.shape}>"
+
+    @property
+    def model(self) -> Model:
+        """The Model it belongs to."""
+        model = self._model()
+        if model is None:
+            raise ModelError(f"{self!r}: its model no longer exists; keep a reference to the Model")
+        return model
+
+    @property
+    def trainable(self) -> bool:
+        """Whether updates touch it. May be changed at any time: layers are frozen and thawed.
+
+        A frozen parameter's average is its weights; thawed, it is averaged anew.
+        """
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        value = as_flag(value, f"{self!r}.trainable", ModelError)
+        if self._trainable != value:
+            self._pull()
+            self._trainable = value
+            self.model.layout_version += 1
+            if self.model.averages is not None:
+                self.model.averages.forget(self)
+
+    def numpy(self) -> Float32:
+        """A copy of the current weights, float32. Waits for a launch in flight."""
+        self._pull()
+        return self.host.copy()
+
+    def average(self) -> Float32:
+        """A copy of the moving average of the weights (`Handle(ema=...)`); the weights themselves where not trainable.
+
+        Raises:
+            ModelError: nothing has been averaged.
+        """
+        model = self.model
+        return model.checked_averages(f"{self!r}.average").of(self) if not model.is_averaged else self.host.copy()
+
+    def assign(self, value: ArrayLike) -> None:
+        """Replace the weights; their moving average stays and follows the new ones.
+
+        Raises:
+            ShapeError, DtypeError: another shape, or no numbers.
+            ModelError: a weight is NaN or infinite, or the model shows its averages.
+        """
+        array = as_float32(value, f"{self!r}.assign")
+        if array.shape != self.shape:
+            raise ShapeError(f"{self!r}.assign: expected shape {self.shape}, got {array.shape}")
+        _refuse_nonfinite(array, f"{self!r}.assign")
+        model = self._model()
+        if model is not None:
+            model.refuse_if_averaged(f"{self!r}.assign")
+            model.pull_weights()
+            if model.averages is not None:
+                model.averages.catch_up(self)
+        self.host = array
+        self.version += 1
+
+    def _pull(self) -> None:
+        """Make `host` current. Where the Model is gone it is: nothing can be training it."""
+        model = self._model()
+        if model is not None:
+            model.pull_weights()
+
+
+class Lookup(Parameter):
+    """A table of rows (word embeddings), created by `Model.lookup`. Updates touch only the rows that a batch used.
+
+    Used is a row that a vertex looks up on which the loss depends, if it leads to any result of the vertex other than
+    through `stop_gradient`. A vertex depends on all of its arguments; whether that result is read does not matter, nor
+    whether a gradient reaches the row.
+    """
+
+
+class Model:
+    """A set of named parameters, with a seed from which their initial values follow.
+
+    Args:
+        seed: any int; a parameter's initial value depends on (seed, name, shape) only, not on the order of declaration.
+
+    Example:
+        >>> model = Model(seed=1)
+        >>> W = model.parameter("W", (4, 3))
+        >>> W.numpy().shape
+        (4, 3)
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        index = as_index(seed)
+        if index is None:
+            raise ModelError(f"Model(seed={seed!r}): expected an int")
+        self.seed = index
+        self.step = 0  # updates made so far
+        self.metadata: dict[str, str] = {}
+        self.optimizer_state: OptimizerState | None = None
+        self.accumulated: AccumulatedGradients | None = None  # of fb(accumulate=True), for the next update
+        self.averages: Averages | None = None  # of the weights, where a handle makes them
+        self.cell_history: CellHistory | None = None  # of training; says which parameters lie together
+        self.is_averaged = False  # inside `averaged`: its parameters show their averages
+        self.state_version = 0  # counts replacements of the training state from outside (restore)
+        self.layout_version = 0  # counts changes of what parameters there are and which are trained
+        self._parameters: dict[str, Parameter] = {}
+        self._scope: tuple[str, ...] = ()
+        self.bare_programs: dict[Any, Any] = {}  # traced one-op cells over these parameters, kept by vpps.graph
+        self._trainer: weakref.ref[WeightSource] | None = None
+
+    def __repr__(self) -> str:
+        return f"<vpps.Model: {len(self)} parameters, {self.n_weights} weights, {self.step} steps>"
+
+    # ---- declaration
+
+    def parameter(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Parameter:
+        """Declare a parameter of rank 0, 1 or 2.
+
+        Args:
+            name: unique within the scope; "/" separates scopes.
+            init: an initialiser's name, a number, an array of that shape (pretrained weights), or a function
+                `(rng, shape) -> array`. Default: "glorot_uniform" for matrices, "zeros" otherwise.
+
+        Raises:
+            ModelError: the name is taken or empty, the initialiser unknown, or a weight not finite.
+            ShapeError: a bad shape, or an array of another one.
+        """
+        return self._declare(Parameter, name, shape, init, trainable, ranks=(0, 1, 2))
+
+    def lookup(self, name: str, shape: Shape, init: Init | None = None, trainable: bool = True) -> Lookup:
+        """Declare a table: `shape = (rows, d)`, or `(rows, r, c)` for rows that are matrices. Default: uniform +-0.1.
+
+        Raises as `parameter` does.
+        """
+        table = self._declare(Lookup, name, shape, "uniform" if init is None else init, trainable, ranks=(1, 2, 3))
+        assert isinstance(table, Lookup)
+        return table
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Prefix the names declared inside with `name/`."""
+        before, self._scope = self._scope, (*self._scope, _checked_name(name))
+        try:
+            yield
+        finally:
+            self._scope = before
+
+    def _declare(
+        self, kind: type[Parameter], name: str, shape: Shape, init: Init | None, trainable: bool, ranks: tuple[int, ...]
+    ) -> Parameter:
+        trainable = as_flag(trainable, f"{name!r}: trainable", ModelError)
+        full = "/".join([*self._scope, _checked_name(name)])
+        if full in self._parameters:
+            raise ModelError(
+                f"{full!r} is already a parameter of this model (shape {self._parameters[full].shape}); "
+                "choose another name, or declare it inside `with model.scope(...)`; to continue from a checkpoint, "
+                "declare a new Model's parameters and call model.restore(path)"
+            )
+        shape = _checked_shape(full, shape, ranks)
+        value = self._initial(full, shape, init)
+        self._parameters[full] = parameter = kind(self, full, value, trainable)
+        self.layout_version += 1
+        return parameter
+
+    def _initial(self, name: str, shape: Shape, init: Init | None) -> Float32:
+        if init is None:
+            init = "glorot_uniform" if len(shape) == 2 else "zeros"
+        if isinstance(init, str):
+            if init not in INITIALISERS:
+                raise ModelError(f"{name!r}: unknown initialiser {init!r}; known are {', '.join(sorted(INITIALISERS))}")
+            init = INITIALISERS[init]
+        value: ArrayLike
+        if callable(init):
+            rng = np.random.default_rng([abs(self.seed), int(self.seed < 0), zlib.crc32(name.encode())])
+            try:
+                value = init(rng, shape)
+            except ValueError as error:
+                raise ModelError(f"{name!r} of shape {shape}: the initialiser expects {error}") from None
+        else:
+            value = init if as_number(init) is None else np.full(shape, init)
+        array = as_float32(value, f"initial value of {name!r}")
+        if array.shape != shape:
+            raise ShapeError(f"initial value of {name!r}: expected shape {shape}, got {array.shape}")
+        _refuse_nonfinite(array, f"initial value of {name!r}")
+        return array
+
+    def __deepcopy__(self, memo: object = None) -> Model:
+        raise ModelError("a Model cannot be copied: handles and cells refer to it; use model.save and Model.load")
+
+    __copy__ = __reduce__ = __deepcopy__  # type: ignore[assignment]
+
+    # ---- access
+
+    def __getitem__(self, name: str) -> Parameter:
+        try:
+            return self._parameters[name]
+        except (KeyError, TypeError):
+            known = ", ".join(self._parameters) or "none"
+            raise ModelError(f"no parameter {name!r} in this model; its parameters: {known}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._parameters
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._parameters.values())
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, lookup tables included."""
+        return sum(size(p.shape) for p in self)
+
+    def numpy(self) -> dict[str, Float32]:
+        """Copies of all weights by name."""
+        self.pull_weights()
+        return {p.name: p.host.copy() for p in self}
+
+    # ---- averages
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside the block the parameters show the moving averages of their weights, which `Handle(ema=...)` makes.
+
+        Every handle of the model evaluates with them, forward-only ones too, and `save` writes them, without the state
+        of training. Afterwards the weights are back, to the last bit, and training goes on as if nothing had happened.
+
+        Raises:
+            ModelError: nothing has been averaged, or the block is inside another one; inside it, `assign` and `restore`
+                raise it, and `fb` a HandleError.
+
+        Example:
+            >>> with model.averaged():                                   # doctest: +SKIP
+            ...     accuracy = evaluate(handle)
+            ...     model.save("best.safetensors")
+        """
+        self.refuse_if_averaged("averaged")
+        kept: list[tuple[object, str, object]] = [(self, "is_averaged", False)]
+        restored = starmap(setattr, kept)
+        self.is_averaged = True  # first: another thread must not begin an update now
+        try:
+            averages = self.checked_averages("averaged")
+            for p in self:
+                if p.trainable and p.name in averages.values:
+                    average = averages.of(p)
+                    kept += [(p, "host", p.host), (p, "version", p.version + 2)]
+                    p.host = average
+                    p.version += 1
+            yield
+        finally:
+            deque(restored, 0)  # one call, so that Ctrl-C cannot come in the middle
+
+    def checked_averages(self, what: str) -> Averages:
+        """The averages, current; `what` needs them. Raises ModelError where there are none."""
+        self.pull_weights()
+        if self.averages is None:
+            raise ModelError(f"{what}: nothing has been averaged; train with Handle(model, ..., ema=0.999)")
+        return self.averages
+
+    def refuse_if_averaged(self, what: str) -> None:
+        """Raise ModelError for what changes weights, where they are not to be seen."""
+        if self.is_averaged:
+            raise ModelError(
+                f"{what}: inside `with model.averaged()` the model shows its averages; leave the block first"
+            )
+
+    # ---- the training handle
+
+    @property
+    def trainer(self) -> WeightSource | None:
+        """The open training handle, if there is one."""
+        return self._trainer() if self._trainer is not None else None
+
+    @trainer.setter
+    def trainer(self, source: WeightSource | None) -> None:
+        self._trainer = weakref.ref(source) if source is not None else None
+
+    def pull_weights(self) -> None:
+        """Make `Parameter.host`, `optimizer_state`, `accumulated` and `averages` current."""
+        source = self.trainer
+        if source is not None:
+            source.pull_weights()
+
+    # ---- checkpoints
+
+    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+        """Write weights, training state (moments, accumulated gradients, averages, which cells there were), step count
+        and seed, atomically.
+
+        The file is one of the safetensors format. It takes the place of one that is there, with its mode and owner; a
+        link is written through.
+
+        Args:
+            metadata: strings of yours, read back as `model.metadata` (kept from the last load when None).
+
+        Raises:
+            CheckpointError: it cannot be written, or a parameter holds NaN or infinity; what was there is as it was.
+        """
+        if metadata is not None:
+            if not isinstance(metadata, Mapping) or not all(
+                isinstance(x, str) for item in metadata.items() for x in item
+            ):
+                raise ModelError(f"save: metadata maps strings to strings; got {metadata!r}")
+            self.metadata = dict(metadata)
+        checkpoint.save(self, as_path(path, "save", CheckpointError))
+
+    def restore(self, path: str | Path, strict: bool = True) -> None:
+        """Read what `save` wrote, in place.
+
+        Args:
+            strict: raise where a parameter is missing from the file or the model; else take what both have.
+
+        Raises:
+            CheckpointError: no such file, damaged, or another model's. The model is then unchanged.
+        """
+        self.refuse_if_averaged("restore")
+        strict = as_flag(strict, "restore: strict", CheckpointError)
+        checkpoint.restore(self, as_path(path, "restore", CheckpointError), strict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Model:
+        """A new Model with the parameters and all that `save` wrote.
+
+        For a model made of classes that declare their parameters (`vpps.nn`), declare it as before and call `restore`.
+
+        Raises:
+            CheckpointError: no such file, or a damaged one.
+        """
+        return checkpoint.load(cls, as_path(path, "load", CheckpointError))
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ModelError(f"{name!r} is no name for a parameter or scope: expected a non-empty printable string")
+    return name
+
+
+def _checked_shape(name: str, shape: Any, ranks: tuple[int, ...]) -> Shape:
+    dims = [as_index(d) for d in shape] if isinstance(shape, tuple | list) else [None]
+    if any(d is None or d < 1 for d in dims) or len(dims) not in ranks:
+        raise ShapeError(f"{name!r}: expected a tuple of {' or '.join(map(str, ranks))} positive ints, got {shape!r}")
+    checked = tuple(d for d in dims if d is not None)
+    if size(checked) >= 2**31:
+        raise ShapeError(f"{name!r}: {size(checked)} weights; a parameter may have fewer than 2**31")
+    return checked
+
+
+def _refuse_nonfinite(array: NDArray[Any], what: str) -> None:
+    bad = int(array.size - np.isfinite(array).sum())
+    if bad:
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ModelError(f"{what}: {bad} of {array.size} weights are NaN or infinite, the first at {where}")

@@ -1,0 +1,326 @@
+"""Where parameters live in the pool: packed weights, their transposes, gradients and moments.
+
+On a CPU every virtual processor sees all of memory; ownership only says who computes and updates what. A matrix of
+shape (R, C) is packed as [panel][column][PANEL rows], the last panel padded with zeros; so is its transpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.model.model import Lookup, Parameter
+from vpps.ops import size
+from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
+from vpps.placement.stacks import NO_STACKS, Stacks
+from vpps.script.instructions import NO_FLAGS, Flag
+from vpps.script.slices import TURN_BITS
+from vpps.script.wellformed import HeldMatrix
+
+ALIGN = 64 // WORD_BYTES  # one cache line
+
+# The first floats of the pool are constants and results.
+ZERO = 0
+ONE = 1
+LOSS_SLOTS = 2  # and 3: by parity of the launch
+LEFT_OUT = 2  # floats behind the loss: whether the launch has left its step out
+AGAIN = 2  # behind that: whether the second launch of the script has
+FIRST_FREE = ALIGN
+
+
+def aligned(address: int) -> int:
+    """The next address at the start of a cache line."""
+    return -(-address // ALIGN) * ALIGN
+
+
+class Pool(Protocol):
+    """Floats that kernels work on. Where they are in the memory of a device, reading copies them."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, place: int, /) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice, /) -> NDArray[Any]: ...
+
+    def __setitem__(self, place: Any, values: Any, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Addresses of one parameter, in floats from the start of the pool.
+
+    Attributes:
+        weights: its values; packed panels for a matrix, rows for a table.
+        transposed: packed transpose of a matrix, else 0; of a member of a stack, where the stack's begins.
+        gradient: laid out like the weights; of a table only where gradients accumulate, else 0: a batch's gradient of
+            it is sparse and lives with the batch.
+        moments: laid out like the weights, one per moment of the optimizer.
+        average: laid out like the weights; 0 where none is made.
+        floats: number of floats of each of them.
+        slots: where on the chip the matrix is during a launch; None: nowhere, and nothing else is special about it.
+        element: of the weights and of what is laid out like them.
+    """
+
+    weights: int
+    transposed: int
+    gradient: int
+    moments: tuple[int, ...]
+    average: int
+    floats: int
+    slots: InSlots | None = None
+    element: ElementType = FLOAT32
+
+    @property
+    def bytes(self) -> int:
+        """Of each of them."""
+        return self.floats * self.element.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """How the rows of a matrix on the chip are dealt to virtual processors.
+
+    Attributes:
+        number: of the matrix among those on the chip, from 1.
+        parts: each owns the same units of every one of so many equal parts.
+        turn: or so many rows, one virtual processor after the other; 0: by parts.
+        first: who begins the turns.
+    """
+
+    number: int
+    parts: int
+    turn: int = 0
+    first: int = 0
+
+    @property
+    def word(self) -> int:
+        """The instruction word for `parts`."""
+        return self.turn | self.first << TURN_BITS if self.turn else self.parts
+
+    @property
+    def flags(self) -> Flag:
+        """The flags of an instruction that is dealt so."""
+        return Flag.TURNS if self.turn else NO_FLAGS
+
+
+@dataclass(frozen=True, slots=True)
+class InSlots:
+    """A matrix that virtual processors hold on the chip, or whose gradient is a product of matrices.
+
+    Attributes:
+        rows: how it is dealt; None: it is in memory, at most its transpose is on the chip.
+        transposed: how its transpose is, where that is held as well; else it is in memory, or
+        atomic: transposed products are made from the rows of the matrix itself, with atomic additions.
+        keeps_gradient: its gradient stays on the chip from the first outer product to the update.
+        gemm: its gradient is one product of all vectors that it met, made between two launches.
+    """
+
+    rows: Dealt | None
+    transposed: Dealt | None
+    atomic: bool
+    keeps_gradient: bool
+    gemm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Gradients of earlier batches that the pool holds because no update has used them yet.
+
+    Attributes:
+        dense: parameters that have one; stacks, not their members.
+        rows: of lookup tables, the numbers of the rows that have one, sorted.
+    """
+
+    dense: frozenset[Parameter] = frozenset()
+    rows: Mapping[Parameter, NDArray[np.int64]] = field(default_factory=dict)
+
+
+NOTHING_HELD = Held()
+
+
+class Distribution:
+    """Places of a model's parameters, for one number of virtual processors.
+
+    Args:
+        parameters: what to place.
+        n_vps: virtual processors of a group.
+        panel: rows of a packed panel, and granule of unit slices.
+        n_moments: moments that the optimizer keeps; 0 also for inference, which has no gradients either.
+        train: whether gradients are needed.
+        accumulates: whether tables, too, have memory for gradients that outlive a batch.
+        averages: whether moving averages of the weights are made.
+        slots: matrices that are held on the chip.
+        groups: of virtual processors; all use the same places.
+        stacks: of parameters that are one to the kernel.
+
+    Attributes:
+        places: of the user's parameters; of a member of a stack, where it lies in there.
+        physical: of the parameters as kernels know them: stacks in place of their members.
+        end: the batch's memory begins here.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        n_vps: int,
+        panel: int,
+        n_moments: int,
+        train: bool,
+        accumulates: bool = False,
+        averages: bool = False,
+        slots: Mapping[Parameter, InSlots] | None = None,
+        groups: int = 1,
+        stacks: Stacks = NO_STACKS,
+    ) -> None:
+        self.n_vps = n_vps
+        self.groups = groups
+        self.panel = panel
+        self.accumulates = accumulates
+        self.stacks = stacks
+        self.places: dict[Parameter, Place] = {}
+        self.physical: dict[Parameter, Place] = {}
+        cursor = FIRST_FREE
+
+        def take(floats: int) -> int:
+            nonlocal cursor
+            start = cursor
+            cursor = aligned(cursor + floats)
+            return start
+
+        for own in parameters:
+            p = stacks.of.get(own, own)
+            if p not in self.physical:
+                matrix = self.is_packed(p)
+                floats = self.packed_size(p.shape) if matrix else size(p.shape)
+                transposed = take(self.packed_size(p.shape[::-1])) if matrix and train else 0
+                weights = take(floats)
+                updated = train and p.trainable
+                gradient = take(floats) if updated and (accumulates or not isinstance(p, Lookup)) else 0
+                moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
+                average = take(floats) if updated and averages else 0
+                on_chip = None if slots is None else slots.get(p)
+                self.physical[p] = Place(weights, transposed, gradient, moments, average, floats, on_chip)
+            self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
+        self.end = cursor
+
+    def _within(self, place: Place, p: Parameter) -> Place:
+        """The place of a member of a stack: a range of the stack's."""
+        before = self.first_row(p) * size(p.shape[1:])
+
+        def moved(address: int) -> int:
+            return address + before if address else 0
+
+        return Place(
+            moved(place.weights),
+            place.transposed,
+            moved(place.gradient),
+            tuple(map(moved, place.moments)),
+            moved(place.average),
+            size(p.shape),
+        )
+
+    def first_row(self, p: Parameter) -> int:
+        """Where a member begins in its stack."""
+        stack = self.stacks.of[p]
+        return stack.members.index(p) * p.shape[0]
+
+    @property
+    def all_vps(self) -> int:
+        """Virtual processors of all groups."""
+        return self.n_vps * self.groups
+
+    def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(spans of everything placed, spans of the gradients that hold nothing from one launch to the next)."""
+        placed, empty = [(ZERO, FIRST_FREE)], []
+        for p, place in self.physical.items():
+            if place.gradient:
+                placed.append((place.gradient, place.gradient + place.floats))
+                if p in held.rows:
+                    empty.extend(self._rows_between(p, held.rows[p]))
+                elif p not in held.dense:
+                    empty.append(placed[-1])
+            if place.transposed:
+                placed.append((place.transposed, place.transposed + self.packed_size(p.shape[::-1])))
+            starts = (place.weights, *place.moments, *([place.average] if place.average else []))
+            placed.extend((start, start + place.floats) for start in starts)
+        return placed, empty
+
+    def _rows_between(self, table: Parameter, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Spans of a table's gradient without the given rows, which are sorted."""
+        start, width = self.places[table].gradient, size(table.shape[1:])
+        first = start + np.concatenate([[0], rows + 1]) * width
+        last = start + np.append(rows, table.shape[0]) * width
+        return [(int(a), int(b)) for a, b in zip(first, last, strict=True) if a < b]
+
+    def packed_size(self, shape: tuple[int, ...]) -> int:
+        """Floats of a packed matrix."""
+        return -(-shape[0] // self.panel) * self.panel * shape[1]
+
+    def pack(self, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A matrix (R, C) as panels, flat."""
+        rows, columns = matrix.shape
+        panels = -(-rows // self.panel)
+        padded = np.zeros((panels * self.panel, columns), np.float32)
+        padded[:rows] = matrix
+        return np.ascontiguousarray(padded.reshape(panels, self.panel, columns).transpose(0, 2, 1)).reshape(-1)
+
+    def unpack(self, flat: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """The inverse of `pack`; a copy."""
+        rows, columns = shape
+        panels = -(-rows // self.panel)
+        padded = flat.reshape(panels, columns, self.panel).transpose(0, 2, 1).reshape(panels * self.panel, columns)
+        return padded[:rows].copy()
+
+    def is_packed(self, p: Parameter) -> bool:
+        """Whether the parameter is a matrix kept as panels."""
+        return len(p.shape) == 2 and not isinstance(p, Lookup)
+
+    def store(self, pool: Pool, p: Parameter, address: int, value: NDArray[np.float32]) -> None:
+        """Write an array of the parameter's shape (weights or a moment) at `address`, in the parameter's layout."""
+        flat = self.pack(value) if self.is_packed(p) else value.reshape(-1)
+        pool[address : address + len(flat)] = flat
+
+    def fetch(self, pool: Pool, p: Parameter, address: int) -> NDArray[np.float32]:
+        """Read an array of the parameter's shape from `address`; a copy."""
+        flat = pool[address : address + self.places[p].floats]
+        return self.unpack(flat, p.shape) if self.is_packed(p) else flat.reshape(p.shape).copy()
+
+    def store_weights(self, pool: Pool, p: Parameter, value: NDArray[np.float32]) -> None:
+        """Write a parameter's weights, and its packed transpose where there is one."""
+        place = self.places[p]
+        self.store(pool, p, place.weights, value)
+        if place.transposed:
+            flat = self.pack(np.ascontiguousarray(value.T))
+            if p in self.stacks.of:
+                flat = self._among_others(pool, p, flat)
+            pool[place.transposed : place.transposed + len(flat)] = flat
+
+    def _among_others(self, pool: Pool, p: Parameter, flat: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The packed transpose of a stack as it is in the pool, but for the columns of one member."""
+        start, rows = self.places[p].transposed, p.shape[0]
+        stack, first = self.stacks.of[p], self.first_row(p)
+        whole = pool[start : start + self.packed_size(stack.shape[::-1])].copy()
+        panels = whole.reshape(-1, stack.shape[0], self.panel)
+        panels[:, first : first + rows] = flat.reshape(-1, rows, self.panel)
+        return whole
+
+
+def held_matrices(distribution: Distribution) -> dict[int, HeldMatrix]:
+    """What the chip holds, by number: matrices and transposes of some."""
+    found = {}
+    for p, place in distribution.physical.items():
+        if place.slots is not None:
+            for dealt, shape in ((place.slots.rows, p.shape), (place.slots.transposed, p.shape[::-1])):
+                if dealt is not None:
+                    found[dealt.number] = HeldMatrix(shape[0], shape[1], dealt.word, dealt.flags)
+    return found

@@ -1,0 +1,86 @@
+"""Where weight gradients are gathered.
+
+overlay: weight gradients run last, when nothing is multiplied by W any more, and the update finds W in memory: G takes
+    the place of W. Costs nothing, so it is the choice. (VPPS, section III-C2, keeps W for the update and needs more.)
+registers: G has a place of its own beside W and W^T; to compare with.
+passes: slot after slot, straight into memory or the update; nothing persists.
+gemm: operands are concatenated and multiplied by cuBLAS, one product per matrix, and a second launch updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vpps.errors import CapacityError
+from vpps.placement.onchip.device import Device
+from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, Use
+from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Place
+
+
+def choose_gradients(
+    matrices: tuple[MatrixSpec, ...],
+    uses: Mapping[str, Use],
+    places: Mapping[str, Place],
+    device: Device,
+    forced: str,
+    groups: int,
+) -> tuple[Gradients, dict[str, Gradients]]:
+    """(strategy of the kernel, strategy of each trained matrix).
+
+    Raises:
+        CapacityError: the forced strategy does not fit; says by how much, and what does.
+    """
+    trained = [m for m in matrices if m.trained]
+    if not trained:
+        return "none", {}
+    strategy: Gradients
+    if forced in PERSISTENT:
+        strategy = "overlay" if forced == "overlay" else "registers"
+        _check_forced(strategy, uses)
+    elif forced == "gemm":
+        return "gemm", {m.name: "gemm" for m in trained}
+    elif forced == "passes" or groups > 1 or not any(use.gradients for use in uses.values()):
+        strategy = "passes"
+    else:
+        strategy = "overlay"
+    of_matrix: dict[str, Gradients] = {}
+    for m in trained:
+        place = places[m.name]
+        if place.tier in uses and uses[place.tier].fits(strategy):
+            of_matrix[m.name] = strategy
+        elif forced == "auto" and groups == 1 and _is_large(m, places, device):
+            of_matrix[m.name] = "gemm"
+        else:
+            of_matrix[m.name] = "passes"
+    if all(way == "gemm" for way in of_matrix.values()):
+        strategy = "gemm"
+    return strategy, of_matrix
+
+
+def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -> bool:
+    """Whether neither the matrix nor its transpose is on the chip, and L2 does not hold it either: then operands are
+    read once more by a second launch for little beside the weights."""
+    roles = [places[name] for name in (matrix.name, f"{matrix.name}^T") if name in places]
+    off_chip = all(place.tier == "L2" and place.reason not in (ROW_SLICED, NARROW_ROWS) for place in roles)
+    return off_chip and matrix.element.bytes * matrix.rows * matrix.columns > device.l2_bytes
+
+
+def _check_forced(strategy: Gradients, uses: Mapping[str, Use]) -> None:
+    if not any(use.gradients for use in uses.values()):
+        raise CapacityError(
+            f"gradients={strategy!r}: no trained matrix is on the chip, so there is nothing that its gradient could "
+            "stay beside; leave gradients to 'auto'"
+        )
+    for tier, use in uses.items():
+        if use.fits(strategy):
+            continue
+        unit = "registers of each thread" if tier == "registers" else "KiB of shared memory"
+        total = use.total(strategy)
+        others = [s for s in ("overlay", "passes") if s != strategy and all(u.fits(s) for u in uses.values())]
+        advice = f"gradients={others[0]!r} fits"
+        if strategy == "registers" and use.weights + use.gradients <= use.budget:
+            advice += ", and so does this one without copies of transposes (transposed='atomic')"
+        raise CapacityError(
+            f"gradients={strategy!r} does not fit: weights take {use.weights}, transposes {use.transposes} and "
+            f"gradients {use.gradients} {unit}, {total} together, and there are {use.budget}; {advice}"
+        )

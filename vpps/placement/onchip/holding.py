@@ -1,0 +1,437 @@
+"""What the planner is asked and what it answers: matrices and options, slots and who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import HandleError
+from vpps.ops.element import FLOAT32, ElementType
+from vpps.placement.onchip.device import KIB, THREADS, WARPS, Device
+from vpps.placement.onchip.slots import (
+    ACCUMULATORS,
+    SHAPED_FOR,
+    Ownership,
+    Shape,
+    in_slot_order,
+)
+from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
+from vpps.values import as_count, as_mapping, said_of
+
+# Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
+Tier = Literal["registers", "shared", "atomic", "L2"]
+Gradients = Literal["none", "overlay", "registers", "passes", "gemm"]
+
+TIERS = ("registers", "shared", "atomic", "L2")
+TILES = (8, 4, 2, 1)
+PERSISTENT: tuple[Gradients, ...] = ("registers", "overlay")  # strategies that keep gradients on the chip
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSpec:
+    """A weight matrix, as far as its place on the chip depends on it.
+
+    Attributes:
+        name: of the parameter.
+        rows, columns: its shape.
+        parts: equal parts of its rows that are dealt alike (the gates of a stacked product).
+        role_t_parts: parts of the transpose's rows (the children that a product reads side by side); 0 where no
+            transposed product is needed: inference, or operands without gradients.
+        trained: whether it has a gradient and is updated.
+        uses: how often a launch reads it for each vertex, relative to the other matrices.
+        element: of its weights on the chip and in L2.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    parts: int = 1
+    role_t_parts: int = 1
+    trained: bool = True
+    uses: float = 1.0
+    element: ElementType = FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class ChipOptions:
+    """What the user may force. The defaults leave it to the planner.
+
+    Attributes:
+        ownership: "aligned" deals units, the same ones of every part; "round-robin" deals whole rows, as VPPS does.
+        rpw: rows per warp, with round-robin ownership.
+        blocks_per_sm: 1 or 2; 1 by default.
+        transposed: "copy" (W^T is a matrix of its own), "atomic" (partial sums of W's rows) or "auto".
+        gradients: where weight gradients are gathered: "overlay", "registers", "passes", "gemm" or "auto".
+        groups: of blocks, each with its own copy of the weights and its own part of the batch.
+        tile: vertices that a product computes at a time.
+        tiers: tier by name, "U" for the matrix and "U^T" for its transpose. A matrix that is named is not stacked with
+            others (`Passes.horizontal`); a stack of "U" and "V" is named "U+V".
+    """
+
+    ownership: Ownership = "aligned"
+    rpw: int | None = None
+    blocks_per_sm: int | None = None
+    transposed: Literal["auto", "copy", "atomic"] = "auto"
+    gradients: Literal["auto", "overlay", "registers", "passes", "gemm"] = "auto"
+    groups: int = 1
+    tile: int | None = None
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        as_mapping(self.tiers, "ChipOptions(tiers)", HandleError)
+        if self.rpw is not None:
+            as_count(self.rpw, "rpw", HandleError)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a plan has been stepped down because its kernel spilled (`step_down`).
+
+    Attributes:
+        tile: most vertices at a time.
+        evicted: names of roles that may not be in registers.
+        shapes: shapes that roles keep, by name, so that none spreads into what another one gave up.
+        max_rows: most rows R of a slot; None for what the accumulators allow.
+    """
+
+    tile: int = TILES[0]
+    evicted: frozenset[str] = frozenset()
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    max_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot of every block.
+
+    Attributes:
+        rows, columns, warps: its shape (R, C, wk).
+        tier: "registers" or "shared".
+        at: its first register, or its first KiB among the slots in shared memory.
+        element: of the weights in it.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    tier: Tier
+    at: int
+    element: ElementType = FLOAT32
+
+    @property
+    def size(self) -> int:
+        """Registers of every thread, or KiB of shared memory."""
+        return self.element.words(self.rows * self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a tier holds: registers, or KiB of shared memory.
+
+    Attributes:
+        weights: of all W.
+        transposes: of all W^T.
+        gradients: of the W that are trained.
+        budget: what there is.
+    """
+
+    weights: int
+    transposes: int
+    gradients: int
+    budget: int
+
+    def total(self, strategy: Gradients) -> int:
+        """What is taken once gradients have their place too."""
+        if strategy == "registers":
+            return self.weights + self.transposes + self.gradients
+        return self.weights + self.transposes
+
+    def fits(self, strategy: Gradients) -> bool:
+        return not self.gradients or self.total(strategy) <= self.budget
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A matrix as its rows are dealt: W itself, or W^T."""
+
+    matrix: MatrixSpec
+    transposed: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.matrix.name}^T" if self.transposed else self.matrix.name
+
+    @property
+    def rows(self) -> int:
+        return self.matrix.columns if self.transposed else self.matrix.rows
+
+    @property
+    def columns(self) -> int:
+        return self.matrix.rows if self.transposed else self.matrix.columns
+
+    @property
+    def parts(self) -> int:
+        return self.matrix.role_t_parts if self.transposed else self.matrix.parts
+
+    @property
+    def floats(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def bytes(self) -> int:
+        return self.floats * self.matrix.element.bytes
+
+    def sliced_by_rows(self, n_vps: int) -> bool:
+        """Whether its product divides vertices, not units: with fewer units than half the VPs most would idle."""
+        return sliced_by_rows(self.rows, self.parts, 1, n_vps)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where one role lives.
+
+    Attributes:
+        role: "W" or "W^T".
+        matrix: name of the parameter.
+        tier: where its weights are during a launch.
+        first_slot, last_slot: its slots are first_slot to last_slot - 1.
+        copies: of it: one per group on the chip, one for all in L2, none where partial sums replace it.
+        rows_owned: rows of the block that owns most.
+        reason: why this tier, for the user.
+        gradient: where its gradient is gathered; "" for a transpose and for a matrix that is not trained.
+        rows, columns, parts: the role as it is dealt.
+        shape: of its slots, None where it has none.
+        ownership, first_vp: how rows are dealt; round-robin begins at first_vp.
+        element: of the weights.
+    """
+
+    role: Literal["W", "W^T"]
+    matrix: str
+    tier: Tier
+    first_slot: int
+    last_slot: int
+    copies: int
+    rows_owned: int
+    reason: str
+    gradient: Gradients | Literal[""]
+    rows: int
+    columns: int
+    parts: int
+    shape: Shape | None
+    ownership: Ownership
+    first_vp: int
+    element: ElementType = FLOAT32
+
+    @property
+    def name(self) -> str:
+        """The parameter's name, with ^T for the transpose."""
+        return f"{self.matrix}^T" if self.role == "W^T" else self.matrix
+
+    @property
+    def slots(self) -> range:
+        """Numbers of its slots."""
+        return range(self.first_slot, self.last_slot)
+
+    @property
+    def warps_busy(self) -> int:
+        """Warps of a block that hold some of it, in the block that owns most."""
+        if self.shape is None:
+            return 0
+        return min(WARPS, -(-self.rows_owned // self.shape.rows) * self.shape.warps)
+
+
+@dataclass(frozen=True, slots=True)
+class OnChip:
+    """Which weights live where, and what the kernel's source needs to know of it.
+
+    Attributes:
+        slots: of every block, those in registers first.
+        gradient_slots: for each slot, where the gradient of what it holds is gathered on the chip, or None.
+        held: every role of every matrix, in the order of the matrices.
+        gradients: strategy of the kernel; a matrix that it does not reach has another (`Held.gradient`).
+        tile: vertices that a product computes at a time.
+        blocks_per_sm: as the kernel is compiled.
+        registers: of every thread, for slots of weights and gradients.
+        shared_bytes: of a block, besides what every kernel takes: staging buffers, partial sums, slots, gradients.
+        staging_floats: of one staging buffer, which lies first in shared memory.
+        staging_buffers: 2 where the next tile is fetched during the present one.
+        staged_floats: of all staging buffers, or of a slot that is updated there, whatever is more.
+        sums_floats: of partial sums.
+        results_floats: of products that wait for a tail, where there is room for them; else 0.
+        vps: blocks of a group.
+        device, matrices, options, limits: what was asked.
+    """
+
+    slots: tuple[Slot, ...]
+    gradient_slots: tuple[Slot | None, ...]
+    held: tuple[Held, ...]
+    gradients: Gradients
+    tile: int
+    blocks_per_sm: int
+    registers: int
+    shared_bytes: int
+    staging_floats: int
+    staging_buffers: int
+    staged_floats: int
+    sums_floats: int
+    results_floats: int
+    vps: int
+    device: Device
+    matrices: tuple[MatrixSpec, ...]
+    options: ChipOptions
+    limits: Limits
+
+    def of(self, name: str) -> Held:
+        """A role by name: "U" or "U^T".
+
+        Raises:
+            KeyError: there is none.
+        """
+        for held in self.held:
+            if held.name == name:
+                return held
+        raise KeyError(name)
+
+    def weights_in(self, tier: Tier) -> int:
+        """Registers or KiB that weights take in a tier."""
+        return sum(slot.size for slot in self.slots if slot.tier == tier)
+
+    @property
+    def free_registers(self) -> int:
+        """Registers of the budget that hold no weights. Gradients that overlay them are not counted as use."""
+        return self.device.registers(self.blocks_per_sm) - self.weights_in("registers")
+
+    @property
+    def free_shared(self) -> int:
+        """Whole KiB of a block's shared memory left beside one staging buffer, partial sums and the weights."""
+        largest = max((slot.size for slot in self.slots), default=0)
+        working = FLOAT32.bytes * (max(self.staging_floats, THREADS * largest) + self.sums_floats)
+        return (self.device.shared(self.blocks_per_sm) - working) // KIB - self.weights_in("shared")
+
+    def to_key(self) -> str:
+        """What the kernel's source depends on, in a fixed order: equal keys, equal kernels."""
+
+        def written(slot: Slot) -> str:
+            return f"{slot.tier[0]}{slot.rows}x{slot.columns}x{slot.warps}@{slot.at}"
+
+        slots = (
+            written(slot) + (f"+{written(gradient)}" if gradient else "")
+            for slot, gradient in zip(self.slots, self.gradient_slots, strict=True)
+        )
+        strategies = sorted({held.gradient for held in self.held if held.gradient})
+        return " ".join(
+            [
+                f"blocks{self.blocks_per_sm}",
+                f"tile{self.tile}",
+                f"staging{self.staging_buffers}x{self.staging_floats}:{self.staged_floats}+{self.sums_floats}+{self.results_floats}",
+                f"atomic{int(any(held.tier == 'atomic' for held in self.held))}",
+                f"gradients:{self.gradients}:{','.join(strategies)}",
+                *slots,
+            ]
+        )
+
+
+def owned_rows(held: Held, vp: int, n_vps: int) -> NDArray[np.int32]:
+    """Rows of the role's matrix (of W^T: columns of W) that a VP's slots hold.
+
+    Args:
+        held: a role of the plan.
+        vp: number of the block in its group.
+        n_vps: blocks of a group, as planned.
+
+    Returns:
+        (slots, groups of warps, R), -1 where there is padding; of a role without slots (0, 0, 0).
+    """
+    if held.shape is None:
+        return np.empty((0, 0, 0), np.int32)
+    turns = held.ownership != "aligned"
+    parts = WARPS * held.shape.rows | held.first_vp << TURN_BITS if turns else held.parts
+    return in_slot_order(units_of(held.rows, parts, 1, vp, n_vps, turns).astype(np.int32), held.shape)
+
+
+def roles_of(matrices: Sequence[MatrixSpec]) -> list[Role]:
+    """W, and W^T where it is needed, of each matrix."""
+    return [Role(m, transposed) for m in matrices for transposed in (False, True) if m.role_t_parts or not transposed]
+
+
+def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions) -> None:
+    """Refuse what cannot be planned.
+
+    Raises:
+        HandleError: an option or a matrix is malformed; names it and what is expected.
+    """
+    for m in matrices:
+        if m.rows < 1 or m.columns < 1 or m.parts < 1 or m.role_t_parts < 0 or not m.uses >= 0:
+            raise HandleError(f"matrix {m.name!r}: sizes and parts must be positive and uses not negative: {m}")
+        if m.rows % m.parts or (m.role_t_parts and m.columns % m.role_t_parts):
+            raise HandleError(
+                f"matrix {m.name!r} of shape {m.rows}x{m.columns}: {m.parts} parts must divide its rows, and "
+                f"{m.role_t_parts} parts its columns"
+            )
+    names = [role.name for role in roles_of(matrices)]
+    if len(set(names)) != len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise HandleError(f"matrices must have different names; repeated: {', '.join(repeated)}")
+    for option, value, choices in (
+        ("ownership", options.ownership, ("aligned", "round-robin")),
+        ("transposed", options.transposed, ("auto", "copy", "atomic")),
+        ("gradients", options.gradients, ("auto", "overlay", "registers", "passes", "gemm")),
+        ("blocks_per_sm", options.blocks_per_sm, (None, 1, 2)),
+        ("tile", options.tile, (None, *TILES)),
+    ):
+        if type(value) not in (str, int, type(None)) or value not in choices:
+            raise HandleError(f"{option}={value!r}: expected one of {', '.join(map(repr, choices))}")
+    for name, tier in options.tiers.items():
+        if name not in names:
+            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: there is no such matrix; {said_of(name, names)}")
+        if not isinstance(tier, str) or tier not in TIERS or (tier == "atomic" and not name.endswith("^T")):
+            expected = "'registers', 'shared', 'L2' or, of a transpose, 'atomic'"
+            raise HandleError(f"tiers={{{name!r}: {tier!r}}}: expected {expected}")
+    _check_rpw(options)
+    _check_blocks(device, vps, options)
+
+
+def _check_rpw(options: ChipOptions) -> None:
+    if options.rpw is None:
+        return
+    if options.ownership != "round-robin" or options.rpw < 1:
+        raise HandleError(f"rpw={options.rpw}: expected a positive int, and ownership='round-robin' with it")
+    tile = options.tile or 1
+    if tile > 1 and options.rpw * tile > ACCUMULATORS:
+        raise HandleError(
+            f"rpw={options.rpw} with tile={tile} needs {options.rpw * tile} sums in each thread, more than "
+            f"{ACCUMULATORS}; try rpw={ACCUMULATORS // tile}, or leave tile to the planner"
+        )
+
+
+def _check_blocks(device: Device, vps: int, options: ChipOptions) -> None:
+    as_count(vps, "vps", HandleError)
+    as_count(options.groups, "groups", HandleError)
+    blocks, room = vps * options.groups, device.sms * (options.blocks_per_sm or 1)
+    if blocks > room:
+        remedy = f"at most {room // options.groups} per group" if options.groups <= room else "fewer groups"
+        if options.blocks_per_sm != 2 and blocks <= 2 * device.sms:
+            remedy += ", or blocks_per_sm=2"
+        raise HandleError(
+            f"{options.groups} groups of {vps} blocks do not run side by side on {device.name}: {device.sms} "
+            f"multiprocessors take {room} blocks; {remedy}"
+        )
+    if options.groups > 1 and options.gradients not in ("auto", "passes"):
+        raise HandleError(
+            f"gradients={options.gradients!r} with groups={options.groups}: a gradient is summed over groups in "
+            "memory; leave gradients to 'auto' (then 'passes'), or use one group"
+        )
+
+
+def tile_for(rpw: int) -> int:
+    """The largest tile of vertices whose sums fit in a thread's registers, given rows per warp."""
+    return next((tile for tile in TILES if tile * rpw <= ACCUMULATORS), 1)
+
+
+def rows_cap(limits: Limits) -> int:
+    """Most rows R of a slot."""
+    return min(ACCUMULATORS // SHAPED_FOR, limits.max_rows or ACCUMULATORS)

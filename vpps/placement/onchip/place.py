@@ -1,0 +1,365 @@
+"""Which roles get slots, of which shape and in which tier: registers, then shared memory, then L2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vpps.errors import CapacityError
+from vpps.ops.element import FLOAT32
+from vpps.placement.onchip.device import KIB, THREADS, WARPS, Device
+from vpps.placement.onchip.holding import (
+    PERSISTENT,
+    TILES,
+    ChipOptions,
+    Limits,
+    MatrixSpec,
+    Role,
+    Tier,
+    Use,
+    roles_of,
+    rows_cap,
+    tile_for,
+)
+from vpps.placement.onchip.slots import ACCUMULATORS, Shape, pieces, shapes, valid_rpw, whole_rows
+from vpps.script.slices import most_units
+
+ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
+
+# Columns below which a row fills less than half of a warp: slots would be padding, and their products all overhead.
+NARROW = 16
+NARROW_ROWS = f"rows of fewer than {NARROW} columns would fill slots with padding"
+
+SPILLED = "kept out of registers: the kernel spilled"
+
+# Bytes that L2 moves for one float added by an atomic: it is read and written there.
+ATOMIC_BYTES = 8
+
+
+# Tastes in shapes: which roles take the one with the fewest registers that there is, instead of the fastest one, and
+# whether a slot may be larger than the staging buffer of its matrix, in which it is updated.
+TASTES = [(thrifty, flat) for flat in (False, True) for thrifty in ("none", "W", "all")]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Tier of a role, shape of its slots if it has any, and why."""
+
+    tier: Tier
+    shape: Shape | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What of a block's registers and shared memory some roles leave to others.
+
+    Attributes:
+        registers: of each thread, for slots.
+        shared: bytes for the staging buffer, partial sums and slots.
+        tile: vertices in the staging buffer.
+        widest: floats of a vertex in it.
+        largest: floats that a slot takes of each thread, at most.
+        tallest: rows R of all slots of a role, at most.
+        taken: registers, and KiB of shared memory, of the slots so far.
+    """
+
+    registers: int
+    shared: int
+    tile: int
+    widest: int = 0
+    largest: int = 0
+    tallest: int = 0
+    taken: Mapping[str, int] = field(default_factory=lambda: {"registers": 0, "shared": 0})
+
+    @property
+    def sums(self) -> int:
+        """Floats of partial sums: of each row and vertex of a tile, one from every warp that may hold a part of it."""
+        return WARPS * self.tallest * self.tile
+
+    def staged(self, buffers: int = 1) -> int:
+        """Floats of the staging buffers. An update brings the weights or gradients of a whole slot there, too."""
+        return max(buffers * self.tile * self.widest, THREADS * self.largest)
+
+    def beside(self, shape: Shape) -> Room:
+        """The room that there is once vectors can be multiplied by slots of that shape, wherever those are."""
+        return replace(
+            self,
+            widest=max(self.widest, shape.width),
+            largest=max(self.largest, shape.registers // shape.slots),
+            tallest=max(self.tallest, shape.slots * shape.rows),
+        )
+
+    def takes(self, shape: Shape, tier: str) -> bool:
+        """Whether slots of that shape still fit."""
+        beside = self.beside(shape)
+        return beside.left(tier) >= shape.registers and beside.left("shared") >= 0
+
+    def take(self, shape: Shape, tier: str) -> Room:
+        """What is left with slots of that shape."""
+        beside = self.beside(shape)
+        return replace(beside, taken={**self.taken, tier: self.taken[tier] + shape.registers})
+
+    def left(self, tier: str) -> int:
+        """Registers, or whole KiB of shared memory, that are left."""
+        if tier == "registers":
+            return self.registers - self.taken["registers"]
+        return (self.shared - FLOAT32.bytes * (self.staged() + self.sums)) // KIB - self.taken["shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be planned: the same for every attempt."""
+
+    matrices: tuple[MatrixSpec, ...]
+    device: Device
+    vps: int
+    options: ChipOptions
+    limits: Limits
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """One unless the user wants two: two halve the registers of a thread, and slots with them."""
+        return self.options.blocks_per_sm or 1
+
+    @property
+    def roles(self) -> list[Role]:
+        """W, and W^T where it is needed, of each matrix."""
+        return roles_of(self.matrices)
+
+
+class Attempt:
+    """Roles placed with one tile, one number of rows per warp and one taste in shapes.
+
+    Attributes:
+        thrifty, flat: one of TASTES.
+        places: by name of the role.
+        misfit: the message, where something that the user forced does not fit.
+        too_wide: whether a role was refused that has room beside vectors of fewer vertices.
+    """
+
+    def __init__(self, request: Request, tile: int, rpw: int | None, thrifty: str, flat: bool) -> None:
+        self.request = request
+        self.tile = tile
+        self.rpw = rpw
+        self.thrifty = thrifty
+        self.flat = flat
+        self.places: dict[str, Place] = {}
+        self.misfit = ""
+        self.too_wide = False
+        device, blocks = request.device, request.blocks_per_sm
+        self.room = Room(device.registers(blocks), device.shared(blocks), tile)
+        for role in sorted(request.roles, key=self._priority):
+            self.places[role.name] = self._place(role)
+
+    def _priority(self, role: Role) -> tuple[bool, float, bool, int]:
+        """What the user forced first, then by reuse of a byte, W before any W^T, large before small."""
+        forced = self.request.options.tiers.get(role.name) in ("registers", "shared")
+        return (not forced, -role.matrix.uses, role.transposed, -role.floats)
+
+    @property
+    def score(self) -> tuple[bool, float, float, bool, int]:
+        """More is better: whether gradients fit as forced, weights that L2 need not deliver, those of them in
+        registers, whether gradients can stay beside them, less time."""
+        on_chip = in_registers = 0.0
+        cost = 0
+        for role in self.request.roles:
+            where = self.places[role.name]
+            if where.shape is not None:
+                cost += where.shape.cost
+                on_chip += role.floats * role.matrix.uses
+                in_registers += role.floats * role.matrix.uses * (where.tier == "registers")
+        uses, forced = self.uses(), self.request.options.gradients
+        as_forced = forced not in PERSISTENT or all(use.fits(forced) for use in uses.values())
+        return as_forced, on_chip, in_registers, uses["registers"].fits("overlay"), -cost
+
+    def uses(self) -> dict[str, Use]:
+        """What registers and shared memory hold."""
+        budgets = {"registers": self.room.registers, "shared": self.room.left("shared") + self.room.taken["shared"]}
+        found = {}
+        for tier, budget in budgets.items():
+            held = [
+                (role, place.shape.registers)
+                for role in self.request.roles
+                for place in [self.places[role.name]]
+                if place.shape and place.tier == tier
+            ]
+            found[tier] = Use(
+                weights=sum(size for role, size in held if not role.transposed),
+                transposes=sum(size for role, size in held if role.transposed),
+                gradients=sum(size for role, size in held if not role.transposed and role.matrix.trained),
+                budget=budget,
+            )
+        return found
+
+    def candidates(self, role: Role) -> Sequence[Shape]:
+        """Shapes that a role may have, best first."""
+        kept = self.request.limits.shapes.get(role.name)
+        if kept is not None:
+            return [kept]
+        if self.rpw is not None:
+            return [whole_rows(role.rows, role.columns, self.rpw, self.request.vps, role.matrix.element)]
+        found = shapes(self.rows_owned(role), role.columns, rows_cap(self.request.limits), role.matrix.element)
+        thrifty = self.thrifty == "all" or (self.thrifty == "W" and not role.transposed)
+        if self.flat:
+            found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > self.tile * s.width))
+        return sorted(found, key=lambda s: s.registers) if thrifty else found
+
+    def rows_owned(self, role: Role) -> int:
+        """Rows of the block that owns most."""
+        return most_units(role.rows, role.parts, 1, self.request.vps)
+
+    def _place(self, role: Role) -> Place:
+        options = self.request.options
+        forced = options.tiers.get(role.name)
+        if role.transposed and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
+            return self._atomic_by_force(role, _written(role, forced) if forced else "transposed='atomic'")
+        if role.sliced_by_rows(self.request.vps):
+            if forced in ("registers", "shared"):
+                self.misfit = self.misfit or f"{_written(role, forced)}: {ROW_SLICED}; leave it out"
+            return Place("L2", None, ROW_SLICED)
+        if forced == "L2":
+            return Place("L2", None, "forced to L2")
+        if forced is None and role.columns < NARROW:
+            return Place("L2", None, NARROW_ROWS)
+        shapes = self.candidates(role)
+        wanted: tuple[Tier, ...] = (forced,) if forced else ("registers", "shared")
+        for tier in wanted:
+            if tier == "registers" and role.name in self.request.limits.evicted:
+                continue
+            shape = next((s for s in shapes if self.room.takes(s, tier)), None)
+            if shape is not None:
+                reason = f"forced to {tier}" if forced else self._why(role, tier, shapes)
+                self.room = self.room.take(shape, tier)
+                return Place(tier, shape, reason)
+            self.too_wide |= any(replace(self.room, tile=1).takes(s, tier) for s in shapes)
+        if forced:
+            self.misfit = self.misfit or f"{_written(role, forced)} does not fit: {self._short(role, shapes)}"
+        return self._off_chip(role, shapes)
+
+    def _why(self, role: Role, tier: Tier, shapes: Sequence[Shape]) -> str:
+        if tier == "registers":
+            return "fits in registers"
+        if role.name in self.request.limits.evicted:
+            return SPILLED
+        least = min(shape.registers for shape in shapes)
+        return f"needs {least} registers, {self.room.left('registers')} were left"
+
+    def _short(self, role: Role, shapes: Sequence[Shape]) -> str:
+        least = min(shapes, key=lambda s: (s.registers, s.width))
+        room = self.room.beside(least)
+        left = room.left("shared")
+        if left < 0:
+            staging, slots = FLOAT32.bytes * (room.staged() + room.sums) // KIB, self.room.taken["shared"]
+            beside = f", slots {slots} KiB," if slots else ""
+            return f"staging {self.tile} of its rows takes {staging} KiB{beside} of {self.room.shared // KIB} KiB"
+        shared = f"{least.registers} KiB of shared memory, {left} KiB were left"
+        if role.name in self.request.limits.evicted:
+            return f"{SPILLED}; needs {shared}"
+        return f"needs {least.registers} registers, {self.room.left('registers')} were left, or {shared}"
+
+    def _atomic_by_force(self, role: Role, by: str) -> Place:
+        place = self.places.get(role.matrix.name)
+        if place is not None and place.shape is not None:
+            return Place("atomic", None, f"forced by {by}")
+        if by.startswith("tiers") or place is None or place.reason != ROW_SLICED:
+            self.misfit = self.misfit or (
+                f"{by}: partial sums of {role.matrix.name!r} need its rows on the chip, and it is in L2 "
+                f"({place.reason if place else 'placed later'}); leave {role.name!r} to the planner"
+            )
+        return Place("L2", None, "partial sums need W on the chip")
+
+    def _off_chip(self, role: Role, shapes: Sequence[Shape]) -> Place:
+        """L2, or atomics: whichever moves fewer bytes through L2 for a vertex."""
+        short = self._short(role, shapes)
+        whole = self.places.get(role.matrix.name) if role.transposed else None
+        if whole is None or whole.shape is None or self.request.options.transposed == "copy":
+            return Place("L2", None, short)
+        copy = role.bytes // self.tile
+        atomic = ATOMIC_BYTES * self._owners(role.matrix.rows, role.matrix.parts) * role.rows
+        tier: Tier = "atomic" if atomic < copy else "L2"
+        traffic = f"a copy in L2 moves {_kib(copy)} KiB per vertex, atomics {_kib(atomic)} KiB"
+        return Place(tier, None, f"{short}; {traffic}")
+
+    def _owners(self, rows: int, parts: int) -> int:
+        """Blocks that own some of a matrix: each adds a partial sum to every element of the result."""
+        shares = pieces(rows, self.rpw) if self.rpw is not None else rows // parts
+        return min(self.request.vps, shares)
+
+
+def _written(role: Role, tier: Tier) -> str:
+    """What the user wrote to force a tier."""
+    return f"tiers={{{role.name!r}: {tier!r}}}"
+
+
+def _kib(count: float) -> str:
+    return f"{count / KIB:.{1 if count < 10 * KIB else 0}f}"
+
+
+def place(request: Request) -> Attempt:
+    """The best way to place all roles.
+
+    A smaller tile is taken only where the staging buffer refuses a role otherwise; shapes with fewer registers only
+    where more gets on the chip that way.
+
+    Raises:
+        CapacityError: something forced does not fit.
+    """
+    best: Attempt | None = None
+    misfit = ""
+    for tile, rpws in _tiles(request):
+        attempts = [Attempt(request, tile, rpw, *taste) for rpw in rpws for taste in TASTES]
+        misfit = misfit or attempts[0].misfit
+        fitting = [attempt for attempt in attempts if not attempt.misfit]
+        for attempt in fitting:
+            if best is None or attempt.score > best.score:
+                best = attempt
+        if fitting and not any(attempt.too_wide for attempt in fitting):
+            break
+    if best is None:
+        raise CapacityError(misfit)
+    return best
+
+
+def _tiles(request: Request) -> Iterator[tuple[int, list[int | None]]]:
+    """Tiles to try, largest first, each with the numbers of rows per warp to try."""
+    options, limits = request.options, request.limits
+    tiles = [options.tile] if options.tile else [t for t in TILES if 2 <= t <= limits.tile]
+    if options.ownership == "aligned":
+        for tile in tiles:
+            yield tile, [None]
+        return
+    rpws = _rpws(request)
+    if options.rpw is not None and not options.tile:
+        tiles = [t for t in tiles if t * rpws[-1] <= ACCUMULATORS] or [tile_for(rpws[-1])]
+    for tile in tiles:
+        yield tile, [rpw for rpw in rpws if options.rpw or rpw * tile <= ACCUMULATORS]
+
+
+def _rpws(request: Request) -> list[int]:
+    """Rows per warp to try.
+
+    Raises:
+        CapacityError: the forced one does not fit the widest matrix in the registers.
+    """
+    options, budget = request.options, request.device.registers(request.blocks_per_sm)
+    held = [
+        r
+        for r in request.roles
+        if not r.sliced_by_rows(request.vps) and options.tiers.get(r.name) not in ("L2", "atomic")
+    ]
+    if options.transposed == "atomic":
+        held = [r for r in held if not r.transposed]
+    widest = max((r.columns for r in held), default=1)
+    valid = valid_rpw(widest, budget)
+    if options.rpw is None:
+        return [rpw for rpw in valid if rpw <= rows_cap(request.limits)] or [1]
+    if options.rpw not in valid:
+        expected = f"1 to {valid[-1]}" if valid else "none: let 'aligned' ownership spread rows over warps"
+        alone = valid_rpw(max(r.columns for r in request.roles if not r.transposed), budget)
+        remedy = f", or transposed='atomic' with 1 to {alone[-1]}" if len(alone) > len(valid) else ""
+        raise CapacityError(
+            f"rpw={options.rpw}: rows of up to {widest} columns take {-(-widest // 32)} registers each of the {budget} "
+            f"for slots; valid: {expected}{remedy}"
+        )
+    return [options.rpw]

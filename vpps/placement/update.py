@@ -1,0 +1,95 @@
+"""What the end of a launch does with gradients: the optimizer's step, averages of the weights, rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.model.model import Parameter
+from vpps.model.optim import Optimizer
+from vpps.placement.distribution import Place
+from vpps.script.instructions import NO_FLAGS, Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """How the moving averages of the weights follow an update.
+
+    Attributes:
+        decay: average = decay * average + (1 - decay) * weights.
+        idle: factor by which the averages of some rows of a table approached the weights since they were last updated.
+    """
+
+    decay: float
+    idle: Callable[[Parameter, NDArray[np.int64]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What the end of a launch does with the gradients.
+
+    Attributes:
+        optimizer: its rule and hyper-parameters.
+        number: of the update, from 1, for schedules.
+        step: the same, counted since the moments began, for bias correction.
+        clip_norm: bound of the gradients' global norm, or None.
+        averaging: of the weights, or None.
+    """
+
+    optimizer: Optimizer
+    number: int
+    step: int
+    clip_norm: float | None
+    averaging: Averaging | None = None
+    _hyper: dict[str | None, NDArray[np.float32]] = field(default_factory=dict, compare=False)
+
+    def hyper(self, parameter: str, group: str | None) -> NDArray[np.float32]:
+        """Hyper-parameters of a parameter, by name, and of all others of its group; a schedule is asked once."""
+        if group not in self._hyper:
+            self._hyper[group] = self.optimizer.at(self.number, parameter).hyper(self.step)
+        return self._hyper[group]
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRows:
+    """Rows of a lookup table that a batch uses.
+
+    Attributes:
+        rows: their numbers, sorted, each once.
+        gradient: address of their gradients, a row each; 0 where they go to the table's own gradient.
+        offsets: script position of the CSR offsets into the addresses of the gradient rows to sum.
+        numbers: script position of `rows`, or of the addresses of their gradients in the table's own.
+        idle: script position of the factors of their averages, or 0.
+    """
+
+    rows: NDArray[np.int64]
+    gradient: int
+    offsets: int
+    numbers: int
+    idle: int
+
+
+def step_fields(place: Place, averaging: Averaging | None) -> dict[str, Any]:
+    """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
+    moment0, moment1 = (*place.moments, 0, 0)[:2]
+    return {
+        "weights": place.weights,
+        "transposed": place.transposed,
+        "moment0": moment0,
+        "moment1": moment1,
+        "average": place.average,
+        "complement": 1 - averaging.decay if averaging is not None else 0.0,
+    }
+
+
+def matrix_division(place: Place) -> tuple[Flag, int, int]:
+    """(flags, parts, number) of an instruction on a whole matrix: divided by tiles, or by the rows that the chip holds;
+    by those that it would hold if all groups were one."""
+    slots = place.slots
+    if slots is None or slots.rows is None:
+        return NO_FLAGS, 1, 0
+    return Flag.OWNED | slots.rows.flags, slots.rows.word, slots.rows.number

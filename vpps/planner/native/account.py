@@ -1,0 +1,147 @@
+"""The account of a plan, as compiled code gives it when it is asked: who made which word, in the user's words."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.compiler.templates import CellTemplates, Group
+from vpps.model.model import Lookup, Parameter
+from vpps.placement.distribution import Distribution
+from vpps.placement.update import Averaging, step_fields
+from vpps.planner.blocks import PlannedBlock
+from vpps.planner.native.interface import During, Made, Noted, NotedPair, NotedSection, Reason
+from vpps.planner.sections import Phase, Section, Stream
+
+Ints = NDArray[np.int64]
+
+_PHASES = {during: Phase[during.name] for during in During}
+_REASONS = {
+    Reason.NONE: "",
+    Reason.FORWARD: "forward, stage {}",
+    Reason.BACKWARD: "backward, stage {}",
+    Reason.GROUPS: "of all groups",
+    Reason.LOSS: "for the loss",
+    Reason.GRADIENTS: "before the gradients",
+    Reason.UPDATE: "before the update",
+    Reason.CLIPPING: "before clipping",
+}
+_BY_ITSELF = {
+    Made.END: "",
+    Made.LOSS: "loss",
+    Made.CONSTANTS: "input of 'the loss'",
+    Made.GUARD: "guard",
+    Made.CLIP: "clip",
+}
+_OF_PARAMETER = {
+    Made.LOAD: "load",
+    Made.LOAD_GRADIENT: "load_gradient",
+    Made.STORE_GRADIENT: "store_gradient",
+    Made.SUM: "gather_sum",
+}
+
+
+class Ending(NamedTuple):
+    """What the end of a launch does: its distribution, name of the optimizer if there is one, averaging."""
+
+    distribution: Distribution
+    rule: str | None
+    averaging: Averaging | None
+
+
+class Account:
+    """What of a plan a launch does not need. Copied from where compiled code has noted it for the plan it made last.
+
+    Args:
+        cells: encoded, of the blocks.
+
+    Attributes:
+        lists: spans of the script that hold a list (or data) each, sorted.
+        periods: (position, number) where each period of the launch begins in the script.
+        memory: spans of the pool that were taken for the whole launch, sorted.
+        begins: where the streams do, in the script.
+    """
+
+    def __init__(self, noted: Noted, n_words: int, cells: Sequence[CellTemplates], ending: Ending) -> None:
+        self.lists = _sorted(_table(noted.lists, noted.n_lists, len(NotedPair._fields_)))
+        self.periods = _table(noted.periods, noted.n_periods, len(NotedPair._fields_))
+        self.memory = _sorted(_table(noted.taken, noted.n_taken, len(NotedPair._fields_)))
+        streams = _table(noted.streams, noted.n_streams, len(NotedPair._fields_))
+        self.begins: list[int] = streams[:, 0].tolist()
+        self._sections = _table(noted.sections, noted.n_sections, len(NotedSection._fields_))
+        self._n_sections = streams[:, 1]
+        self._rows = _table(noted.rows, noted.n_rows, 1)[:, 0]
+        self._n_words = n_words
+        self._cells = cells
+        self._ending = ending
+        self._parameters = list(ending.distribution.physical)
+
+    def streams(self, blocks: Sequence[PlannedBlock]) -> list[tuple[int, Stream]]:
+        """The instructions, with where each came from, by the position where they begin."""
+        names = [name for name, *_ in NotedSection._fields_]
+        n_rows, run = (self._sections[:, names.index(name)] for name in ("n_rows", "run"))
+        rows = np.split(self._rows, np.cumsum(n_rows)[:-1])
+        shared: dict[tuple[int, bytes], Ints] = {}  # several virtual processors execute the same
+        sections = []
+        for numbers, mine, number in zip(self._sections.tolist(), rows, run.tolist(), strict=True):
+            section = NotedSection(*numbers)
+            first = shared.setdefault((number, mine.tobytes()), mine) if number else section.first
+            block = blocks[section.block] if section.block >= 0 else None
+            group, text = self._made(section)
+            sections.append(Section(section.start, block, group, first, text, _PHASES[During(section.during)]))
+        ends = np.cumsum(self._n_sections).tolist()
+        begins = self.begins
+        return [
+            (begin, Stream(end - begin, sections[first:last]))
+            for begin, end, first, last in zip(begins, [*begins[1:], self._n_words], [0, *ends], ends, strict=False)
+        ]
+
+    def _made(self, section: NotedSection) -> tuple[Group | None, str]:
+        """The group of a cell's instructions that made a section, if one did; what it is for."""
+        made = Made(section.made)
+        if made is Made.BARRIER:
+            return None, _REASONS[Reason(section.a)].format(section.b)
+        if made in _BY_ITSELF:
+            return None, _BY_ITSELF[made]
+        if section.block < 0:
+            p = self._parameters[section.a]
+            return None, f"{_OF_PARAMETER.get(made) or self._instruction(made, p)} of {p.name!r}"
+        cell, a, b = self._cells[section.block], section.a, section.b
+        if made is Made.FORWARD:
+            return cell.forward[a][b], "forward"
+        if made is Made.BACKWARD:
+            return cell.backward[a][b], "backward"
+        if made is Made.WATCH:
+            return cell.watches[b], "gradients"
+        if made is Made.COPY:
+            gradient, copies = cell.gathered[a]
+            return copies[b].group, f"vectors for the gradient of {gradient.parameter.name!r}"
+        gradient, group = cell.gradients[b]
+        if made is Made.STEPPED:
+            distribution, rule, averaging = self._ending
+            assert rule is not None
+            group = cell.fused(gradient, rule, step_fields(distribution.physical[gradient.parameter], averaging))
+        return group, f"gradient of {gradient.parameter.name!r}"
+
+    def _instruction(self, made: Made, p: Parameter) -> str:
+        """What the optimizer's step of a parameter is called, or the sum of squares of its gradient."""
+        packed = self._ending.distribution.is_packed(p)
+        if made is Made.SQUARE:
+            return "squares_matrix" if packed else "squares_rows"
+        kind = "rows" if isinstance(p, Lookup) else "matrix" if packed else "vector"
+        return f"update_{kind}.{self._ending.rule}"
+
+
+def _table(at: int, n: int, width: int) -> Ints:
+    """Rows of ints, copied from an address."""
+    if not n:
+        return np.zeros((0, width), np.int64)
+    return np.array((ctypes.c_int64 * (n * width)).from_address(at), np.int64).reshape(n, width)
+
+
+def _sorted(spans: Ints) -> Ints:
+    return spans[np.lexsort((spans[:, 1], spans[:, 0]))]

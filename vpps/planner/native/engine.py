@@ -1,0 +1,383 @@
+"""Calls the compiled planner: hands it cells once and a batch's arrays every time, and takes what it finds."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import weakref
+from array import array
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.compiler.cells import EncodedCells
+from vpps.compiler.instr import Beside, BesideGradient, View
+from vpps.compiler.model_recipe import ModelRecipe
+from vpps.compiler.passes import streaming
+from vpps.compiler.passes.dead_outputs import ALL_READ
+from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.recipe import CellRecipe, Names, in_parts, whole
+from vpps.compiler.records import PartsRecord, flat
+from vpps.errors import ScriptError
+from vpps.graph.graph import Graph
+from vpps.model.optim import HYPER
+from vpps.ops import Form
+from vpps.ops.philox import LaunchKey, StepKey
+from vpps.placement.distribution import LOSS_SLOTS, Held
+from vpps.placement.stacks import members
+from vpps.placement.update import Averaging, Update
+from vpps.planner.grouping import floats_of, is_scalar
+from vpps.planner.native.account import Account, Ending
+from vpps.planner.native.found import Found
+from vpps.planner.native.inputs import Batch
+from vpps.planner.native.interface import (
+    Call,
+    Following,
+    FoundMemory,
+    LayoutCode,
+    Noted,
+    Pair,
+    Status,
+)
+from vpps.planner.native.memory import Memory
+from vpps.planner.native.memory_map import Encoded, memory_map
+from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
+from vpps.planner.native.wrong import wrong
+from vpps.planner.policies.policy import Choice, Policy
+from vpps.planner.pq_order import places_by_block
+from vpps.record.topology import Topology
+from vpps.record.trace import List, TracedCell, Vector
+from vpps.script.tails import Tail
+from vpps.values import float_word
+
+_log = logging.getLogger(__name__)
+
+STEP = 4  # bytes of the number of one
+AGAIN = Status.MORE_MEMORY, Status.NEW_BLOCK, Status.NEW_PAIR, Status.NEW_RECURRENCE, Status.NEW_STEPS
+
+
+def address(numbers: Any) -> int:
+    """Of the first number of an array that has been made here; much quicker than to ask NumPy."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
+
+
+class Engine:
+    """The compiled planner for one distribution and one rule of the updates.
+
+    Args:
+        cells: encoded.
+        batching: the policy.
+        layout: name of the order of rows.
+        rule: name of the optimizer; None where no launch makes a step.
+        averaging: of the weights, or None.
+
+    Attributes:
+        lock: held while it plans; somebody may ask about a plan while another one is made.
+    """
+
+    def __init__(
+        self,
+        lib: ctypes.CDLL,
+        cells: EncodedCells,
+        batching: Policy,
+        layout: str,
+        rule: str | None,
+        averaging: Averaging | None,
+    ) -> None:
+        distribution = cells.distribution
+        self._lib = lib
+        self._cells, self._batching = cells, batching
+        self._rule, self._averaging = rule, averaging
+        self._distribution = distribution
+        self._bits = Names()
+        self.parameters = list(distribution.physical)
+        self.groups = distribution.groups
+        self.gradients = [place.gradient for place in distribution.physical.values()]
+        self._number = {p: i for i, p in enumerate(self.parameters)}
+        recipe = ModelRecipe(distribution, cells.exclusive, self._bits, rule, averaging)
+        numbers = array("q", flat(recipe.record))
+        self._handle = lib.vpps_planner(batching.name.encode(), *numbers.buffer_info())
+        if not self._handle:
+            raise ScriptError("the compiled planner cannot read what is said of the parameters; please report this")
+        weakref.finalize(self, lib.vpps_batcher_free, self._handle)
+        self._numbers: dict[TracedCell, int] = {}
+        self._keyless: set[TracedCell] = set()  # those that use no random numbers
+        self._used: dict[tuple[int, tuple[int, ...]], tuple[frozenset[str], frozenset[Tail]]] = {}
+        self._ids = np.zeros(0, np.int64)  # of the encoded cells of the latest plan
+        self._memories: list[Memory] = []
+        self._words = self._values = self._blocks = 0  # the most that a plan has needed
+        self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
+        self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
+        self._choices: list[Choice] = []  # that it has been told how to run, likewise
+        self._pair = Pair()
+        self._call = Call(
+            layout=LayoutCode[layout.upper()],
+            splits=int(cells.passes.lazy_batching),
+            dead_outputs=int(cells.passes.dead_outputs),
+            new_pair=ctypes.addressof(self._pair),
+        )
+        self._call_at = ctypes.addressof(self._call)
+        self.lock = threading.Lock()
+
+    # ---- plans
+
+    def forward(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None = None) -> Found:
+        """A plan without gradients.
+
+        Args:
+            calls: plan only the first so many vertices, with an account.
+        """
+        call = self._call
+        call.training = call.key_on = call.key_low = call.key_high = call.updates = call.keeps = call.clips = (
+            call.averages
+        ) = 0
+        call.loss_slot = -1
+        call.held = call.n_held_rows = 0
+        return self._plan(graph, wanted, calls)
+
+    def training(
+        self,
+        graph: Graph,
+        loss: int,
+        update: Update | None,
+        parity: int,
+        key: LaunchKey | StepKey | None,
+        held: Held,
+        keep: bool,
+        calls: int | None = None,
+    ) -> Found:
+        """A plan of training; `calls` as of `forward`. Raises GraphError where nothing can be learned."""
+        call = self._call
+        call.training, call.loss_slot = 1, LOSS_SLOTS + parity
+        call.key_on, call.key_low, call.key_high = int(key is not None), 0, 0
+        if key is not None and not self._keyless.issuperset(graph.blocks):
+            call.key_low, call.key_high = key
+        call.updates, call.keeps = int(update is not None), int(keep)
+        call.clips = call.averages = 0
+        alive: list[Any] = []
+        if update is not None:
+            hyper, sets = self._hyper(update)
+            alive.append(hyper)
+            call.n_hyper, call.hyper, call.hyper_of = sets, address(hyper) if sets else 0, self._hyper_of_at
+            if update.clip_norm is not None:
+                call.clips, call.max_norm = 1, float_word(update.clip_norm)
+            call.averages = int(update.averaging is not None)
+        alive.append(self._take_held(held))
+        found = self._plan(graph, np.array([loss]), calls)
+        if update is not None and update.averaging is not None:
+            for table, used in found.tables.items():
+                factors = update.averaging.idle(table, used.rows).view(np.uint32)
+                found.script[used.idle : used.idle + len(factors)] = factors
+        return found
+
+    def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found:
+        if calls is None or calls == graph.n_calls:
+            batch = Batch(graph, self._cell)
+        else:
+            topology = Topology(graph, calls)
+            batch = Batch.of_blocks(topology.blocks, [self._cell(b.cell) for b in topology.blocks], topology.n_values)
+        try:
+            return self._plan_batch(graph, batch, wanted, calls)
+        finally:
+            batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
+
+    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64], calls: int | None) -> Found:
+        call = self._call
+        call.account = calls is not None
+        call.chunk_rows = streaming.CHUNK_ROWS
+        call.wanted, call.n_wanted = address(wanted), len(wanted)
+        call.n_blocks, call.n_values, call.blocks = batch.n_blocks, batch.n_values, batch.at
+        call.places = 0
+        if batch.n_blocks > self._blocks:
+            self._blocks = batch.n_blocks
+            self._ids = np.zeros(len(Batching) * self._blocks, np.int64)
+            call.cells = address(self._ids)
+        self._values = max(self._values, batch.n_values)
+        status: int = Status.MORE_MEMORY
+        while status in AGAIN:
+            memory = self._memory()
+            call.script, call.addresses, call.touched, call.tables, call.products = memory.at
+            if self.groups > 1:
+                call.grouping = memory.grouping.ctypes.data
+            call.capacity, call.room_for_values = len(memory.script), len(memory.addresses)
+            status = self._lib.vpps_plan(self._handle, self._call_at)
+            self._words = max(self._words, call.words)
+            self._values = max(self._values, call.n_all_values)
+            if status == Status.NEW_BLOCK:
+                self._tell_parts(batch.cells[call.new_block], ctypes.string_at(call.key, call.n_key))
+            elif status == Status.NEW_PAIR:
+                self._tell_pair(self._pair)
+            elif status == Status.NEW_RECURRENCE:
+                self._tell_choice(Topology(graph, calls), call.new_block)
+            elif status == Status.NEW_STEPS:
+                steps = np.frombuffer(ctypes.string_at(call.steps, STEP * call.n_vertices), np.int32)
+                places = places_by_block(Topology(graph, calls), steps)
+                call.places = address(places)
+        if status != Status.DONE:
+            raise wrong(status, graph, batch.cells[call.new_block].name if call.new_block >= 0 else "")
+        if call.unseen:
+            note_unseen(self._lib, self._handle, self._batching, self._choices, counts=calls is None)
+        found = Found(self, tuple(self._ids[: call.n_cells].tolist()), memory, call)
+        if calls is not None:
+            found.account = self._account(call)
+            where = FoundMemory()
+            self._lib.vpps_map(self._handle, ctypes.byref(where))
+            found.map = memory_map(where, graph, self._encoded, self._distribution)
+        if self.groups > 1 and _log.isEnabledFor(logging.INFO) and found.grouping is not None:
+            found.grouping.note_idle()
+        return found
+
+    def _account(self, call: Call) -> Account:
+        """Of the latest plan."""
+        noted = Noted()
+        self._lib.vpps_account(self._handle, ctypes.byref(noted))
+        cells = [self._encoded[max(i, ~i)].cell for i in self._ids[: call.n_cells].tolist()]
+        return Account(noted, call.words, cells, Ending(self._distribution, self._rule, self._averaging))
+
+    def _memory(self) -> Memory:
+        """One that nobody uses, large enough for what has been needed so far."""
+        for memory in self._memories:
+            if memory.is_free:
+                if memory.holds(self._words, self._values, self._blocks):
+                    return memory
+                self._memories.remove(memory)
+                break
+        words, values = (max(2048, n + n // 4) for n in (self._words, self._values))
+        made = Memory(words, values, self._blocks, len(self.parameters), self.groups)
+        self._memories.append(made)
+        return made
+
+    # ---- what it knows of cells
+
+    def _cell(self, cell: TracedCell) -> int:
+        """The compiled planner's number of a cell."""
+        number = self._numbers.get(cell)
+        if number is None:
+            number = self._numbers[cell] = add_cell(self._lib, self._handle, cell)
+            if not any(node.op.form is Form.DROPOUT for node in cell.nodes):
+                self._keyless.add(cell)
+        return number
+
+    def _tell_parts(self, cell: TracedCell, key: bytes) -> None:
+        """Tell the compiled planner the parts of a cell.
+
+        Args:
+            key: for each output whether nothing reads it; whether it is for training; and, unless the cell stays whole,
+                whether each operand is gathered from other vertices of the cell's recurrence, and each output, of those
+                that are computed, scattered to some.
+        """
+        cells = self._cells
+        n = len(cell.outputs)
+        unread, training, crossed = frozenset(k for k in range(n) if key[k]), bool(key[n]), key[n + 1 :]
+        computed = cell
+        if unread and training:
+            cells.note_unread(cell, unread)
+        elif unread:
+            computed, unread = cells.without(cell, unread), ALL_READ
+        parts: tuple[Part, ...] = ()
+        if crossed:
+            positions = [p for kind in (Vector, List) for p, k in enumerate(computed.kinds) if isinstance(k, kind)]
+            gathered = frozenset(p for p, crosses in zip(positions, crossed, strict=False) if crosses)
+            scattered = frozenset(k for k, crosses in enumerate(crossed[len(positions) :]) if crosses)
+            parts = cells.split(computed, gathered, scattered)
+        if parts:
+            encoded = cells.templates_of(parts, unread, training)
+            recipes = [
+                self._recipe(Encoded(cell, part.cell, found.cell), found.beside, training)
+                for part, found in zip(parts, encoded, strict=True)
+            ]
+            eager = parts[0].batching is Batching.EAGER
+            records = in_parts(parts, recipes, eager and cells.streams(parts, training, unread))
+        else:
+            recipe = self._recipe(Encoded(cell, computed, cells.templates(computed, unread, training)), {}, training)
+            records = whole(computed, recipe)
+        record = PartsRecord(records)
+        if self.groups > 1:
+            of_vertex, of_elements = floats_of(cells.templates(computed, training=training))
+            record = PartsRecord(records, is_scalar(computed), of_vertex, of_elements)
+        numbers = array("q", flat(record))
+        good = self._lib.vpps_planner_parts(self._handle, self._numbers[cell], key, len(key), *numbers.buffer_info())
+        if not good:
+            raise ScriptError(f"the compiled planner cannot read what is said of {cell!r}; please report this")
+
+    def _recipe(
+        self, encoded: Encoded, beside: Mapping[Beside | BesideGradient, tuple[int, View]], training: bool
+    ) -> CellRecipe:
+        self._encoded.append(encoded)
+        number, cell = len(self._encoded) - 1, encoded.cell
+        rule, averaging = self._rule, self._averaging
+        return CellRecipe(cell, beside, number, training, self._distribution, self._number, self._bits, rule, averaging)
+
+    def _tell_pair(self, pair: Pair) -> None:
+        """Tell the compiled planner what of one cell may follow a step of another freely."""
+        after, before = self._encoded[pair.after].cell, self._encoded[pair.before].cell
+        if pair.following == Following.TURN:
+            answer = after.may_turn(before, pair.group)
+        else:
+            answer = after.may_follow(before, pair.group, backward=pair.following == Following.BACKWARD)
+        self._lib.vpps_planner_pair(self._handle, ctypes.byref(pair), int(answer))
+
+    def _tell_choice(self, topology: Topology, block: int) -> None:
+        """Tell the compiled planner how the recurrence of a block runs."""
+        load_of = partial(self._cells.load_of, topology)
+        choice = tell_choice(self._lib, self._handle, self._batching, topology, block, load_of)
+        self._choices.append(choice)
+
+    def used(self, mask: int, ids: tuple[int, ...], training: bool) -> tuple[frozenset[str], frozenset[Tail]]:
+        """Names of the instructions of a script, and its tails.
+
+        Args:
+            mask: of those that no cell made.
+            ids: numbers of the encoded cells; ~number of one without backward.
+        """
+        key = mask, ids
+        if key not in self._used:
+            cells = [(self._encoded[max(i, ~i)].cell, training and i >= 0) for i in ids]
+            self._used[key] = (
+                self._bits.of(mask).union(*(cell.instructions_used(backward) for cell, backward in cells)),
+                frozenset[Tail]().union(*(cell.tails_used(backward) for cell, backward in cells)),
+            )
+        return self._used[key]
+
+    # ---- what it needs beside the graph
+
+    def _hyper(self, update: Update) -> tuple[NDArray[np.float32], int]:
+        """Hyper-parameters of the groups of the optimizer, end to end, and their number."""
+        optimizer = update.optimizer
+        patterns = tuple(optimizer.groups)
+        if self._groups is None or self._groups[0] != patterns:
+            names: dict[str | None, str] = {}  # the first parameter of each group, in the order of the parameters
+            of = []
+            for p in self.parameters:
+                name = members(p)[0].name
+                group = optimizer.group_of(name)
+                names.setdefault(group, name)
+                of.append(list(names).index(group))
+            self._groups = patterns, names, np.array([*of, len(HYPER)], np.int64)
+            self._hyper_of_at = self._groups[2].ctypes.data
+        sets = [update.hyper(name, group) for group, name in self._groups[1].items()]
+        return (sets[0] if len(sets) == 1 else np.concatenate(sets or [np.zeros(0, np.float32)])), len(sets)
+
+    def _take_held(self, held: Held) -> list[Any]:
+        """Say what gradients the pool holds; returns what must stay alive meanwhile."""
+        call = self._call
+        call.held = call.n_held_rows = 0
+        alive: list[Any] = []
+        if held.dense:
+            dense = np.array([p in held.dense for p in self.parameters], np.uint8)
+            alive.append(dense)
+            call.held = dense.ctypes.data
+        if held.rows:
+            tables: list[int] = []
+            for table, rows in held.rows.items():
+                numbers = np.ascontiguousarray(rows, np.int64)
+                alive.append(numbers)
+                tables += [self._number[table], len(numbers), numbers.ctypes.data]
+            given = array("q", tables)
+            alive.append(given)
+            call.n_held_rows, call.held_rows = len(held.rows), given.buffer_info()[0]
+        return alive

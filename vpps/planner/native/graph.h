@@ -1,0 +1,353 @@
+// A graph as flat arrays, and what of it reads what (vpps/record/topology.py).
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include "components.h"
+#include "recipe.h"
+
+// A number for each vertex, in the caller's memory, `step` apart; or vertex * step where there is none. Plus `plus`.
+struct Column {
+    const i64* at;
+    i64 step, plus;
+    i64 operator[](i64 vertex) const { return (at ? at[vertex * step] : vertex * step) + plus; }
+};
+
+struct List {
+    const i64 *ends, *elements;
+};
+
+// Vertices of one cell, or of a part of one.
+struct Vertices {
+    i64 n = 0;
+    Column calls{}, levels{};
+    std::vector<Column> values;  // ids of each output
+    std::vector<Column> args, ints;
+    std::vector<List> lists;
+    const u32* data = nullptr;
+};
+
+// Calls act(value) for every value that a vertex reads.
+template <class Do> inline void for_values(const Vertices& b, i64 vertex, Do&& act)
+{
+    for (const Column& arg : b.args)
+        act(arg[vertex]);
+    for (const List& xs : b.lists)
+        for (i64 e = xs.ends[vertex]; e < xs.ends[vertex + 1]; e++)
+            act(xs.elements[e]);
+}
+
+// The vertices of a cell as the user has it.
+struct Whole : Vertices {
+    const WholeCell* cell = nullptr;
+    i64 first_vertex = 0, first_kind = 0, first_operand = 0;  // those of all blocks are numbered through
+    i64 n_needed = 0;
+    std::vector<u8> unread;  // by output: whether no needed vertex reads it, and others of the block are read
+
+    i64 rank = 0;            // the stage of a vertex is rank + local
+    std::vector<i32> local;
+    i64 top = 0;             // the largest local stage
+    i64 last = 0;            // the last stage of its recurrence
+    bool recurrent = false;
+    std::vector<u8> crossed; // of a recurrent one: whether each operand is gathered, whether each output is scattered
+    std::vector<std::vector<i64>> made_ends;
+
+    // Where the elements of each vertex end in a list argument, given its lengths; with a zero before.
+    const i64* ends_of(size_t list, const i64* lengths)
+    {
+        made_ends.resize(std::max(made_ends.size(), list + 1));
+        std::vector<i64>& ends = made_ends[list];
+        ends.resize(n + 1);
+        ends[0] = 0;
+        for (i64 v = 0; v < n; v++)
+            ends[v + 1] = ends[v] + lengths[v];
+        return ends.data();
+    }
+};
+
+class Graph {
+public:
+    std::vector<Whole> blocks;  // more than there are: scratch memory of those that a graph had before
+    i64 n_blocks = 0, n_values = 0, n_vertices = 0;
+
+    Components components;
+
+    // Numbers what there is. The number of a block that has an id out of range, or -1: else nothing may be done with it.
+    i64 number()
+    {
+        n_vertices = n_kinds_ = n_operands_ = 0;
+        of_value_.assign(n_values, {-1, -1});
+        block_of_kind_.clear();
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.first_vertex = n_vertices;
+            b.first_kind = n_kinds_;
+            b.first_operand = n_operands_;
+            for (const Column& ids : b.values) {
+                Producer made{static_cast<i32>(n_vertices), static_cast<i32>(n_kinds_++)};
+                for (i64 v = 0; v < b.n; v++, made.vertex++) {
+                    const i64 value = ids[v];
+                    if (static_cast<u64>(value) >= static_cast<u64>(n_values))
+                        return k;
+                    of_value_[value] = made;
+                }
+                block_of_kind_.push_back(static_cast<i32>(k));
+            }
+            n_vertices += b.n;
+            n_operands_ += operands(b);
+        }
+        return -1;
+    }
+
+    bool is_value(i64 value) const { return value >= 0 && value < n_values && of_value_[value].kind >= 0; }
+
+    // What is read by which operands, and which vertices have a reader. The number of a block that reads what nobody makes,
+    // or -1.
+    i64 read()
+    {
+        passed_.assign(n_kinds_, 0);
+        kinds_.clear();
+        used_.assign(n_vertices, 0);
+        in_order_ = true;
+        for (i64 k = 0; k < n_blocks; k++) {
+            const Whole& b = blocks[k];
+            for (const Column& arg : b.args) {
+                Reader reader(*this);
+                const Column own = b.values[0], values = arg;
+                for (i64 v = 0, n = b.n; v < n; v++)
+                    reader.take(values[v], own[v]);
+                if (!take_in(reader))
+                    return k;
+            }
+            for (const List& list : b.lists) {
+                Reader reader(*this);
+                const Column own = b.values[0];
+                const List xs = list;
+                for (i64 v = 0, n = b.n; v < n; v++)
+                    for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+                        reader.take(xs.elements[e], own[v]);
+                if (!take_in(reader))
+                    return k;
+            }
+        }
+        return -1;
+    }
+
+    // Marks what any of the given values depends on.
+    void reach(const i64* values, i64 n)
+    {
+        if (n != 1 || !all_reach(values[0]))
+            search(values, n);
+        count_needed();
+    }
+
+    // Where no vertex but one is without a reader, all lead to it.
+    bool all_reach(i64 value)
+    {
+        used_[of_value_[value].vertex] = 1;
+        return std::find(used_.begin(), used_.end(), 0) == used_.end();
+    }
+
+    // Marks what the loss depends on but for the chain that makes it, which depends on all these values.
+    template <class Chain> void reach(i64 loss, const Chain& chain)
+    {
+        if (all_reach(loss)) {
+            for (i64 k = 0; k < n_blocks; k++)
+                if (chain.has(k))
+                    std::fill_n(used_.begin() + blocks[k].first_vertex, blocks[k].n, u8{0});
+        } else {
+            search(chain.values.data(), static_cast<i64>(chain.values.size()));
+        }
+        count_needed();
+    }
+
+    void count_needed()
+    {
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            const u8* begin = needed(b);
+            b.n_needed = std::count(begin, begin + b.n, u8{1});
+        }
+    }
+
+    // Finds the outputs that no needed vertex reads (vpps/compiler/passes/dead_outputs.py).
+    void find_unread(const i64* asked, i64 n)
+    {
+        read_.assign(n_kinds_, 0);
+        for (i64 i = 0; i < n; i++)
+            read_[of_value_[asked[i]].kind] = 1;
+        for (i64 k = 0; k < n_blocks; k++) {
+            const Whole& b = blocks[k];
+            const u8* runs = needed(b);
+            for (i64 i = 0; i < operands(b) && b.n_needed == b.n; i++)
+                for (const i32 kind : kinds(b, i))
+                    read_[kind] = 1;
+            for (i64 v = 0; v < b.n && 0 < b.n_needed && b.n_needed < b.n; v++)
+                if (runs[v])
+                    for_values(b, v, [&](i64 value) { read_[of_value_[value].kind] = 1; });
+        }
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            const u8* read = read_.data() + b.first_kind;
+            const auto outputs = static_cast<i64>(b.values.size());
+            const bool any = std::find(read, read + outputs, 1) != read + outputs;
+            b.unread.assign(outputs, 0);
+            for (i64 o = 0; o < outputs && any; o++)
+                b.unread[o] = !read[o];
+        }
+    }
+
+    // Lets blocks go without the values of unread outputs.
+    void leave_out()
+    {
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            size_t kept = 0;
+            const size_t crossed = b.crossed.size() - (b.recurrent ? b.values.size() : 0);
+            for (size_t o = 0; o < b.values.size(); o++)
+                if (!b.unread[o]) {
+                    if (b.recurrent)
+                        b.crossed[crossed + kept] = b.crossed[crossed + o];
+                    b.values[kept++] = b.values[o];
+                }
+            b.values.resize(kept);
+            if (b.recurrent)
+                b.crossed.resize(crossed + kept);
+        }
+    }
+
+    const u8* needed(const Whole& b) const { return used_.data() + b.first_vertex; }
+
+    i64 producer(i64 value) const { return of_value_[value].vertex; }  // numbered through all blocks
+
+    // The kinds of values that are passed as an operand of a block, and the blocks that it reads; rising.
+    Ragged::List kinds(const Whole& b, i64 operand) const { return kinds_[b.first_operand + operand]; }
+    Ragged::List sources(i64 block) const { return sources_[block]; }
+
+    // Which cells form recurrences, and what crosses from one vertex of one to another.
+    void recurrences()
+    {
+        sources_.clear();
+        reader_of_.assign(n_blocks, -1);
+        for (i64 k = 0; k < n_blocks; k++) {
+            for (i64 i = 0; i < operands(blocks[k]); i++)
+                for (const i32 kind : kinds(blocks[k], i))
+                    if (std::exchange(reader_of_[block_of_kind_[kind]], static_cast<i32>(k)) != k)
+                        sources_.add(block_of_kind_[kind]);
+            // Without a comparison libc++ calls a function that only its library has (vpps/kernel/ziglang.py).
+            std::sort(sources_.unfinished(), sources_.end(), [](i32 a, i32 b) { return a < b; });
+            sources_.end_list();
+        }
+        components.find(sources_, n_blocks);
+        for (i64 k = 0; k < n_blocks; k++) {
+            Whole& b = blocks[k];
+            b.recurrent = components.is_recurrent(components.of_block(k));
+            if (b.recurrent)
+                b.crossed.assign(operands(b) + b.values.size(), 0);
+        }
+        for (i64 k = 0; k < n_blocks; k++)
+            if (blocks[k].recurrent)
+                find_crossed(k);
+    }
+
+    // Of a value: the vertex that produces it, and as which kind of output.
+    struct Producer {
+        i32 vertex, kind;
+    };
+    Producer made_by(i64 value) const { return of_value_[value]; }
+    i64 block_of_kind(i64 kind) const { return block_of_kind_[kind]; }
+    i64 n_kinds() const { return n_kinds_; }
+
+    bool in_order() const { return in_order_; }  // whether every vertex was recorded after what it reads
+
+    i64 block_of(i64 vertex) const
+    {
+        const auto after = std::upper_bound(blocks.begin(), blocks.begin() + n_blocks, vertex,
+                                            [](i64 v, const Whole& b) { return v < b.first_vertex; });
+        return after - blocks.begin() - 1;
+    }
+
+private:
+    // Notes what is read. It lives in registers: stores of bytes would let the compiler load everything else anew.
+    struct Reader {
+        const Producer* of_value;
+        u64 n_values;
+        u8 *used, *passed;
+        bool good = true, in_order = true;
+        explicit Reader(Graph& graph)
+            : of_value(graph.of_value_.data()), n_values(graph.n_values), used(graph.used_.data()),
+              passed(graph.passed_.data())
+        {
+        }
+        void take(i64 value, i64 own)
+        {
+            if (static_cast<u64>(value) >= n_values || of_value[value].kind < 0) {
+                good = false;
+                return;
+            }
+            const Producer producer = of_value[value];
+            used[producer.vertex] = 1;
+            passed[producer.kind] = 1;
+            in_order &= value < own;
+        }
+    };
+    std::vector<Producer> of_value_;
+    std::vector<i32> block_of_kind_;
+    std::vector<i32> stack_, reader_of_;
+    Ragged kinds_;            // by operand
+    Ragged sources_;          // by block
+    std::vector<u8> passed_;  // by kind of value: whether such values are passed as the operand that is being read
+    std::vector<u8> read_, used_;
+    i64 n_kinds_ = 0, n_operands_ = 0;
+    bool in_order_ = true;
+
+    static i64 operands(const Whole& b) { return static_cast<i64>(b.args.size() + b.lists.size()); }
+
+    // Notes what has been read as one operand. False where it is no value.
+    bool take_in(const Reader& reader)
+    {
+        u8* const end = passed_.data() + n_kinds_;
+        for (u8* at = passed_.data(); (at = static_cast<u8*>(std::memchr(at, 1, end - at))); at++) {
+            *at = 0;
+            kinds_.add(static_cast<i32>(at - passed_.data()));
+        }
+        kinds_.end_list();
+        in_order_ &= reader.in_order;
+        return reader.good;
+    }
+
+    void search(const i64* values, i64 n)
+    {
+        used_.assign(n_vertices, 0);
+        stack_.clear();
+        auto visit = [&](i64 value) {
+            const i32 vertex = of_value_[value].vertex;
+            if (!used_[vertex]) {
+                used_[vertex] = 1;
+                stack_.push_back(vertex);
+            }
+        };
+        for (i64 i = 0; i < n; i++)
+            visit(values[i]);
+        while (!stack_.empty()) {
+            const i32 vertex = stack_.back();
+            stack_.pop_back();
+            const Whole& b = blocks[block_of(vertex)];
+            for_values(b, vertex - b.first_vertex, visit);
+        }
+    }
+
+    // What a block reads of its own recurrence.
+    void find_crossed(i64 block)
+    {
+        Whole& reader = blocks[block];
+        for (i64 i = 0; i < operands(reader); i++)
+            for (const i32 kind : kinds(reader, i)) {
+                Whole& source = blocks[block_of_kind_[kind]];
+                if (components.of_block(block_of_kind_[kind]) != components.of_block(block))
+                    continue;
+                reader.crossed[i] = 1;
+                source.crossed[operands(source) + kind - source.first_kind] = 1;
+            }
+    }
+};

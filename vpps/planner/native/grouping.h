@@ -1,0 +1,299 @@
+// Which vertices each group of virtual processors runs (vpps/planner/grouping.py).
+#pragma once
+
+#include "dealing.h"
+#include "graph.h"
+
+#include <limits>
+#include <numeric>
+
+class Grouping {
+public:
+    std::vector<i32> group;      // of each vertex, numbered through all blocks
+    i64 first_own = 0;           // stages before this one are those of shared sources,
+    i64 first_joining = 0;       // those from this one on are of joining vertices
+    i64 n_components = 0;        // of the graph, those with any work
+    std::vector<i64> loads;      // by group: floats that its vertices compute with, in forward
+
+    // Deals the vertices of a graph, and moves its stages so that shared sources come first and joining vertices last.
+    //
+    // `weights`: of the cells of its blocks; `runs`: by vertex, whether it runs at all, or null where all do.
+    void find(Graph& graph, const std::vector<const Parts*>& weights, i64 n_groups, const u8* runs)
+    {
+        n_groups_ = n_groups;
+        find_work(graph, weights, runs);
+        find_joining(graph, weights, runs);
+        connects_.resize(graph.n_vertices);
+        for (i64 v = 0; v < graph.n_vertices; v++)
+            connects_[v] = !joining_[v] && (!runs || runs[v]);
+        deal(graph);
+        for (i64 v = 0; v < graph.n_vertices; v++)
+            if (joining_[v])
+                group[v] = 0;
+        move_stages(graph);
+    }
+
+    // Tells the caller; `stretch`: by what the numbers of stages have been multiplied meanwhile.
+    void report(const Graph& graph, i64 stretch, FoundGrouping* found) const
+    {
+        *found = {first_own * stretch, first_joining * stretch, n_components, graph.n_blocks};
+        i64* out = std::copy(loads.begin(), loads.end(), reinterpret_cast<i64*>(found + 1));
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            *out++ = graph.blocks[k].n;
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            for (const i32 local : graph.blocks[k].local)
+                *out++ = graph.blocks[k].rank + local;
+        std::copy(group.begin(), group.begin() + graph.n_vertices, out);
+    }
+
+private:
+    // As there; of the most readers, all numbers but the first, which is none.
+    static constexpr i64 MOST_READERS[] = {64, 16, 4, 0};
+    static constexpr double EVEN = 1.25, WORTH_A_BARRIER = 0.8;
+
+    // A way to deal vertices to groups.
+    struct Dealt {
+        std::vector<i32> group;
+        std::vector<u8> first;  // shared sources that several groups read: they must be there before
+        std::vector<i64> loads;
+        double time = 0;        // work until the last group is ready
+        i64 n_shared = 0, n_components = 0;
+    };
+
+    i64 n_groups_ = 1, total_ = 0;
+    std::vector<i64> work_;  // by vertex: floats
+    std::vector<u8> joining_, connects_, shared_;  // by vertex
+    std::vector<i32> readers_;  // of sources: how many values of theirs are read
+    std::vector<i32> parent_, stack_;
+    std::vector<i64> first_call_, work_of_root_;  // by root: the recording index of the first of its vertices; floats
+    std::vector<i32> own_;                        // the root of each vertex; of a shared source, that of a reader
+    std::vector<Component> components_;
+    std::vector<i32> group_of_root_;
+    Dealing dealing_;
+    Dealt best_, other_;
+    std::vector<i64> earliest_, latest_;  // by component of cells
+
+    // Calls act(producer, reader) for every value that a vertex reads which connects.
+    template <class Do> void for_edges(const Graph& graph, Do&& act) const
+    {
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Whole& b = graph.blocks[k];
+            const u8* connects = connects_.data() + b.first_vertex;
+            const auto first = static_cast<i32>(b.first_vertex);
+            for (const Column arg : b.args)
+                for (i64 v = 0, n = b.n; v < n; v++)
+                    if (connects[v])
+                        act(graph.made_by(arg[v]).vertex, first + static_cast<i32>(v));
+            for (const List xs : b.lists)
+                for (i64 v = 0, n = b.n; v < n; v++)
+                    if (connects[v])
+                        for (i64 e = xs.ends[v]; e < xs.ends[v + 1]; e++)
+                            act(graph.made_by(xs.elements[e]).vertex, first + static_cast<i32>(v));
+        }
+    }
+
+    static bool is_source(const Whole& b) { return b.args.empty() && b.lists.empty(); }
+
+    void find_work(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
+    {
+        work_.resize(graph.n_vertices);
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Whole& b = graph.blocks[k];
+            i64* work = work_.data() + b.first_vertex;
+            std::fill_n(work, b.n, weights[k]->floats);
+            for (size_t i = 0; i < b.lists.size(); i++)
+                for (i64 v = 0; v < b.n && weights[k]->element_floats[i]; v++)
+                    work[v] += weights[k]->element_floats[i] * (b.lists[i].ends[v + 1] - b.lists[i].ends[v]);
+            for (i64 v = 0; v < b.n && runs; v++)
+                if (!runs[b.first_vertex + v])
+                    work[v] = 0;
+        }
+    }
+
+    // Vertices that deal with scalars and no matrices, and that no other kind of vertex reads. They have no work: nobody
+    // chooses who runs them.
+    void find_joining(const Graph& graph, const std::vector<const Parts*>& weights, const u8* runs)
+    {
+        joining_.assign(graph.n_vertices, 0);
+        auto is_scalar = [&](i64 block) { return weights[block]->is_scalar && !is_source(graph.blocks[block]); };
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            for (i64 v = graph.blocks[k].first_vertex, end = v + graph.blocks[k].n; v < end && is_scalar(k); v++)
+                joining_[v] = !runs || runs[v];
+        stack_.clear();
+        auto leave_out = [&](i64 value) {
+            const i32 producer = graph.made_by(value).vertex;
+            if (joining_[producer]) {
+                joining_[producer] = 0;
+                stack_.push_back(producer);
+            }
+        };
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            bool reads_scalars = false;
+            if (!is_scalar(k))
+                for (const i32 source : graph.sources(k))
+                    reads_scalars |= is_scalar(source);
+            const Whole& b = graph.blocks[k];
+            for (i64 v = 0; v < b.n && reads_scalars; v++)
+                if (!runs || runs[b.first_vertex + v])
+                    for_values(b, v, leave_out);
+        }
+        while (!stack_.empty()) {
+            const i32 vertex = stack_.back();
+            stack_.pop_back();
+            const Whole& b = graph.blocks[graph.block_of(vertex)];
+            for_values(b, vertex - b.first_vertex, leave_out);
+        }
+        for (i64 v = 0; v < graph.n_vertices; v++)
+            if (joining_[v])
+                work_[v] = 0;
+        total_ = std::accumulate(work_.begin(), work_.end(), i64{0});
+    }
+
+    void find_readers(const Graph& graph)
+    {
+        readers_.assign(graph.n_vertices, 0);
+        for_edges(graph, [&](i32 producer, i32) { readers_[producer]++; });
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            if (!is_source(graph.blocks[k]))
+                std::fill_n(readers_.begin() + graph.blocks[k].first_vertex, graph.blocks[k].n, 0);
+    }
+
+    // Sources with many readers connect nothing where that makes work more even.
+    void deal(const Graph& graph)
+    {
+        shared_.assign(graph.n_vertices, 0);
+        deal(graph, 0, best_);
+        for (const i64 most : MOST_READERS) {
+            if (best_.time < EVEN * static_cast<double>(total_) / static_cast<double>(n_groups_))
+                break;
+            if (most == MOST_READERS[0])
+                find_readers(graph);
+            i64 n_shared = 0;
+            for (i64 v = 0; v < graph.n_vertices; v++)
+                n_shared += shared_[v] = readers_[v] > most;
+            if (n_shared <= best_.n_shared)
+                continue;
+            deal(graph, n_shared, other_);
+            if (other_.time < WORTH_A_BARRIER * best_.time)
+                std::swap(best_, other_);
+        }
+        group.swap(best_.group);
+        loads = best_.loads;
+        n_components = best_.n_components;
+    }
+
+    // Deals components, where the shared sources connect nothing.
+    void deal(const Graph& graph, i64 n_shared, Dealt& into)
+    {
+        find_components(graph, n_shared);
+        group_of_root_.assign(graph.n_vertices, 0);
+        dealing_.deal(components_, total_, n_groups_, group_of_root_);
+        settle(graph, n_shared, into);
+    }
+
+    i32 root(i32 vertex)
+    {
+        i32* parent = parent_.data();
+        while (parent[vertex] != vertex)
+            vertex = parent[vertex] = parent[parent[vertex]];
+        return vertex;
+    }
+
+    void find_components(const Graph& graph, i64 n_shared)
+    {
+        parent_.resize(graph.n_vertices);
+        std::iota(parent_.begin(), parent_.end(), 0);
+        for_edges(graph, [&](i32 producer, i32 reader) {
+            if (shared_[producer])
+                return;
+            const i32 a = root(producer), b = root(reader);
+            if (a != b)
+                parent_[std::max(a, b)] = std::min(a, b);
+        });
+        first_call_.assign(graph.n_vertices, graph.n_vertices);
+        own_.resize(graph.n_vertices);
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Whole& b = graph.blocks[k];
+            for (i64 v = 0; v < b.n; v++) {
+                const i32 vertex = static_cast<i32>(b.first_vertex + v), of = own_[vertex] = root(vertex);
+                first_call_[of] = std::min(first_call_[of], b.calls[v]);
+            }
+        }
+        if (n_shared)
+            for_edges(graph, [&](i32 producer, i32 reader) {
+                if (!shared_[producer])
+                    return;
+                const bool first = own_[producer] == producer;  // itself: nothing is connected with it
+                if (first || first_call_[own_[reader]] < first_call_[own_[producer]])
+                    own_[producer] = own_[reader];
+            });
+        work_of_root_.assign(graph.n_vertices, 0);
+        for (i64 v = 0; v < graph.n_vertices; v++)
+            work_of_root_[own_[v]] += work_[v];
+        components_.clear();
+        for (i32 v = 0; v < graph.n_vertices; v++)
+            if (work_of_root_[v])
+                components_.push_back({work_of_root_[v], first_call_[v], v});
+    }
+
+    void settle(const Graph& graph, i64 n_shared, Dealt& into)
+    {
+        into.n_shared = n_shared;
+        into.n_components = static_cast<i64>(components_.size());
+        into.group.resize(graph.n_vertices);
+        for (i64 v = 0; v < graph.n_vertices; v++)
+            into.group[v] = group_of_root_[own_[v]];
+        into.first.assign(graph.n_vertices, 0);
+        if (n_shared)
+            for_edges(graph, [&](i32 producer, i32 reader) {
+                if (shared_[producer] && into.group[reader] != into.group[producer])
+                    into.first[producer] = 1;
+            });
+        i64 before = 0;
+        into.loads.assign(n_groups_, 0);
+        for (i64 v = 0; v < graph.n_vertices; v++) {
+            if (into.first[v]) {
+                into.group[v] = 0;
+                before += work_[v];
+            }
+            into.loads[into.group[v]] += work_[v];
+        }
+        i64 last = into.loads[0] - before;
+        for (i64 g = 1; g < n_groups_; g++)
+            last = std::max(last, into.loads[g]);
+        into.time = static_cast<double>(before) + static_cast<double>(last);
+    }
+
+    void move_stages(Graph& graph)
+    {
+        const std::vector<u8>& first = best_.first;
+        i64 top = 0;
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            top = std::max(top, graph.blocks[k].n ? graph.blocks[k].rank + graph.blocks[k].top : 0);
+        first_own = std::find(first.begin(), first.end(), 1) != first.end();
+        first_joining = first_own + top + 1;
+        earliest_.assign(graph.components.size(), std::numeric_limits<i64>::max());
+        latest_.assign(graph.components.size(), 0);
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            Whole& b = graph.blocks[k];
+            i64 &earliest = earliest_[graph.components.of_block(k)], &latest = latest_[graph.components.of_block(k)];
+            for (i64 v = 0; v < b.n; v++) {
+                const i64 vertex = b.first_vertex + v, own = b.rank + b.local[v];
+                const i64 moved = first[vertex] ? 0 : own + (joining_[vertex] ? first_joining : first_own);
+                b.local[v] = static_cast<i32>(moved);
+                earliest = std::min(earliest, moved);
+                latest = std::max(latest, moved);
+            }
+        }
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            Whole& b = graph.blocks[k];
+            b.rank = b.n ? earliest_[graph.components.of_block(k)] : 0;
+            b.last = latest_[graph.components.of_block(k)];
+            b.top = 0;
+            for (i32& local : b.local) {
+                local -= static_cast<i32>(b.rank);
+                b.top = std::max<i64>(b.top, local);
+            }
+        }
+    }
+};

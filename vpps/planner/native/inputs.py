@@ -1,0 +1,149 @@
+"""A graph as the compiled planner takes it: where each column of its blocks begins."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from vpps.graph.graph import Graph
+from vpps.planner.native.interface import GivenBlock, GivenList
+from vpps.record.arrays import BlockArrays
+from vpps.record.chunks import Chunk
+from vpps.record.packed import PackedChunk
+from vpps.record.trace import TracedCell
+from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL, Block
+from vpps.values import Float32
+
+WORD = 8  # bytes of an int
+
+# The fields as they are written below: by position, as every batch waits for it.
+BLOCK = "cell n calls calls_step first first_step levels levels_step args args_step ints ints_step data"
+LIST = "ends lengths elements"
+for given, written in (GivenBlock, BLOCK), (GivenList, LIST):
+    assert written.split() == [name for name, *_ in given._fields_], f"{given} has other fields"
+
+from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+addressof = ctypes.addressof
+
+
+class Batch:
+    """The blocks of a graph. It must not outlive the planning: while it is there the graph cannot grow.
+
+    Args:
+        number: gives the compiled planner's number of a cell.
+
+    Attributes:
+        cells: of the blocks.
+        at: address of their description: a GivenBlock for each, and behind it a GivenList for each of its lists.
+    """
+
+    def __init__(self, graph: Graph, number: Callable[[TracedCell], int]) -> None:
+        self.cells = tuple(graph.blocks)
+        self.n_blocks = len(self.cells)
+        self.n_values = graph.n_values
+        self._alive: list[Any] = []
+        found: list[int] = []
+        for cell, block in graph.blocks.items():
+            found.append(number(cell))
+            if not block.bulk:
+                self._one_by_one(block, found)
+            elif len(block.bulk) == 1 and not len(block.rows):
+                self._chunk(block.bulk[0][1], found)
+            else:
+                self._arrays(BlockArrays(block), found)
+        self._describe(found)
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[BlockArrays], numbers: Sequence[int], n_values: int) -> Self:
+        """Blocks as arrays, whose cells have these numbers."""
+        made = cls.__new__(cls)
+        made.cells = tuple(b.cell for b in blocks)
+        made.n_blocks, made.n_values, made._alive = len(blocks), n_values, []
+        found: list[int] = []
+        for number, b in zip(numbers, blocks, strict=True):
+            found.append(number)
+            made._arrays(b, found)
+        made._describe(found)
+        return made
+
+    def release(self) -> None:
+        """Let go of the arrays: their addresses are used no more, and they may grow."""
+        self._alive.clear()
+
+    def _describe(self, found: list[int]) -> None:
+        self._description = array("q", found)
+        self.at = self._description.buffer_info()[0]
+
+    def _arrays(self, b: BlockArrays, found: list[int]) -> None:
+        self._chunk(Chunk(b.calls, b.values[0], b.levels, b.args, b.ints, b.lists, b.data), found)
+
+    def _one_by_one(self, block: Block, found: list[int]) -> None:
+        ints, width = block.rows, block.width
+        rows = self._of_ints(ints)
+        args = rows + WORD * ARGS
+        found += (len(ints) // width, rows + WORD * CALL, width, rows + WORD * FIRST, width, rows + WORD * LEVEL, width)
+        found += (args, width, args + WORD * block.n_args, width)
+        found.append(self._address(_joined(block.data)) if block.data else 0)
+        for lengths, elements in zip(block.lengths, block.elements, strict=True):
+            found += (0, self._of_ints(lengths), self._of_ints(elements))
+
+    def _chunk(self, v: Chunk, found: list[int]) -> None:
+        if type(v) is PackedChunk:
+            n, at = v.n, v.address
+            length = WORD * n
+            args_at = at + length * ARGS
+            found += (n, at + length * CALL, 1, at + length * FIRST, 1, at + length * LEVEL, 1)
+            found += (args_at, v.n_args, args_at + length * v.n_args, v.n_ints, 0)
+            return
+        n = len(v.calls)
+        args, ints = v.args, v.ints
+        try:  # nearly always: arrays of our own, each in one piece
+            calls, first, levels = from_buffer(v.calls), from_buffer(v.first), from_buffer(v.levels)
+            alive = [calls, first, levels]
+            at_args = at_ints = 0
+            if args.size:
+                alive.append(from_buffer(args))
+                at_args = addressof(alive[-1])
+            if ints.size:
+                alive.append(from_buffer(ints))
+                at_ints = addressof(alive[-1])
+            self._alive += alive
+            found += (n, addressof(calls), 1, addressof(first), 1, addressof(levels), 1)
+            found += (at_args, args.shape[1], at_ints, ints.shape[1])
+        except (TypeError, ValueError):
+            found.append(n)
+            for column in (v.calls, v.first, v.levels):
+                found += (self._address(np.ascontiguousarray(column)), 1)
+            for table in (args, ints):
+                found += (self._address(np.ascontiguousarray(table)) if table.size else 0, table.shape[1])
+        found.append(self._address(np.ascontiguousarray(v.data)) if v.data.size else 0)
+        for xs in v.lists:
+            elements = self._address(np.ascontiguousarray(xs.elements)) if len(xs.elements) else 0
+            found += (self._address(np.ascontiguousarray(xs.ends)), 0, elements)
+
+    def _of_ints(self, ints: Any) -> int:
+        """Address of the numbers of a list, which are copied, or of what the compiled recorder has in place of one."""
+        if not len(ints):
+            return 0
+        found = from_buffer(array("q", ints) if type(ints) is list else ints)
+        self._alive.append(found)
+        return addressof(found)
+
+    def _address(self, numbers: Any) -> int:
+        """Of the first of some numbers, which stay where they are."""
+        try:
+            found = from_buffer(numbers)  # a seventh of what NumPy takes to tell it
+        except (TypeError, ValueError):  # it cannot be written to, or does not lie in one piece
+            self._alive.append(numbers)
+            address: int = np.asarray(numbers).__array_interface__["data"][0]
+            return address
+        self._alive.append(found)
+        return addressof(found)
+
+
+def _joined(data: list[Float32]) -> Float32:
+    return data[0] if len(data) == 1 else np.concatenate(data)

@@ -1,0 +1,333 @@
+"""What the compiled planner and Python share. Its header `interface.h` is made of this when the library is built."""
+
+from __future__ import annotations
+
+from ctypes import Structure
+from enum import IntEnum, auto
+
+from vpps.compiler.linear import Linear
+from vpps.compiler.passes.lazy_batching import STAGES, Batching
+from vpps.compiler.records import RECORDS, Frame, From
+from vpps.compiler.slabs import Life
+from vpps.kernel import shared_types
+from vpps.kernel.shared_types import fields
+from vpps.placement.distribution import ALIGN, ONE
+from vpps.planner.native.policy_table import EncodingKind
+
+NOWHERE = 0xFFFFFFFF  # address of a value that is not computed
+
+
+# ---- a plan
+
+
+@fields(
+    ints="""
+    training layout splits dead_outputs chunk_rows account
+    n_blocks blocks n_values wanted n_wanted loss_slot key_on key_low key_high
+    updates keeps clips max_norm averages n_hyper hyper hyper_of
+    held n_held_rows held_rows
+    script capacity addresses room_for_values touched tables cells grouping
+    words pool_floats n_barriers encoding names n_tables n_all_values n_cells unseen
+    new_block key n_key new_pair steps n_vertices places
+    products n_products entries
+    """
+)
+class Call(Structure):
+    """What `plan` is called with, and what it finds.
+
+    Attributes:
+        training, splits, dead_outputs, key_on, updates, keeps, clips, averages: 0 or 1.
+        account: 0 or 1, whether `vpps_account` and `vpps_map` are to tell who made which word, and what lies where.
+        layout: a LayoutCode.
+        blocks: a GivenBlock for each, and behind it a GivenList for each of its lists.
+        hyper_of: by parameter the number of its set of hyper-parameters; last, the size of a set.
+        held: by parameter whether the pool holds a gradient of it, bytes; 0 for none.
+        held_rows: (parameter, number of rows, address of their numbers) of each table.
+        script, addresses, touched, tables, cells: memory for results; of `tables` a UsedTable each, of `cells` the id
+            of each, ~id where it runs late.
+        products: memory for a GivenProduct each.
+        grouping: memory for a FoundGrouping, where there are groups of virtual processors, and for what is behind it.
+        entries: position of the entry points of the second launch.
+        new_block, key, n_key, new_pair, steps, n_vertices: what it asks about, see Status; `new_pair` is the address
+            of a Pair, `steps` of an i32 for each vertex, block after block.
+        places: answers `steps`: where each vertex comes among those of its step, likewise; 0 before it is asked.
+    """
+
+
+class Status(IntEnum):
+    """How `plan` has ended."""
+
+    DONE = 0
+    MORE_MEMORY = auto()  # for `words`, or `n_all_values`
+    NO_GRADIENT = auto()  # nothing can be learned
+    NO_VALUE = auto()  # `new_block`, or if that is -1 the caller, has a value that no vertex makes
+    NO_MEMORY = auto()  # on the host
+    NEW_BLOCK = auto()  # `new_block` has a cell whose parts, by `key`, have not been told yet
+    NEW_PAIR = auto()  # nor what of a cell may begin while others execute some of another
+    NEW_RECURRENCE = auto()  # nor how that of `new_block` is to run
+    NEW_STEPS = auto()  # nor the places of vertices that run in `steps`, -1 for those that do not run
+
+
+class Following(IntEnum):
+    """What follows a step, with no barrier between if that may be."""
+
+    FORWARD = 0  # another step of forward
+    BACKWARD = auto()  # another step of backward
+    TURN = auto()  # the first step of backward, behind forward
+
+
+@fields(ints="after before group following")
+class Pair(Structure):
+    """Whether a step of the cell `after` may begin while others execute `group` of the cell `before`; a Following."""
+
+
+@fields(ints="n_args n_ints n_lists n_outputs linear")
+class GivenCell(Structure):
+    """A cell: numbers of its vector, int and list arguments and of its outputs; its kind as a Linear, or -1."""
+
+
+@fields(
+    ints="""
+    cell n calls calls_step first first_step levels levels_step
+    args args_step ints ints_step data
+    """
+)
+class GivenBlock(Structure):
+    """A block: its cell, its vertices, and for every column where it begins and how many numbers lie between those of
+    two vertices. The columns of arguments lie side by side."""
+
+
+@fields(ints="ends lengths elements")
+class GivenList(Structure):
+    """Lists of a block's vertices: addresses of their ends, or 0 and that of their lengths, and of their elements."""
+
+
+@fields(ints="parameter rows gradient offsets numbers idle")
+class UsedTable(Structure):
+    """The used rows of a lookup table: their number, and where what belongs to them is (update.UsedRows)."""
+
+
+@fields(ints="parameter n dy dy_stride x x_stride")
+class GivenProduct(Structure):
+    """A product of matrices that makes a gradient: of how many vectors, and where both factors lie."""
+
+
+@fields(ints="first_own first_joining n_components n_blocks")
+class FoundGrouping(Structure):
+    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it are the load of each group,
+    how many vertices each block has, then the stage of every vertex, block after block, and its group."""
+
+
+# ---- the account of a plan (vpps/planner/native/account.py)
+
+
+# The phases of a launch, by their names in capital letters.
+During = IntEnum("During", "FORWARD BACKWARD GRADIENTS UPDATE", start=0)
+
+
+class Made(IntEnum):
+    """What made a section of a script; what `a` and `b` of it say."""
+
+    FORWARD = 0  # a cell's group: between which barriers, and which there
+    BACKWARD = auto()  # likewise
+    WATCH = auto()  # -, which of the cell's
+    GRADIENT = auto()  # likewise
+    STEPPED = auto()  # likewise; it makes the matrix's step as well
+    COPY = auto()  # a copy for a product of matrices: which of the cell's gradients, which of its copies
+    BARRIER = auto()  # a Reason, a stage
+    END = auto()
+    # Instructions that no cell makes; `a` is the parameter that some of them work on.
+    LOSS = auto()
+    CONSTANTS = auto()
+    LOAD = auto()
+    GUARD = auto()
+    CLIP = auto()
+    LOAD_GRADIENT = auto()
+    STORE_GRADIENT = auto()
+    SUM = auto()
+    SQUARE = auto()
+    STEP = auto()
+
+
+class Reason(IntEnum):
+    """What a barrier is for."""
+
+    NONE = 0
+    FORWARD = auto()  # a stage is over
+    BACKWARD = auto()
+    GROUPS = auto()
+    LOSS = auto()
+    GRADIENTS = auto()
+    UPDATE = auto()
+    CLIPPING = auto()
+
+
+@fields(ints="first second")
+class NotedPair(Structure):
+    """Two positions, or a position and a number."""
+
+
+@fields(ints="start made block a b first n_rows run during")
+class NotedSection(Structure):
+    """A section of a stream (vpps/planner/sections.py).
+
+    Attributes:
+        made: a Made; what a and b are it says.
+        block: -1 where no cell made it.
+        first: first row of the step; of a barrier, its number.
+        run, n_rows: where rows are executed one by one, the number of the group that was executed so, and how many of
+            its rows are in this section; else 0.
+        during: a During.
+    """
+
+
+@fields(
+    ints="""
+    n_streams streams n_sections sections n_rows rows
+    n_lists lists n_periods periods n_taken taken
+    """
+)
+class Noted(Structure):
+    """Where the account of a plan lies.
+
+    Attributes:
+        streams: of each where it begins in the script, and the number of its sections; NotedPairs.
+        sections: of all streams, one after the other; NotedSections.
+        rows: of all sections, likewise.
+        lists, taken: spans of the script, and of the pool, that were taken for the whole launch; NotedPairs.
+        periods: where each begins, and its number; NotedPairs.
+    """
+
+
+# ---- what lies where (vpps/planner/native/memory_map.py)
+
+
+@fields(ints="n_blocks blocks n_arrays arrays stop end")
+class FoundMemory(Structure):
+    """Where everything lies in the pool.
+
+    Attributes:
+        blocks: a FoundBlock for each.
+        arrays: of each start, stop, first and last period and group, but of those that last.
+        stop: no slab lies beyond.
+        end: the last period.
+    """
+
+
+@fields(
+    ints="""
+    cell late pause n_needed n_needed_steps
+    n_vertices calls n_outputs values n_rows order
+    n_steps n_domains stage group first count
+    n_bases operands bases n_lists lists
+    """
+)
+class FoundBlock(Structure):
+    """The rows of a cell, see PlannedBlock.
+
+    Attributes:
+        cell: number of the encoded cell.
+        calls, values: by vertex, and of each output one after the other.
+        order: by row.
+        stage, group, first, count: by step, the last two by step and domain.
+        bases: by step: of the slabs; of what other parts have; and, from `operands` on, the two words of each operand.
+        lists: positions in the script, in the order of CellTemplates.keys.
+    """
+
+
+# ---- policies and layouts
+
+
+# Layouts, by their names in capital letters.
+LayoutCode = IntEnum("LayoutCode", "RECORDED READERS PQ", start=0)
+
+
+@fields(ints="n n_types n_edges types levels producers readers")
+class GivenGraph(Structure):
+    """A typed graph: types and levels of the vertices, and the two ends of every edge."""
+
+
+@fields(
+    ints="encoding phases by_time horizon trials check_every",
+    words="seed",
+    floats="alpha rate epsilon least_epsilon decay",
+)
+class GivenSettings(Structure):
+    """vpps.planner.policies.learning.Settings."""
+
+
+@fields(ints="flops barriers", floats="barrier speed fixed vps")
+class GivenCosts(Structure):
+    """vpps.compiler.cost.Costs; of the loads, arrays by type."""
+
+
+@fields(ints="n_batches n_stages n_steps unseen", floats="seconds")
+class FoundBatches(Structure):
+    """How many batches a graph has; in how many steps the machine did not know its state; seconds by the costs."""
+
+
+@fields(ints="trials n_steps n_stages bound n_numbers")
+class FoundMachine(Structure):
+    """How a machine was learned, that runs a graph in so many steps; `bound`: of its batches at least."""
+
+
+# ---- functions
+
+FUNCTIONS = (
+    # Finds stages of graphs by a policy; null for an unknown name.
+    "void* vpps_batcher(const char* policy)",
+    # The same, which also plans, for parameters in their places (ModelRecipe); null where the numbers are not what is
+    # expected.
+    "void* vpps_planner(const char* policy, const i64* numbers, i64 n)",
+    "void vpps_batcher_free(void* batcher)",
+    # The number of a new cell.
+    "i64 vpps_batcher_cell(void* batcher, const GivenCell* cell)",
+    # Tells by which policy the recurrence runs that was asked about. Of one that learns: which of its cells, in the
+    # order of their blocks, is each of the machine's types; then the machine. 0 where the numbers are not what is
+    # expected.
+    "i64 vpps_batcher_choice(void* batcher, const char* policy, const i64* numbers, i64 n)",
+    # How many steps the machine of a choice did not know since this was asked last.
+    "i64 vpps_batcher_unseen(void* batcher, i64 choice)",
+    # The stages of all vertices, block after block.
+    "Status vpps_stages(void* batcher, Call* call, i64* stages)",
+    # Tells the parts of a cell, by what they depend on. 0 where the numbers are not what is expected.
+    "i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)",
+    # Tells whether what `plan` has asked about may begin.
+    "void vpps_planner_pair(void* planner, const Pair* pair, i64 answer)",
+    "Status vpps_plan(void* planner, Call* call)",
+    # Tells where the account of the latest plan lies, which was asked for one; until the next one is made.
+    "void vpps_account(void* planner, Noted* noted)",
+    # Likewise, what lies where.
+    "void vpps_map(void* planner, FoundMemory* found)",
+    # Batches of a graph. Room for n each: type of each batch; stage of each vertex. `costs` may be null. 0 where the
+    # numbers of the machine are not what is expected.
+    "i64 vpps_batches(const GivenGraph* given, const char* policy, const i64* machine, i64 n_machine, "
+    "const GivenCosts* costs, i64* sequence, i64* stages, FoundBatches* found)",
+    # No sequence of batches of a graph is shorter.
+    "i64 vpps_lower_bound(const GivenGraph* given)",
+    # Learns a machine; vpps_learned takes it.
+    "void* vpps_learn(const GivenGraph* given, const GivenSettings* settings, const GivenCosts* costs, "
+    "FoundMachine* found)",
+    "void vpps_learned(void* learned, i64* numbers)",
+)
+
+
+def header() -> str:
+    """`interface.h`."""
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
+    structs = (
+        *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
+        *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
+        *(GivenGraph, GivenSettings, GivenCosts, FoundBatches, FoundMachine),
+    )
+    numbers = {"ALIGN": ALIGN, "ONE": ONE, "STAGES": STAGES, "NOWHERE": NOWHERE, "FRAME": len(Frame)}
+    return "".join(
+        (
+            '#include "numbers.h"\n',
+            shared_types.constants(numbers),
+            *map(shared_types.enum, enums),
+            *map(shared_types.struct, structs),
+            *map(shared_types.record, RECORDS),
+            shared_types.declarations(FUNCTIONS),
+        )
+    )

@@ -1,0 +1,478 @@
+// Where slabs lie: memory is used again when nothing will read it any more.
+//
+// The periods of a launch are the stages of forward, then those of backward, then its end; a full barrier closes each of
+// them. `Life` says from which period to which a slab holds something (vpps/compiler/slabs.py). Training looks at whole blocks,
+// which costs next to nothing, but for gradients that are handed back; these, and values in inference, give way step by
+// step: a long chain needs no more memory for them than a short one.
+#pragma once
+
+#include "arena.h"
+#include "memory_of_block.h"
+#include "rows.h"
+
+class Memory {
+public:
+    i64 top = 0;  // the last stage
+    bool keeps_arrays = false;  // whether to note from when to when everything is where, for who asks
+
+    // The period of a stage's backward; that of its forward is the stage itself.
+    i64 backward(i64 stage) const { return 2 * top + 1 - stage; }
+    i64 end() const { return 2 * top + 2; }
+
+    i64 stop() const { return arena_.stop; }  // of what is used
+
+    // All of these set the bases of all slabs.
+    //
+    // `forward`, `rest` of backward: stages that follow the one before with no barrier; `turns`: so does the first of backward.
+    void for_training(RowsOfBlocks& graph, i64 start, const std::vector<i64>& forward, bool turns,
+                      const std::vector<i64>& rest)
+    {
+        begin(graph, start, true);
+        const i64 last = end();
+        for (i64 k : made_)
+            take_whole(graph.blocks[k], k, Life::KEPT, BEFORE, last);
+        backward_of_values(graph);
+        find_periods(graph);
+        hurried_ = forward;
+        if (turns)
+            hurried_.push_back(backward(executed_.back()));
+        for (const i64 stage : rest)
+            hurried_.push_back(backward(stage));
+        order(graph, [](const Block& b) { return *std::min_element(b.stage.begin(), b.stage.end()); });
+        for (const auto& [first, k] : sorted_) {
+            const Block& b = graph.blocks[k];
+            begin(first);
+            take_whole(b, k, Life::ACROSS, first, b.n_needed_steps ? backward(b.stage[0]) : last_stage(b) + b.pause);
+            // A stage may have two steps, of which only the first runs backward.
+            take_scratch(b, k, Life::FORWARD, 0, b.n_needed_steps);
+            take_scratch(b, k, Life::FORWARD, b.n_needed_steps, b.n_steps);
+        }
+        // The last stage first: its backward begins.
+        order(graph, [](const Block& b) { return b.n_needed_steps ? -b.stage[b.n_needed_steps - 1] : 1; });
+        for (const auto& [key, k] : sorted_) {
+            const Block& b = graph.blocks[k];
+            if (!b.n_needed_steps)
+                continue;
+            const i64 first = backward(b.stage[b.n_needed_steps - 1]);
+            begin(first);
+            take_whole(b, k, Life::LATE, first, last);
+            take_handed_back(b, k);
+            take_scratch(b, k, Life::SCRATCH, 0, b.n_needed_steps, backward(b.stage[0]), b.n_steps);
+        }
+        settle(graph);
+    }
+
+    // Groups of virtual processors do not wait for each other at the end of a stage: all is kept but for scratch
+    // memory, and each has its own of that.
+    void for_training_in_groups(RowsOfBlocks& graph, i64 start)
+    {
+        begin(graph, start, true);
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            const i64 n = b.n_needed_steps;
+            for (const Life life : {Life::KEPT, Life::ACROSS, Life::LATE})
+                if (n || life != Life::LATE)
+                    take_whole(b, k, life, BEFORE, end());
+            order_.clear();
+            for (i64 s = 0; s < b.n_steps; s++)
+                if (std::find(order_.begin(), order_.end(), b.group_of(s)) == order_.end())
+                    order_.push_back(b.group_of(s));
+            for (const i64 group : order_) {
+                // A stage may have two of its steps, of which only the first runs backward.
+                const auto [begin, end] = steps_of(b, group, 0, n);
+                const auto [other, stop] = steps_of(b, group, n, b.n_steps);
+                take_scratch(b, k, Life::FORWARD, begin, end);
+                take_scratch(b, k, Life::FORWARD, other, stop);
+                take_scratch(b, k, Life::SCRATCH, begin, end);
+            }
+        }
+        settle(graph);
+    }
+
+    // For the last period alone, after `for_training`.
+    i64 take_at_end(i64 floats)
+    {
+        begin(end());
+        const i64 at = arena_.take(floats, end());
+        if (keeps_arrays && floats)
+            at_end_.push_back({at, at + floats, end(), end(), Array::ALL});
+        return at;
+    }
+
+    void for_inference(RowsOfBlocks& graph, i64 start, const i64* wanted, i64 n_wanted)
+    {
+        begin(graph, start, false);
+        const i64 never = end();
+        last_readers(graph);
+        for (i64 i = 0; i < n_wanted; i++)
+            readers_[wanted[i]] = never;
+        steps_.clear();
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            take_whole(b, k, Life::KEPT, BEFORE, never);
+            last_periods(b, k);
+            for (i64 s = 0; s < b.n_steps; s++)
+                steps_.push_back({b.group_of(s), b.stage[s], k, s});
+        }
+        std::stable_sort(steps_.begin(), steps_.end(), [](const Step& a, const Step& b) {
+            return a.group != b.group ? a.group < b.group : a.stage < b.stage;
+        });
+        i64 stage = -1, group = 0;
+        for (const Step& step : steps_) {
+            if (step.group != group) {
+                arena_.reset(arena_.stop);
+                group = step.group;
+                stage = -1;
+            }
+            if (step.stage != stage)
+                arena_.begin(stage = step.stage);
+            const Block& b = graph.blocks[step.block];
+            Made& m = of_block_[step.block];
+            for (const auto& [number, last] : m.passed_on) {
+                const SlabGroup& slabs = group_of(b, number);
+                const i64 size = floats(slabs, rows_of(b, slabs, step.step));
+                // What shared sources compute all groups of virtual processors read. What fills a pause may be written
+                // until the pause after it, also where nobody reads it.
+                const i64 until = stage < graph.first_own ? never : std::max(stage + b.pause, last[step.step]);
+                m.at[number * b.n_steps + step.step] = arena_.take(size, until);
+                note(step.block, number * b.n_steps + step.step, stage, until);
+            }
+            if (step.step == 0 || b.group_of(step.step - 1) != group)
+                take_scratch(b, step.block, Life::SCRATCH, step.step, steps_of(b, group, step.step, b.n_steps).second);
+        }
+        settle(graph);
+    }
+
+    // All arrays but those that last: what `take_at_end` gave, then those of the blocks.
+    std::vector<Array> arrays(const RowsOfBlocks& graph) const
+    {
+        std::vector<Array> found = at_end_;
+        for (const i64 k : made_)
+            of_block_[k].arrays(graph.blocks[k], found);
+        return found;
+    }
+
+private:
+    static constexpr i64 BEFORE = -1;  // the period before the launch
+    using Made = MemoryOfBlock;
+    struct Step {
+        i64 group, stage, block, step;
+    };
+
+    Arena arena_;
+    bool training_ = false;
+    std::vector<Array> at_end_;  // where arrays are kept
+    std::vector<i64> made_, readers_;
+    std::vector<i64> executed_;  // the stages in which anything runs backward, in order
+    std::vector<i64> periods_;   // in which steps are executed, in order
+    std::vector<i64> hurried_;   // those that no barrier separates from the one before
+    std::vector<i64> order_;     // groups of virtual processors, as they come in the steps of a block
+    std::vector<i64> slots_, slot_of_, place_;             // rows that slots have room for; by step; where they are
+    std::vector<std::pair<i64, i64>> taken_, idle_;        // heaps of (-last period, slot) and (rows, -slot)
+    std::vector<Made> of_block_;
+    std::vector<Step> steps_;
+    std::vector<std::pair<i64, i64>> sorted_;  // (key, block)
+
+    static const SlabGroups& groups(const Block& b) { return b.cell->memory; }
+    static const SlabGroup& group_of(const Block& b, i32 group) { return groups(b).groups[group]; }
+    static bool whole(Life life) { return Made::whole(life); }
+    static i64 rows_of(const Block& b, const SlabGroup& group, i64 step) { return Made::rows_of(b, group, step); }
+
+    void note(i64 k, i64 at, i64 first, i64 last)
+    {
+        if (keeps_arrays)
+            of_block_[k].lives[at] = {first, last};
+    }
+
+    void begin(RowsOfBlocks& graph, i64 start, bool training)
+    {
+        training_ = training;
+        arena_.reset(start);
+        at_end_.clear();
+        made_.clear();
+        top = 0;
+        of_block_.resize(std::max<size_t>(of_block_.size(), graph.n_blocks));
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = graph.blocks[k];
+            if (!b.n_rows)
+                continue;
+            made_.push_back(k);
+            const auto& all = groups(b).groups;
+            Made& m = of_block_[k];
+            m.at.assign(all.size() * b.n_steps, 0);
+            m.lives.assign(keeps_arrays ? m.at.size() : 0, {});
+            m.room.clear();
+            for (const SlabGroup& group : all)
+                for (i64 s = 0; s < b.n_steps; s++)
+                    m.room.push_back(rows_of(b, group, s));
+            top = std::max(top, last_stage(b));
+        }
+    }
+
+    template <class Key> void order(const RowsOfBlocks& graph, Key key)
+    {
+        sorted_.clear();
+        for (i64 k : made_)
+            sorted_.emplace_back(key(graph.blocks[k]), k);
+        std::sort(sorted_.begin(), sorted_.end());
+    }
+
+    void take_whole(const Block& b, i64 k, Life life, i64 first, i64 last)
+    {
+        const auto& all = groups(b).groups;
+        Made& m = of_block_[k];
+        for (size_t g = 0; g < all.size(); g++)
+            if (all[g].life == life) {
+                const i64 at = arena_.take(floats(all[g], b.rows(all[g].domain)), last);
+                std::fill_n(m.at.begin() + g * b.n_steps, b.n_steps, at);
+                note(k, g * b.n_steps, first, last);
+            }
+    }
+
+    static i64 last_stage(const Block& b) { return *std::max_element(b.stage.begin(), b.stage.end()); }
+
+    // The first and the end of those of some steps that a group of virtual processors runs: they lie side by side.
+    static std::pair<i64, i64> steps_of(const Block& b, i64 group, i64 begin, i64 end)
+    {
+        while (begin < end && b.group_of(begin) != group)
+            begin++;
+        i64 stop = begin;
+        while (stop < end && b.group_of(stop) == group)
+            stop++;
+        return {begin, stop};
+    }
+
+    // One piece of memory for some steps, that of the largest, until the last of their stages, or another period. It is
+    // said to be there for all steps up to `stop`: scratch memory of backward also in those that do not run backward.
+    void take_scratch(const Block& b, i64 k, Life life, i64 begin, i64 end, i64 last = -1, i64 stop = -1)
+    {
+        const auto& all = groups(b).groups;
+        if (begin == end)
+            return;
+        if (last < 0)
+            last = *std::max_element(b.stage.begin() + begin, b.stage.begin() + end);
+        stop = std::max(stop, end);
+        for (size_t g = 0; g < all.size(); g++) {
+            if (all[g].life != life)
+                continue;
+            i64 rows = 0;
+            for (i64 s = begin; s < end; s++)
+                rows = std::max(rows, rows_of(b, all[g], s));
+            Made& m = of_block_[k];
+            const i64 at = arena_.take(floats(all[g], rows), last);
+            std::fill(m.at.begin() + g * b.n_steps + begin, m.at.begin() + g * b.n_steps + stop, at);
+            std::fill(m.room.begin() + g * b.n_steps + begin, m.room.begin() + g * b.n_steps + stop, rows);
+            for (i64 s = begin; keeps_arrays && s < end; s++) {
+                const i64 now = training_ && life == Life::SCRATCH ? backward(b.stage[s]) : b.stage[s];
+                note(k, g * b.n_steps + s, now, now);
+            }
+        }
+    }
+
+    void find_periods(const RowsOfBlocks& graph)
+    {
+        periods_.clear();
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            if (!b.cell->forward.empty() && !b.late)
+                periods_.insert(periods_.end(), b.stage.begin(), b.stage.end());
+        }
+        for (const i64 stage : executed_)
+            periods_.push_back(backward(stage));
+        sort_numbers(periods_);
+        periods_.erase(std::unique(periods_.begin(), periods_.end()), periods_.end());
+    }
+
+    // Frees what dies before a period; where no barrier separates it from the last one in which anything is executed,
+    // before that one. Nothing where nothing is executed in the period: no barrier need have come.
+    void begin(i64 period)
+    {
+        const auto at = std::lower_bound(periods_.begin(), periods_.end(), period);
+        if (std::find(hurried_.begin(), hurried_.end(), period) != hurried_.end())
+            period = *(at - 1);
+        else if (period != end() && (at == periods_.end() || *at != period))
+            return;
+        arena_.begin(period);
+    }
+
+    // The stage in which the producer of each value runs backward, or one beyond all.
+    void backward_of_values(const RowsOfBlocks& graph)
+    {
+        readers_.assign(graph.n_values, top + 1);
+        executed_.clear();
+        for (i64 k : made_) {
+            const Block& b = graph.blocks[k];
+            if (b.cell->backward.empty())
+                continue;
+            executed_.insert(executed_.end(), b.stage.begin(), b.stage.begin() + b.n_needed_steps);
+            for (i64 s = 0; s < b.n_steps && b.n_needed_steps; s++) {
+                const i64 begin = b.first_row[s * b.domains()], end = begin + b.count[s * b.domains()];
+                for (const Column& ids : b.values)
+                    for (i64 r = begin; r < end; r++)
+                        readers_[ids[b.vertex(r)]] = b.stage[s];
+            }
+        }
+        sort_numbers(executed_);
+        executed_.erase(std::unique(executed_.begin(), executed_.end()), executed_.end());
+    }
+
+    // Gradients of arguments, until the period after the last one that reads them. Steps use memory again, that of the
+    // largest first.
+    void take_handed_back(const Block& b, i64 k)
+    {
+        Made& m = of_block_[k];
+        handed_back_until(b, m.passed_on);
+        for (const auto& [group, until] : m.passed_on) {
+            i64 *at = &m.at[group * b.n_steps], *room = &m.room[group * b.n_steps];
+            slots_.clear();
+            taken_.clear();
+            idle_.clear();
+            slot_of_.resize(b.n_needed_steps);
+            for (i64 s = b.n_needed_steps; s-- > 0;) {
+                while (!taken_.empty() && -taken_.front().first < backward(b.stage[s])) {
+                    const i64 slot = popped(taken_);
+                    push(idle_, {slots_[slot], -slot});
+                }
+                if (idle_.empty()) {
+                    slot_of_[s] = static_cast<i64>(slots_.size());
+                    slots_.push_back(room[s]);
+                } else {
+                    slot_of_[s] = -popped(idle_);
+                    slots_[slot_of_[s]] = std::max(slots_[slot_of_[s]], room[s]);
+                }
+                push(taken_, {-until[s], slot_of_[s]});
+            }
+            const i64 last = *std::max_element(until.begin(), until.end());
+            place_.clear();
+            for (const i64 rows : slots_)
+                place_.push_back(arena_.take(floats(group_of(b, group), rows), last));
+            for (i64 s = 0; s < b.n_needed_steps; s++) {
+                at[s] = place_[slot_of_[s]];
+                room[s] = slots_[slot_of_[s]];
+                note(k, group * b.n_steps + s, backward(b.stage[s]), until[s]);
+            }
+        }
+    }
+
+    static void push(std::vector<std::pair<i64, i64>>& heap, std::pair<i64, i64> item)
+    {
+        heap.push_back(item);
+        std::push_heap(heap.begin(), heap.end());
+    }
+    static i64 popped(std::vector<std::pair<i64, i64>>& heap)
+    {
+        std::pop_heap(heap.begin(), heap.end());
+        const i64 slot = heap.back().second;
+        heap.pop_back();
+        return slot;
+    }
+
+    // For each group of slabs that is handed back, by step, the last period that it is there: one more than it is read.
+    void handed_back_until(const Block& b, std::vector<std::pair<i32, std::vector<i64>>>& found) const
+    {
+        const i64 n = b.n_needed_steps;
+        found.clear();
+        for (const Argument& argument : b.cell->arguments) {
+            if (argument.group < 0)
+                continue;
+            auto of_group = std::find_if(found.begin(), found.end(), [&](auto& p) { return p.first == argument.group; });
+            if (of_group == found.end()) {
+                found.emplace_back(argument.group, std::vector<i64>(b.stage.begin(), b.stage.begin() + n));
+                of_group = found.end() - 1;
+            }
+            // The lowest stage reads it last.
+            const Source& read = b.cell->sources[argument.values];
+            i64 step = 0, stop = b.count[read.domain];
+            i64* lowest = of_group->second.data();
+            values_read(b, read, b.needed_rows(read.domain), [&](i64 row, i64 value) {
+                while (row >= stop) {
+                    step++;
+                    stop += b.count[step * b.domains() + read.domain];
+                }
+                lowest[step] = std::min(lowest[step], readers_[value]);
+            });
+        }
+        for (auto& [group, until] : found)
+            for (i64& stage : until) {
+                const auto at = std::lower_bound(executed_.begin(), executed_.end(), stage);
+                stage = at == executed_.begin() ? end() : backward(*(at - 1));
+            }
+    }
+
+    // The last stage that reads each value, or -1.
+    void last_readers(const RowsOfBlocks& graph)
+    {
+        readers_.assign(graph.n_values, -1);
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            const Block& b = graph.blocks[k];
+            for (i64 s = 0; s < b.n_steps; s++) {
+                const i64 domains = b.domains(), begin = b.first_row[s * domains];
+                for (i64 r = begin; r < begin + b.count[s * domains]; r++)
+                    for_values(b, b.vertex(r), [&](i64 value) { readers_[value] = std::max(readers_[value], b.stage[s] + b.pause); });
+            }
+        }
+    }
+
+    void last_periods(const Block& b, i64 k)
+    {
+        Made& m = of_block_[k];
+        const i64 domains = b.domains();
+        m.passed_on.clear();
+        for (size_t o = 0; o < b.cell->outputs.size(); o++) {
+            const i32 group = b.cell->passed_on[o];
+            if (group_of(b, group).life != Life::PASSED_ON)
+                continue;
+            auto found = std::find_if(m.passed_on.begin(), m.passed_on.end(), [&](auto& p) { return p.first == group; });
+            if (found == m.passed_on.end())
+                found = m.passed_on.insert(found, {group, std::vector<i64>(b.n_steps, -1)});
+            for (i64 s = 0; s < b.n_steps; s++) {
+                const i64 begin = b.first_row[s * domains];
+                for (i64 r = begin; r < begin + b.count[s * domains]; r++)
+                    found->second[s] = std::max(found->second[s], readers_[b.values[o][b.vertex(r)]]);
+            }
+        }
+    }
+
+    // In each step that has it, row r of a slab lies at base + r * width.
+    void settle(RowsOfBlocks& graph)
+    {
+        for (i64 k = 0; k < graph.n_blocks; k++) {
+            Block& b = graph.blocks[k];
+            const i64 n_bases = b.n_bases(), domains = b.domains();
+            b.bases.assign(n_bases * b.n_steps, 0);
+            if (!b.n_rows)
+                continue;
+            const SlabGroups& all = groups(b);
+            for (size_t i = 0; i < all.places.size(); i++) {
+                const SlabPlace& place = all.places[i];
+                const i32 g = place.group;
+                const SlabGroup& group = all.groups[g];
+                for (i64 s = 0; s < b.n_steps; s++) {
+                    const i64 first = whole(group.life) ? 0 : b.first_row[s * domains + group.domain];
+                    b.bases[s * n_bases + i] = of_block_[k].at[g * b.n_steps + s] +
+                                             of_block_[k].room[g * b.n_steps + s] * place.before + place.stagger -
+                                             first * b.cell->slabs[i].width;
+                }
+            }
+        }
+        for (i64 k = 0; k < graph.n_blocks; k++)
+            settle_beside(graph.blocks[k]);
+    }
+
+    // For each step, the base of the rows that other parts of the cell have.
+    static void settle_beside(Block& b)
+    {
+        const i64 n_slabs = b.n_slabs(), n_beside = static_cast<i64>(b.cell->beside.size()), n_bases = b.n_bases();
+        for (i64 i = n_slabs; i < n_slabs + n_beside; i++) {
+            const Beside& beside = b.cell->beside[i - n_slabs];
+            const Block& other = b.parts[beside.part];
+            i64 step = 0;
+            for (i64 s = 0; s < b.n_steps; s++) {
+                while (step + 1 < other.n_steps &&
+                       other.first_row[(step + 1) * other.domains()] <= b.first_row[s * b.domains()])
+                    step++;
+                b.bases[s * n_bases + i] = other.bases[step * other.n_bases() + beside.slab] + beside.offset;
+            }
+        }
+    }
+};

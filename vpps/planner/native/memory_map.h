@@ -1,0 +1,61 @@
+// What lies where, and in which rows vertices are: of the latest plan, for who asks (vpps/planner/native/memory_map.py).
+#pragma once
+
+#include "memory.h"
+
+class MemoryMap {
+public:
+    // What it finds is there until it is asked again, or anything is planned.
+    void find(const RowsOfBlocks& rows, const Memory& memory, FoundMemory& found)
+    {
+        columns_.clear();
+        blocks_.clear();
+        for (i64 k = 0; k < rows.n_blocks; k++)
+            blocks_.push_back(block(rows.blocks[k]));
+        arrays_ = memory.arrays(rows);
+        found = {rows.n_blocks, address(blocks_.data()), static_cast<i64>(arrays_.size()), address(arrays_.data()),
+                 memory.stop(), memory.end()};
+    }
+
+private:
+    std::vector<FoundBlock> blocks_;
+    std::vector<Array> arrays_;
+    std::vector<std::vector<i64>> columns_;
+
+    // The address of n numbers.
+    template <class Of> i64 column(i64 n, Of&& of)
+    {
+        columns_.emplace_back();
+        for (i64 i = 0; i < n; i++)
+            columns_.back().push_back(of(i));
+        return address(columns_.back().data());
+    }
+
+    FoundBlock block(const Block& b)
+    {
+        FoundBlock found{};
+        found.cell = b.cell->id;
+        found.late = b.late;
+        found.pause = b.pause;
+        found.n_needed = b.n_needed;
+        found.n_needed_steps = b.n_needed_steps;
+        found.n_vertices = b.n;
+        found.calls = column(b.n, [&](i64 vertex) { return b.calls[vertex]; });
+        found.n_outputs = static_cast<i64>(b.values.size());
+        found.values = column(b.n * found.n_outputs, [&](i64 i) { return b.values[i / b.n][i % b.n]; });
+        found.n_rows = b.n_rows;
+        found.order = column(b.n_rows, [&](i64 row) { return b.vertex(row); });
+        found.n_steps = b.n_steps;
+        found.n_domains = b.domains();
+        found.stage = address(b.stage.data());
+        found.group = column(b.n_steps, [&](i64 step) { return b.group_of(step); });
+        found.first = address(b.first_row.data());
+        found.count = address(b.count.data());
+        found.n_bases = b.n_bases();
+        found.operands = b.operand_base(0);
+        found.bases = address(b.bases.data());
+        found.n_lists = static_cast<i64>(b.list_at.size());
+        found.lists = address(b.list_at.data());
+        return found;
+    }
+};

@@ -1,0 +1,123 @@
+"""What lies where in a plan, and in which rows vertices are, as the compiled planner has planned it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from vpps.compiler.templates import CellTemplates
+from vpps.graph.graph import Graph
+from vpps.placement.distribution import FIRST_FREE, Distribution, Held, held_matrices
+from vpps.planner.blocks import PlannedBlock, Vertices
+from vpps.planner.native.account import Account
+from vpps.planner.native.interface import FoundBlock, FoundMemory
+from vpps.record.arrays import Ints
+from vpps.record.trace import TracedCell
+from vpps.script.footprint import Layout
+from vpps.script.tails import Tail
+from vpps.script.wellformed import Knowledge
+
+
+class Encoded(NamedTuple):
+    """A cell that the compiled planner has been told.
+
+    Attributes:
+        recorded: as it is in graphs.
+        program: what is planned of it, before passes: a part, or without what inference leaves out.
+    """
+
+    recorded: TracedCell
+    program: TracedCell
+    cell: CellTemplates
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """What lies where.
+
+    Attributes:
+        distribution: where parameters lie.
+        blocks: rows and slabs of each cell.
+        arrays: `(n, 5)`: start, stop, first and last period, and group or -1 for all of them, of each array that gives
+            way: a slab, or what one step has of it.
+        stop: no slab lies beyond.
+        end: the last period.
+    """
+
+    distribution: Distribution
+    blocks: list[PlannedBlock]
+    arrays: Ints
+    stop: int
+    end: int
+
+    def layout(
+        self, account: Account, held: Held, pool_floats: int, instructions: frozenset[str], tails: Iterable[Tail]
+    ) -> Layout:
+        """What of the pool and of the script is what, and what the kernel knows; for the verifier.
+
+        Args:
+            account: of the same plan.
+            held: gradients that the pool holds before the launch.
+            instructions: names of those that the kernel has code for.
+            tails: programs, likewise.
+        """
+        distribution = self.distribution
+        fixed, gradients = distribution.spans(held)
+        lasting = _spans(fixed, account.memory)
+        return Layout(
+            n_vps=distribution.all_vps,
+            groups=distribution.groups,
+            panel=distribution.panel,
+            pool_floats=pool_floats,
+            memory=np.concatenate([np.hstack([lasting, np.full((len(lasting), 3), [-1, self.end, -1])]), self.arrays]),
+            periods=account.periods,
+            unwritten=_spans([*gradients, (distribution.end, self.stop)], account.memory),
+            lists=account.lists,
+            knows=Knowledge(
+                instructions, {tail.number: tail for tail in tails}, held_matrices(distribution), reported=FIRST_FREE
+            ),
+        )
+
+
+def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded], distribution: Distribution) -> MemoryMap:
+    """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
+    blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
+    made = [_block(b, graph, encoded[b.cell]) for b in blocks]
+    return MemoryMap(distribution, made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
+
+
+def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:
+    values = list(_copy(b.values, b.n_outputs, b.n_vertices))
+    bases = _copy(b.bases, b.n_steps, b.n_bases)
+    return PlannedBlock(
+        arrays=Vertices(graph.blocks[of.recorded], of.program, _copy(b.calls, b.n_vertices), values),
+        cell=of.cell,
+        order=_copy(b.order, b.n_rows),
+        n_needed=b.n_needed,
+        n_needed_steps=b.n_needed_steps,
+        step_stage=_copy(b.stage, b.n_steps),
+        step_group=_copy(b.group, b.n_steps),
+        first=_copy(b.first, b.n_steps, b.n_domains),
+        count=_copy(b.count, b.n_steps, b.n_domains),
+        pause=b.pause,
+        late=bool(b.late),
+        bases=bases[:, : len(of.cell.lowered.slabs)],
+        lists=_copy(b.lists, b.n_lists),
+        operands=bases[:, b.operands :].reshape(b.n_steps, (b.n_bases - b.operands) // 2, 2),
+    )
+
+
+def _spans(some: Sequence[tuple[int, int]], others: Ints) -> Ints:
+    """Spans, sorted."""
+    found = np.concatenate([np.array(some, np.int64).reshape(-1, 2), others])
+    return found[np.lexsort(found.T[::-1])]
+
+
+def _copy(address: int, *shape: int) -> Ints:
+    """Numbers of the compiled planner's, which will be others soon."""
+    n = int(np.prod(shape))
+    return np.array((ctypes.c_int64 * n).from_address(address) if n else (), np.int64).reshape(shape)

@@ -1,0 +1,56 @@
+// Numbers, and how they come from Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+using u64 = std::uint64_t;
+using u32 = std::uint32_t;
+using u8 = std::uint8_t;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define RARELY __attribute__((noinline, cold))  // what runs only where somebody asks stays out of the way
+
+// Addresses of arrays come as numbers.
+template <class T> T* pointer(i64 address) { return reinterpret_cast<T*>(static_cast<std::intptr_t>(address)); }
+inline i64 address(const void* of) { return static_cast<i64>(reinterpret_cast<std::intptr_t>(of)); }
+
+// Takes numbers one after the other. Whoever writes them is in the same package: the count is checked at the end.
+class Numbers {
+public:
+    Numbers(const i64* numbers, i64 n) : next_(numbers), end_(numbers + n) {}
+    i64 take() { return next_ < end_ ? *next_++ : (overrun_ = true, 0); }
+    bool complete() const { return next_ == end_ && !overrun_; }
+    bool overrun() const { return overrun_; }
+    template <class T> void take(std::vector<T>& into, i64 n)
+    {
+        for (i64 i = 0; i < n && !overrun_; i++)
+            into.push_back(static_cast<T>(take()));
+    }
+
+private:
+    const i64 *next_, *end_;
+    bool overrun_ = false;
+};
+
+template <class T> struct IsVector : std::false_type {};
+template <class T> struct IsVector<std::vector<T>> : std::true_type {};
+
+// A number; some things, after their number; or a record (vpps/compiler/records.py).
+template <class T> T taken(Numbers& from)
+{
+    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+        return static_cast<T>(from.take());
+    } else if constexpr (IsVector<T>::value) {
+        T found;
+        for (i64 n = from.take(); n-- > 0 && !from.overrun();)
+            found.push_back(taken<typename T::value_type>(from));
+        return found;
+    } else {
+        return T(from);
+    }
+}

@@ -1,0 +1,302 @@
+// The planner: makes a batch's script. Cells come as records (records.py), a batch as flat arrays (inputs.py).
+
+#include "batcher.h"
+#include "grouped_schedule.h"
+#include "grouping.h"
+#include "policy_calls.h"
+#include "index_lists.h"
+#include "launch_end.h"
+#include "memory_map.h"
+#include "paper_schedule.h"
+#include "row_order.h"
+
+#include <ctime>
+#include <exception>
+
+namespace {
+
+class Planner : public Batcher {
+public:
+    Planner(const PolicyRow& policy, Numbers& from) : Batcher(policy), model_(from) {}
+
+    bool add_parts(i64 cell, std::vector<u8> key, Numbers& from)
+    {
+        Parts parts(from);
+        if (!from.complete() || parts.parts.empty())
+            return false;
+        cells_[cell]->by_key.emplace(std::move(key), std::move(parts));
+        return true;
+    }
+
+    void report(Noted* into) { launch_.report(*into); }
+
+    void add_pair(const Pair& pair, i64 answer) { boundaries_.add_pair(pair, answer); }
+
+    void map(FoundMemory& found) { memory_map_.find(launch_.rows, memory_, found); }
+
+    Status plan(Call* call)
+    {
+        call_ = call;
+        memory_.keeps_arrays = call->account;
+        launch_.begin(call);
+        take_blocks(*call, cells_, graph_);
+        if (!understood())
+            return Status::NO_VALUE;
+        find_needed();
+        if (const Status lacking = arrange(); lacking != Status::DONE)
+            return lacking;
+        find_memory();
+        if (!place_lists())
+            return Status::NO_GRADIENT;
+        call->encoding = now();
+        if (model_.exclusive)
+            write_instructions(paper_);
+        else if (in_groups())
+            write_instructions(grouped_);
+        else
+            write_instructions(vector_);
+        return finish();
+    }
+
+private:
+    const Model model_;
+    Call* call_ = nullptr;
+    LossChain chain_, nothing_;
+    RowOrder row_order_;
+    Memory memory_;
+    MemoryMap memory_map_;
+    Launch launch_{model_};
+    ReverseLists reverse_lists_{launch_};
+    IndexLists index_lists_{launch_, reverse_lists_};
+    Boundaries boundaries_{launch_};
+    VectorSchedule vector_{launch_, boundaries_};
+    Grouping grouping_;
+    GroupedSchedule grouped_{launch_, boundaries_};
+    PaperSchedule paper_{launch_};
+    LaunchEnd end_{launch_};
+    std::vector<u32> kept_;
+
+    bool in_groups() const { return model_.groups > 1; }
+
+    const i64* wanted() const { return pointer<const i64>(call_->wanted); }
+
+    // Whether there is all that is read, and that is wanted. Tells the caller which block reads something else.
+    bool understood()
+    {
+        call_->new_block = graph_.number();
+        if (call_->new_block < 0)
+            call_->new_block = graph_.read();
+        return call_->new_block < 0 &&
+               std::all_of(wanted(), wanted() + call_->n_wanted, [&](i64 value) { return graph_.is_value(value); });
+    }
+
+    // What runs at all: vertices that what is wanted depends on, and outputs that somebody reads.
+    void find_needed()
+    {
+        graph_.recurrences();
+        chain_.clear();
+        if (call_->training) {
+            chain_.find(graph_, wanted()[0]);
+            graph_.reach(wanted()[0], chain_);
+        } else {
+            graph_.reach(wanted(), call_->n_wanted);
+        }
+        if (call_->dead_outputs && call_->training)
+            graph_.find_unread(chain_.values.data(), static_cast<i64>(chain_.values.size()));
+        else if (call_->dead_outputs)
+            graph_.find_unread(wanted(), call_->n_wanted);
+        else
+            for (i64 k = 0; k < graph_.n_blocks; k++)
+                graph_.blocks[k].unread.assign(graph_.blocks[k].values.size(), 0);
+    }
+
+    // In which stage vertices run, in which rows, and where barriers are left out.
+    // DONE, or what the caller must give first.
+    Status arrange()
+    {
+        const bool training = call_->training;
+        RowsOfBlocks& rows = launch_.rows;
+        call_->new_block = stages_.find(graph_);
+        if (call_->new_block >= 0)
+            return Status::NEW_RECURRENCE;
+        if (!training)
+            graph_.leave_out();  // stages are the same in inference
+        call_->new_block = rows.find_parts(graph_, call_->splits, training);
+        if (call_->new_block >= 0) {
+            call_->n_key = static_cast<i64>(rows.key.size());
+            call_->key = address(rows.key.data());
+            return Status::NEW_BLOCK;
+        }
+        if (in_groups())
+            grouping_.find(graph_, rows.of_whole, model_.groups, training ? nullptr : graph_.needed(graph_.blocks[0]));
+        const LossChain& late = model_.exclusive || in_groups() ? nothing_ : chain_;
+        rows.take(graph_, late, !stages_.row.whole, call_->chunk_rows);
+        call_->n_all_values = rows.n_values;
+        if (rows.n_values > call_->room_for_values)
+            return Status::MORE_MEMORY;
+        rows.lead(graph_, !training, in_groups() ? grouping_.group.data() : nullptr);
+        if (!put_in_order())
+            return Status::NEW_STEPS;
+        rows.follow(graph_);
+        rows.first_own = grouping_.first_own * rows.stretch;
+        rows.first_joining = grouping_.first_joining * rows.stretch;
+        const bool decided = !training || model_.exclusive ||
+                             (in_groups() ? boundaries_.decide_in_groups() : boundaries_.decide());
+        return decided ? Status::DONE : Status::NEW_PAIR;
+    }
+
+    // Puts the rows of each step in the order of the layout. False where the caller must give places first.
+    bool put_in_order()
+    {
+        const auto layout = static_cast<LayoutCode>(call_->layout);
+        if (layout == LayoutCode::RECORDED || !row_order_.find_steps(graph_, launch_.rows.leaders))
+            return true;
+        if (layout == LayoutCode::READERS) {
+            row_order_.by_readers(graph_);
+        } else if (call_->places) {
+            row_order_.by_places(graph_, pointer<const i64>(call_->places));
+        } else {
+            const std::vector<i32>& steps = row_order_.steps();
+            call_->n_vertices = static_cast<i64>(steps.size());
+            call_->steps = static_cast<i64>(reinterpret_cast<std::intptr_t>(steps.data()));
+            return false;
+        }
+        return true;
+    }
+
+    // Where slabs lie, and thereby every value.
+    void find_memory()
+    {
+        RowsOfBlocks& rows = launch_.rows;
+        if (call_->training && in_groups())
+            memory_.for_training_in_groups(rows, model_.end);
+        else if (call_->training)
+            memory_.for_training(rows, model_.end, boundaries_.free[false], boundaries_.turns, boundaries_.free[true]);
+        else
+            memory_.for_inference(rows, model_.end, wanted(), call_->n_wanted);
+        if (call_->training)
+            end_.take_memory(memory_);
+        launch_.cursor = aligned(std::max(memory_.stop(), model_.end));
+        launch_.lists.addresses = pointer<u32>(call_->addresses);
+        std::fill_n(launch_.lists.addresses, rows.n_values, static_cast<u32>(NOWHERE));
+        for (i64 k = 0; k < rows.n_blocks; k++)
+            launch_.lists.address(rows.blocks[k]);
+    }
+
+    // The part of the script that precedes its instructions. False where nothing can be learned.
+    bool place_lists()
+    {
+        launch_.script.add(model_.header);
+        if (call_->training)
+            reverse_lists_.place(chain_);
+        index_lists_.place(call_->training);
+        if (!call_->training)
+            return true;
+        if (!end_.touch())
+            return false;
+        end_.place();
+        reverse_lists_.place_constants();
+        return true;
+    }
+
+    template <class Schedule> void write_instructions(Schedule& schedule)
+    {
+        launch_.begin_instructions(call_->training ? end_.n_launches() : 1);
+        if (launch_.account)
+            launch_.account->top = memory_.top;
+        launch_.load(call_->training);
+        schedule.begin();
+        if (call_->training) {
+            reverse_lists_.write_constants();
+            schedule.steps(false);
+            schedule.report(launch_.lists.addresses[wanted()[0]], call_->loss_slot);
+            launch_.begin_phase(During::BACKWARD);
+            schedule.steps(true);
+            launch_.begin_phase(During::GRADIENTS);
+            schedule.end_backward();
+            end_.write(schedule);
+        } else {
+            schedule.steps(false);
+            keep(wanted(), call_->n_wanted);
+        }
+    }
+
+    // Tells the caller what it needs to know.
+    Status finish()
+    {
+        const RowsOfBlocks& rows = launch_.rows;
+        if (!launch_.finish())
+            return Status::MORE_MEMORY;
+        if (call_->grouping)
+            grouping_.report(graph_, rows.stretch, pointer<FoundGrouping>(call_->grouping));
+        call_->pool_floats = launch_.cursor;
+        call_->names = launch_.names;
+        if (call_->training)
+            end_.report();
+        call_->unseen = stages_.count_unseen();
+        call_->n_cells = rows.n_blocks;
+        for (i64 k = 0; k < rows.n_blocks; k++)
+            pointer<i64>(call_->cells)[k] = rows.blocks[k].late ? ~rows.blocks[k].cell->id : rows.blocks[k].cell->id;
+        return Status::DONE;
+    }
+
+    // Where other values than the wanted ones lie, others have come since.
+    void keep(const i64* wanted, i64 n)
+    {
+        u32* addresses = launch_.lists.addresses;
+        kept_.clear();
+        for (i64 i = 0; i < n; i++)
+            kept_.push_back(addresses[wanted[i]]);
+        std::fill_n(addresses, launch_.rows.n_values, static_cast<u32>(NOWHERE));
+        for (i64 i = 0; i < n; i++)
+            addresses[wanted[i]] = kept_[i];
+    }
+
+    static i64 now()
+    {
+        timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return i64(now.tv_sec) * 1000000000 + now.tv_nsec;
+    }
+};
+
+Planner& planner_of(void* batcher) { return static_cast<Planner&>(*static_cast<Batcher*>(batcher)); }
+
+}  // namespace
+
+// What these do says vpps/planner/native/interface.py.
+
+EXPORT void* vpps_planner(const char* policy, const i64* numbers, i64 n)
+{
+    const PolicyRow* row = policy_named(policy);
+    Numbers from(numbers, n);
+    std::unique_ptr<Batcher> planner;
+    if (row)
+        planner = std::make_unique<Planner>(*row, from);
+    return from.complete() ? planner.release() : nullptr;
+}
+
+EXPORT i64 vpps_planner_parts(void* planner, i64 cell, const u8* key, i64 n_key, const i64* numbers, i64 n)
+{
+    Numbers from(numbers, n);
+    return planner_of(planner).add_parts(cell, std::vector<u8>(key, key + n_key), from);
+}
+
+EXPORT void vpps_planner_pair(void* planner, const Pair* pair, i64 answer) { planner_of(planner).add_pair(*pair, answer); }
+
+EXPORT void vpps_map(void* planner, FoundMemory* found) { planner_of(planner).map(*found); }
+
+EXPORT void vpps_account(void* planner, Noted* noted) { planner_of(planner).report(noted); }
+
+EXPORT Status vpps_plan(void* planner, Call* call)
+{
+#if defined(__cpp_exceptions)
+    try {
+        return planner_of(planner).plan(call);
+    } catch (const std::exception&) {  // nothing else throws
+        return Status::NO_MEMORY;
+    }
+#else
+    return planner_of(planner).plan(call);
+#endif
+}

@@ -1,0 +1,37 @@
+// What a batching policy is. ARCHITECTURE.md says how to add one.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include "machine.h"
+
+// Scratch memory of the graphs before stays.
+class Policy {
+public:
+    Execution run;   // of the latest graph
+    i64 unseen = 0;  // batches of it that began in a state that the machine does not know
+
+    virtual ~Policy() = default;
+
+    // Batches a typed graph: all of it, or a recurrence of several cells (PolicyRow); level by level, unless a policy
+    // knows better. The machine is what was learned for such graphs by a policy that learns.
+    virtual void batch(TypedGraph& graph, const Machine&) { run.by_level(graph); }
+
+    // Whether it leaves it at that, so that nobody need make a typed graph.
+    virtual bool by_level() const { return false; }
+
+    // Whether the caller says how a recurrence runs that it has not had so far: by which policy, and by what machine.
+    virtual bool asks() const { return false; }
+
+    // Whether the answer may be another one in a graph of another size.
+    virtual bool asks_by_size() const { return false; }
+};
+
+// A line of the table (vpps/planner/native/policy_table.py).
+struct PolicyRow {
+    const char* name;
+    bool whole;  // it batches whole graphs; otherwise recurrences of several cells, all else level by level
+    std::unique_ptr<Policy> (*make)();
+};
+
+template <class P> std::unique_ptr<Policy> made() { return std::make_unique<P>(); }

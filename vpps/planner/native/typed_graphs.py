@@ -1,0 +1,125 @@
+"""Batching policies, and learning, on typed graphs as arrays: for decisions, `vpps-profile`, benches and tests.
+The compiled planner has them within (stages.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vpps.compiler.cost import Costs, Load
+from vpps.errors import ScriptError
+from vpps.planner.native import library
+from vpps.planner.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings
+from vpps.planner.native.policy_table import EncodingKind
+from vpps.planner.policies.learning import Learned, Settings
+from vpps.planner.policies.machine import Machine
+from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.record.arrays import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What a policy makes of a typed graph.
+
+    Attributes:
+        sequence: type of each batch, as they were chosen.
+        stages: of each vertex.
+        n_stages: how many there are; a barrier ends each.
+        n_steps: how many of (type, stage) there are, no more than batches.
+        unseen: how many batches began in a state that the machine does not know.
+        seconds: by the model of costs; 0 without one.
+    """
+
+    sequence: list[int]
+    stages: Ints
+    n_stages: int
+    n_steps: int
+    unseen: int
+    seconds: float
+
+
+def _named(of: Any, names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names.split()}
+
+
+class _Given:
+    """A typed graph as compiled code takes it."""
+
+    def __init__(self, graph: TypedGraph) -> None:
+        columns = graph.type_of, graph.levels, graph.producers, graph.readers
+        self._alive = [np.ascontiguousarray(column, np.int64) for column in columns]
+        sizes = graph.n, graph.n_types, len(graph.producers)
+        self.at = ctypes.byref(GivenGraph(*sizes, *(column.ctypes.data for column in self._alive)))
+
+
+class _GivenCosts:
+    """The model of costs likewise."""
+
+    def __init__(self, costs: Costs, n_types: int) -> None:
+        loads = [*costs.loads, *[Load(0.0, 0)] * (n_types - len(costs.loads))]
+        flops, barriers = zip(*loads, strict=True) if loads else ((), ())
+        self._alive = np.array(flops, np.float64), np.array(barriers, np.int64)
+        flops_at, barriers_at = (column.ctypes.data for column in self._alive)
+        numbers = _named(costs, "barrier speed fixed vps")
+        self.at = ctypes.byref(GivenCosts(flops=flops_at, barriers=barriers_at, **numbers))
+
+
+def batches(graph: TypedGraph, policy: str, machine: Machine | None = None, costs: Costs | None = None) -> Batches:
+    """Batches of a graph, or of a recurrence alone, by a policy.
+
+    Args:
+        machine: of "fsm".
+        costs: of the graph's types.
+
+    Raises:
+        CompileError: there is no compiler.
+        ScriptError: the machine is none for such a graph.
+    """
+    numbers = machine.numbers() if machine is not None else np.zeros(0, np.int64)
+    given, given_costs = _Given(graph), _GivenCosts(costs, graph.n_types) if costs is not None else None
+    sequence, stages, found = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64), FoundBatches()
+    good = library.library().vpps_batches(
+        *(given.at, policy.encode(), numbers.ctypes.data, len(numbers)),
+        given_costs.at if given_costs is not None else None,
+        *(sequence.ctypes.data, stages.ctypes.data, ctypes.byref(found)),
+    )
+    if not good:
+        raise ScriptError(f"compiled code cannot read a machine, or knows no policy {policy}; please report this")
+    used = sequence[: found.n_batches].tolist()
+    return Batches(used, stages, found.n_stages, found.n_steps, found.unseen, found.seconds)
+
+
+def lower_bound(graph: TypedGraph) -> int:
+    """No sequence of batches is shorter (ED-Batch, A.3). Raises CompileError."""
+    found: int = library.library().vpps_lower_bound(_Given(graph).at)
+    return found
+
+
+def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+    """Learn a machine for a typed graph (learning.h).
+
+    Args:
+        costs: of its types, for the reward of time.
+
+    Raises:
+        CompileError: there is no compiler.
+    """
+    lib = library.library()
+    began = time.perf_counter()
+    given, given_costs, found = _Given(graph), _GivenCosts(costs, graph.n_types), FoundMachine()
+    encoding = settings.encoding
+    its_settings = GivenSettings(
+        encoding=EncodingKind[encoding.kind.upper()],
+        phases=encoding.phases,
+        by_time=settings.reward == "time",
+        **_named(settings, "horizon trials check_every seed alpha rate epsilon least_epsilon decay"),
+    )
+    learned = lib.vpps_learn(given.at, ctypes.byref(its_settings), given_costs.at, ctypes.byref(found))
+    numbers = np.zeros(found.n_numbers, np.int64)
+    lib.vpps_learned(learned, numbers.ctypes.data)
+    seconds = time.perf_counter() - began
+    return Learned(Machine.from_numbers(numbers), found.trials, seconds, found.n_steps, found.n_stages, found.bound)

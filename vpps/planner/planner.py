@@ -1,0 +1,130 @@
+"""Plans graphs for one distribution of the parameters, in compiled code (plan/native/).
+
+A plan holds what a launch needs; who made which word, and what is where for the verifier, is found by planning once
+more when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vpps.compiler.cells import EncodedCells
+from vpps.compiler.passes import Passes
+from vpps.compiler.schedule import SCHEDULES
+from vpps.graph.graph import Graph
+from vpps.ops.operand import Expression
+from vpps.ops.philox import LaunchKey, StepKey
+from vpps.placement.distribution import NOTHING_HELD, Distribution, Held
+from vpps.placement.update import Update
+from vpps.planner.native import library
+from vpps.planner.native.engine import Engine
+from vpps.planner.native.found import Found
+from vpps.planner.plan import Plan
+from vpps.planner.policies import Policy, policy_named
+from vpps.planner.row_order import RECORDED, known_layout
+from vpps.record.rows import Rows, value_ids
+
+
+class Planner:
+    """Makes plans for one distribution, policy and schedule.
+
+    Args:
+        distribution: places of the parameters, number of virtual processors.
+        policy: name of the batching policy, or one that keeps what it learns for other planners, too.
+        schedule: name of the schedule.
+        passes: of the cell compiler; default as VPPS_PASSES says.
+        layout: name of the order of rows (planner/row_order.py).
+
+    Attributes:
+        policy: its name.
+        batching: it.
+        cells: that it knows.
+    """
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        policy: str | Policy = "sinks-last",
+        schedule: str = "vector",
+        passes: Passes | None = None,
+        layout: str = RECORDED,
+    ) -> None:
+        self.distribution = distribution
+        self.batching = policy_named(policy) if isinstance(policy, str) else policy
+        self.policy = self.batching.name
+        self.passes = Passes.from_environment() if passes is None else passes
+        self.schedule = SCHEDULES[schedule]
+        self.layout = known_layout(layout)
+        self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
+        self._engines: dict[tuple[str, float | None] | None, Engine] = {}
+        self._latest: Engine | None = None
+
+    def plan_forward(self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD) -> Plan:
+        """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
+
+        Raises:
+            CompileError: there is no compiler.
+        """
+        n_calls, engine = graph.n_calls, self._engine(None)
+        values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
+        with engine.lock:
+            found = engine.forward(graph, values)
+        again = partial(self._asked, engine, graph, (values,), n_calls)
+        return Plan(graph, found, held, held, again)
+
+    def plan_training(
+        self,
+        graph: Graph,
+        loss: Expression,
+        update: Update | None,
+        parity: int,
+        key: LaunchKey | StepKey | None = None,
+        held: Held = NOTHING_HELD,
+        keep: bool = False,
+    ) -> Plan:
+        """Plan of forward, backward, gradients and (unless `update` is None) the update.
+
+        Args:
+            parity: of the launch; says where its loss is kept.
+            key: of the launch's random numbers; None turns dropout off.
+            held: gradients of earlier batches, to which those of this one are added.
+            keep: leave the sums in the pool for a later launch.
+
+        Raises:
+            GraphError: the loss depends on no trainable parameter.
+            CompileError: there is no compiler.
+        """
+        n_calls, engine = graph.n_calls, self._engine(update)
+        how = loss.ref, update, parity, key, held, keep
+        with engine.lock:
+            found = engine.training(graph, *how)
+        kept = found.held(held) if keep else NOTHING_HELD
+        again = partial(self._asked, engine, graph, how, n_calls)
+        return Plan(graph, found, held, kept, again)
+
+    def _asked(self, engine: Engine, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
+        """The same once more, with an account; it needs the cells that this planner knows."""
+        plan: Callable[..., Found] = engine.training if len(how) > 1 else engine.forward
+        with engine.lock:
+            return plan(graph, *how, calls)
+
+    def _engine(self, update: Update | None) -> Engine:
+        """What plans launches with such an update."""
+        if update is None and self._latest is not None:
+            return self._latest
+        averaging = update.averaging if update is not None else None
+        kind = None
+        if update is not None:
+            kind = update.optimizer.name, averaging.decay if averaging is not None else None
+        found = self._engines.get(kind)
+        if found is None:
+            rule = kind[0] if kind is not None else None
+            found = self._engines[kind] = Engine(
+                library.library(), self.cells, self.batching, self.layout, rule, averaging
+            )
+        self._latest = found
+        return found

@@ -1,0 +1,83 @@
+"""What Python knows of a batching policy: what it has learned or decided. `planner/native/policies/` has what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vpps.compiler.cost import Load
+from vpps.planner.policies.knowledge import Knowledge, RecurrentCells, cells_of
+from vpps.planner.policies.machine import Machine
+from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.record.arrays import Ints
+from vpps.record.topology import Topology
+
+LoadOf = Callable[[int], Load]
+"""What steps of a block have to do, by its number."""
+
+
+class Choice(NamedTuple):
+    """How a recurrence of several cells runs.
+
+    Attributes:
+        policy: by which.
+        recurrence: its cells.
+        machine: of a policy that learns.
+    """
+
+    policy: str
+    recurrence: RecurrentCells
+    machine: Machine | None = None
+
+    def numbers(self) -> Ints:
+        """For compiled code."""
+        if self.machine is None:
+            return np.zeros(0, np.int64)
+        return np.concatenate([self.recurrence.order, self.machine.numbers()])
+
+
+class Policy:
+    """A batching policy, as one planner uses it: what it has learned or decided stays with it.
+
+    Attributes:
+        name: that users know it by.
+        knowledge: what it knows beside the graph.
+    """
+
+    def __init__(self, name: str, knowledge: Knowledge | None = None) -> None:
+        self.name = name
+        self.knowledge = Knowledge() if knowledge is None else knowledge
+
+    def describe(self) -> list[str]:
+        """What it has learned or decided so far, a sentence each."""
+        return []
+
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+        """How a recurrence of a graph runs.
+
+        Args:
+            members: numbers of its blocks, rising.
+            load_of: of the blocks; for policies that weigh costs.
+        """
+        return Choice(self.name, self.knowledge.recurrence(cells_of(topology, members)))
+
+
+class Fsm(Policy):
+    """Policy `fsm`, ED-Batch's: as a learned machine says.
+
+    A recurrence is known by its cells. Its machine is the one that was kept, where there is one, else it is learned
+    from the first graph that has the recurrence, and kept.
+    """
+
+    def describe(self) -> list[str]:
+        """See Policy."""
+        return [f"policy fsm, {sentence}" for sentence in self.knowledge.describe()]
+
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+        """See Policy."""
+        recurrence = self.knowledge.recurrence(cells_of(topology, members))
+        arranged = recurrence.arranged(members)
+        graph = TypedGraph.of(topology, arranged)
+        return Choice("fsm", recurrence, self.knowledge.machine(recurrence, graph, map(load_of, arranged)))

@@ -1,0 +1,208 @@
+"""Measures configurations over the same batches: warm-up apart, in turns, so that noise of the machine hits all alike.
+
+A model in training is not disturbed: every turn runs on a copy of it (`Rehearsal`), from the same weights.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.compiler.arrangement import Arrangement
+from vpps.engine.configuration import Configuration
+from vpps.errors import VppsError, WorkloadError
+from vpps.graph.graph import Graph
+from vpps.kernel.resources import Resources
+from vpps.model.model import Model
+from vpps.model.optim import Optimizer
+from vpps.ops.operand import Expression
+from vpps.session.handle import Handle
+from vpps.targets import AUTO
+from vpps.tuning.candidates import GAIN
+from vpps.tuning.rehearsal import Rehearsal
+
+Batches = Callable[[], Iterable[tuple[Graph, Expression]]]
+"""Gives the same graphs and losses at every call; recorded anew, as in training, or kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        batches: timed in each turn.
+        rounds: turns of every configuration.
+        warmup: batches before the timed ones of each turn, after the largest one.
+        train: steps of training; else evaluation of the loss.
+        target: as of `vpps.Handle`.
+        optimizer: default SGD.
+    """
+
+    batches: int = 8
+    rounds: int = 5
+    warmup: int = 2
+    train: bool = True
+    target: str = AUTO
+    optimizer: Optimizer | None = None
+
+
+@dataclass(slots=True)
+class Measured:
+    """How fast a configuration is.
+
+    Attributes:
+        configuration: it.
+        times: seconds per batch, a row per turn; None where it does not run.
+        barriers: of a launch, on average.
+        arrangement: what the chip holds; None before it ran.
+        resources: of the kernel, where a compiler reports them.
+        stepped_down: larger arrangements that spilled.
+        vps: virtual processors.
+        reason: why it does not run, "" if it does.
+    """
+
+    configuration: Configuration
+    times: NDArray[np.float64] | None = None
+    barriers: float = 0.0
+    arrangement: Arrangement | None = None
+    resources: Resources | None = None
+    stepped_down: int = 0
+    vps: int = 0
+    reason: str = ""
+    _turns: list[list[float]] = field(default_factory=list, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Median over batches and turns; infinite where it does not run."""
+        return float("inf") if self.times is None else float(np.median(self.times))
+
+    @property
+    def spread(self) -> float:
+        """Seconds between the first and the third quartile."""
+        if self.times is None:
+            return 0.0
+        first, third = np.percentile(self.times, (25, 75))
+        return float(third - first)
+
+    @property
+    def variation(self) -> float:
+        """How much times of one and the same batch vary: what the middle half of them spans, over their median."""
+        if self.times is None:
+            return 0.0
+        first, third = np.percentile(self.times / np.median(self.times, axis=0), (25, 75))
+        return float(third - first)
+
+    def ratio(self, default: Measured) -> float:
+        """How many times as fast as the default: median over the pairs of times of one batch in one turn. 0 where it
+        does not run."""
+        if self.times is None or default.times is None:
+            return 0.0
+        return float(np.median(default.times / self.times))
+
+    def faster_than(self, default: Measured) -> bool:
+        """By more than `GAIN`, and in three turns of four."""
+        if self.times is None or default.times is None:
+            return self.times is not None
+        turns = np.median(default.times / self.times, axis=1)
+        return self.ratio(default) >= GAIN and float(np.mean(turns > 1)) >= 0.75
+
+
+def measure(
+    model: Model,
+    batches: Batches,
+    configurations: Sequence[Configuration],
+    plan: Plan,
+    progress: Callable[[int, int], None] = lambda done, turns: None,
+) -> list[Measured]:
+    """Times of configurations, in their order.
+
+    Args:
+        model: that the graphs are of.
+        batches: what to run.
+        configurations: what to compare.
+        plan: how long, and what.
+        progress: is told after each turn how many of how many are done.
+
+    Raises:
+        WorkloadError: there are no batches.
+        VppsError: none of the configurations runs: what the first one raised.
+    """
+    kept = list(islice(batches(), plan.batches))
+    if not kept:
+        raise WorkloadError("there are no batches to measure with")
+    largest = max(kept, key=lambda batch: len(batch[0]))
+    weights = model.numpy()
+    found = [Measured(c) for c in configurations]
+    errors: list[VppsError] = []
+    turns, done = len(found) * plan.rounds, 0
+    for number in range(plan.rounds):
+        for measured in found if number % 2 == 0 else found[::-1]:  # neither is always the first one
+            if not measured.reason:
+                try:
+                    _take_turn(measured, Rehearsal(model, weights), batches, largest, plan)
+                except VppsError as error:
+                    measured.reason = str(error)
+                    errors.append(error)
+            done += 1
+            progress(done, turns)
+    for measured in found:
+        measured.times = None if measured.reason else np.array(measured._turns)
+    if len(errors) == len(found):
+        raise errors[0]
+    return found
+
+
+def best_of(measured: Sequence[Measured]) -> Measured:
+    """The fastest one; the first, where none is clearly faster. If that does not run there are no ratios to go by."""
+    first = measured[0]
+    faster = (m for m in measured[1:] if m.faster_than(first))
+    return max(faster, key=lambda m: (m.ratio(first), -m.seconds), default=first)
+
+
+def _take_turn(
+    measured: Measured, rehearsal: Rehearsal, batches: Batches, largest: tuple[Graph, Expression], plan: Plan
+) -> None:
+    """Run all batches once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of losses that become infinite: nobody keeps these weights
+        with handle_of(rehearsal.model, measured.configuration, plan) as handle:
+            barriers: list[int] = []
+            times: list[float] = []
+            for graph, loss in [largest, *islice(batches(), plan.warmup)]:
+                _run(handle, *rehearsal.of(graph, loss), plan.train)
+            clock = time.perf_counter()
+            for graph, loss in islice(batches(), plan.batches):
+                _run(handle, *rehearsal.of(graph, loss), plan.train)
+                now = time.perf_counter()
+                times.append(now - clock)
+                clock = now
+                barriers.append(handle._engine.plan.n_barriers if handle._engine.plan is not None else 0)
+            handle.sync_get_latest_loss()
+            engine = handle._engine
+            measured.arrangement, measured.stepped_down = engine.arrangement, engine.stepped_down
+            measured.resources, measured.vps = engine.machine.resources, engine.machine.vps
+            measured.barriers = float(np.mean(barriers))
+            measured._turns.append(times)
+
+
+def _run(handle: Handle, graph: Graph, loss: Expression, train: bool) -> None:
+    if train:
+        handle.fb(graph, loss)  # returns as soon as the launch before has ended: the time of a batch, host and kernel
+    else:
+        handle.forward(graph, [loss])
+
+
+def handle_of(model: Model, configuration: Configuration, plan: Plan) -> Handle:
+    """A handle in a configuration, which does not look into the tuning database."""
+    handle = Handle(
+        model, plan.optimizer if plan.train else None, target=plan.target, vps=configuration.vps, train=plan.train,
+        verify=False,
+    )  # fmt: skip
+    handle._configurator.settle(configuration)
+    return handle

@@ -1,0 +1,437 @@
+"""`graph.map`: n vertices recorded in a few calls of NumPy, to be planned as if they had been called one by one.
+
+Maps of the usual form are recorded by compiled code where that is there (`vpps.record.packed`); what follows is for all
+others, and says what is wrong with any. For small graphs every call of NumPy counts, at up to a microsecond: `take`
+rather than brackets, `astype` rather than `dtype=`, and no look at an array that is known to be what it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.errors import GraphError
+from vpps.ops.operand import Expression
+from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.record.distinct import Cut, find_distinct
+from vpps.record.inputs import (
+    Column,
+    argument_kind,
+    cells_of,
+    check_inputs,
+    count_vertices,
+    declared_state,
+    read_input,
+)
+from vpps.record.levels import raise_levels
+from vpps.record.packed import record_packed
+from vpps.record.rows import Rows
+from vpps.record.rowwise import check_lengths, highest_of_lists, int_table, new_values, record_floats, record_vertices
+from vpps.record.structure import Children, check_children, read_children, read_kinds, trusted_levels
+from vpps.record.trace import TracedCell
+from vpps.record.vertex import Child, Input, Kinds, Source, Vertex, trace_cells
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
+
+
+def record_map(
+    graph: Graph,
+    cells: Any,
+    kind: Any,
+    children: Any,
+    inputs: Mapping[str, Any] | None,
+    state: Any,
+    levels: Any,
+    distinct: bool,
+) -> Any:
+    """See `Graph.map`."""
+    if levels is not None and state is None:
+        found = record_packed(graph, cells, kind, children, inputs, levels, bool(distinct))
+        if found is not None:
+            return found
+    made = cells_of(cells)
+    rows, n = read_kinds(kind, len(made))
+    trusted = levels is not None
+    structure = read_children(children)
+    inputs = check_inputs(inputs)
+    n = count_vertices(n, structure, inputs)
+    signature: list[Any] = []
+    columns: dict[str, Column] = {}
+    for name, value in inputs.items():
+        what, columns[name] = read_input(graph, name, value, n)
+        signature.append((name, what))
+    arity = 0 if structure is None else structure.arity
+    declared = None if state is None else declared_state(state)
+    key = (made, arity, tuple(signature), declared)
+    kinds: Kinds | None = made[0].maps.get(key)
+    if kinds is None:
+        kinds = trace_cells(made, {name: argument_kind(what) for name, what in signature}, arity, declared)
+        made[0].maps[key] = kinds
+    if trusted:
+        heights = trusted_levels(levels, structure, n)
+    elif structure is not None:
+        heights = check_children(structure, n)
+    else:
+        heights = np.zeros(n, np.int64)
+    parts = []
+    for vertex, own in zip(kinds.vertices, rows, strict=True):
+        part = _Part(vertex, own, n if own is None else len(own))
+        if part.n:
+            parts.append(part)
+            if structure is not None:
+                part.take_children(structure)
+            part.take_data(columns)
+            if distinct:
+                part.cut = part.vertex.cut
+    if len(parts) > 1:  # kinds in the order of their first vertices, as calls one by one would come to them
+        parts.sort(key=_Part.first_vertex)
+    return _record(graph, kinds, parts, structure, columns, heights, n)
+
+
+class _Part:
+    """The vertices of one kind.
+
+    Attributes:
+        rows: which of the map's vertices they are, ascending; None for all.
+        children: of each, as far as its cell uses them; CSR: of all, end to end.
+        ends: of CSR, where those of each vertex begin, and the end.
+        after: by `start`, of lists without their first so many children: where they begin, and what is in them.
+        reads_zeros: whether a child is missing.
+        ints: the int arguments, a row per vertex.
+        cut: of its cell, where what follows from ints alone is computed once for equal ones.
+        once: then, of each vertex, the value id of what was computed from its ints: of the first result.
+    """
+
+    __slots__ = ("after", "children", "cut", "ends", "ints", "n", "once", "reads_zeros", "rows", "vertex")
+
+    def __init__(self, vertex: Vertex, rows: Ints | None, n: int) -> None:
+        self.vertex = vertex
+        self.rows = rows
+        self.n = n
+        self.children: NDArray[Any] | None = None
+        self.ends: Ints | None = None
+        self.after: dict[int, tuple[Ints, Ints]] = {}
+        self.reads_zeros = False
+        self.ints: Ints
+        self.cut: Cut | None = None
+        self.once: Ints
+
+    @property
+    def program(self) -> TracedCell | None:
+        """Of the vertices themselves; None where equal ints are all there is to them."""
+        return self.vertex.program if self.cut is None else self.cut.rest
+
+    def of(self, array: Any) -> Any:
+        """What of an array over all vertices is theirs."""
+        return array if self.rows is None else array.take(self.rows, 0)
+
+    def number(self, row: int) -> int:
+        """Which of the map's vertices their row is."""
+        return row if self.rows is None else int(self.rows[row])
+
+    def first_vertex(self) -> int:
+        """The number of the first one."""
+        return self.number(0)
+
+    def take_children(self, structure: Children) -> None:
+        """Find what of the children is theirs. Raises GraphError where they have more than their cell gathers."""
+        vertex = self.vertex
+        if structure.ends is None:
+            table = self.of(structure.table)
+            self._check_none(table[:, vertex.used :])
+            if vertex.gathers:
+                self.children = table if vertex.used == structure.arity else table[:, : vertex.used]
+        else:
+            lengths = self.of(structure.lengths)
+            own = Lists(structure.ends, structure.table)
+            if vertex.gathers:
+                own = own if self.rows is None else own.of(self.rows, lengths)
+                self.ends, self.children = own.ends, own.elements
+            if not vertex.gathers_lists and int(np.maximum.reduce(lengths)) > vertex.used:
+                self._check_lists(own if vertex.gathers or self.rows is None else own.of(self.rows, lengths))
+            if vertex.used:  # single children of lists, which may be shorter
+                self.reads_zeros = int(np.minimum.reduce(lengths)) < vertex.used
+        if structure.some_missing and self.children is not None and self.children.size:
+            self.reads_zeros = self.reads_zeros or bool(np.minimum.reduce(self.children, axis=None) < 0)
+
+    def _check_none(self, beyond: NDArray[Any]) -> None:
+        """Raises GraphError where a vertex has a child in columns that the cell does not gather."""
+        if beyond.size and int(np.maximum.reduce(beyond, axis=None)) >= 0:
+            self._refuse_child(int(np.argmax((beyond >= 0).any(axis=1))))
+
+    def _check_lists(self, own: Lists) -> None:
+        """Raises GraphError where a list has a child behind the single ones that the cell gathers."""
+        place = np.arange(len(own.elements)) - own.ends[:-1].repeat(np.diff(own.ends))
+        beyond = (place >= self.vertex.used) & (own.elements >= 0)
+        if beyond.any():
+            self._refuse_child(int(np.searchsorted(own.ends, np.argmax(beyond), "right")) - 1)
+
+    def _refuse_child(self, row: int) -> None:
+        raise GraphError(
+            f"graph.map: vertex {self.number(row)} has more children than its cell {self.vertex.name!r} takes, which "
+            f"is {self.vertex.used or 'none'}; make the vertex of another kind (with edges turned round, those of a "
+            "GraphSet may no longer fit), or the child -1"
+        )
+
+    def take_data(self, columns: Mapping[str, Column]) -> None:
+        """Find their ints. Raises where one is out of range, or lists that are mapped together differ in length."""
+        vertex = self.vertex
+        if vertex.ints:
+            own: list[Any] = []
+            for name in vertex.ints:
+                column = columns[name]
+                own.append(column if isinstance(column, int) else self.of(column))
+            self.ints = int_table(vertex.program, self.n, own, vertex.where, self.number)
+        else:
+            self.ints = np.empty((self.n, 0), np.int64)
+        if len(vertex.lists) > 1:
+            lists = [self.list_of(source, columns) for source in vertex.lists]
+            check_lengths(vertex.program, lists, vertex.where, self.number)
+
+    def record_once(self, graph: Graph, cut: Cut) -> None:
+        """Record what is computed once for equal ints."""
+        ints = self.ints[:, list(cut.ints)]
+        distinct, own = find_distinct(ints)
+        n = len(distinct)
+        levels, nothing = np.zeros(n, np.int64), np.empty((n, 0), np.int64)
+        self.once = record_vertices(graph, cut.once, n, nothing, ints[distinct], [], levels)[own]
+        self.ints = self.ints[:, list(cut.rest_ints)]
+
+    def list_of(self, source: Source, columns: Mapping[str, Column]) -> Lists:
+        """A list of each vertex; of children, vertices rather than values."""
+        if isinstance(source, Child):
+            assert self.ends is not None
+            assert self.children is not None
+            return self._list(self.children, source.start)
+        column = columns[source.name]
+        assert isinstance(column, Lists)
+        return column if self.rows is None else column.of(self.rows)
+
+    def arguments(self, columns: Mapping[str, Column], read: Any, zeros: Mapping[int, int]) -> tuple[Ints, list[Lists]]:
+        """Value ids of the vector arguments, a row per vertex, and the list arguments.
+
+        Args:
+            read: value ids of the children's first results.
+            zeros: by result of a child, what is read where it is missing.
+        """
+        missing: Any = self.children < 0 if self.reads_zeros and self.children is not None else None
+        crossing = 0 if self.cut is None else len(self.cut.once.outputs)
+        args = np.empty((self.n, len(self.vertex.vectors) + crossing), np.int64)
+        for k in range(crossing):
+            np.add(self.once, k, out=args[:, len(self.vertex.vectors) + k])
+        for column, source in enumerate(self.vertex.vectors):
+            if isinstance(source, Child):
+                ids, absent = self._child(source.number, read, missing)
+                if source.output:
+                    np.add(ids, source.output, out=args[:, column])
+                else:
+                    args[:, column] = ids
+                if absent is not None:
+                    args[absent, column] = zeros[source.output]
+            else:
+                values = columns[source.name]
+                args[:, column] = self.of(values.ids) if isinstance(values, Rows) else values.ref  # type: ignore[union-attr]
+        lists = []
+        for source in self.vertex.lists:
+            if not isinstance(source, Child):
+                lists.append(self.list_of(source, columns))
+                continue
+            values = read + source.output if source.output else read
+            values = values if missing is None else np.where(missing, zeros[source.output], values)
+            lists.append(self._list(values, source.start))
+        return args, lists
+
+    def _list(self, of_children: Ints, start: int) -> Lists:
+        """What each vertex has of something per child, without that of the first `start` ones."""
+        assert self.ends is not None
+        if not start:
+            return Lists(self.ends, of_children)
+        found = self.after.get(start)
+        if found is None:
+            lengths = np.maximum(self.ends[1:] - self.ends[:-1] - start, 0)
+            ends = np.zeros(len(lengths) + 1, np.int64)
+            lengths.cumsum(out=ends[1:])
+            places = (self.ends[1:] - ends[1:]).repeat(lengths)
+            places += np.arange(len(places))
+            found = self.after[start] = ends, places
+        return Lists(found[0], of_children.take(found[1]))
+
+    def _child(self, k: int, read: Ints, missing: Any) -> tuple[Ints, Any]:
+        """Child k of every vertex: what of `read` is its, and whether there is none (None where all are there)."""
+        if self.ends is None:
+            return read[:, k], None if missing is None else missing[:, k]
+        if missing is None:  # nor is a list too short
+            return read[self.ends[:-1] + k], None
+        places = self.ends[:-1] + k
+        absent = places >= self.ends[1:]
+        places[absent] = 0
+        if not len(read):
+            return places, absent
+        absent |= missing[places]
+        return read[places], absent
+
+
+def _record(
+    graph: Graph,
+    kinds: Kinds,
+    parts: Sequence[_Part],
+    structure: Children | None,
+    columns: dict[str, Column],
+    heights: Ints,
+    n: int,
+) -> Any:
+    """Record a map of which everything was checked."""
+    vertices = kinds.vertices
+    for part in parts:
+        if part.cut is not None:
+            part.record_once(graph, part.cut)
+    _record_leaves(graph, parts, columns, n)
+    zeros: dict[int, int] = {}  # by result of a child
+    for part in parts:
+        for source in part.vertex.sources if part.reads_zeros else ():
+            if isinstance(source, Child) and source.output not in zeros:
+                zeros[source.output] = graph.zeros_of(vertices[0].state[source.output]).ref
+    levels = _levels(graph, parts, structure, columns, heights)
+    width = 0 if any(part.program is None for part in parts) else kinds.width
+    first = new_values(graph, n, width, levels) if width else _uneven_values(graph, parts, levels, n)
+    base, number = int(first[0]) if n else 0, _numbers(graph, parts, n)
+    for part in parts:
+        program = part.program
+        if program is None:
+            continue
+        read: Any = None
+        if part.children is not None:
+            if width:  # arithmetic is quicker than looking up
+                read = part.children.astype(np.int64)
+                if width > 1:
+                    read *= width
+                read += base
+            else:
+                read = first[part.children]
+        args, lists = part.arguments(columns, read, zeros)
+        made = Chunk(part.of(number), part.of(first), part.of(levels), args, part.ints, lists, NO_DATA)
+        graph.record_chunk(program, made)
+    found = []
+    for place, shape in enumerate(vertices[0].results):
+        if kinds.pushed is not None:
+            ids = first + kinds.pushed[place] if kinds.pushed[place] else first
+        else:
+            ids = first.copy()
+            for part in parts:
+                ids[part.rows] += part.vertex.pushed[place]
+        found.append(Rows(graph, ids, shape, levels))
+    return found[0] if vertices[0].single else tuple(found)
+
+
+def _record_leaves(graph: Graph, parts: Sequence[_Part], columns: dict[str, Column], n: int) -> None:
+    """Make graph inputs of arrays of floats, of the rows that some vertex reads."""
+    for name, column in columns.items():
+        if not isinstance(column, np.ndarray) or column.dtype.kind != "f":
+            continue
+        readers = [part for part in parts if Input(name) in part.vertex.sources]
+        if len(readers) == len(parts):
+            columns[name] = record_floats(graph, column, grad=False)
+            continue
+        rows = np.sort(np.concatenate([part.rows for part in readers if part.rows is not None] or [np.zeros(0, int)]))
+        made = record_floats(graph, column[rows], grad=False)
+        values, levels = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+        values[rows], levels[rows] = made.ids, made.levels
+        columns[name] = Rows(graph, values, made.shape, levels)
+
+
+def _uneven_values(graph: Graph, parts: Sequence[_Part], levels: Ints, n: int) -> Ints:
+    """Value ids where kinds have different numbers of outputs, or some have been computed."""
+    widths = np.zeros(n, np.int64)
+    for part in parts:
+        if part.program is not None:
+            widths[part.rows] = len(part.program.outputs)
+    first: Ints = np.cumsum(widths) - widths + graph.record_values(levels.repeat(widths))
+    for part in parts:
+        if part.program is None:
+            first[part.rows] = part.once
+    return first
+
+
+def _numbers(graph: Graph, parts: Sequence[_Part], n: int) -> Ints:
+    """Recording indices: those computed before have theirs."""
+    start = graph.n_calls
+    if all(part.program is not None for part in parts):
+        return np.arange(start, start + n)
+    recorded = np.ones(n, np.int64)
+    for part in parts:
+        if part.program is None:
+            recorded[part.rows] = 0
+    numbers: Ints = np.cumsum(recorded) + (start - 1)
+    return numbers
+
+
+# ---- levels
+
+
+def _levels(
+    graph: Graph, parts: Sequence[_Part], structure: Children | None, columns: Mapping[str, Column], heights: Ints
+) -> Ints:
+    """Levels of a map's vertices in the graph, given their heights: levels that count the map alone."""
+    floors = [_floor(graph, part, columns) for part in parts]
+    constant = _rise(parts, floors, heights)
+    if constant is not None:
+        return heights + constant if constant else heights
+    floor = np.empty(len(heights), np.int64)
+    for part, lowest in zip(parts, floors, strict=True):
+        floor[slice(None) if part.rows is None else part.rows] = lowest
+    return floor if structure is None else raise_levels(heights, floor, *structure.edges())
+
+
+def _floor(graph: Graph, part: _Part, columns: Mapping[str, Column]) -> Ints | int:
+    """The lowest levels that vertices may have for what they read besides children; one number where it is for all."""
+    # Zeros are of level 0. Whoever has other children is higher anyway.
+    lowest: Ints | int = 1 if part.reads_zeros or (part.cut is not None and part.program is not None) else 0
+    if part.reads_zeros and part.ends is not None and not part.vertex.used and part.cut is None:
+        lowest = np.minimum(np.diff(part.ends), 1)  # whose list is empty reads none
+    if not part.vertex.reads_outside:
+        return lowest
+    found: list[Ints | int] = []
+    for name in part.vertex.values:
+        column = columns[name]
+        if isinstance(column, Expression):
+            found.append(graph.level_of(column.ref))
+        else:
+            assert isinstance(column, Rows)
+            found.append(part.of(column.levels))
+    lists = [part.list_of(source, columns) for source in part.vertex.lists if isinstance(source, Input)]
+    found.extend(highest_of_lists(graph, xs) for xs in lists)
+    for level in found:
+        if isinstance(level, int):
+            lowest = max(lowest, level + 1) if isinstance(lowest, int) else np.maximum(lowest, level + 1)
+            continue
+        low, high = int(level.min()), int(level.max())
+        if low == high and isinstance(lowest, int):
+            lowest = max(lowest, high + 1)
+        else:
+            lowest = np.maximum(lowest, level + 1)
+    return lowest
+
+
+def _rise(parts: Sequence[_Part], floors: Sequence[Ints | int], heights: Ints) -> int | None:
+    """How much higher than its height every vertex is, where that is the same for all and easily seen."""
+    numbers = [floor for floor in floors if isinstance(floor, int)]
+    if len(numbers) < len(floors):
+        return None
+    if not numbers or min(numbers) == max(numbers):
+        return numbers[0] if numbers else 0
+    rise: int | None = None
+    lowest = []
+    for part, floor in zip(parts, numbers, strict=True):
+        height = int(part.of(heights).min())
+        lowest.append(height)
+        if height == 0:
+            if rise is not None and rise != floor:
+                return None
+            rise = floor
+    if rise is None or any(floor > rise + height for floor, height in zip(numbers, lowest, strict=True)):
+        return None
+    return rise

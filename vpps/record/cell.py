@@ -1,0 +1,230 @@
+"""Cells: vertex functions of the user, with a traced program per signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar, overload
+
+from vpps.errors import TraceError
+from vpps.ops import Shape
+from vpps.ops.operand import ListExpression, Operand, common_owner, in_progress, running
+from vpps.record.trace import ArgKind, Int, List, Trace, TracedCell, Vector, trace
+from vpps.values import as_index, as_mapping
+
+R = TypeVar("R")
+
+LISTS = (list, tuple, ListExpression)
+"""What a list argument may be where cells are called in cells."""
+
+
+class Cell(Generic[R]):
+    """A vertex function: `@vpps.cell` on a function or method. Calling it on expressions of a graph records one vertex.
+
+    Positional arguments differ from vertex to vertex: expressions, ints (words, labels), lists of expressions.
+    Keyword-only arguments are static: each combination of their values is a program of its own. The function runs once
+    per signature, on symbolic arguments: it must not branch on values nor depend on state that changes later.
+    Called inside another cell, it is inlined.
+
+    Args:
+        elements: shapes of the elements of list arguments, by argument name, which then take lists only. Needed only
+            where a cell's first call has an empty list and no use of the list shows the shape.
+    """
+
+    def __init__(
+        self, function: Callable[..., R], instance: Any = None, elements: Mapping[str, Shape] | None = None
+    ) -> None:
+        if not callable(function):
+            raise TraceError(f"vpps.cell({function!r}): expected a function")
+        self._function = function
+        declared = as_mapping({} if elements is None else elements, "elements", TraceError)
+        self.elements = {name: _element(name, shape) for name, shape in declared.items()}
+        self.bound = function if instance is None else functools.partial(function, instance)
+        self.maps: dict[Any, Any] = {}  # what `graph.map` made of it and others (bulk.py)
+        self._instance = (lambda: None) if instance is None else _reference_to(instance)
+        self._programs: dict[Any, TracedCell] = {}
+        self.name = getattr(function, "__name__", "cell")
+        if instance is not None:  # modules of one class are told apart by their names
+            own = getattr(instance, "name", None)
+            self.name = f"{own if isinstance(own, str) else type(instance).__name__}.{self.name}"
+        self.description = f"cell {self.name!r}"
+        self._key = f"_cell_{self.name}_{id(self):x}"  # of its bound cells in their instances
+        functools.update_wrapper(self, function)
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                raise TraceError(f"cell {self.name!r}: **kwargs are not supported; name the static arguments")
+        unknown = set(self.elements) - set(inspect.signature(function).parameters)
+        if unknown:
+            raise TraceError(
+                f"cell {self.name!r}: elements= names {', '.join(sorted(unknown))}, which is no argument of it"
+            )
+
+    def __repr__(self) -> str:
+        return f"<cell {self.name!r}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Cell[R]:
+        """A cell on a method binds per instance: each instance has its own programs, over its own parameters."""
+        if instance is None:
+            return self
+        # Bound cells live in the instance, so that they live as long as it. The key is the unbound cell: an overridden
+        # one is another. A copied instance brings along the original's, which the check finds.
+        try:
+            own: dict[Any, Any] = instance.__dict__
+        except AttributeError:
+            raise TraceError(
+                f"cell {self.name!r}: instances of {type(instance).__name__} have __slots__ and no __dict__ to keep "
+                "the bound cell in; add '__dict__' to the slots"
+            ) from None
+        key = self._key
+        bound = own.get(key)
+        if bound is None or bound._instance() is not instance:
+            new = Cell(self._function, instance, self.elements)
+            own[key] = bound = new if bound is not None else own.setdefault(key, new)  # threads may race to be first
+        return bound
+
+    def __call__(self, *args: Any, **statics: Any) -> R:
+        if not statics:
+            try:
+                owner = args[0].owner
+                record = owner.recorders[self]
+            except (IndexError, AttributeError, KeyError):
+                pass  # no expression comes first, or nothing like this call was before it
+            else:
+                if not in_progress or running.current in (None, owner):
+                    result: R | None = record(owner, args)
+                    if result is not None:
+                        return result
+        owner = common_owner(args, self.description)
+        if isinstance(owner, Trace):
+            if self.elements:
+                self.check_lists(isinstance(x, LISTS) for x in args)
+            return self.bound(*args, **statics)
+        return owner.call_cell(self, args, statics)  # type: ignore[attr-defined, no-any-return]
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """Of the function, without `self`."""
+        return inspect.signature(self.bound)
+
+    def check_lists(self, are_lists: Iterable[bool]) -> None:
+        """Raise TraceError unless arguments that `elements` declares are lists: to reductions, a vector is its numbers.
+
+        Args:
+            are_lists: whether each positional argument is one.
+        """
+        for p, is_list in zip(self.signature.parameters.values(), are_lists, strict=False):
+            if p.kind is p.VAR_POSITIONAL:
+                break
+            if p.name in self.elements and not is_list:
+                raise TraceError(
+                    f"cell {self.name!r}: elements= declares {p.name} a list, but it is given one value; pass a list, "
+                    f"such as [{p.name}], or leave {p.name} out of elements="
+                )
+
+    def traced(self, signature: tuple[Any, ...]) -> TracedCell | None:
+        """`program` without static arguments, if it was traced before."""
+        return self._programs.get(signature)
+
+    def program(self, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
+        """The traced program for one signature, from the cache or traced now.
+
+        Args:
+            signature: per positional argument its shape, `int`, or `(list, element shape or None)`.
+        """
+        try:
+            # The type belongs to the key: 1, 1.0 and True are equal and hash alike.
+            key = (signature, tuple((k, type(v), v) for k, v in sorted(statics.items()))) if statics else signature
+            program = self._programs.get(key)
+        except TypeError:
+            raise TraceError(
+                f"cell {self.name!r}: keyword arguments are static and must be hashable (numbers, strings, tuples); "
+                "pass expressions and lists by position"
+            ) from None
+        return program or self._new_program(key, signature, statics)
+
+    def _new_program(self, key: Any, signature: tuple[Any, ...], statics: dict[str, Any]) -> TracedCell:
+        for name, value in statics.items():
+            if isinstance(value, Operand):
+                raise TraceError(
+                    f"cell {self.name!r}: {name}={value!r}: keyword arguments are static; pass it by position"
+                )
+        try:
+            bound = inspect.signature(self.bound).bind(*signature, **statics)
+        except TypeError as error:
+            raise TraceError(f"cell {self.name!r}: {error}") from None
+        names = [name for name in bound.arguments if name not in statics]
+        self.check_lists(s is not int and s[:1] == (list,) for s in signature)
+        signature = tuple(
+            (list, self.elements.get(name)) if s == (list, None) else s
+            for name, s in zip_longest(names[: len(signature)], signature)
+        )
+        try:
+            program = trace(self.name, self.bound, tuple(map(_kind, signature)), statics)
+        except TraceError:
+            # An empty list that tells nothing of its elements: any program that fits otherwise will do.
+            fits = [p for p in self._programs.values() if _fits(p.kinds, signature)] if not statics else []
+            if not fits:
+                raise
+            program = fits[0]
+        program.argument_names = tuple(names[: len(signature)])
+        resolved = tuple(map(_signature, program.kinds))
+        full_key = (resolved, key[1]) if statics else resolved
+        program = self._programs.setdefault(full_key, program)  # empty and non-empty lists share one program
+        self._programs[key] = program
+        return program
+
+
+def _element(name: str, shape: Any) -> Shape:
+    """A declared shape of a list's elements, checked."""
+    lengths = tuple(map(as_index, shape)) if isinstance(shape, tuple | list) else (None,)
+    if len(lengths) > 2 or any(n is None or n < 1 for n in lengths):
+        raise TraceError(f"elements={{{name!r}: {shape!r}}}: expected a shape, such as (64,)")
+    return tuple(n for n in lengths if n is not None)
+
+
+def _reference_to(instance: Any) -> Callable[[], Any]:
+    """Weak where the class allows it."""
+    try:
+        return weakref.ref(instance)
+    except TypeError:
+        return lambda: instance
+
+
+def _kind(signature: Any) -> ArgKind:
+    if signature is int:
+        return Int()
+    return List(signature[1]) if signature[:1] == (list,) else Vector(signature)
+
+
+def _signature(kind: ArgKind) -> Any:
+    if isinstance(kind, Int):
+        return int
+    return (list, kind.shape) if isinstance(kind, List) else kind.shape
+
+
+def _fits(kinds: tuple[ArgKind, ...], signature: tuple[Any, ...]) -> bool:
+    """Whether a call whose empty lists have unknown elements can be a vertex of a program of these kinds."""
+    mine = tuple(map(_signature, kinds))
+    return len(mine) == len(signature) and all(
+        m == s or (s == (list, None) and isinstance(m, tuple) and m[:1] == (list,))
+        for m, s in zip(mine, signature, strict=True)
+    )
+
+
+@overload
+def cell(function: Callable[..., R]) -> Cell[R]: ...
+@overload
+def cell(*, elements: Mapping[str, Shape]) -> Callable[[Callable[..., R]], Cell[R]]: ...
+def cell(
+    function: Callable[..., R] | None = None, *, elements: Mapping[str, Shape] | None = None
+) -> Cell[R] | Callable[[Callable[..., R]], Cell[R]]:
+    """Make a vertex function of a Python function; see `Cell`.
+
+    Used as `@vpps.cell`, or as `@vpps.cell(elements={"hs": (64,)})` to declare the shape of a list's elements.
+    """
+    if function is None:
+        return lambda f: Cell(f, elements=elements)
+    return Cell(function, elements=elements)

@@ -1,0 +1,174 @@
+"""What of a cell follows from its ints alone: computed once for each distinct combination of them.
+
+Words repeat: of 64 sentences less than half of the words are distinct, and a recurrent cell multiplies each by a matrix
+as large as that of the recurrence. `graph.map(..., distinct=True)` cuts a cell in two. The first part has what follows
+from ints alone, products above all; it gets a vertex for each distinct combination, before all others. The second one
+reads the results, many vertices the same ones. Gradients of equal values are summed before they are multiplied, which
+is exact: multiplication is linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vpps.ops import OPS, Form
+from vpps.record.chunks import Ints
+from vpps.record.trace import ArgKind, Int, Node, TracedCell, Vector
+
+PRODUCTS = (Form.MATVEC, Form.PACKED_MATMUL, Form.MATMUL)
+VIEWS = (Form.SLICE, Form.RESHAPE)
+OF_VERTEX = (Form.ARGUMENT, Form.DROPOUT, Form.INPUT)  # differ even where all ints are equal
+
+TABLE_FROM = 16
+"""A table of so many entries per vertex finds equal ints faster than sorting them does."""
+
+FEW = 64
+"""Up to so many vertices a dict finds them sooner than a dozen calls of NumPy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cell in two parts.
+
+    Attributes:
+        once: the first part: takes ints only.
+        ints: which of the cell's ints it takes.
+        rest: the second part, whose last arguments are the results of the first one; None where nothing is left.
+        rest_ints: which of the cell's ints the second part takes.
+    """
+
+    once: TracedCell
+    ints: tuple[int, ...]
+    rest: TracedCell | None
+    rest_ints: tuple[int, ...]
+
+
+def cut(cell: TracedCell) -> Cut | None:
+    """Cut a cell; None where nothing follows from ints alone that is worth it: all of it, or a product."""
+    nodes = cell.nodes
+    alone = [False] * len(nodes)  # it follows from ints alone
+    worth = [False] * len(nodes)  # and from a product, and from some int: constants are no matter of vertices
+    product, varies = [False] * len(nodes), [False] * len(nodes)
+    for i, n in enumerate(nodes):
+        alone[i] = n.op.form not in OF_VERTEX and not n.domain and all(alone[j] for j in n.inputs)
+        product[i] = n.op.form in PRODUCTS or any(product[j] for j in n.inputs)
+        varies[i] = "position" in n.attrs if n.op.form is Form.INDEX else any(varies[j] for j in n.inputs)
+        worth[i] = alone[i] and product[i] and varies[i]
+    all_ints = tuple(range(sum(isinstance(k, Int) for k in cell.kinds)))
+    if all_ints and len(all_ints) == len(cell.kinds) and all(alone[o] and varies[o] for o in cell.outputs):
+        return Cut(cell, all_ints, None, ())
+    crossing: dict[int, None] = {}
+    for i in _reached(nodes, cell.outputs, ()):
+        for j in () if worth[i] else nodes[i].inputs:
+            if worth[j]:
+                crossing[_base(nodes, j)] = None
+    for o in cell.outputs:
+        if worth[o]:
+            crossing[_base(nodes, o)] = None
+    if not crossing:
+        return None
+    first, first_ints = _part(cell, f"{cell.name}.distinct", list(crossing), ())
+    rest, rest_ints = _part(cell, cell.name, cell.outputs, list(crossing))
+    return Cut(first, first_ints, rest, rest_ints)
+
+
+def _base(nodes: Sequence[Node], i: int) -> int:
+    """What a view is part of: views of what crosses cost nothing."""
+    while nodes[i].op.form in VIEWS:
+        i = nodes[i].inputs[0]
+    return i
+
+
+def _reached(nodes: Sequence[Node], wanted: Iterable[int], given: Iterable[int]) -> list[int]:
+    """The nodes that some are computed from, in order, given the values of others."""
+    found: set[int] = set()
+    known = set(given)
+    todo = list(wanted)
+    while todo:
+        i = todo.pop()
+        if i not in found:
+            found.add(i)
+            todo += () if i in known else nodes[i].inputs
+    return sorted(found)
+
+
+def _part(
+    cell: TracedCell, name: str, outputs: Sequence[int], given: Sequence[int]
+) -> tuple[TracedCell, tuple[int, ...]]:
+    """The cell of a part, and which of the whole's ints it takes. It has all other arguments of the whole, unless it
+    takes ints only, and last what is given."""
+    reached = _reached(cell.nodes, outputs, given)
+    taken = [p for p, k in enumerate(cell.kinds) if cell.arguments[p] in reached or (given and not isinstance(k, Int))]
+    kept = sorted({*reached, *(cell.arguments[p] for p in taken)})
+    number = {i: k for k, i in enumerate(kept)}
+    position = {p: k for k, p in enumerate(taken)}
+    kinds: list[ArgKind] = [cell.kinds[p] for p in taken]
+    made = TracedCell(name, ())
+    for i in kept:
+        node = cell.nodes[i]
+        attrs = node.attrs
+        if "position" in attrs and node.op.form in (Form.ARGUMENT, Form.INDEX):
+            attrs = attrs | {"position": position[attrs["position"]]}
+        inputs = () if i in given else tuple(number[j] for j in node.inputs)
+        made.nodes.append(replace(node, inputs=inputs, attrs=attrs))
+    for i in given:
+        made.nodes[number[i]] = Node(OPS["argument"], (), {"position": len(kinds)}, cell.nodes[i].shape)
+        kinds.append(Vector(cell.nodes[i].shape))
+    made.kinds = tuple(kinds)
+    made.arguments = [number[cell.arguments[p]] for p in taken] + [number[i] for i in given]
+    made.outputs = tuple(number[o] for o in outputs)
+    made.single = len(outputs) == 1
+    made.n_domains = cell.n_domains if given else 0
+    made.list_domains = {position[p]: d for p, d in cell.list_domains.items()} if given else {}
+    made.lists = tuple(made.list_domains.values())
+    made.index_limits = {position[p]: limit for p, limit in cell.index_limits.items() if p in position}
+    made.int_limits = tuple(made.index_limits.get(p) for p, k in enumerate(kinds) if isinstance(k, Int))
+    places = [p for p, k in enumerate(cell.kinds) if isinstance(k, Int)]
+    return made, tuple(places.index(p) for p in taken if isinstance(cell.kinds[p], Int))
+
+
+def find_distinct(ints: Ints) -> tuple[Ints, Ints]:
+    """The distinct rows of a table.
+
+    Args:
+        ints: (n, columns), at least one row and one column.
+
+    Returns:
+        By distinct row, in the order in which they appear, the first vertex that has it; and for each of n vertices,
+        which of them is its own.
+    """
+    n = len(ints)
+    if n <= FEW:
+        return _find_few(ints)
+    codes = ints[:, 0]
+    for k in range(1, ints.shape[1]):
+        span = int(ints[:, k].max()) - int(low := ints[:, k].min()) + 1
+        if int(np.abs(codes).max()) >= 2**62 // span:  # number them anew before they get too large
+            codes = find_distinct(codes[:, None])[1]
+        codes = codes * span + (ints[:, k] - low)
+    low, high = int(codes.min()), int(codes.max())
+    if high - low < TABLE_FROM * n + 1024:
+        first = np.empty(high - low + 1, np.int64)
+        codes = codes - low if low else codes
+        first[codes[::-1]] = np.arange(n - 1, -1, -1)  # of equal entries the last one assigned stays
+        first_of = first[codes]
+    else:
+        _, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        first_of = firsts[inverse]
+    distinct = np.flatnonzero(first_of == np.arange(n))
+    number = np.empty(n, np.int64)
+    number[distinct] = np.arange(len(distinct))
+    return distinct, number[first_of]
+
+
+def _find_few(ints: Ints) -> tuple[Ints, Ints]:
+    """The same, for a short table."""
+    keys: list[Any] = ints[:, 0].tolist() if ints.shape[1] == 1 else list(map(tuple, ints.tolist()))
+    number: dict[Any, int] = {}
+    own = [number.setdefault(key, len(number)) for key in keys]
+    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    return np.array([first[key] for key in number], np.int64), np.array(own, np.int64)

@@ -1,0 +1,117 @@
+"""Levels of a structure given as edges: the longest distance of every vertex from one without children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.record.chunks import Ints
+
+NARROW = 32
+"""Below so many ready vertices a plain loop is faster than a few calls of NumPy per level."""
+
+
+def find_levels(n: int, parents: Ints, children: Ints) -> Ints:
+    """The level of every vertex: its longest distance from a vertex without children.
+
+    A frontier of ready vertices moves up everywhere at once, O(n + edges) work in all. Where it is narrow (a chain of
+    100 000 steps has one ready vertex at a time) plain loops take over.
+
+    Args:
+        n: the number of vertices.
+        parents, children: (edges,) the ends of every edge; the parent reads what the child computes.
+
+    Returns:
+        (n,) levels, -1 for vertices on a cycle and for those that depend on one.
+    """
+    pending = np.bincount(parents, minlength=n)  # children whose level is not known yet
+    fan_out = np.bincount(children, minlength=n)
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(fan_out, out=offsets[1:])
+    readers = parents[np.argsort(children, kind="stable")]  # those of vertex v from offsets[v] on
+    levels = np.full(n, -1, np.int64)
+    ready = np.flatnonzero(pending == 0)
+    level = 0
+    while len(ready) >= NARROW:
+        levels[ready] = level
+        level += 1
+        above = readers[ragged(offsets, ready)]
+        np.subtract.at(pending, above, 1)
+        ready = np.unique(above[pending[above] == 0])
+    if len(ready):
+        _climb(ready.tolist(), level, pending, readers, offsets, levels)
+    return levels
+
+
+def _climb(ready: list[int], level: int, pending: Ints, readers: Ints, offsets: Ints, levels: Ints) -> None:
+    """What `find_levels` does, vertex by vertex from `ready` on."""
+    waits_for, reader, begin = pending.tolist(), readers.tolist(), offsets.tolist()
+    done: list[int] = []
+    sizes: list[int] = []
+    while ready:
+        done += ready
+        sizes.append(len(ready))
+        above = []
+        for vertex in ready:
+            for parent in reader[begin[vertex] : begin[vertex + 1]]:
+                waits_for[parent] -= 1
+                if not waits_for[parent]:
+                    above.append(parent)
+        ready = above
+    levels[done] = np.arange(level, level + len(sizes)).repeat(sizes)
+
+
+def find_cycle(levels: NDArray[np.integer], parents: Ints, children: Ints) -> list[int]:
+    """The vertices of one cycle, each the parent of the next; `levels` has -1 somewhere, as `find_levels` leaves it."""
+    stuck = (levels[parents] < 0) & (levels[children] < 0)
+    below = dict(zip(parents[stuck].tolist(), children[stuck].tolist(), strict=True))
+    vertex = next(iter(below))
+    seen: dict[int, int] = {}  # in the order of the walk; it never leaves the stuck vertices, so it comes back
+    while vertex not in seen:
+        seen[vertex] = len(seen)
+        vertex = below[vertex]
+    return list(seen)[seen[vertex] :]
+
+
+def raise_levels(order_by: Ints, floor: Ints, parents: Ints, children: Ints) -> Ints:
+    """Levels where vertices have lowest levels of their own: what else they read has a level, too.
+
+    Args:
+        order_by: (n,) levels that `find_levels` gave: an order in which children precede parents.
+        floor: (n,) lowest level of each vertex.
+        parents, children: (edges,) the ends of every edge, by rising parent.
+    """
+    n = len(floor)
+    levels = floor.copy()
+    ends = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(parents, minlength=n), out=ends[1:])
+    order = np.argsort(order_by, kind="stable")
+    starts = np.flatnonzero(np.diff(order_by[order], prepend=-1))
+    if n < NARROW * len(starts):
+        return _raise_one_by_one(order.tolist(), levels.tolist(), ends.tolist(), children.tolist())
+    for vertices in np.split(order, starts[1:])[1:]:  # those of the first level have no children
+        below = levels[children[ragged(ends, vertices)]]
+        sizes = ends[vertices + 1] - ends[vertices]
+        highest = np.maximum.reduceat(below, np.cumsum(sizes) - sizes) + 1
+        levels[vertices] = np.maximum(levels[vertices], highest)
+    return levels
+
+
+def _raise_one_by_one(order: Sequence[int], levels: list[int], ends: Sequence[int], children: Sequence[int]) -> Ints:
+    for vertex in order:
+        level = levels[vertex]
+        for child in children[ends[vertex] : ends[vertex + 1]]:
+            if levels[child] >= level:
+                level = levels[child] + 1
+        levels[vertex] = level
+    return np.array(levels, np.int64)
+
+
+def ragged(ends: Ints, rows: Ints) -> Ints:
+    """Positions of the elements of the given rows of a CSR structure, row after row."""
+    starts = ends[rows]
+    lengths = ends[rows + 1] - starts
+    begin = np.cumsum(lengths) - lengths
+    return np.repeat(starts - begin, lengths) + np.arange(int(lengths.sum()))

@@ -1,0 +1,1 @@
+"""The compiled recorder, optional: C++ that does what `vpps.record.quick` does."""

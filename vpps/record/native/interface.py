@@ -1,0 +1,50 @@
+"""What the compiled recorder and Python share. Its header `interface.h` is made of this when it is built.
+
+The form of a map (vpps/record/packed.py) is a MapForm; then for each kind a KindForm, an ArgumentForm and an IntForm for
+each of its arguments, a CutForm, and twice how many of its ints, followed by their numbers: those of what is computed
+once for equal ints, and those of the rest.
+"""
+
+from __future__ import annotations
+
+from ctypes import Structure
+
+from vpps.kernel import shared_types
+from vpps.kernel.shared_types import fields
+from vpps.record.quick import ArgumentKind
+from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
+
+
+@fields(ints="arity width n_columns n_kinds")
+class MapForm(Structure):
+    """`width`: outputs of a vertex."""
+
+
+@fields(ints="n_arguments n_ints")
+class KindForm(Structure):
+    """How many vector arguments and ints vertices have."""
+
+
+@fields(ints="child result")
+class ArgumentForm(Structure):
+    """A vector argument: which child it comes from, and which of its results it is."""
+
+
+@fields(ints="column low high")
+class IntForm(Structure):
+    """An int: where it comes from, its lowest value, and what is past the highest."""
+
+
+@fields(ints="n_crossing whole")
+class CutForm(Structure):
+    """How a kind is cut (vpps/record/distinct.py): how many values are computed once for equal ints, 0 if it is not cut;
+    whether that is all of it."""
+
+
+def header() -> str:
+    """`interface.h`."""
+    structs = (MapForm, KindForm, ArgumentForm, IntForm, CutForm)
+    columns = {"CALL": CALL, "FIRST": FIRST, "LEVEL": LEVEL, "ARGS": ARGS}  # of the rows of blocks
+    return "".join(
+        (shared_types.constants(columns), shared_types.enum(ArgumentKind), *map(shared_types.struct, structs))
+    )

@@ -1,0 +1,528 @@
+// What vpps/record/bulk.py does for maps of the usual form, and vpps/record/ranges.py: in one call, without a temporary.
+//
+// Whatever is not of that form, or not what it should be, is left to NumPy, which also knows what to say about it: then
+// these functions return None (False) and have changed nothing.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+#include "recorder.h"
+
+namespace {
+
+using std::int32_t;
+using u64 = std::uint64_t;
+
+// A view on an array, of none where the object is none, or not of the wanted form.
+struct View {
+    Py_buffer view;
+    bool is_there = false;
+
+    View(PyObject* array, int dimensions, int flags = PyBUF_C_CONTIGUOUS)
+    {
+        if (PyObject_GetBuffer(array, &view, flags | PyBUF_FORMAT)) {
+            PyErr_Clear();
+            return;
+        }
+        is_there = view.ndim == dimensions || dimensions < 0;
+        if (!is_there) PyBuffer_Release(&view);
+    }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    ~View()
+    {
+        if (is_there) PyBuffer_Release(&view);
+    }
+    // Whether the elements are signed ints of so many bytes.
+    bool holds_ints(Py_ssize_t bytes) const
+    {
+        return is_there && view.itemsize == bytes && view.format && std::strchr("bhilq", view.format[0]) &&
+               !view.format[1];
+    }
+    Py_ssize_t length() const { return view.shape[0]; }
+    template <class T> const T* data() const { return static_cast<const T*>(view.buf); }
+};
+
+// ---- vertices
+
+// What is left of the form of a map (vpps/record/native/interface.py).
+struct Form {
+    const i64 *at, *end;
+
+    // The next things of a kind, or null.
+    template <class T> const T* take(i64 n = 1)
+    {
+        const i64 length = n * static_cast<i64>(sizeof(T) / sizeof(i64));
+        if (end - at < length) return nullptr;
+        return reinterpret_cast<const T*>(std::exchange(at, at + length));
+    }
+};
+
+// Numbers of some of a kind's ints.
+struct Chosen {
+    const i64* at;
+    i64 n;
+
+    bool read(Form& from, i64 n_ints)
+    {
+        const i64* length = from.take<i64>();
+        if (!length || *length < 0 || *length > n_ints) return false;
+        n = *length;
+        at = from.take<i64>(n);
+        return at && std::all_of(at, at + n, [=](i64 k) { return k >= 0 && k < n_ints; });
+    }
+};
+
+struct PartOfMap {
+    i64 kind, n, at;  // where its arrays begin in the memory
+    const ArgumentForm* arguments;
+    const IntForm* ints;
+    i64 n_arguments, n_ints;
+    int32_t* rows;
+    i64 n_crossing;  // values that are computed once for equal ints; 0 where the kind is not cut
+    bool whole;      // that is all of it
+    Chosen once, rest;
+    i64 at_once, base_once;  // where the arrays of what is computed once begin, and its first value
+    std::vector<int32_t> own, firsts;  // which of those each vertex has; the first vertex of each
+
+    bool is_cut() const { return n_crossing > 0; }
+    i64 n_own() const { return whole ? 0 : n; }  // vertices besides those that are computed once
+};
+
+bool read_part(Form& from, i64 arity, i64 n_columns, PartOfMap& part)
+{
+    const auto* kind = from.take<KindForm>();
+    if (!kind) return false;
+    part.n_arguments = kind->n_arguments;
+    part.n_ints = kind->n_ints;
+    part.arguments = from.take<ArgumentForm>(part.n_arguments);
+    part.ints = part.arguments ? from.take<IntForm>(part.n_ints) : nullptr;
+    const auto* cut = part.ints ? from.take<CutForm>() : nullptr;
+    if (!cut) return false;
+    for (i64 k = 0; k < part.n_arguments; k++)
+        if (part.arguments[k].child < 0 || part.arguments[k].child >= arity) return false;
+    for (i64 k = 0; k < part.n_ints; k++)
+        if (part.ints[k].column < 0 || part.ints[k].column >= n_columns) return false;
+    part.n_crossing = cut->n_crossing;
+    part.whole = cut->whole;
+    return part.n_crossing >= 0 && part.once.read(from, part.n_ints) && part.rest.read(from, part.n_ints);
+}
+
+// What follows reads from one array and writes to another. Numbers are copied out of structures first, which the
+// compiler could not do for fear of overlap, and each loop has the registers for itself.
+
+template <class T>
+[[gnu::noinline]] bool fill_ints(const T* __restrict column, const int32_t* __restrict rows, i64 n, i64* __restrict to,
+                                 i64 step, i64 low, i64 high)
+{
+    const u64 range = static_cast<u64>(high - low);
+    bool beyond = false;
+    for (i64 i = 0; i < n; i++) {
+        const i64 value = column[rows[i]];
+        beyond |= static_cast<u64>(value) - static_cast<u64>(low) >= range;
+        to[i * step] = value;
+    }
+    return !beyond;
+}
+
+[[gnu::noinline]] bool fill_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
+                                     i64* __restrict to, i64 step, i64 arity, i64 number, i64 width, i64 result,
+                                     i64 n_all)
+{
+    bool beyond = false;
+    for (i64 i = 0; i < n; i++) {
+        const i64 child = children[rows[i] * arity + number];
+        beyond |= static_cast<u64>(child) >= static_cast<u64>(n_all);
+        to[i * step] = result + width * child;
+    }
+    return !beyond;
+}
+
+// The same where values do not follow from the numbers of vertices.
+[[gnu::noinline]] bool look_up_argument(const int32_t* __restrict children, const int32_t* __restrict rows, i64 n,
+                                        i64* __restrict to, i64 step, i64 arity, i64 number, const i64* __restrict first,
+                                        i64 result, i64 n_all)
+{
+    for (i64 i = 0; i < n; i++) {
+        const i64 child = children[rows[i] * arity + number];
+        if (static_cast<u64>(child) >= static_cast<u64>(n_all)) return false;
+        to[i * step] = first[child] + result;
+    }
+    return true;
+}
+
+[[gnu::noinline]] void fill_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
+                                     i64* __restrict to, i64 start, i64 base, i64 width, i64 rise)
+{
+    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + rows[i];
+    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = base + width * rows[i];
+    for (i64 i = 0; i < n; i++) to[LEVEL * n + i] = heights[rows[i]] + rise;
+}
+
+[[gnu::noinline]] void look_up_vertices(const int32_t* __restrict heights, const int32_t* __restrict rows, i64 n,
+                                        i64* __restrict to, i64 start, i64 base, i64 width, i64 rise,
+                                        const i64* __restrict first)
+{
+    for (i64 i = 0; i < n; i++) {
+        to[CALL * n + i] = start + (first[rows[i]] - base) / width;
+        to[FIRST * n + i] = first[rows[i]];
+        to[LEVEL * n + i] = heights[rows[i]] + rise;
+    }
+}
+
+// What all kinds of a map share.
+struct WholeMap {
+    i64 n, arity, width, start, base, rise;  // start, base: recording index and value of the first vertex
+    const int32_t *heights, *children;
+    const i64* first;  // the first value of each vertex; none where they follow from the vertices' numbers
+    const std::vector<std::unique_ptr<View>>& columns;
+
+    // One int of some vertices; whether they are in range.
+    bool take(const PartOfMap& part, i64 k, const int32_t* rows, i64 n_rows, i64* to, i64 step) const
+    {
+        const auto [number, low, high] = part.ints[k];
+        const View& column = *columns[static_cast<std::size_t>(number)];
+        return column.view.itemsize == 4 ? fill_ints(column.data<int32_t>(), rows, n_rows, to, step, low, high)
+                                         : fill_ints(column.data<i64>(), rows, n_rows, to, step, low, high);
+    }
+};
+
+// How many children a kind's vertices have if they have those that it reads, and no others.
+i64 n_children(const PartOfMap& part, i64 arity)
+{
+    i64 columns = 0;
+    for (i64 column = 0; column < arity; column++)
+        for (i64 k = 0; k < part.n_arguments; k++)
+            if (part.arguments[k].child == column) {
+                columns++;
+                break;
+            }
+    return part.n * columns;
+}
+
+[[gnu::noinline]] i64 count_children(const int32_t* __restrict children, i64 n)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < n; i++) found += children[i] != -1;
+    return found;
+}
+
+// Fill the arrays of one kind: calls, first values, levels, arguments, ints. Whether children and ints are in range.
+bool fill(const PartOfMap& part, i64* to, const WholeMap& map)
+{
+    const i64 n = part.n_own(), n_args = part.n_arguments + part.n_crossing;
+    if (!n) return true;
+    if (map.first)
+        look_up_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise, map.first);
+    else
+        fill_vertices(map.heights, part.rows, n, to, map.start, map.base, map.width, map.rise);
+    i64* args = to + ARGS * n;
+    i64* ints = args + n * n_args;
+    for (i64 k = 0; k < part.n_arguments; k++) {
+        const auto [number, result] = part.arguments[k];
+        const bool fits = map.first ? look_up_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
+                                                       map.first, result, map.n)
+                                    : fill_argument(map.children, part.rows, n, args + k, n_args, map.arity, number,
+                                                    map.width, map.base + result, map.n);
+        if (!fits) return false;
+    }
+    for (i64 k = 0; k < part.n_crossing; k++)
+        for (i64 i = 0; i < n; i++)
+            args[i * n_args + part.n_arguments + k] =
+                part.base_once + part.own[static_cast<std::size_t>(i)] * part.n_crossing + k;
+    for (i64 k = 0; k < part.rest.n; k++)
+        if (!map.take(part, part.rest.at[k], part.rows, n, ints + k, part.rest.n)) return false;
+    return true;
+}
+
+// The arrays of what is computed once for equal ints.
+void fill_once(const PartOfMap& part, i64* to, i64 start, const WholeMap& map)
+{
+    const i64 n = static_cast<i64>(part.firsts.size());
+    for (i64 i = 0; i < n; i++) to[CALL * n + i] = start + i;
+    for (i64 i = 0; i < n; i++) to[FIRST * n + i] = part.base_once + part.n_crossing * i;
+    std::fill_n(to + LEVEL * n, n, 0);
+    for (i64 k = 0; k < part.once.n; k++)
+        map.take(part, part.once.at[k], part.firsts.data(), n, to + ARGS * n + k, part.once.n);
+}
+
+// Find the vertices of a kind with equal ints, by hashing. False where an int is out of range, or there are too many.
+bool find_distinct(PartOfMap& part, const WholeMap& map)
+{
+    const i64 n = part.n;
+    if (part.once.n < 1 || part.once.n > 2) return false;
+    std::vector<i64> keys(static_cast<std::size_t>(n)), second;
+    if (!map.take(part, part.once.at[0], part.rows, n, keys.data(), 1)) return false;
+    if (part.once.n == 2) {
+        second.resize(static_cast<std::size_t>(n));
+        if (!map.take(part, part.once.at[1], part.rows, n, second.data(), 1)) return false;
+        for (std::size_t i = 0; i < second.size(); i++)  // both have 32 bits
+            keys[i] = static_cast<i64>(static_cast<u64>(keys[i]) << 32 | (static_cast<u64>(second[i]) & 0xffffffffu));
+    }
+    int bits = 4;
+    while ((i64{1} << bits) < 2 * n) bits++;
+    std::vector<int32_t> table(std::size_t{1} << bits, -1);  // numbers of distinct ints
+    const std::size_t mask = table.size() - 1;
+    part.own.resize(static_cast<std::size_t>(n));
+    part.firsts.clear();
+    std::vector<i64> known;
+    for (std::size_t i = 0; i < part.own.size(); i++) {
+        // Multiplication by 2^64 over the golden ratio spreads keys that follow each other (Knuth, vol. 3, 6.4).
+        std::size_t place = static_cast<std::size_t>(static_cast<u64>(keys[i]) * 0x9e3779b97f4a7c15u >> (64 - bits));
+        while (table[place] >= 0 && known[static_cast<std::size_t>(table[place])] != keys[i]) place = (place + 1) & mask;
+        if (table[place] < 0) {
+            table[place] = static_cast<int32_t>(known.size());
+            known.push_back(keys[i]);
+            part.firsts.push_back(part.rows[i]);
+        }
+        part.own[i] = table[place];
+    }
+    return true;
+}
+
+// How much higher than its height each vertex is, for what is computed before; -1 where they differ in that.
+i64 rise_of(const std::vector<const PartOfMap*>& parts, const int32_t* heights)
+{
+    i64 rise = -1;
+    std::vector<i64> lowest;
+    bool alike = true;
+    const auto floor_of = [](const PartOfMap* part) { return i64{part->is_cut() && !part->whole}; };
+    for (const PartOfMap* part : parts) alike &= floor_of(part) == floor_of(parts[0]);
+    if (alike) return floor_of(parts[0]);
+    for (const PartOfMap* part : parts) {
+        lowest.push_back(INT32_MAX);
+        for (i64 i = 0; i < part->n; i++) lowest.back() = std::min<i64>(lowest.back(), heights[part->rows[i]]);
+        if (lowest.back() == 0 && rise >= 0 && rise != floor_of(part)) return -1;
+        if (lowest.back() == 0) rise = floor_of(part);
+    }
+    for (std::size_t k = 0; k < parts.size(); k++)
+        if (rise < 0 || floor_of(parts[k]) > rise + lowest[k]) return -1;
+    return rise;
+}
+
+// The vertices of a kind; without a branch, which nobody could foresee.
+[[gnu::noinline]] i64 find_rows(const signed char* __restrict kind, i64 n, i64 wanted, int32_t* __restrict rows)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < n; i++) {
+        rows[found] = static_cast<int32_t>(i);
+        found += kind[i] == wanted;
+    }
+    return found;
+}
+
+[[gnu::noinline]] void fill_levels(const int32_t* __restrict heights, i64 n, i64 width, i64 rise, i64* __restrict to)
+{
+    for (i64 k = 0; k < width; k++)
+        for (i64 i = 0; i < n; i++) to[i * width + k] = heights[i] + rise;
+}
+
+// The first value of each vertex, where those of some kinds are computed once for equal ints.
+void find_first(const std::vector<const PartOfMap*>& order, i64 n, i64 base, i64 width, i64* first)
+{
+    std::fill_n(first, n, i64{-1});
+    for (const PartOfMap* part : order)
+        for (i64 i = 0; part->whole && i < part->n; i++)
+            first[part->rows[i]] = part->base_once + part->n_crossing * part->own[static_cast<std::size_t>(i)];
+    for (i64 i = 0; i < n; i++)
+        if (first[i] < 0) {
+            first[i] = base;
+            base += width;
+        }
+}
+
+PyObject* describe(const std::vector<const PartOfMap*>& order)
+{
+    std::vector<std::array<i64, 4>> found;  // kind, vertices, place in the memory, whether computed once
+    for (const PartOfMap* part : order)
+        if (part->is_cut()) found.push_back({part->kind, static_cast<i64>(part->firsts.size()), part->at_once, 1});
+    for (const PartOfMap* part : order)
+        if (part->n_own()) found.push_back({part->kind, part->n, part->at, 0});
+    PyObject* parts = PyTuple_New(static_cast<Py_ssize_t>(found.size()));
+    for (std::size_t k = 0; parts && k < found.size(); k++) {
+        PyObject* part = Py_BuildValue("LLLL", found[k][0], found[k][1], found[k][2], found[k][3]);
+        if (part) PyTuple_SET_ITEM(parts, static_cast<Py_ssize_t>(k), part);
+        else Py_CLEAR(parts);
+    }
+    return parts;
+}
+
+// map(form, kind, children, levels, columns): makes the values of n vertices and, in one memory, the arrays of each
+// chunk. Returns (memory, its address, first value, where the first values of all vertices are in the memory, -1 where
+// they follow from that one, highest level, ((kind, vertices, place in the memory, whether computed once), ...)); first
+// what is computed once, then the rest, each in the order of the first vertices.
+PyObject* tape_map(PyObject* self, PyObject* const* args, Py_ssize_t n_given)
+{
+    if (n_given != 5 || !PyTuple_CheckExact(args[4])) Py_RETURN_NONE;
+    Tape* tape = as<Tape>(self);
+    const View form(args[0], 1), levels(args[3], 1);
+    const i64 n = levels.holds_ints(4) ? levels.length() : 0;
+    if (!n || n > INT32_MAX || !form.holds_ints(sizeof(i64))) Py_RETURN_NONE;
+    Form from{form.data<i64>(), form.data<i64>() + form.length()};
+    const auto* head = from.take<MapForm>();
+    if (!head) Py_RETURN_NONE;
+    const auto [arity, width, n_columns, n_kinds] = *head;
+    const View children(args[2], 2);
+    if (arity && !(children.holds_ints(4) && children.length() == n && children.view.shape[1] == arity))
+        Py_RETURN_NONE;
+    std::vector<std::unique_ptr<View>> columns;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(args[4]); k++) {
+        columns.push_back(std::make_unique<View>(PyTuple_GET_ITEM(args[4], k), 1));
+        const View& column = *columns.back();
+        if (!(column.holds_ints(4) || column.holds_ints(8)) || column.length() != n) Py_RETURN_NONE;
+    }
+    if (static_cast<i64>(columns.size()) != n_columns || width < 1 || n_kinds < 1 || n_kinds > form.length())
+        Py_RETURN_NONE;
+    std::vector<PartOfMap> parts(static_cast<std::size_t>(n_kinds));
+    for (PartOfMap& part : parts) {
+        part.kind = &part - parts.data();
+        if (!read_part(from, arity, n_columns, part)) Py_RETURN_NONE;
+    }
+    const std::unique_ptr<int32_t[]> rows(new int32_t[static_cast<std::size_t>(n + 1)]);  // one more for find_rows
+    if (args[1] == Py_None) {
+        if (n_kinds != 1) Py_RETURN_NONE;
+        parts[0].rows = rows.get();
+        parts[0].n = n;
+        for (i64 i = 0; i < n; i++) rows[static_cast<std::size_t>(i)] = static_cast<int32_t>(i);
+    } else {
+        const View kind(args[1], 1);
+        if (!kind.holds_ints(1) || kind.length() != n) Py_RETURN_NONE;
+        i64 all = 0;
+        for (PartOfMap& part : parts) {
+            part.rows = rows.get() + all;
+            part.n = find_rows(kind.data<signed char>(), n, part.kind, part.rows);
+            all += part.n;
+        }
+        if (all != n) Py_RETURN_NONE;  // some are of no kind
+    }
+    std::vector<const PartOfMap*> order;
+    std::vector<PartOfMap*> present;
+    for (PartOfMap& part : parts)
+        if (part.n) present.push_back(&part);
+    std::sort(present.begin(), present.end(), [](auto* a, auto* b) { return a->rows[0] < b->rows[0]; });
+    order.assign(present.begin(), present.end());
+
+    const int32_t* heights = levels.data<int32_t>();
+    const i64 first_value = tape->levels->size;
+    WholeMap map{n, arity, width, tape->n_calls, first_value, rise_of(order, heights), heights,
+                 arity ? children.data<int32_t>() : nullptr, nullptr, columns};
+    if (map.rise < 0) Py_RETURN_NONE;
+    // What is read must be there, or is refused below; so there is nothing else if the numbers agree.
+    i64 n_read = 0;
+    for (const PartOfMap& part : parts) n_read += n_children(part, arity);
+    if (arity && count_children(map.children, n * arity) != n_read) Py_RETURN_NONE;
+    i64 size = 0, n_own = 0;
+    bool looks_up = false;
+    for (PartOfMap* part : present) {
+        if (part->is_cut()) {
+            if (!find_distinct(*part, map)) Py_RETURN_NONE;
+            const i64 n_once = static_cast<i64>(part->firsts.size());
+            part->at_once = size;
+            part->base_once = map.base;
+            size += n_once * (ARGS + part->once.n);
+            map.base += n_once * part->n_crossing;
+            map.start += n_once;
+        }
+        part->at = size;
+        size += part->n_own() * (ARGS + part->n_arguments + part->n_crossing + part->rest.n);
+        n_own += part->n_own();
+        looks_up |= part->whole;
+    }
+    const i64 at_first = looks_up ? size : -1, n_values = map.base - first_value + n_own * width;
+    if (looks_up) size += n;
+    PyObject* made = PyObject_CallNoArgs(object(&ints_type));
+    if (!made || !as<Ints>(made)->reserve(size) || !tape->levels->reserve(n_values)) {
+        Py_XDECREF(made);
+        return nullptr;
+    }
+    Ints* memory = as<Ints>(made);
+    memory->size = size;
+    if (looks_up) {
+        find_first(order, n, map.base, width, memory->data + at_first);
+        map.first = memory->data + at_first;
+    }
+    i64 start = tape->n_calls;
+    for (const PartOfMap* part : order) {
+        if (part->is_cut()) fill_once(*part, memory->data + part->at_once, start, map);
+        start += static_cast<i64>(part->firsts.size());
+        if (!fill(*part, memory->data + part->at, map)) {
+            Py_DECREF(made);
+            Py_RETURN_NONE;
+        }
+    }
+    PyObject* found = describe(order);
+    const i64 highest = *std::max_element(heights, heights + n) + map.rise;
+    const i64 address = static_cast<i64>(reinterpret_cast<std::intptr_t>(memory->data));
+    PyObject* result = found ? Py_BuildValue("NLLLLN", made, address, map.base, at_first, highest, found) : nullptr;
+    if (!result) {
+        if (!found) Py_DECREF(made);
+        return nullptr;
+    }
+    // New objects may have started a garbage collection, and it code that recorded in this graph: then NumPy does it.
+    if (first_value != tape->levels->size || !tape->levels->reserve(n_values)) {
+        Py_DECREF(result);
+        if (PyErr_Occurred()) return nullptr;
+        Py_RETURN_NONE;
+    }
+    i64* to = tape->levels->data + first_value;
+    std::fill_n(to, map.base - first_value, i64{0});
+    to += map.base - first_value;
+    if (!looks_up) {
+        fill_levels(heights, n, width, map.rise, to);
+    } else {
+        for (i64 i = 0; i < n; i++)
+            if (map.first[i] >= map.base) to = std::fill_n(to, width, heights[i] + map.rise);
+    }
+    tape->levels->size += n_values;
+    return result;
+}
+
+// ---- ranges of rows
+
+// join(source, starts, sizes, to, shift): copies the rows of each range, one range after the other; whether that could
+// be done. With `shift` elements are int32, and to those that are not negative the row is added where their range
+// begins; the others become -1.
+PyObject* join(PyObject*, PyObject* const* args, Py_ssize_t n_given)
+{
+    if (n_given != 5) Py_RETURN_FALSE;
+    const View source(args[0], -1), starts(args[1], 1), sizes(args[2], 1);
+    const View to(args[3], -1, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    const bool shift = args[4] == Py_True;
+    if (!source.is_there || !to.is_there || !starts.holds_ints(8) || !sizes.holds_ints(8)) Py_RETURN_FALSE;
+    if (source.view.ndim < 1 || to.view.ndim != source.view.ndim || starts.length() != sizes.length()) Py_RETURN_FALSE;
+    if (source.view.itemsize != to.view.itemsize || (shift && !source.holds_ints(4))) Py_RETURN_FALSE;
+    i64 width = 1;
+    for (int d = 1; d < source.view.ndim; d++) {
+        if (source.view.shape[d] != to.view.shape[d]) Py_RETURN_FALSE;
+        width *= source.view.shape[d];
+    }
+    i64 total = 0;
+    for (i64 k = 0; k < starts.length(); k++) {
+        const i64 start = starts.data<i64>()[k], size = sizes.data<i64>()[k];
+        if (start < 0 || size < 0 || start > source.length() || size > source.length() - start) Py_RETURN_FALSE;
+        total += size;
+        if (total > to.length()) Py_RETURN_FALSE;
+    }
+    if (total != to.length()) Py_RETURN_FALSE;
+    i64 row = 0;
+    for (i64 k = 0; k < starts.length(); k++) {
+        const i64 start = starts.data<i64>()[k] * width, size = sizes.data<i64>()[k];
+        if (shift) {
+            const int32_t* from = source.data<int32_t>() + start;
+            int32_t* into = static_cast<int32_t*>(to.view.buf) + row * width;
+            const int32_t by = static_cast<int32_t>(row);
+            for (i64 i = 0; i < size * width; i++) into[i] = from[i] < 0 ? -1 : from[i] + by;
+        } else {
+            const i64 item = source.view.itemsize;
+            std::memcpy(static_cast<char*>(to.view.buf) + row * width * item, source.data<char>() + start * item,
+                        static_cast<std::size_t>(size * width * item));
+        }
+        row += size;
+    }
+    Py_RETURN_TRUE;
+}
+
+}  // namespace

@@ -1,0 +1,201 @@
+// The compiled recorder: what vpps/record/quick.py and the lists of vpps/record/vertices.py do, in a quarter of the time.
+//
+// Nothing here refers to a graph, so there are no cycles for a garbage collection to break. The interpreter's lock is
+// held throughout.
+#include <array>
+#include "map.h"
+
+#include <structmember.h>
+
+namespace {
+
+PyObject* in_progress;  // vpps.ops.operand.in_progress
+PyObject* recorders_name;
+
+// ---- Method: Cell.__call__, Graph.call and Graph.lookup, which ask a recorder before the method in Python
+
+struct Method {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject* careful;   // the one in Python
+    PyObject* of_graph;  // for a method of graphs the class of its first argument, such as Cell; null for Cell.__call__
+};
+
+PyTypeObject method_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// The recorder of the latest call of a kind in a graph, borrowed; null if there is none, or one in Python.
+Recorder* recorder_of(PyObject* graph, PyObject* kind)
+{
+    PyObject* all = PyObject_GetAttr(graph, recorders_name);
+    if (!all) return nullptr;
+    PyObject* found = PyDict_GetItemWithError(all, kind);
+    Py_DECREF(all);
+    return found && Py_TYPE(found) == &recorder_type ? as<Recorder>(found) : nullptr;
+}
+
+PyObject* method_call(PyObject* self, PyObject* const* args, std::size_t flagged, PyObject* names)
+{
+    const Py_ssize_t n = PyVectorcall_NARGS(flagged);
+    PyObject* of_graph = as<Method>(self)->of_graph;
+    const Py_ssize_t skip = of_graph ? 2 : 1;
+    if (!names && n >= 2) {
+        PyObject *graph = nullptr, *kind = nullptr;
+        if (of_graph) {  // graph.call(cell, ...), graph.lookup(table, row)
+            graph = object(Py_TYPE(args[1])) == of_graph ? args[0] : nullptr;
+            kind = args[1];
+        } else if (Py_TYPE(args[1]) == expression_type && !PyList_GET_SIZE(in_progress)) {  // cell(expression, ...)
+            graph = slot(args[1], owner_at);
+            kind = args[0];
+        }
+        if (graph) {
+            Recorder* recorder = recorder_of(graph, kind);
+            PyObject* found = nullptr;
+            if (recorder) {
+                Py_INCREF(object(recorder));
+                found = recorder->record(graph, args + skip, n - skip);
+                Py_DECREF(object(recorder));
+            }
+            if (found || PyErr_Occurred()) return found;
+        }
+    }
+    return PyObject_Vectorcall(as<Method>(self)->careful, args, flagged, names);
+}
+
+PyObject* method_new(PyTypeObject* type, PyObject* args, PyObject*)
+{
+    PyObject *careful, *of_graph = nullptr;
+    if (!PyArg_ParseTuple(args, "O|O!", &careful, &PyType_Type, &of_graph)) return nullptr;
+    PyObject* self = type->tp_alloc(type, 0);
+    if (!self) return nullptr;
+    as<Method>(self)->call = method_call;
+    as<Method>(self)->careful = Py_NewRef(careful);
+    as<Method>(self)->of_graph = Py_XNewRef(of_graph);
+    return self;
+}
+
+void method_free(PyObject* self)
+{
+    Py_XDECREF(as<Method>(self)->careful);
+    Py_XDECREF(as<Method>(self)->of_graph);
+    Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* method_get(PyObject* self, PyObject* instance, PyObject*)
+{
+    return instance && instance != Py_None ? PyMethod_New(self, instance) : Py_NewRef(self);
+}
+
+PyObject* method_doc(PyObject* self, void*) { return PyObject_GetAttrString(as<Method>(self)->careful, "__doc__"); }
+
+// Name and signature are those of the method in Python, too.
+PyObject* method_attribute(PyObject* self, PyObject* name)
+{
+    PyObject* own = PyObject_GenericGetAttr(self, name);
+    if (own || !PyErr_ExceptionMatches(PyExc_AttributeError)) return own;
+    PyErr_Clear();
+    return PyObject_GetAttr(as<Method>(self)->careful, name);
+}
+
+// ---- the module
+
+PyObject* bind(PyObject*, PyObject* args)
+{
+    PyObject *expression, *list;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &expression, &PyList_Type, &list)) return nullptr;
+    const std::array<const char*, 3> names = {"owner", "ref", "shape"};
+    const std::array<Py_ssize_t*, 3> offsets = {&owner_at, &ref_at, &shape_at};
+    for (std::size_t k = 0; k < names.size(); k++) {
+        PyObject* member = PyObject_GetAttrString(expression, names[k]);
+        if (!member) return nullptr;
+        const bool is_slot = Py_TYPE(member) == &PyMemberDescr_Type;
+        if (is_slot) *offsets[k] = as<PyMemberDescrObject>(member)->d_member->offset;
+        Py_DECREF(member);
+        if (!is_slot) return PyErr_Format(PyExc_TypeError, "%s of an expression is no slot", names[k]);
+    }
+    expression_type = as<PyTypeObject>(Py_NewRef(expression));
+    in_progress = Py_NewRef(list);
+    recorders_name = PyUnicode_InternFromString("recorders");
+    if (!recorders_name) return nullptr;
+    Py_RETURN_NONE;
+}
+
+PyCFunction as_function(PyObject* (*f)(PyObject*, PyObject* const*, Py_ssize_t))
+{
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f));
+}
+
+PyMethodDef functions[] = {
+    {"bind", bind, METH_VARARGS, "bind(Expression, in_progress), before anything else"},
+    {"join", as_function(join), METH_FASTCALL, "join(source, starts, sizes, to, shift)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyMethodDef ints_methods[] = {
+    {"extend", ints_extend, METH_O, "As of a list."},
+    {"append", ints_append, METH_O, "As of a list."},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyMethodDef tape_methods[] = {
+    {"recorder", tape_recorder, METH_VARARGS, "recorder(rows, arguments, results, single, takes_empty)"},
+    {"map", as_function(tape_map), METH_FASTCALL, "map(form, kind, children, levels, columns)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyMemberDef tape_members[] = {
+    {"n_calls", T_PYSSIZET, offsetof(Tape, n_calls), 0, nullptr},
+    {"levels", T_OBJECT_EX, offsetof(Tape, levels), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+PyMemberDef method_members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(Method, careful), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+PyGetSetDef method_getset[] = {
+    {"__doc__", method_doc, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PySequenceMethods ints_sequence;
+PyBufferProcs ints_buffer = {ints_view, ints_release};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "vpps_recorder", nullptr, -1, functions, nullptr, nullptr, nullptr,
+                      nullptr};
+
+bool ready(PyTypeObject& type, const char* name, std::size_t size, newfunc make, destructor free)
+{
+    type.tp_name = name;
+    type.tp_basicsize = static_cast<Py_ssize_t>(size);
+    type.tp_new = make;
+    type.tp_dealloc = free;
+    type.tp_flags |= Py_TPFLAGS_DEFAULT;
+    return PyType_Ready(&type) == 0;
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_vpps_recorder()
+{
+    ints_sequence.sq_length = ints_length;
+    ints_sequence.sq_item = ints_item;
+    ints_type.tp_as_sequence = &ints_sequence;
+    ints_type.tp_as_buffer = &ints_buffer;
+    ints_type.tp_methods = ints_methods;
+    tape_type.tp_methods = tape_methods;
+    tape_type.tp_members = tape_members;
+    recorder_type.tp_flags = Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    recorder_type.tp_vectorcall_offset = offsetof(Recorder, call);
+    recorder_type.tp_call = PyVectorcall_Call;
+    method_type.tp_flags = Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+    method_type.tp_vectorcall_offset = offsetof(Method, call);
+    method_type.tp_call = PyVectorcall_Call;
+    method_type.tp_descr_get = method_get;
+    method_type.tp_getattro = method_attribute;
+    method_type.tp_members = method_members;
+    method_type.tp_getset = method_getset;
+    if (!ready(ints_type, "vpps_recorder.Ints", sizeof(Ints), PyType_GenericNew, ints_free) ||
+        !ready(tape_type, "vpps_recorder.Tape", sizeof(Tape), tape_new, tape_free) ||
+        !ready(recorder_type, "vpps_recorder.Recorder", sizeof(Recorder), nullptr, recorder_free) ||
+        !ready(method_type, "vpps_recorder.Method", sizeof(Method), method_new, method_free))
+        return nullptr;
+    PyObject* m = PyModule_Create(&module);
+    if (m && (PyModule_AddObjectRef(m, "Tape", object(&tape_type)) ||
+              PyModule_AddObjectRef(m, "Method", object(&method_type))))
+        Py_CLEAR(m);
+    return m;
+}

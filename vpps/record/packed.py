@@ -1,0 +1,152 @@
+"""Maps of the usual form, recorded in one call of compiled code: all of a mini-batch's arrays in one piece of memory.
+
+The usual form: graphs of a `GraphSet`, whose levels are known, a fixed number of children none of which is missing
+where a cell reads it, and inputs that are ints. `vpps.record.bulk` records any map, and says what is wrong with one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vpps.kernel.shared_types import numbers
+from vpps.record.cell import Cell
+from vpps.record.chunks import NO_DATA, Chunk
+from vpps.record.native.interface import ArgumentForm, CutForm, IntForm, KindForm, MapForm
+from vpps.record.rows import Rows
+from vpps.record.rowwise import int_range
+from vpps.record.trace import TracedCell
+from vpps.record.vertex import CSR, Child, Kinds, Vertex
+from vpps.record.vertices import ARGS, CALL, FIRST, LEVEL
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
+
+WORD = 8  # bytes of an int
+
+
+class PackedChunk(Chunk):
+    """A chunk whose arrays lie in one piece of memory one after the other; NumPy sees them when somebody asks.
+
+    Attributes:
+        memory: ints, shared with other chunks.
+        at: where its arrays begin there.
+        address: of that place, for compiled code.
+        n: vertices.
+        n_args, n_ints: vector and int arguments of a vertex.
+    """
+
+    __slots__ = ("address", "at", "memory", "n", "n_args", "n_ints")
+
+    def __init__(self, memory: Any, address: int, at: int, n: int, n_args: int, n_ints: int) -> None:
+        self.memory = memory
+        self.at = at
+        self.address = address + WORD * at
+        self.n = n
+        self.n_args = n_args
+        self.n_ints = n_ints
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Chunk.__slots__:
+            raise AttributeError(f"a chunk has no {name!r}")
+        n, n_args, n_ints = self.n, self.n_args, self.n_ints
+        ints = np.frombuffer(self.memory, np.int64)[self.at : self.at + n * (ARGS + n_args + n_ints)]
+        columns = ints[: ARGS * n].reshape(ARGS, n)
+        self.calls, self.first, self.levels = columns[CALL], columns[FIRST], columns[LEVEL]
+        self.args = ints[ARGS * n : n * (ARGS + n_args)].reshape(n, n_args)
+        self.ints = ints[n * (ARGS + n_args) :].reshape(n, n_ints)
+        self.lists, self.data = [], NO_DATA
+        return object.__getattribute__(self, name)
+
+
+def record_packed(graph: Graph, cells: Any, kind: Any, children: Any, inputs: Any, levels: Any, distinct: bool) -> Any:
+    """Record a map, or return None, nothing recorded: where it was never recorded before, or is not of the usual form.
+
+    The arguments are those of `Graph.map`.
+    """
+    made = (cells,) if type(cells) is Cell else tuple(cells) if type(cells) is list else cells
+    if type(made) is not tuple or not made or type(inputs) is not dict:
+        return None
+    if children is None:
+        arity = 0
+    elif type(children) is np.ndarray and children.ndim == 2:
+        arity = children.shape[1]
+    else:
+        return None
+    for cell in made:
+        if type(cell) is not Cell:
+            return None
+    signature = tuple([(name, int) for name in inputs])  # as record_map has it
+    kinds: Kinds | None = made[0].maps.get((made, arity, signature, None))
+    if kinds is None:
+        return None
+    form = kinds.forms[distinct]
+    if form is None:
+        form = kinds.forms[distinct] = form_of(kinds, arity, inputs, distinct)
+    if not len(form):
+        return None
+    found = graph.make_vertices(form, kind, children, levels, tuple(inputs.values()))
+    if found is None:
+        return None
+    memory, address, base, at_first, highest, parts = found
+    n = 0
+    for number, count, at, once in parts:
+        vertex = kinds.vertices[number]
+        program = program_of(vertex, distinct, once)
+        n_args, n_ints, _ = program.layout
+        graph.record_chunk(program, PackedChunk(memory, address, at, count, n_args, n_ints))
+        n += 0 if once else count
+    width, vertex = kinds.width, kinds.vertices[0]
+    rows = []
+    for output, shape in zip(vertex.pushed, vertex.results, strict=True):
+        if at_first < 0:
+            ids = np.arange(base + output, base + n * width, width)
+        else:
+            ids = np.frombuffer(memory, np.int64)[at_first:] + output
+        rows.append(Rows(graph, ids, shape, None, highest))
+    return rows[0] if vertex.single else tuple(rows)
+
+
+def program_of(vertex: Vertex, distinct: bool, once: int) -> TracedCell:
+    """The program of a kind's vertices, or of what is computed once for equal ints."""
+    if not distinct or vertex.cut is None:
+        return vertex.program
+    program = vertex.cut.once if once else vertex.cut.rest
+    assert program is not None
+    return program
+
+
+def form_of(kinds: Kinds, arity: int, inputs: Mapping[str, Any], distinct: bool) -> array[int]:
+    """What compiled code has to know of a map, see native/interface.py. Empty where it cannot do it."""
+    nothing = array("q")
+    if arity == CSR or not kinds.width or kinds.pushed is None:
+        return nothing
+    columns = list(inputs)
+    found = numbers(MapForm(arity, kinds.width, n_columns=len(columns), n_kinds=len(kinds.vertices)))
+    for vertex in kinds.vertices:
+        if vertex.lists or len(vertex.ints) != len(vertex.program.int_limits):
+            return nothing
+        found += numbers(KindForm(n_arguments=len(vertex.vectors), n_ints=len(vertex.ints)))
+        for source in vertex.vectors:
+            if not isinstance(source, Child):
+                return nothing
+            found += numbers(ArgumentForm(child=source.number, result=source.output))
+        for name, limit in zip(vertex.ints, vertex.program.int_limits, strict=True):
+            low, high = int_range(limit)
+            found += numbers(IntForm(columns.index(name), low, high))
+        cut = vertex.cut if distinct else None
+        if cut is not None and len({*cut.ints, *cut.rest_ints}) < len(vertex.ints):
+            return nothing  # an int that leads to no result is in no part, but it has to be in range
+        if cut is None:
+            found += numbers(CutForm())
+            found += (0, len(vertex.ints), *range(len(vertex.ints)))
+        else:
+            found += numbers(CutForm(n_crossing=len(cut.once.outputs), whole=cut.rest is None))
+            found += (len(cut.ints), *cut.ints, len(cut.rest_ints), *cut.rest_ints)
+    return array("q", found)

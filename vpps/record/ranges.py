@@ -1,0 +1,28 @@
+"""Ranges of an array's rows one after the other: what joins the graphs of a mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+compiled: Callable[[Any, Any, Any, Any, bool], bool] | None = None
+"""Does it without a list of rows, where it can; `vpps.record.native` sets it."""
+
+
+def join(
+    source: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.int64], total: int, shift: bool = False
+) -> NDArray[Any] | None:
+    """The rows `starts[k]:starts[k] + sizes[k]` of an array, one range after the other; None where NumPy must do it.
+
+    Args:
+        total: the sum of `sizes`.
+        shift: the elements are int32; add to those that are not negative the row of the result where their range
+            begins: children, that were numbered within their graph. The others become -1.
+    """
+    if compiled is None:
+        return None
+    to = np.empty((total, *source.shape[1:]), source.dtype)
+    return to if compiled(source, starts, sizes, to, shift) else None

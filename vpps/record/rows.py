@@ -1,0 +1,105 @@
+"""Rows: many values of one shape, such as what a cell returned at each of n vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vpps.errors import DtypeError, IndexRangeError, ShapeError
+from vpps.ops.operand import RECORDED, Expression, Operand, checked_slice, record, take
+from vpps.record.chunks import Ints
+from vpps.values import as_index
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
+
+
+class Rows(Operand):
+    """n values of one shape in a graph, made by `graph.map`, `graph.rows`, or anything applied to rows.
+
+    Operators, functions and cells act row by row, on rows beside rows, expressions and parameters that all rows share,
+    and (n,) arrays of ints: `vpps.cross_entropy(Wo @ rows + bo, labels)`. Each row is a vertex, as if they had been
+    called on one row after the other. `vpps.sum`, `mean`, `max` and `min` are reductions of the rows, as of a list:
+    element by element. `rows[3]` is an expression, `rows[1:5]`, `rows[[7, 7, 2]]` and `rows[mask]` are rows, and
+    `rows[:, 0:8]` is a slice of each of them; `len(rows)` is n.
+
+    Attributes:
+        owner: the graph.
+        ids: (n,) value ids.
+        shape: of one row.
+    """
+
+    __slots__ = ("_highest", "_levels", "ids", "owner", "shape")
+
+    def __init__(
+        self,
+        owner: Graph,
+        ids: Ints,
+        shape: tuple[int, ...],
+        levels: Ints | None = None,
+        highest: int | None = None,
+    ) -> None:
+        self.owner = owner
+        self.ids = ids
+        self.shape = shape
+        self._levels = levels
+        self._highest = highest
+
+    @property
+    def levels(self) -> Ints:
+        """(n,) of the vertices that compute them."""
+        if self._levels is None:
+            self._levels = self.owner.levels_of(self.ids)
+        return self._levels
+
+    def highest_level(self) -> int:
+        """The highest of `levels`; of one row at least."""
+        return int(np.maximum.reduce(self.levels)) if self._highest is None else self._highest
+
+    def __repr__(self) -> str:
+        return f"<{len(self.ids)} rows of shape {self.shape} in {self.owner.describe()}>"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Expression]:
+        for ref in self.ids.tolist():
+            yield Expression(self.owner, ref, self.shape)
+
+    def __matmul__(self, other: Any) -> Any:
+        return record("matmul", [self, other], transposed_a=False, transposed_b=False)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, tuple):
+            if len(key) != 2:
+                raise ShapeError(f"{self!r}[{key!r}]: expected rows[which] or rows[which, slice of each row]")
+            chosen = self[key[0]]
+            return take(chosen, key[1])
+        if isinstance(key, slice):
+            return Rows(self.owner, self.ids[checked_slice(self, key)], self.shape)
+        i = as_index(key)
+        if i is not None:
+            if not -len(self) <= i < len(self):
+                raise IndexRangeError(f"{self!r}[{i}]: out of range, there are {len(self)} rows")
+            return Expression(self.owner, int(self.ids[i]), self.shape)
+        which = np.asarray(key)
+        if isinstance(key, list) and not key:  # NumPy takes it for floats
+            which = which.astype(np.int64)
+        if which.dtype.kind not in "iub" or which.ndim != 1:
+            raise DtypeError(
+                f"{self!r}[{key!r}]: expected an int, a slice, or a one-dimensional array of ints or booleans"
+            )
+        try:
+            return Rows(self.owner, self.ids[which], self.shape)
+        except IndexError as error:
+            raise IndexRangeError(f"{self!r}[...]: {error}") from None
+
+
+RECORDED.add(Rows)  # whose graph operators and functions look up
+
+
+def value_ids(x: Expression | Rows) -> Any:
+    """The value id of an expression, or the array of those of rows."""
+    return x.ids if isinstance(x, Rows) else x.ref

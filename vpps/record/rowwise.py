@@ -1,0 +1,354 @@
+"""Ops and cells applied to rows: a vertex per row, recorded in a few calls of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpps.errors import DtypeError, IndexRangeError, ShapeError
+from vpps.model.model import Lookup, Parameter
+from vpps.ops import OPS, Shape, size
+from vpps.ops.operand import Expression, shown
+from vpps.record.chunks import NO_DATA, Chunk, Ints, Lists
+from vpps.record.rows import Rows
+from vpps.record.trace import List, TracedCell, check_operand
+from vpps.values import Float32, as_float32, as_index
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
+    from vpps.record.cell import Cell
+
+
+def record_vertices(
+    graph: Graph,
+    program: TracedCell,
+    n: int,
+    args: Ints,
+    ints: Ints,
+    lists: Sequence[Lists],
+    levels: Ints,
+    data: Float32 = NO_DATA,
+) -> Ints:
+    """Append n vertices of one program; returns the value id of each one's first output."""
+    first = new_values(graph, n, len(program.outputs), levels)
+    if n:
+        calls = np.arange(graph.n_calls, graph.n_calls + n)
+        graph.record_chunk(program, Chunk(calls, first, levels, args, ints, lists, data))
+    return first
+
+
+def new_values(graph: Graph, n: int, outputs: int, levels: Ints) -> Ints:
+    """Make value ids for n vertices that have `outputs` each; returns the first one of each vertex."""
+    if outputs > 1:
+        of_values = np.empty(n * outputs, np.int64)
+        for k in range(outputs):  # takes half the time of `repeat`
+            of_values[k::outputs] = levels
+        base = graph.record_values(of_values)
+    else:
+        base = graph.record_values(levels)
+    return np.arange(base, base + n * outputs, outputs)
+
+
+def record_rowwise(
+    graph: Graph,
+    program: TracedCell,
+    n: int,
+    vectors: Sequence[Rows | Expression],
+    ints: Sequence[Any],
+    lists: Sequence[Lists],
+    where: str,
+) -> Any:
+    """Record n vertices of a program from its arguments of each kind, in their order; returns the rows of its outputs.
+
+    Args:
+        vectors: n rows, or an expression that all vertices share.
+        ints: n ints, or one for all.
+    """
+    table = int_table(program, n, ints, where)
+    if len(lists) > 1:
+        check_lengths(program, lists, where)
+    alone = len(vectors) == 1 and type(vectors[0]) is Rows
+    args = vectors[0].ids[:, None] if alone else np.empty((n, len(vectors)), np.int64)
+    shared = -1
+    highest: Ints | None = None
+    for k, x in enumerate(vectors):
+        if type(x) is Rows:
+            if not alone:
+                args[:, k] = x.ids
+            highest = x.levels if highest is None else np.maximum(highest, x.levels)
+        else:
+            args[:, k] = x.ref  # type: ignore[union-attr]
+            shared = max(shared, graph.level_of(x.ref))  # type: ignore[union-attr]
+    for xs in lists:
+        of_lists = highest_of_lists(graph, xs)
+        highest = of_lists if highest is None else np.maximum(highest, of_lists)
+    if highest is None:
+        levels = np.full(n, shared + 1)
+    else:
+        levels = (highest if shared < 0 else np.maximum(highest, shared)) + 1
+    first = record_vertices(graph, program, n, args, table, lists, levels)
+    results = program.layout[2]
+    if program.single:
+        return Rows(graph, first, results[0], levels)
+    return tuple(Rows(graph, first + k, shape, levels) for k, shape in enumerate(results))
+
+
+def highest_of_lists(graph: Graph, xs: Lists) -> Ints:
+    """The highest level among each list's elements; -1 where it is empty."""
+    highest = np.full(len(xs.ends) - 1, -1)
+    if len(xs.elements):
+        np.maximum.at(highest, np.arange(len(highest)).repeat(np.diff(xs.ends)), graph.levels_of(xs.elements))
+    return highest
+
+
+_UNSIGNED = {np.dtype(np.int32): np.uint32, np.dtype(np.int64): np.uint64}
+
+
+def int_range(limit: tuple[int, str] | None) -> tuple[int, int]:
+    """The lowest value of an int argument, and what lies just above the highest one."""
+    return (-(2**31), 2**31) if limit is None else (0, limit[0])
+
+
+def int_table(
+    program: TracedCell, n: int, columns: Sequence[Any], where: str, number: Callable[[int], int] = int
+) -> Ints:
+    """The int arguments of n vertices, a row each, from columns of n ints or one int for all.
+
+    Args:
+        number: of a row, in the user's words.
+
+    Raises:
+        IndexRangeError: an int is out of the range that the program has for it.
+    """
+    if not n:
+        return np.empty((0, len(columns)), np.int64)
+    table = None if len(columns) == 1 and not isinstance(columns[0], int) else np.empty((n, len(columns)), np.int64)
+    for k, (column, limit) in enumerate(zip(columns, program.int_limits, strict=True)):
+        low, high = int_range(limit)
+        if isinstance(column, int):
+            fits = low <= column < high
+        elif limit is not None and column.dtype in _UNSIGNED:  # of which negative ones are beyond all limits
+            fits = bool(np.maximum.reduce(column.view(_UNSIGNED[column.dtype])) < high)
+        else:
+            fits = bool(np.maximum.reduce(column) < high) and bool(np.minimum.reduce(column) >= low)
+        if not fits:
+            row = 0 if isinstance(column, int) else int(np.argmax((column < low) | (column >= high)))
+            value = column if isinstance(column, int) else int(column[row])
+            range_ = f"is out of range; {limit[1]}: {high}, so 0 to {high - 1}" if limit else "is no 32-bit int"
+            raise IndexRangeError(f"{where}, row {number(row)}: index {value} {range_}")
+        if table is None:
+            alone: Ints = column.astype(np.int64)[:, None]
+            return alone
+        table[:, k] = column
+    assert table is not None
+    return table
+
+
+def check_lengths(program: TracedCell, lists: Sequence[Lists], where: str, number: Callable[[int], int] = int) -> None:
+    """Raise ShapeError where lists that the program maps together differ in length."""
+    first: dict[int, Lists] = {}
+    for xs, domain in zip(lists, program.lists, strict=True):
+        other = first.setdefault(domain, xs)
+        if other.ends is not xs.ends and not np.array_equal(other.ends, xs.ends):
+            lengths = np.diff(other.ends), np.diff(xs.ends)
+            row = int(np.argmax(lengths[0] != lengths[1]))
+            raise ShapeError(
+                f"{where}, row {number(row)}: lists that the cell maps together have lengths {lengths[0][row]} and "
+                f"{lengths[1][row]}"
+            )
+
+
+def common_length(n: int, x: Any, where: str) -> int:
+    """The number of rows, given that of the operands so far (-1 for none) and an operand that has len(x) rows."""
+    if n >= 0 and len(x) != n:
+        raise ShapeError(f"{where}: operands of {n} and of {len(x)} rows")
+    return len(x)
+
+
+def index_column(x: Any, n: int, where: str) -> Any:
+    """Ints, one per row or one for all. Raises DtypeError for anything else."""
+    if type(x) is not np.ndarray:
+        value = as_index(x)
+        if value is not None:
+            return value
+        if not isinstance(x, np.ndarray | list | tuple):
+            raise DtypeError(f"{where}: expected an int or an array of {n} ints, one per row, got {x!r}")
+        x = np.asarray(x)
+    if x.dtype.kind not in "iu":
+        raise DtypeError(f"{where}: expected ints, one per row, got an array of dtype {x.dtype}")
+    if x.shape != (n,):
+        raise ShapeError(f"{where}: expected {n} ints, one per row, got an array of shape {x.shape}")
+    return x
+
+
+def apply_to_rows(graph: Graph, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Record a bare op for every row; operands are rows, and expressions, parameters and ints that all share."""
+    where = f"{shown(op)} of rows"
+    n_floats = len(operands) - OPS[op].indices
+    floats = operands[:n_floats]
+    key: list[Any] = [op, *attrs.items()]
+    model: Any = None
+    vectors: list[Rows | Expression] = []
+    n = -1
+    for i, x in enumerate(floats):
+        if type(x) is Rows or type(x) is Expression:
+            if type(x) is Rows:
+                n = common_length(n, x, where)
+            key.append(x.shape)
+            vectors.append(x)
+        else:
+            if i or op != "affine" or not isinstance(x, Parameter) or isinstance(x, Lookup):
+                check_operand(x, op, where)
+            key.append(x)
+            model = x.model
+    ints = [index_column(x, n, where) for x in operands[n_floats:]]
+    # Errors of shapes name expressions: to a program, a row is one.
+    one = [Expression(graph, -1, x.shape) if type(x) is Rows else x for x in floats]
+    program = graph.bare_program(tuple(key), model, op, one, attrs)
+    return record_rowwise(graph, program, n, vectors, ints, [], where)
+
+
+def lookup_rows(graph: Graph, table: Lookup, rows: NDArray[Any]) -> Any:
+    """Rows of a table, by an array of ints."""
+    where = f"lookup in {table.name!r}"
+    if rows.ndim != 1:
+        raise ShapeError(f"{where}: expected an int or a one-dimensional array of ints, got shape {rows.shape}")
+    program = graph.bare_program(("lookup", table), table.model, "lookup", [table], {})
+    return record_rowwise(graph, program, len(rows), [], [index_column(rows, len(rows), where)], [], where)
+
+
+def has_rows(args: Sequence[Any]) -> bool:
+    """Whether a call's arguments hold rows, so that it is one for each of them."""
+    for x in args:
+        if type(x) is Rows:
+            return True
+        if (type(x) is list or type(x) is tuple) and any(type(element) is Rows for element in x):
+            return True
+    return False
+
+
+def call_on_rows(graph: Graph, cell: Cell[Any], args: Sequence[Any], statics: dict[str, Any]) -> Any:
+    """Record a call of a cell for every row; arguments are as of `graph.map`'s inputs, or lists of rows."""
+    where = f"cell {cell.name!r} on rows"
+    n = -1
+    for x in args:
+        if type(x) is Rows:
+            n = common_length(n, x, where)
+    if n < 0:  # lists of rows only
+        n = _length_of_lists(args, where)
+    signature: list[Any] = []
+    vectors: list[Rows | Expression] = []
+    ints: list[Any] = []
+    lists: list[Lists] = []
+    for x in args:
+        if type(x) is Rows or type(x) is Expression:
+            signature.append(x.shape)
+            vectors.append(x)
+        elif isinstance(x, list | tuple):
+            xs, shape = list_argument(graph, x, n, where)
+            signature.append((list, shape))
+            lists.append(xs)
+        elif isinstance(x, np.ndarray) and x.dtype.kind == "f":
+            raise DtypeError(f"{where}: an array of floats; bring data into the graph with graph.rows(array)")
+        else:
+            signature.append(int)
+            ints.append(index_column(x, n, where))
+    return record_rowwise(graph, cell.program(tuple(signature), statics), n, vectors, ints, lists, where)
+
+
+def _length_of_lists(args: Sequence[Any], where: str) -> int:
+    """How many vertices a call has none of whose arguments are rows, but lists that hold some."""
+    n = -1
+    for x in args:
+        if is_ragged(x):
+            return len(x[0]) - 1
+        for element in x if isinstance(x, list | tuple) else ():
+            if type(element) is Rows:
+                n = common_length(n, element, where)
+    return n
+
+
+def is_ragged(x: Any) -> bool:
+    """Whether it is `(offsets, Rows)`: a list of its own for every vertex."""
+    return isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], Rows) and not isinstance(x[0], Rows | Expression)
+
+
+def list_argument(graph: Graph, x: Any, n: int, where: str) -> tuple[Lists, Shape | None]:
+    """A list of every vertex: `(offsets, Rows)`, or a list of rows and expressions, an element of each."""
+    if is_ragged(x):
+        offsets, rows = x
+        if rows.owner is not graph:
+            raise graph.foreign(where, rows)
+        return Lists(checked_offsets(offsets, n, len(rows), where)[0], rows.ids), rows.shape
+    for e in x:
+        if type(e) is not Rows and type(e) is not Expression:
+            raise DtypeError(f"{where}: a list argument holds {e!r}; it may hold rows and expressions only")
+        if e.shape != x[0].shape:
+            raise ShapeError(f"{where}: the elements of a list argument have shapes {x[0].shape} and {e.shape}")
+    elements = np.empty((n, len(x)), np.int64)
+    for k, e in enumerate(x):
+        if type(e) is Rows:
+            common_length(n, e, where)
+        elements[:, k] = e.ids if type(e) is Rows else e.ref
+    ends = np.arange(n + 1) * len(x)
+    return Lists(ends, elements.reshape(-1)), x[0].shape if x else None
+
+
+def checked_offsets(offsets: ArrayLike, n: int, total: int, where: str) -> tuple[Ints, Ints]:
+    """Offsets of a CSR structure of n lists with so many elements, and their lengths. Raises DtypeError, ShapeError."""
+    found = np.asarray(offsets)
+    if found.dtype.kind not in "iu":
+        raise DtypeError(f"{where}: offsets are ints, not of dtype {found.dtype}")
+    if found.shape != (n + 1,):
+        raise ShapeError(
+            f"{where}: {n} vertices have {n + 1} offsets, where each list begins and the end; got shape {found.shape}"
+        )
+    ends = found.astype(np.int64)
+    lengths = ends[1:] - ends[:-1]
+    if ends[0] != 0 or ends[-1] != total or (n and np.minimum.reduce(lengths) < 0):
+        raise ShapeError(
+            f"{where}: offsets begin with 0, do not fall, and end with the number of elements, {total}; these go from "
+            f"{ends[0]} to {ends[-1]}"
+        )
+    return ends, lengths
+
+
+def record_inputs(graph: Graph, array: ArrayLike, grad: bool, where: str) -> Rows:
+    """Graph inputs from the rows of an array."""
+    data = checked_floats(array, where)
+    return record_floats(graph, data, grad)
+
+
+def checked_floats(array: ArrayLike, where: str) -> Float32:
+    """A float32 copy of an array of rows. Raises DtypeError, ShapeError."""
+    data = as_float32(array, where)
+    if not 1 <= data.ndim <= 3 or (len(data) and not data[0].size):
+        raise ShapeError(
+            f"{where}: expected (n,), (n, width) or (n, rows, columns): a scalar, vector or matrix per row; "
+            f"got shape {data.shape}"
+        )
+    return data
+
+
+def record_floats(graph: Graph, data: Float32, grad: bool) -> Rows:
+    """Graph inputs from rows that were checked."""
+    n, shape = len(data), data.shape[1:]
+    attrs = {"shape": shape, "grad": grad}
+    program = graph.bare_program(("input", *attrs.items()), None, "input", [], attrs)
+    levels = np.zeros(n, np.int64)
+    nothing = np.zeros((n, 0), np.int64)
+    first = record_vertices(graph, program, n, nothing, nothing, [], levels, data.reshape(n, size(shape)))
+    return Rows(graph, first, shape, levels)
+
+
+def reduce_rows(cell: Cell[Any], rows: Rows) -> Expression:
+    """A reduction of all rows: one vertex that has them as its list."""
+    if not len(rows):
+        raise ShapeError(f"{cell.name} of no rows: an empty list has no shape; use graph.zeros(n), or leave it out")
+    graph = rows.owner
+    program = cell.program(((list, rows.shape),), {})
+    assert isinstance(program.kinds[0], List)
+    return graph.block_of(program).append_list(graph, rows.ids, rows.highest_level() + 1)

@@ -1,0 +1,483 @@
+"""Cells: static functions of primitives, traced once per signature into a list of nodes (Cavs's vertex function F)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from vpps.errors import DtypeError, IndexRangeError, ShapeError, TraceError
+from vpps.model.model import Lookup, Parameter
+from vpps.ops import OPS, Form, Op, Shape, size
+from vpps.ops.operand import (
+    Expression,
+    Index,
+    ListExpression,
+    common_owner,
+    interned,
+    recorded,
+    result_shape,
+    shown,
+)
+from vpps.values import as_index, as_number
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One primitive of a traced cell.
+
+    Attributes:
+        op: row of the op table.
+        inputs: nodes it reads (float operands, then indices); always earlier ones.
+        attrs: static attributes.
+        shape: shape of one row of the result.
+        domain: 0 where there is one row per vertex; d >= 1 where there is one per element of the lists of domain d.
+        parameter: the matrix, vector or table it uses.
+    """
+
+    op: Op
+    inputs: tuple[int, ...]
+    attrs: dict[str, Any]
+    shape: Shape
+    domain: int = 0
+    parameter: Parameter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A positional argument that is an expression."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    """A positional argument that is an int, different at every vertex."""
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """A list argument; its length differs from vertex to vertex. The shape is None where the list is empty."""
+
+    shape: Shape | None
+
+
+ArgKind = Vector | Int | List
+
+
+class TracedCell:
+    """The program of a cell for one signature: nodes in topological order, and what goes in and out.
+
+    Attributes:
+        name: the user's function name.
+        kinds: kinds of the positional arguments.
+        nodes: the primitives; sources (arguments, indices, parameters) included.
+        arguments: node of each positional argument.
+        argument_names: what the user calls them; () where that is not known.
+        outputs: node of each result.
+        single: the user's function returned one expression rather than a tuple.
+        n_domains: number of list domains.
+        list_domains: domain of each list argument, by argument position.
+        index_limits: for each int argument position, the smallest exclusive upper bound its uses impose, and by whom.
+        int_limits: the same in the order of the int arguments, None where nothing uses one.
+        lists: domain of each list argument, in order.
+    """
+
+    def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
+        self.name = name
+        self.kinds = kinds
+        self.nodes: list[Node] = []
+        self.arguments: list[int] = []
+        self.argument_names: tuple[str, ...] = ()
+        self.outputs: tuple[int, ...] = ()
+        self.single = True
+        self.n_domains = 0
+        self.list_domains: dict[int, int] = {}
+        self.lists: tuple[int, ...] = ()
+        self.int_limits: tuple[tuple[int, str] | None, ...] = ()
+        self.index_limits: dict[int, tuple[int, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<cell {self.name!r}: {len(self.nodes)} nodes>"
+
+    @cached_property
+    def layout(self) -> tuple[int, int, tuple[Shape, ...]]:
+        """Numbers of vector and of int arguments, shapes of the results; of a finished program."""
+        results = tuple(interned(self.nodes[o].shape) for o in self.outputs)
+        return sum(isinstance(k, Vector) for k in self.kinds), len(self.int_limits), results
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Parameters it uses, each once."""
+        return list(dict.fromkeys(n.parameter for n in self.nodes if n.parameter is not None))
+
+    def with_nodes(self, nodes: Sequence[Node], outputs: Sequence[int]) -> TracedCell:
+        """The same cell computed by other nodes: node numbers below `len(self.nodes)` keep their meaning."""
+        made = copy(self)
+        made.__dict__.pop("layout", None)  # of the results that it has had
+        made.nodes, made.outputs = list(nodes), tuple(outputs)
+        return made
+
+
+class ElementShapeFound(Exception):
+    """A use of a list argument whose element shape was unknown has shown what it must be; the trace starts again."""
+
+    def __init__(self, position: int, shape: Shape) -> None:
+        self.position = position
+        self.shape = shape
+
+
+LONG = 1 << 26
+"""Vectors of half that length or more stand for some that are of unknown length, or are made of such."""
+
+UNKNOWN: Shape = (LONG,)  # shape of the elements of an empty list until a use shows it
+PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # of two operands of one shape
+
+
+class Trace:
+    """Records the ops that a cell's function calls on symbolic arguments."""
+
+    def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
+        self.cell = TracedCell(name, kinds)
+        self.recorders: dict[Any, Any] = {}  # (Recorder)
+        self._unknown: dict[
+            int, int
+        ] = {}  # node of shape UNKNOWN -> the list argument whose elements it has the shape of
+        # Concatenation with such nodes -> (argument, other floats, how many of its elements).
+        self._incomplete: dict[int, tuple[int, int, int]] = {}
+        self._domain_of: list[int] = []  # union-find over list domains: `each` over two lists joins them
+        self._parameter_nodes: dict[Parameter, int] = {}
+        self._mapped: list[int] = []  # lists that `each` is mapping now
+
+    def describe(self) -> str:
+        return f"cell {self.cell.name!r}"
+
+    def foreign(self, what: str, x: Any) -> TraceError:
+        return TraceError(
+            f"{what}: {self.describe()} closes over {x!r}; a cell may close over parameters and Python constants only. "
+            "Pass the expression to the cell as an argument"
+        )
+
+    # ---- nodes
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[int] = (),
+        shape: Shape = (),
+        domain: int = 0,
+        parameter: Parameter | None = None,
+        attrs: dict[str, Any] | None = None,
+    ) -> int:
+        """Append a node and return its number."""
+        self.cell.nodes.append(Node(OPS[op], tuple(inputs), attrs or {}, shape, domain, parameter))
+        return len(self.cell.nodes) - 1
+
+    def argument(self, position: int, kind: ArgKind) -> Expression | Index | ListExpression:
+        """The symbolic value of a positional argument."""
+        if isinstance(kind, Int):
+            node = self.add("index", attrs={"position": position})
+            self.cell.arguments.append(node)
+            return Index(self, node)
+        domain = 0
+        if isinstance(kind, List):
+            self._domain_of.append(len(self._domain_of) + 1)
+            domain = self._domain_of[-1]
+            self.cell.list_domains[position] = domain
+        shape = UNKNOWN if kind.shape is None else kind.shape
+        node = self.add("argument", shape=shape, domain=domain, attrs={"position": position})
+        if kind.shape is None:
+            self._unknown[node] = position
+        self.cell.arguments.append(node)
+        return (ListExpression if domain else Expression)(self, node, shape)
+
+    def domain(self, node: int) -> int:
+        """The (joined) domain of a node."""
+        d = self.cell.nodes[node].domain
+        while d and self._domain_of[d - 1] != d:
+            d = self._domain_of[d - 1]
+        return d
+
+    def join(self, a: int, b: int) -> int:
+        """Make two list domains one: their lists have equal lengths at every vertex."""
+        if a != b:
+            self._domain_of[max(a, b) - 1] = min(a, b)
+        return min(a, b)
+
+    @contextmanager
+    def mapping(self, node: int) -> Iterator[None]:
+        """While `each` maps the list of a node. Inside, its elements are one symbolic element: mapping it again there
+        would pair every element with itself."""
+        if any(self.domain(outer) == self.domain(node) for outer in self._mapped):
+            raise TraceError(
+                f"{self.describe()}: each inside each over the same list (or one mapped together with it): the inner "
+                "one would see the outer one's element only; reduce the list before the outer each"
+            )
+        self._mapped.append(node)
+        try:
+            yield
+        finally:
+            self._mapped.pop()
+
+    def node_of(self, x: Any, op: str) -> int:
+        """The node of an operand; parameters become a source node, once each."""
+        if isinstance(x, Expression):
+            return x.ref
+        check_operand(x, op, self.describe())
+        if x not in self._parameter_nodes:
+            self._parameter_nodes[x] = self.add("parameter", shape=x.shape, parameter=x)
+        return self._parameter_nodes[x]
+
+    def index_of(self, x: Any, op: str, limit: int, what: str) -> int:
+        """The node of an int operand, with the bound that this use imposes."""
+        where = f"{self.describe()}: {op}"
+        if isinstance(x, Index):
+            position = self.cell.nodes[x.ref].attrs["position"]
+            old = self.cell.index_limits.get(position)
+            if old is None or limit < old[0]:
+                self.cell.index_limits[position] = (limit, what)
+            return x.ref
+        value = as_index(x)
+        if value is None:
+            raise DtypeError(f"{where}: expected an int or an int argument of the cell, got {type(x).__name__}")
+        check_index(value, limit, where, what)
+        return self.add("index", attrs={"constant": value})
+
+    def apply_again(self, op: str, operands: Sequence[Any]) -> Expression:
+        """A symbol has outlived its trace (Recorder)."""
+        return common_owner(operands, op).apply(op, operands, {})
+
+    def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        """Record one op (Recorder)."""
+        return APPLY.get(op, Trace._plain)(self, op, operands, attrs)
+
+    def _result(
+        self, op: str, nodes: list[int], shape: Shape, parameter: Parameter | None, attrs: dict[str, Any]
+    ) -> Expression:
+        domain = 0
+        for n in nodes:
+            d = self.domain(n)
+            if d and domain and d != domain:
+                raise TraceError(
+                    f"{self.describe()}: {op} mixes elements of two lists; map both at once: "
+                    "vpps.each(lambda a, b: ..., xs, ys)"
+                )
+            domain = domain or d
+        node = self.add(op, nodes, shape, domain, parameter, attrs)
+        return Expression(self, node, shape)
+
+    def _plain(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        floats = operands[: len(operands) - OPS[op].indices]
+        nodes = [self.node_of(x, op) for x in floats]
+        shapes = [self.cell.nodes[n].shape for n in nodes]
+        if any(self._is_unknown(n) for n in nodes):
+            return self._unknown_result(op, nodes, shapes, attrs)
+        shape = result_shape(op, shapes, attrs, self.describe())
+        if OPS[op].indices:
+            what = "number of elements" if op == "pick" else "number of classes"
+            nodes.append(self.index_of(operands[-1], op, shapes[0][0], what))
+        return self._result(op, nodes, shape, None, attrs)
+
+    def _is_unknown(self, node: int) -> bool:
+        return node in self._unknown or node in self._incomplete
+
+    def _unknown_result(self, op: str, nodes: list[int], shapes: list[Shape], attrs: dict[str, Any]) -> Expression:
+        """An op on elements of a list that is empty in the first call: learn their shape from the other operand."""
+        first = next(n for n in nodes if self._is_unknown(n))
+        position = self._unknown[first] if first in self._unknown else self._incomplete[first][0]
+        known = [s for n, s in zip(nodes, shapes, strict=True) if not self._is_unknown(n) and s != ()]
+        if OPS[op].form is Form.CONCAT and {self._unknown.get(n) for n in nodes if self._is_unknown(n)} == {position}:
+            # A product with the concatenation will tell: its matrix has that many columns.
+            result = self._result(op, nodes, UNKNOWN, None, attrs)
+            others = sum(map(size, known)) + sum(s == () for s in shapes)
+            self._incomplete[result.ref] = (position, others, sum(n in self._unknown for n in nodes))
+            return result
+        if OPS[op].form not in (Form.MAP, Form.DROPOUT) and not (op in PAIRS and len(known) == 1):
+            return self._untold(position, op, nodes, attrs)
+        if known:
+            if first in self._incomplete:
+                raise ElementShapeFound(position, (self._missing(first, size(known[0])),))
+            raise ElementShapeFound(position, known[0])
+        result = self._result(op, nodes, UNKNOWN, None, attrs)
+        if first in self._incomplete:
+            self._incomplete[result.ref] = self._incomplete[first]
+        else:
+            self._unknown[result.ref] = position
+        return result
+
+    def _untold(self, position: int, op: str, nodes: list[int], attrs: dict[str, Any]) -> Expression:
+        """An op on elements of unknown shape that does not tell it."""
+        raise self._untellable(position, f"{shown(op)} does not tell")
+
+    def _untellable(self, position: int, what: str) -> TraceError:
+        """The error for elements of unknown shape of an argument, which `what` does not tell."""
+        return TraceError(
+            f"{self.describe()}: list argument {position + 1} is empty in its first call and {what} the shape of its "
+            "elements; declare it, such as @vpps.cell(elements={'hs': (64,)}) for an argument hs"
+        )
+
+    def _missing(self, concatenation: int, floats: int) -> int:
+        """Floats of each unknown part of a concatenation that must have so many."""
+        _, others, parts = self._incomplete[concatenation]
+        return max(floats - others, 0) // parts
+
+    def _affine(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        matrix, x = operands
+        if not isinstance(matrix, Parameter) or isinstance(matrix, Lookup):
+            check_operand(matrix, "@", self.describe())
+            raise ShapeError(f"{self.describe()}: @ expects a matrix on its left, got {matrix!r}")
+        node = self.node_of(x, "@")
+        if node in self._incomplete and len(matrix.shape) == 2:
+            raise ElementShapeFound(self._incomplete[node][0], (self._missing(node, matrix.shape[1]),))
+        if node in self._unknown and len(matrix.shape) == 2:
+            raise ElementShapeFound(self._unknown[node], (matrix.shape[1],))
+        shape = result_shape(op, [matrix.shape, self.cell.nodes[node].shape], attrs, self.describe())
+        return self._result(op if len(shape) == 1 else "affine_columns", [node], shape, matrix, attrs)
+
+    def _dropout(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        """Dropouts of a cell are told apart by their numbers: each has random numbers of its own."""
+        number = [n.op.form for n in self.cell.nodes].count(Form.DROPOUT)
+        return self._plain(op, operands, attrs | {"number": number})
+
+    def _lookup(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        table, row = operands
+        check_table(table, self.describe())
+        node = self.index_of(row, op, table.shape[0], f"rows of {table.name!r}")
+        return self._result(op, [node], table.shape[1:], table, attrs)
+
+    def _list_reduce(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        (xs,) = operands
+        node = self.add(op, [xs.ref], xs.shape)
+        if xs.ref in self._unknown:
+            self._unknown[node] = self._unknown[xs.ref]
+        return Expression(self, node, xs.shape)
+
+    def _list_map(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        (xs,) = operands
+        result = self._result(op, [xs.ref], xs.shape, None, attrs)
+        if xs.ref in self._unknown:
+            self._unknown[result.ref] = self._unknown[xs.ref]
+        return result
+
+    def _source(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
+        shape = attrs["shape"]
+        return Expression(self, self.add(op, shape=shape, attrs=attrs), shape)
+
+    # ---- the end
+
+    def finish(self, result: Any) -> TracedCell:
+        """Check what the cell's function returned and close the trace."""
+        values = result if isinstance(result, tuple | list) else (result,)
+        if not values:
+            raise TraceError(f"{self.describe()} returns nothing; it must return one expression or a tuple of them")
+        nodes = []
+        for v in values:
+            if isinstance(v, Parameter):
+                nodes.append(self.node_of(v, "return"))
+            elif not isinstance(v, Expression | ListExpression) or v.owner is not self:
+                raise TraceError(
+                    f"{self.describe()} returns {v!r}; it must return expressions computed from its arguments"
+                )
+            elif self.domain(v.ref):
+                raise TraceError(
+                    f"{self.describe()} returns one value per list element; reduce it with vpps.sum or its like"
+                )
+            elif v.ref in self._unknown:
+                raise self._untellable(self._unknown[v.ref], "nothing in the cell tells")
+            else:
+                nodes.append(v.ref)
+        cell = self.cell
+        cell.outputs = tuple(nodes)
+        cell.single = not isinstance(result, tuple | list)
+        # Joined domains get consecutive numbers; every node learns the final one.
+        roots = sorted({self.domain(i) for i, n in enumerate(cell.nodes) if n.domain})
+        number = {0: 0} | {d: k + 1 for k, d in enumerate(roots)}
+        finals = [number[self.domain(i)] for i in range(len(cell.nodes))]
+        cell.nodes = [
+            Node(n.op, n.inputs, n.attrs, n.shape, d, n.parameter) for n, d in zip(cell.nodes, finals, strict=True)
+        ]
+        cell.n_domains = len(roots)
+        cell.list_domains = {p: cell.nodes[cell.arguments[p]].domain for p in cell.list_domains}
+        cell.lists = tuple(cell.list_domains.values())
+        cell.int_limits = tuple(cell.index_limits.get(p) for p, k in enumerate(cell.kinds) if isinstance(k, Int))
+        return cell
+
+
+APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expression]] = {
+    "affine": Trace._affine,
+    "dropout": Trace._dropout,
+    "lookup": Trace._lookup,
+    "list_sum": Trace._list_reduce,
+    "list_mean": Trace._list_reduce,
+    "list_max": Trace._list_reduce,
+    "list_min": Trace._list_reduce,
+    "list_softmax": Trace._list_map,
+    "list_log_softmax": Trace._list_map,
+    "input": Trace._source,
+    "zeros": Trace._source,
+}
+
+
+def check_operand(x: Any, op: str, where: str) -> None:
+    """Raise if `x` is nothing that a float operand can be."""
+    op = shown(op)
+    if isinstance(x, Lookup):
+        raise ShapeError(f"{where}: {op} of {x!r}: take a row of it with lookup(table, i)")
+    if isinstance(x, Parameter) and len(x.shape) > 1:
+        raise ShapeError(
+            f"{where}: {op} of {x!r}: parameters of rank 2 appear only on the left of @; for x @ W declare W "
+            "transposed and write W @ x"
+        )
+    if isinstance(x, Expression | Parameter):
+        return
+    if isinstance(x, Index):
+        raise TraceError(
+            f"{where}: {op} takes no int here; only vpps.lookup, cross_entropy, hinge and pick can use {x!r}"
+        )
+    if isinstance(x, ListExpression):
+        raise TraceError(f"{where}: {op} of {x!r}: use vpps.each(f, xs), or a reduction such as vpps.sum(xs)")
+    if as_number(x) is not None:
+        raise DtypeError(f"{where}: {op} takes expressions and parameters, not the number {x!r}")
+    kind = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"{type(x).__name__} {x!r}"
+    raise DtypeError(
+        f"{where}: {op} takes expressions and parameters, not {kind}; bring data into the graph with graph.input(array)"
+    )
+
+
+def check_index(value: int, limit: int, where: str, what: str) -> None:
+    """Raise IndexRangeError unless 0 <= value < limit."""
+    if not 0 <= value < limit:
+        raise IndexRangeError(f"{where}: index {value} is out of range; {what}: {limit}, so 0 to {limit - 1}")
+
+
+def check_table(table: Any, where: str) -> None:
+    """Raise unless `table` is a Lookup."""
+    if not isinstance(table, Lookup):
+        raise DtypeError(f"{where}: lookup expects a table made by model.lookup(...), got {table!r}")
+
+
+def endless(recorder: Trace) -> str:
+    """What to say of a function that calls itself without end."""
+    return (
+        f"{recorder.describe()} calls itself without end: a cell is traced once, on symbols, so that nothing ends it; "
+        "give it the state of its children as an argument, and call it for every vertex, or use graph.map"
+    )
+
+
+def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], statics: dict[str, Any]) -> TracedCell:
+    """Run `function` once on symbolic arguments and return its program. Raises TraceError, ShapeError, DtypeError.
+
+    Where a list is empty, the trace runs until a use shows the shape of its elements, and begins again with it.
+    """
+    while True:
+        recorder = Trace(name, kinds)
+        try:
+            arguments = [recorder.argument(i, k) for i, k in enumerate(kinds)]
+            return recorder.finish(recorded(recorder, function, *arguments, **statics))
+        except RecursionError:
+            raise TraceError(endless(recorder)) from None
+        except ElementShapeFound as found:
+            kinds = (*kinds[: found.position], List(found.shape), *kinds[found.position + 1 :])

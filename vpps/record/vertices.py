@@ -1,0 +1,185 @@
+"""The vertices of a graph as flat lists of ints: a block of them per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.ops import Shape
+from vpps.ops.operand import Expression, interned
+from vpps.record.chunks import Chunk
+from vpps.record.quick import Argument, ArgumentKind, quick_record
+from vpps.record.trace import Int, List, TracedCell
+from vpps.values import Float32
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
+
+CALL, FIRST, LEVEL, ARGS = 0, 1, 2, 3  # columns of Block.rows; the vector arguments follow, then the ints
+
+
+Record = Callable[["Graph", Sequence[Any]], Any]
+
+
+class Tape:
+    """What the blocks of a graph share. They must not hold the graph: in a reference cycle it would outlive its batch.
+
+    The compiled recorder has a class like it, with lists of its own kind.
+
+    Attributes:
+        n_calls: vertices recorded so far.
+        levels: by value id, the longest distance of the value's vertex from a leaf.
+    """
+
+    __slots__ = ("levels", "n_calls")
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+        self.levels: list[int] = []
+
+    def recorder(
+        self,
+        rows: list[int],
+        arguments: tuple[Argument, ...],
+        results: tuple[Shape, ...],
+        single: bool,
+        takes_empty: bool,
+    ) -> Record:
+        """What records calls into one block, see `vpps.record.quick`.
+
+        Args:
+            rows: of the block.
+            arguments: what a call's arguments must be, and where list arguments go.
+            results: shapes.
+            single: the one result is returned without a tuple around it.
+            takes_empty: whether calls belong to the block whose list arguments are empty.
+        """
+        return quick_record(self, rows, arguments, results, single, takes_empty)
+
+    def map(self, form: Any, kind: Any, children: Any, levels: Any, columns: Any) -> Any:
+        """None: the compiled one makes values and arrays of a map's vertices, see `vpps.record.packed`."""
+        return None
+
+
+new_tape: Callable[[], Tape] = Tape
+"""Makes the tape of a new graph; `vpps.record.native` replaces it."""
+
+_UNBOUNDED = 2**31  # of an int that nothing uses: what the word of a script holds
+
+
+def extend(ints: list[int], more: NDArray[np.int64]) -> None:
+    """Append an array to a list of ints, or to what the compiled recorder has in place of one."""
+    ints.extend(more.tolist() if type(ints) is list else more)
+
+
+class Block:
+    """All vertices of one cell in a graph, in the user's order. Flat lists: no object per vertex.
+
+    Attributes:
+        cell: the program.
+        width: ints per vertex in `rows`.
+        rows: per vertex its recording index (design: policy, layout and schedule do not change it), the value id of its
+            first output (the others follow it), its level (longest distance from a leaf), the value ids of its vector
+            arguments, its int arguments.
+        lengths: per list argument, the length at each vertex.
+        elements: per list argument, the value ids of all vertices' elements, end to end.
+        data: for graph inputs, the flat array of each vertex.
+        bulk: vertices recorded in bulk: how many in `rows` precede them, and their arrays.
+    """
+
+    __slots__ = (
+        "_record",
+        "_takes_empty",
+        "_tape",
+        "bulk",
+        "cell",
+        "data",
+        "elements",
+        "lengths",
+        "n_args",
+        "n_ints",
+        "results",
+        "rows",
+        "width",
+    )
+
+    def __init__(self, cell: TracedCell, tape: Tape) -> None:
+        self.cell = cell
+        self.n_args, self.n_ints, self.results = cell.layout
+        self.width = ARGS + self.n_args + self.n_ints
+        new_ints = type(tape.levels)
+        self.rows = new_ints()
+        self.lengths = [new_ints() for _ in cell.lists]
+        self.elements = [new_ints() for _ in cell.lists]
+        self.data: list[Float32] = []
+        self.bulk: list[tuple[int, Chunk]] = []
+        self._tape = tape
+        self._takes_empty = False
+        self._record: Record | None = None
+
+    @property
+    def record(self) -> Record:
+        """`record(graph, args)` appends a vertex for a call like the others (`vpps.record.quick`)."""
+        if self._record is None:  # made when first needed: blocks of maps need none
+            self._record = self._recorder()
+        return self._record
+
+    def _recorder(self) -> Record:
+        limits, lists = iter(self.cell.int_limits), zip(self.cell.lists, self.lengths, self.elements, strict=True)
+        arguments: list[Argument] = []
+        for kind in self.cell.kinds:
+            if isinstance(kind, Int):
+                limit = next(limits)
+                arguments.append((ArgumentKind.INT, _UNBOUNDED if limit is None else limit[0]))
+                continue
+            assert kind.shape is not None
+            if isinstance(kind, List):
+                domain, lengths, elements = next(lists)
+                arguments.append((ArgumentKind.LIST, interned(kind.shape), domain - 1, lengths, elements))
+            else:
+                arguments.append((ArgumentKind.VECTOR, interned(kind.shape)))
+        return self._tape.recorder(self.rows, tuple(arguments), self.results, self.cell.single, self._takes_empty)
+
+    def __len__(self) -> int:
+        return len(self.rows) // self.width + sum(len(chunk) for _, chunk in self.bulk)
+
+    def append(self, graph: Graph, refs: list[int], ints: list[int], lists: list[list[int]]) -> Any:
+        """Append a vertex whose arguments are known to fit; returns its expression, or a tuple of them."""
+        tape = self._tape
+        levels = tape.levels
+        level = -1
+        for ids in (refs, *lists):
+            for ref in ids:
+                if levels[ref] > level:
+                    level = levels[ref]
+        level += 1
+        for k, ids in enumerate(lists):
+            self.lengths[k].append(len(ids))
+            self.elements[k].extend(ids)
+        first = len(levels)
+        self.rows.extend((tape.n_calls, first, level, *refs, *ints))
+        tape.n_calls += 1
+        if self.cell.single and not lists:  # a bare op, as often as not
+            levels.append(level)
+            return Expression(graph, first, self.results[0])
+        levels.extend([level] * len(self.results))
+        if lists and not any(lists) and not self._takes_empty:
+            # Empty lists tell nothing of their elements' shapes, but now it is known that such calls belong here.
+            self._takes_empty = True
+            self._record = None
+        results = tuple(Expression(graph, first + k, shape) for k, shape in enumerate(self.results))
+        return results[0] if self.cell.single else results
+
+    def append_list(self, graph: Graph, ids: NDArray[np.int64], level: int) -> Expression:
+        """Append a vertex of a cell with one argument, a list, and one result, that is of this level."""
+        tape = self._tape
+        first = len(tape.levels)
+        self.lengths[0].append(len(ids))
+        extend(self.elements[0], np.ascontiguousarray(ids))
+        self.rows.extend((tape.n_calls, first, level))
+        tape.n_calls += 1
+        tape.levels.append(level)
+        return Expression(graph, first, self.results[0])

@@ -1,0 +1,127 @@
+"""What of a plan goes through index lists: bytes that are gathered, words of lists, arguments that need none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vpps.ops.element import FLOAT32
+from vpps.placement.onchip.report import in_bytes
+from vpps.planner.blocks import PlannedBlock
+from vpps.planner.plan import Plan
+from vpps.planner.reader import walk
+from vpps.planner.sections import Phase, Section
+from vpps.script.access import Reach, touches, word
+from vpps.script.disassemble import Decoded, Words
+from vpps.script.instructions import INDEXED
+from vpps.text import counted
+
+FLOAT = FLOAT32.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Index lists of a plan, and what is read or written through them. Bytes count once, however many virtual
+    processors read them.
+
+    Attributes:
+        forward_bytes, backward_bytes: of rows that steps find through lists; of backward with the sums of gradients
+            that readers hand back.
+        gradient_bytes: of rows that gradients of weights find so, once for all rows of a cell.
+        list_words: of all lists in the script, data and offsets included.
+        arguments: operands of a step, or of all rows of a cell, whose rows a plan decides about.
+        contiguous: those of them whose rows lie at an even stride, so that they need no list.
+    """
+
+    forward_bytes: int
+    backward_bytes: int
+    gradient_bytes: int
+    list_words: int
+    arguments: int
+    contiguous: int
+
+    @property
+    def bytes(self) -> int:
+        """Of a launch."""
+        return self.forward_bytes + self.backward_bytes + self.gradient_bytes
+
+    def describe(self, training: bool) -> str:
+        """A clause: "520 B forward, 10 KiB backward; 15 of 19 arguments in a row"."""
+        backward = f", {in_bytes(self.backward_bytes + self.gradient_bytes)} backward" if training else ""
+        even = f"{self.contiguous:,} of {counted(self.arguments, 'argument')} in a row"
+        return f"{in_bytes(self.forward_bytes)} forward{backward}; {even}"
+
+
+def gathering(plan: Plan) -> Gathering:
+    """What goes through index lists."""
+    found: Counter[str] = Counter()
+    once = _Once()
+    for entry, _ in plan.streams:
+        for d, place in walk(plan, entry, once):
+            found[place.phase] += _gathered(plan.script, d)
+    arguments = contiguous = 0
+    for block in plan.blocks:
+        for n, even in _arguments(block, training=plan.loss_slot >= 0):
+            arguments, contiguous = arguments + n, contiguous + even
+    return Gathering(
+        found[Phase.FORWARD.value],
+        found[Phase.BACKWARD.value],
+        found[Phase.GRADIENTS.value],
+        sum(int(stop - start) for start, stop in plan.lists),
+        arguments,
+        contiguous,
+    )
+
+
+class _Once:
+    """Whether a cell made a section, and that is not one that was seen before."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int, int]] = set()
+
+    def __call__(self, s: Section) -> bool:
+        if s.block is None or s.group is None:
+            return False
+        if isinstance(s.first, int) or s.group.starts[0][1].alone:
+            return True
+        key = (
+            id(s.block),
+            id(s.group),
+            id(s.first),
+        )  # schedule "paper": all who own rows of a matrix execute its product
+        new = key not in self._seen
+        self._seen.add(key)
+        return new
+
+
+def _gathered(script: Words, d: Decoded) -> int:
+    """Bytes that an instruction reads or writes through lists."""
+    floats = 0
+    for touch in touches(d):
+        rows = 0
+        if touch.reach is Reach.LISTED:
+            rows = _entries(script, touch.at.address, d.n)
+        elif touch.at.indexed:
+            rows = _entries(script, word(d, "elements"), d.n) if touch.reach is Reach.ELEMENTS else d.n
+        floats += rows * (d.width if touch.width is None else touch.width)
+    return FLOAT * floats
+
+
+def _entries(script: Words, offsets: int, n: int) -> int:
+    """Rows that CSR offsets list for n rows."""
+    return int(script[offsets + n]) - int(script[offsets])
+
+
+def _arguments(block: PlannedBlock, training: bool) -> Iterator[tuple[int, int]]:
+    """For each operand that a plan decides about: in how many steps it has rows, in how many of them at a stride."""
+    for key, operands in block.cell.row_lists(training):
+        domain = block.cell.domain_of(key)
+        for operand in operands:
+            _, mode = block.operand_words(operand)
+            has_rows = block.count[:, domain] > 0
+            if operand.whole:  # the same words in every step
+                has_rows = has_rows & (np.cumsum(has_rows) == 1)
+            yield int(has_rows.sum()), int((has_rows & (mode & INDEXED == 0)).sum())

@@ -1,0 +1,310 @@
+"""Inspection: what a handle would compile and launch for a graph, to be looked at; nothing runs, no GPU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from vpps.compiler.arrangement import NO_CHIP, Arrangement
+from vpps.compiler.cost import costs_on
+from vpps.compiler.schedule import SCHEDULES
+from vpps.engine.ahead import Specialized, compile_planned, gpu_for, specialize, specs, stacks_of
+from vpps.engine.configuration import Configuration
+from vpps.engine.options import Example, check_example
+from vpps.errors import HandleError
+from vpps.graph.drawing import Drawing, draw
+from vpps.graph.graph import Graph
+from vpps.kernel.render import render_cpu, render_tails
+from vpps.kernel.spec import KernelSpec
+from vpps.model.model import Model
+from vpps.model.optim import SGD, Optimizer
+from vpps.ops.operand import Expression
+from vpps.ops.philox import StepKey
+from vpps.placement.distribution import Distribution
+from vpps.placement.onchip import Device
+from vpps.placement.update import Update
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.planner.policies import POLICIES, Knowledge, policy_named
+from vpps.planner.row_order import LAYOUTS
+from vpps.report import machine_code
+from vpps.report.cells import CellsReport, cells_report
+from vpps.report.kernel_report import KernelReport, kernel_report
+from vpps.report.listing import CUDA_CPP, Listing
+from vpps.report.plan_report import PlanReport
+from vpps.report.planned import plan_report
+from vpps.report.script_report import ScriptReport, script_report
+from vpps.targets import CPU, TARGETS, Target, target_named
+from vpps.text import counted
+from vpps.tuning.machines import MachineFiles
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection:
+    """A graph in one configuration of a kernel; made by `vpps.report.inspect` or `Handle.inspect`.
+
+    What it shows has the names of the commands of `vpps-inspect`; a trace comes from `Handle.trace`, as it takes
+    launches.
+
+    Attributes:
+        target: its name.
+        arch: "sm_90"; of cpu the instruction set ("avx512"); "" of simt.
+        planner: has made the plan, and keeps what it knows of cells.
+        graph_made: what is planned.
+        plan_made: the plan itself.
+        spec: what the kernel must be able to do.
+        arrangement: what of the weights is on the chip.
+        kernel: where it was compiled with the plan; None: it is when something asks for it.
+        tile_name: of the tile of products, on cpu; None for the processor's usual one.
+    """
+
+    target: str
+    arch: str
+    planner: Planner
+    graph_made: Graph
+    plan_made: Plan
+    spec: KernelSpec
+    arrangement: Arrangement
+    kernel: Specialized | None = None
+    tile_name: str | None = None
+
+    def __repr__(self) -> str:
+        vps = counted(self.planner.distribution.all_vps, "virtual processor")
+        vertices = counted(self.graph_made.n_calls, "vertex", "vertices")
+        compiled = [f".{what}()" for what in self._row.listings]
+        shows = [".graph", ".plan", ".script", ".cell", ".source()", *compiled, ".resources"]
+        return f"<Inspection of {vertices} on {f'{self.target} {self.arch}'.strip()}, {vps}: {' '.join(shows)}>"
+
+    @property
+    def _row(self) -> Target:
+        return TARGETS[self.target]
+
+    @cached_property
+    def plan(self) -> PlanReport:
+        """Levels, stages, steps, barriers, memory, lists."""
+        return plan_report(self.plan_made, self.planner)
+
+    def source(self, named: bool = False) -> Listing:
+        """Source of the kernel: what the compiler gets.
+
+        Args:
+            named: name the headers instead of putting their text in; what is left depends on the model (cuda, simt).
+        """
+        if not self._row.is_gpu:
+            return cpu_source(self.tile_name, named)
+        if self.kernel is not None and not named:
+            text = self.kernel.source
+        else:
+            text = self._row.render(self._whole_spec, named)
+        return Listing("source", self.target, self.arch, CUDA_CPP, text)
+
+    def tails(self) -> Listing:
+        """Source of what the cells of the graph add to the kernel of the cpu target: a library of its own.
+
+        Raises:
+            HandleError: another target, whose kernel has them in it, or there are none.
+        """
+        if self._row.is_gpu:
+            raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
+        from vpps.kernel.host_compiler import tile_of_machine
+
+        if not self.spec.tails:
+            raise HandleError("tails: the cells of this graph have none: nothing in them is fused")
+        text = render_tails(tuple(self.spec.tails), tile_of_machine(self.tile_name))
+        return Listing("tails", self.target, self.arch, "cpp", text)
+
+    def asm(self, tails: bool = False) -> Listing:
+        """Assembler of the compiled kernel, or of its tails, on the cpu target.
+
+        Raises:
+            HandleError: another target, or there are no tails.
+            CompileError: there is no compiler, or no objdump.
+        """
+        from vpps.kernel.host_compiler import build_tails
+
+        if "asm" not in self._row.listings:
+            raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
+        if not tails:
+            return cpu_asm(self.tile_name)
+        self.tails()
+        return machine_code.asm(
+            build_tails(tuple(self.spec.tails), tile_name=self.tile_name), self.arch, "asm of tails"
+        )
+
+    def ptx(self) -> Listing:
+        """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
+        self._check_shows("ptx")
+        return machine_code.ptx(self.source().source, self.arch)
+
+    def sass(self) -> Listing:
+        """Machine code of the compiled kernel (cuda).
+
+        Raises:
+            HandleError: another target.
+            CompileError: there is no compiler, or no nvdisasm.
+        """
+        self._check_shows("sass")
+        return machine_code.sass(self.compiled.binary, self.arch)
+
+    @cached_property
+    def resources(self) -> KernelReport:
+        """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
+        return kernel_report(self.compiled, self.tile_name)
+
+    @property
+    def _whole_spec(self) -> KernelSpec:
+        """With what the source says of the launch: on cuda the number of virtual processors."""
+        return self.spec.made_for(self.target, self.planner.distribution.all_vps)
+
+    def _check_shows(self, what: str) -> None:
+        if what not in self._row.listings:
+            raise HandleError(f"{what}: target {self.target!r} has none; use target 'cuda', such as with arch='sm_90'")
+
+    @cached_property
+    def compiled(self) -> Specialized:
+        """The kernel, compiled now if it has not been. Raises CompileError if that cannot be."""
+        if self.kernel is not None:
+            return self.kernel
+        parameters = self.planner.distribution
+        return compile_planned(self.target, self.arch, self.spec, self.arrangement, parameters, self.tile_name)
+
+    @cached_property
+    def graph(self) -> Drawing:
+        """The graph, to be drawn."""
+        return draw(self.graph_made)
+
+    @property
+    def drawing(self) -> Drawing:
+        """The same as `graph`."""
+        return self.graph
+
+    @property
+    def cell(self) -> CellsReport:
+        """The same as `cells`."""
+        return self.cells
+
+    @cached_property
+    def cells(self) -> CellsReport:
+        """Each cell before and after every pass of the cell compiler."""
+        return cells_report(self.plan_made, self.planner)
+
+    @cached_property
+    def script(self) -> ScriptReport:
+        """The instructions of every virtual processor."""
+        return script_report(self.plan_made)
+
+
+def cpu_source(tile_name: str | None = None, named: bool = False) -> Listing:
+    """Source of the kernel of the cpu target, the same for all models.
+
+    Args:
+        tile_name: of the tile of products; None for the processor's usual one.
+        named: name the headers instead of putting their text in.
+    """
+    from vpps.kernel.host_compiler import tile_of_machine
+
+    tile = tile_of_machine(tile_name)
+    return Listing("source", CPU.name, tile.isa, "cpp", render_cpu(tile, named=named))
+
+
+def cpu_asm(tile_name: str | None = None) -> Listing:
+    """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
+    from vpps.kernel.host_compiler import build_cpu
+
+    binary, _, tile = build_cpu(tile_name=tile_name)
+    return machine_code.asm(binary, tile.isa)
+
+
+def inspect(
+    model: Model,
+    example: Example,
+    target: str = CPU.name,
+    arch: str | None = None,
+    *,
+    device: str | Device | None = None,
+    sms: int | None = None,
+    configuration: Configuration | None = None,
+    train: bool = True,
+    optimizer: Optimizer | None = None,
+    clip_norm: float | None = None,
+    compiled: bool = False,
+) -> Inspection:
+    """Plan a graph as a handle would; launch nothing.
+
+    Args:
+        model: its parameters; the weights do not matter.
+        example: a graph and its loss.
+        target: its name.
+        arch, device, sms: of a GPU that need not be there, see `vpps.specialize`; default: the one that is, if any.
+        configuration: virtual processors, policy, schedule, distribution over the chip, passes; default: as a handle's.
+        train: False for inference alone.
+        optimizer: default `SGD`.
+        clip_norm: bound of the gradients' norm, or None.
+        compiled: have the kernel compiled, too. On a GPU what the chip holds may depend on that: of a kernel that
+            spills, less. Without, it is what is tried first.
+
+    Raises:
+        HandleError, GraphError, CapacityError: an argument is wrong, or what it forces does not fit.
+        CompileError: with `compiled`, that a compiler is missing or cannot do it.
+    """
+    if not isinstance(model, Model):
+        raise HandleError(f"inspect({model!r}): expected a vpps.Model")
+    graph, loss = check_example(example)
+    row = target_named(target)
+    chosen = Configuration() if configuration is None else configuration
+    for name, known in (("policy", POLICIES), ("schedule", SCHEDULES), ("layout", LAYOUTS)):
+        if (value := getattr(chosen, name)) not in known:
+            raise HandleError(f"{name}={value!r}: expected one of {', '.join(known)}")
+    if row.has_archs and arch is None and device is None:
+        device = row.device()
+    rule = SGD(lr=0.1) if optimizer is None else optimizer
+    update = Update(rule, 1, 1, clip_norm) if train else None
+    kernel: Specialized | None = None
+    spec: KernelSpec | None = None
+    arrangement = NO_CHIP
+    if compiled and row.is_gpu:
+        onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
+        vps = None if chosen.vps is None else chosen.vps // chosen.onchip.groups
+        kernel = specialize(
+            model, example, target, arch, sms, device=device, vps=vps, optimizer=rule, clip_norm=clip_norm,
+            train=train, schedule=chosen.schedule, passes=chosen.passes, **onchip,
+        )  # fmt: skip
+        arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
+    elif not row.is_gpu:
+        arch, parameters = _for_cpu(model, graph, chosen, update)
+    else:
+        gpu, arch = gpu_for(target, device, arch, sms)
+        groups = chosen.onchip.groups
+        vps = gpu.sms * (chosen.onchip.blocks_per_sm or 1) if chosen.vps is None else chosen.vps
+        moments = len(rule.moments) if train else 0
+        spec, arrangement, parameters = next(
+            specs(model, example, gpu, vps // groups, update, moments, chosen.onchip, chosen.schedule, chosen.passes)
+        )
+        arch = arch if row.has_archs else ""
+    knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles())
+    planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
+    plan = _plan(planner, model, graph, loss, update)
+    if spec is None:
+        spec = KernelSpec(plan.instructions, tails=plan.tails)
+    if compiled and kernel is None:
+        kernel = compile_planned(target, arch, spec, arrangement, parameters, chosen.tile)
+    return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel, chosen.tile)
+
+
+def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update: Update | None) -> Plan:
+    if update is None:
+        return planner.plan_forward(graph, [loss])
+    return planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
+
+
+def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:
+    """Instruction set, and places of the parameters."""
+    from vpps.kernel.host_compiler import tile_of_machine
+    from vpps.runtime.cores import default_vps, usable_cores
+
+    tile = tile_of_machine(chosen.tile)
+    vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
+    stacks = stacks_of(model, graph, update, chosen.passes, tile.panel)
+    moments = len(update.optimizer.moments) if update is not None else 0
+    parameters = Distribution(model, vps, tile.panel, moments, update is not None, stacks=stacks)
+    return tile.isa, parameters

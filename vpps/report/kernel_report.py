@@ -1,0 +1,192 @@
+"""What compiled kernels need: registers, spills, memory, code; which weights each of them holds on the chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vpps.engine.ahead import Specialized
+from vpps.kernel.render import tiles_of
+from vpps.placement.onchip.report import in_bytes
+from vpps.targets import TARGETS
+from vpps.text import Report, table
+
+_REGISTERS = ("registers", "live", "cached", "spilled", "stack")
+_SIZES = ("shared", "code", "binary")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMatrix:
+    """Where a matrix, or its transpose, is during a launch.
+
+    Attributes:
+        name: of the parameter, with ^T for the transpose.
+        tier: "registers", "shared", "atomic" or "L2".
+        slots: shape of its slots, "2 x (4,8,1)": how many, rows, columns per lane, warps; "" without any.
+        gradient: where its gradient is gathered, "" for a transpose.
+        reason: why.
+    """
+
+    name: str
+    tier: str
+    slots: str
+    gradient: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport(Report):
+    """A compiled kernel.
+
+    Attributes:
+        target: its name.
+        arch: "sm_90"; of cpu the instruction set; "" of simt.
+        vps: virtual processors.
+        instructions, tails: that it knows.
+        binary: path of it.
+        binary_bytes: size of that file.
+        tile: of products, on cpu: vectors by rows a pass.
+        registers: per thread; this and the following of cuda only, else None.
+        live: registers that hold something between two instructions; None without nvdisasm.
+        cached: registers that hold weights or gradients.
+        spilled: bytes of instructions that move registers to and from memory.
+        stack: bytes per thread.
+        shared: bytes of shared memory per block.
+        code: bytes of machine code.
+        seconds: that the compiler took.
+        stepped_down: larger arrangements of weights that did not fit into registers.
+        matrices: what the chip holds, and what not.
+    """
+
+    target: str
+    arch: str
+    vps: int
+    instructions: int
+    tails: int
+    binary: str
+    binary_bytes: int
+    tile: str = ""
+    registers: int | None = None
+    live: int | None = None
+    cached: int | None = None
+    spilled: int | None = None
+    stack: int | None = None
+    shared: int | None = None
+    code: int | None = None
+    seconds: float | None = None
+    stepped_down: int = 0
+    matrices: tuple[HeldMatrix, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For headings."""
+        return self.arch if TARGETS[self.target].has_archs else f"{self.target} {self.arch}".rstrip()
+
+    def text(self) -> str:
+        """As a table of one kernel."""
+        return KernelsReport((self,)).text()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsReport(Report):
+    """Kernels side by side.
+
+    Attributes:
+        kernels: of one model, in the order asked for.
+    """
+
+    kernels: tuple[KernelReport, ...]
+
+    def text(self) -> str:
+        """A table of what they need, a row each; below one of the tiers of matrices, a column each."""
+        head = (
+            "kernel",
+            "VPs",
+            *_REGISTERS,
+            "shared",
+            "code",
+            "binary",
+            "instructions",
+            "tails",
+            "compiled in",
+            "smaller",
+        )
+        rows = [
+            (
+                *(k.name, k.vps, k.registers, k.live, k.cached, k.spilled, k.stack),
+                *(None if n is None else in_bytes(n) for n in (k.shared, k.code, k.binary_bytes)),
+                *(k.instructions, k.tails, None if k.seconds is None else f"{k.seconds:.1f} s", k.stepped_down),
+            )
+            for k in self.kernels
+        ]
+        kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
+        lines = table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+        tiles = {f"{k.name}: {k.tile}": None for k in self.kernels if k.tile}
+        lines += ["", *tiles] if tiles else []
+        names = list(dict.fromkeys(m.name for k in self.kernels for m in k.matrices))
+        if names:
+            held = [{m.name: m for m in k.matrices} for k in self.kernels]
+            lines += ["", *table(("matrix", *(k.name for k in self.kernels)), [
+                (name, *(_held(of[name]) if name in of else None for of in held)) for name in names
+            ], range(1 + len(held)))]  # fmt: skip
+        return "\n".join([*lines, ""])
+
+
+def _held(m: HeldMatrix) -> str:
+    gradient = f", gradient {m.gradient}" if m.gradient and m.gradient != "none" else ""
+    return f"{m.tier}{f' {m.slots}' if m.slots else ''}{gradient}"
+
+
+def kernel_report(kernel: Specialized, tile_name: str | None = None) -> KernelReport:
+    """What a kernel needs. Raises CompileError if nvdisasm is there but cannot read it.
+
+    Args:
+        tile_name: of the tile of products, on cpu; None for the usual one.
+    """
+    chip = kernel.spec.chip
+    report = KernelReport(
+        kernel.target,
+        kernel.arch,
+        kernel.vps * chip.groups,
+        len(kernel.spec.instructions),
+        len(kernel.spec.tails),
+        str(kernel.binary),
+        kernel.binary.stat().st_size,
+        stepped_down=kernel.stepped_down,
+        matrices=tuple(_matrices(kernel)),
+    )
+    if not TARGETS[kernel.target].is_gpu:
+        tile = next(t for t in tiles_of(kernel.arch) if tile_name in (None, t.name))  # the usual one is the first
+        return replace(report, tile=f"products of {tile.vectors} vectors by {tile.panel} rows a pass")
+    found = kernel.resources
+    if found is None:
+        return replace(report, shared=chip.shared_bytes)
+    return replace(
+        report,
+        registers=found.registers,
+        live=_live(kernel),
+        cached=found.cached_registers,
+        spilled=found.spill_stores + found.spill_loads,
+        stack=found.stack,
+        shared=chip.shared_bytes + found.shared_bytes,
+        code=found.code_bytes,
+        seconds=found.compile_seconds,
+    )
+
+
+def _live(kernel: Specialized) -> int | None:
+    from vpps.kernel.nvrtc import compile_cubin
+    from vpps.kernel.sass import with_live_registers
+
+    cubin = compile_cubin(kernel.source, kernel.arch, kernel.spec.chip.registers)  # the cache has it
+    return with_live_registers(cubin).resources.live_registers
+
+
+def _matrices(kernel: Specialized) -> list[HeldMatrix]:
+    onchip = kernel.arrangement.onchip
+    found: list[HeldMatrix] = []
+    for held in () if onchip is None else onchip.held:
+        shape: Any = held.shape
+        slots = f"{shape.slots} x ({shape.rows},{shape.columns},{shape.warps})" if shape is not None else ""
+        found.append(HeldMatrix(held.name, held.tier, slots, held.gradient, held.reason))
+    return found

@@ -1,0 +1,55 @@
+"""What compilers make of a kernel: assembler of the host, PTX and machine code of a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from vpps.errors import CompileError
+from vpps.report.listing import Listing
+from vpps.targets import CPU, CUDA
+
+HOW_TO_GET_OBJDUMP = "install it (Debian/Ubuntu: apt-get install binutils; macOS: xcode-select --install)"
+_SECONDS = 300
+
+
+def asm(library: Path, isa: str, what: str = "asm") -> Listing:
+    """A compiled library of the host, disassembled by objdump.
+
+    Raises:
+        CompileError: there is none.
+    """
+    for tool in ("objdump", "llvm-objdump"):
+        if path := shutil.which(tool):
+            text = _output([path, "--disassemble", "--demangle", "--no-show-raw-insn", str(library)], library)
+            return Listing(what, CPU.name, isa, "objdump", text)
+    raise CompileError(f"the kernel cannot be disassembled, there is no objdump: {HOW_TO_GET_OBJDUMP}")
+
+
+def sass(cubin: Path, arch: str) -> Listing:
+    """Machine code of a GPU, disassembled by nvdisasm. Raises CompileError if there is none."""
+    from vpps.kernel.sass import HOW_TO_GET_IT, nvdisasm
+
+    tool = nvdisasm()
+    if tool is None:
+        raise CompileError(f"the kernel cannot be disassembled, there is no nvdisasm: {HOW_TO_GET_IT}")
+    return Listing("sass", CUDA.name, arch, "text", _output([str(tool), "--print-code", str(cubin)], cubin))
+
+
+def ptx(source: str, arch: str) -> Listing:
+    """What NVRTC makes of a kernel before it assembles that. Raises CompileError if there is no NVRTC."""
+    from vpps.kernel.nvrtc import compile_ptx
+
+    return Listing("ptx", CUDA.name, arch, "ptx", compile_ptx(source, arch))
+
+
+def _output(command: Sequence[str], file: Path) -> str:
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"{command[0]} failed: {error}") from error
+    if run.returncode:
+        raise CompileError(f"{command[0]} cannot read {file}: {run.stderr.strip()[:500]}")
+    return run.stdout

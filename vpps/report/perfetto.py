@@ -1,0 +1,169 @@
+"""Timelines in Perfetto's trace-event format (JSON): a file for ui.perfetto.dev, or for chrome://tracing.
+
+A process "vpps TARGET" has a thread for the host, one for launches, one for their critical path (`critical.py`), and
+one per virtual processor. Instructions are complete events (`ph` X); waiting is an event of its own category, also
+before a virtual processor's first instruction and after its last one, so that the events of a virtual processor cover
+the launch, as those of the critical path do. Arrows (flows) lead from the last one that came to a barrier to what those
+that waited for it do next. A counter says how many virtual processors work.
+
+The format is the Chromium project's "Trace Event Format". Times are microseconds, with all digits of nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpps.engine.activity import Activity
+from vpps.engine.timeline import Timeline
+from vpps.files import replacing
+from vpps.report.barriers import releases
+from vpps.report.critical import critical_path
+
+Event = dict[str, Any]
+
+PROCESS = 1
+HOST, LAUNCHES, PATH, FIRST_VP = 1, 2, 3, 4
+"""Threads. There is no thread 0: readers take it for an idle one."""
+
+WAIT_COLOUR = "grey"
+PHASE_COLOURS = {
+    "forward": "thread_state_running",
+    "backward": "thread_state_runnable",
+    "gradients": "thread_state_iowait",
+    "update": "rail_animation",
+}
+"""Of the colours that the format knows; Perfetto's own page colours by name instead."""
+
+
+def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str) -> None:
+    """Write launches to a file, which appears complete or not at all.
+
+    Raises:
+        KernelError: a timeline lacks records.
+        OSError: the file cannot be written.
+    """
+    facts = json.dumps({"producer": "vpps", "target": target})
+    with replacing(Path(path)) as new, open(new, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f'{{"displayTimeUnit":"ns","otherData":{facts},"traceEvents":[')
+        for k, event in enumerate(events(timelines, target)):
+            file.write(",\n" if k else "\n")
+            json.dump(event, file, ensure_ascii=False, separators=(",", ":"))
+        file.write("\n]}\n")
+
+
+def events(timelines: Sequence[Timeline], target: str) -> Iterator[Event]:
+    """All events of some launches, in this order."""
+    yield from _names(max((t.n_vps for t in timelines), default=0), target)
+    zero = min((min(t.start, *(span.start for span in t.host)) for t in timelines), default=0)
+    flow = 0
+    for number, timeline in enumerate(timelines, 1):
+        timeline.check_complete()
+        yield from _host(timeline, number, zero)
+        yield from _launch(timeline, number, zero)
+        for arrow in _arrows(timeline, zero):
+            flow += 1
+            yield from (event | {"id": flow} for event in arrow)
+        yield from _counter(timeline, zero)
+
+
+def _names(n_vps: int, target: str) -> Iterator[Event]:
+    """Metadata: what the process and its threads are called, and their order."""
+    yield _metadata("process_name", HOST, name=f"vpps {target}")
+    named = [(HOST, "host"), (LAUNCHES, "launches"), (PATH, "critical path")]
+    named += [(FIRST_VP + vp, f"VP {vp}") for vp in range(n_vps)]
+    for thread, name in named:
+        yield _metadata("thread_name", thread, name=name)
+        yield _metadata("thread_sort_index", thread, sort_index=thread)
+
+
+def _metadata(what: str, thread: int, **args: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": PROCESS, "tid": thread, "args": args}
+
+
+def _complete(name: str, category: str, thread: int, start: int, end: int, args: Event) -> Event:
+    """A complete event between two times in nanoseconds since the beginning of the file."""
+    return {
+        "ph": "X", "name": name, "cat": category, "pid": PROCESS, "tid": thread, "ts": microseconds(start),
+        "dur": microseconds(end - start), "args": args,
+    }  # fmt: skip
+
+
+def microseconds(nanoseconds: int) -> float:
+    """Written in decimals they are exact, as long as a trace lasts less than three months."""
+    return nanoseconds / 1000
+
+
+def _host(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
+    for span in timeline.host:
+        yield _complete(span.name, "host", HOST, span.start - zero, span.end - zero, {"launch": number})
+
+
+def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
+    """The launch as a whole, and what every virtual processor did."""
+    begin, end = timeline.start - zero, timeline.end - zero
+    facts = {"instructions": len(timeline.records), "barriers": timeline.plan.n_barriers}
+    yield _complete(f"launch {number}", "launch", LAUNCHES, begin, end, facts)
+    for s in critical_path(timeline).segments:
+        where = {"launch": number, "VP": s.vp} | ({"cell": s.cell} if s.cell else {})
+        yield _complete(s.name, "critical path", PATH, s.start - zero, s.end - zero, where)
+    args = [_args(activity, number) for activity in timeline.activities]
+    records, of = timeline.records, timeline.activity_of.tolist()
+    columns = (records[name].tolist() for name in ("vp", "start", "end", "bytes"))
+    for k, (vp, start, stop, n_bytes) in enumerate(zip(*columns, strict=True)):
+        activity = timeline.activities[of[k]]
+        waits = activity.kind == "waiting"
+        event = _complete(
+            activity.name, "wait" if waits else activity.phase, FIRST_VP + vp, start - zero, stop - zero,
+            args[of[k]] | {"bytes": n_bytes},
+        )  # fmt: skip
+        yield event | {"cname": WAIT_COLOUR if waits else PHASE_COLOURS[activity.phase]}
+    for idle in timeline.idle():
+        thread, facts = FIRST_VP + idle.vp, {"launch": number}
+        event = _complete(idle.why, "wait", thread, idle.start - zero, idle.end - zero, facts)
+        yield event | {"cname": WAIT_COLOUR}
+
+
+def _args(activity: Activity, launch: int) -> Event:
+    """What a click on an event shows."""
+    found: Event = {"launch": launch, "phase": activity.phase, "instruction": activity.instruction}
+    if activity.cell:
+        found["cell"] = activity.cell
+    if activity.stage >= 0:
+        found["stage"] = activity.stage
+    if activity.width:
+        found |= {"rows": activity.rows, "width": activity.width}
+    return found | {"position": activity.position, "what": activity.words}
+
+
+def _arrows(timeline: Timeline, zero: int) -> Iterator[tuple[Event, Event]]:
+    """From the signal that released a barrier to what each of those that waited for it does next."""
+    records = timeline.records
+    for wait, signal in releases(timeline):
+        came, left = int(records["start"][signal]), int(records["end"][wait])
+        if records["vp"][wait] == records["vp"][signal] or came <= records["start"][wait]:
+            continue
+        start, end = FIRST_VP + int(records["vp"][signal]), FIRST_VP + int(records["vp"][wait])
+        common = {"name": "released by the last", "cat": "barrier", "pid": PROCESS}
+        yield (
+            common | {"ph": "s", "tid": start, "ts": microseconds(came - zero)},
+            common | {"ph": "f", "tid": end, "ts": microseconds(left - zero), "bp": "e"},
+        )
+
+
+def _counter(timeline: Timeline, zero: int) -> Iterator[Event]:
+    """How many virtual processors execute something else than a wait, whenever that changes."""
+    waiting = np.array([a.kind == "waiting" for a in timeline.activities])[timeline.activity_of]
+    busy = timeline.records[~waiting]
+    times, where = np.unique(np.concatenate([busy["start"], busy["end"]]), return_inverse=True)
+    change = np.zeros(len(times), np.int64)
+    np.add.at(change, where[: len(busy)], 1)
+    np.add.at(change, where[len(busy) :], -1)
+    count = change.cumsum()
+    for time, n in zip(times[change != 0].tolist(), count[change != 0].tolist(), strict=True):
+        args = {"working": n}
+        yield {"ph": "C", "name": "VPs", "pid": PROCESS, "ts": microseconds(time - zero), "args": args}

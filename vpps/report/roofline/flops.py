@@ -1,0 +1,95 @@
+"""Floating-point operations of an instruction.
+
+A fused multiply-add counts as two, everything else by the costs of the op table: a division is one, a tanh ten. Copies,
+comparisons of labels, random words and addresses are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from vpps.compiler.passes.fusion import CODES
+from vpps.model.optim import OPTIMIZERS
+from vpps.ops import OPS, Form
+from vpps.script.access import word
+from vpps.script.disassemble import Decoded
+from vpps.script.tails import Tail
+
+_STEP = {rule.name: rule.flops for rule in OPTIMIZERS}
+_AVERAGE = 3  # a difference and a fused multiply-add
+_OF_FUNCTION = {code.function: name for name, code in CODES.items()}
+
+
+def unit_flops(name: str) -> int:
+    """Of an elementwise instruction, for each unit of a row."""
+    op_name, _, operand = name.partition(".grad")
+    op = OPS[op_name]
+    assert op.arity is not None
+    if operand and op.gradient_flops is not None:
+        return op.gradient_flops
+    return op.cost([(1,)] * op.arity, (1,)).flops
+
+
+@lru_cache(maxsize=256)
+def tail_flops(tail: Tail) -> int:
+    """Of a tail's steps, for each unit of a row; the sums that it makes depend on lists and are not among them."""
+    return sum(unit_flops(_OF_FUNCTION[step.code]) for step in tail.steps)
+
+
+def step_flops(name: str, has_gradient: bool, has_average: bool) -> int:
+    """Of the optimizer's step of one weight, by the name of its instruction."""
+    return _STEP[name.rpartition(".")[2]] + has_gradient + _AVERAGE * has_average
+
+
+def instruction_flops(d: Decoded, rows: int, units: int, tails: Mapping[int, Tail]) -> int:
+    """Of some rows and units of an instruction's result; sums over lists and steps of tables not included.
+
+    Args:
+        rows, units: of the result, of a packed matrix its rows and columns.
+        tails: programs by number.
+    """
+    form, area = d.instruction.form, rows * units
+    if form.startswith("Map"):
+        return area * unit_flops(d.instruction.name)
+    if form.startswith("Row"):
+        return rows * _row_flops(d.instruction.name, word(d, "row_width"), d.width)
+    if form == "Tail":
+        return area * tail_flops(tails[word(d, "number")])
+    if form in ("Matvec", "MatvecTransposed"):
+        return area * (2 * word(d, "columns") + has_bias(d))
+    if form == "Matmul":
+        return area * 2 * word(d, "inner")
+    if form == "PackedMatmul":
+        return area * 2 * word(d, "inner")
+    if form in ("Outer", "OuterUpdate"):
+        return 2 * d.n * area
+    if form == "PackedMatmulGradient":
+        return 2 * d.n * area * word(d, "columns")
+    if form in ("SquaresMatrix", "SquaresRows"):
+        return 2 * area
+    if form == "Dropout":
+        return area * OPS["dropout"].cost([(1,)], (1,)).flops
+    if form in ("ColumnSum", "DivideByCount", "Clip"):
+        return area
+    return 0
+
+
+def list_flops(d: Decoded, elements: int, units: int) -> int:
+    """Of an op that looks at all elements of a list together, for some units of each."""
+    op = OPS[d.instruction.name.partition(".grad")[0]]
+    return elements * op.cost([(units,)], (units,)).flops
+
+
+def has_bias(d: Decoded) -> bool:
+    """Whether a product adds one: "none" is the zero at the start of the pool."""
+    bias = d.fields.get("bias")
+    return bias is not None and getattr(bias, "address", 0) != 0
+
+
+def _row_flops(name: str, row_width: int, width: int) -> int:
+    """Of one row of an op that reduces rows; its gradient counts like the op itself."""
+    op = OPS[name.partition(".grad")[0]]
+    assert op.form is Form.ROWWISE
+    assert op.arity is not None
+    return op.cost([(row_width,)] * op.arity, (width,)).flops

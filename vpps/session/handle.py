@@ -1,0 +1,385 @@
+"""Handle: trains and evaluates a model. One kernel launch per mini-batch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vpps.compiler.passes import Passes
+from vpps.engine.losses import OnNonfinite
+from vpps.engine.options import Example, Options, check_loss, described
+from vpps.engine.readback import addresses_of, input_gradient, parameter_gradient, read_rows
+from vpps.engine.serialised import serialised
+from vpps.engine.timeline import Timeline
+from vpps.errors import GraphError, HandleError
+from vpps.graph.graph import Graph
+from vpps.kernel.spec import KernelSpec
+from vpps.model.model import Model
+from vpps.model.optim import Optimizer
+from vpps.ops.operand import Expression
+from vpps.placement.onchip import ChipOptions
+from vpps.planner.plan import Plan
+from vpps.planner.planner import Planner
+from vpps.record.rows import Rows
+from vpps.report.trace import Trace
+from vpps.runtime.device_pool import DevicePool
+from vpps.session.explained import explained
+from vpps.session.session import Session
+from vpps.targets import AUTO
+from vpps.values import as_flag, as_items
+
+if TYPE_CHECKING:
+    from vpps.report.inspection import Inspection
+
+
+class Handle(Session):
+    """Trains a model: `fb` runs forward, backward and update of a mini-batch in one kernel launch.
+
+    Args:
+        model: what to train. Parameters may be declared later, too.
+        {options}
+
+    Raises:
+        HandleError: the model already has an open training handle, or an argument is wrong.
+        GraphError: the example's loss is no scalar of its graph.
+        CompileError: there is no compiler.
+
+    Calls from several threads run one after the other. Close it (or use it as a context manager) to end its threads.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: Optimizer | None = None,
+        *,
+        target: str = AUTO,
+        vps: int | None = None,
+        policy: str | None = None,
+        schedule: str | None = None,
+        layout: str | None = None,
+        train: bool = True,
+        clip_norm: float | None = None,
+        ema: float | None = None,
+        on_nonfinite: OnNonfinite = "warn",
+        pool_limit: int | None = None,
+        verify: bool | None = None,
+        timeline: bool = False,
+        onchip: ChipOptions | None = None,
+        passes: Passes | None = None,
+        autotune: bool = False,
+        example: Example | None = None,
+    ) -> None:
+        options = Options(
+            optimizer, target, vps, policy, schedule, layout, train, clip_norm, ema, on_nonfinite, pool_limit, verify,
+            timeline, onchip, passes, autotune, example,
+        )  # fmt: skip
+        super().__init__(model, options)
+
+    # ---- training
+
+    @serialised
+    def fb(self, graph: Graph, loss: Expression, accumulate: bool = False) -> float:
+        """Forward, backward and update for one mini-batch; returns while the kernel runs.
+
+        With `accumulate=True` there is no update: the gradients are added to those of the calls before, and the next
+        call without it adds its own, then clips and updates with the sum. So a batch may be larger than what fits into
+        the pool. What was accumulated belongs to the model, like the moments: it outlives this handle, is saved in
+        checkpoints, and stays as it is whatever comes in between - `forward`, `gradients`, assigned weights, new
+        parameters. `model.step` counts updates. Dropout has another mask in every call.
+
+        Args:
+            graph: what to compute.
+            loss: a scalar of that graph. Nothing is divided by the batch size, nor by the number of accumulated calls,
+                unless you do.
+            accumulate: keep the gradients for a later update.
+
+        Returns:
+            The loss of the *previous* call (nan at the first); `sync_get_latest_loss` waits for this one's.
+
+        Where launches can queue (cuda), this one is put behind the previous one before that is waited for. After Ctrl-C
+        `model.step` tells whether it was.
+
+        Raises:
+            GraphError: the loss is no scalar, belongs to another graph, or depends on no trainable parameter.
+            CapacityError: the graph needs a larger pool than allowed.
+            KernelError: the previous launch was stopped; this one has not happened.
+            HandleError: the handle is closed, forward-only, used in a forked child, or the model shows its averages.
+            NonFiniteError: loss or gradients of the previous call were not finite and `on_nonfinite="raise"`; neither
+                that step nor this one has happened, and training can go on.
+        """
+        self._check(graph, "fb", training=True)
+        accumulate = as_flag(accumulate, "accumulate", HandleError)
+        if self.model.is_averaged:
+            raise HandleError(
+                "fb inside `with model.averaged()`: leave the block first, to train the weights themselves"
+            )
+        check_loss(graph, loss)
+        self._check_rule()
+        configurator = self._configurator
+        configurator.choose(graph, loss)
+        configurator.prepare(graph, trains=True, accumulate=accumulate)
+        plan = self._plan(graph, loss, accumulate)
+        engine = configurator.engine
+        engine.launch(plan, step=self.model.step + 1, updates=not accumulate, loss=loss)
+        engine.wait(running=1)
+        configurator.note(graph)
+        return self._losses.latest
+
+    def _plan(self, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
+        """The plan of a step, which may be launched now. It is made while the last launch runs."""
+        skipped = -1
+        while skipped != self._losses.skipped:  # a plan may depend on whether the step before was left out
+            skipped = self._losses.skipped
+            plan = self._configurator.kernel_for(
+                graph, lambda p: self._plan_step(p, graph, loss, accumulate), True, accumulate
+            )
+            engine = self._engine  # it may be another one by now
+            engine.wait(running=1)  # there are two after Ctrl-C
+            engine.machine.stage(plan.script)
+            if self._losses.on_nonfinite == "raise" or not engine.may_queue(plan):
+                engine.wait()
+        return plan
+
+    def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
+        engine, residency = self._engine, self._engine.residency
+        update = None if accumulate else residency.next_update(self.optimizer, self.clip_norm)
+        key, held = residency.next_key(), residency.held
+        return planner.plan_training(graph, loss, update, engine.parity, key, held, keep=accumulate)
+
+    @property
+    @serialised
+    def accumulated(self) -> int:
+        """Calls `fb(accumulate=True)` that the next update is going to use."""
+        self._check_usable()
+        self._engine.check_begun()
+        return self._engine.residency.accumulated
+
+    @property
+    @serialised
+    def skipped(self) -> int:
+        """Steps left out so far, as their loss or gradients were not finite; waits for the launch in flight."""
+        self._check_usable()
+        self._engine.wait()
+        return self._losses.skipped
+
+    @serialised
+    def discard_accumulated(self) -> None:
+        """Forget the gradients of the calls `fb(accumulate=True)` since the last update."""
+        self._check_usable()
+        self._engine.check_begun()
+        self._engine.residency.drop_gradients()
+
+    @serialised
+    def sync_get_latest_loss(self) -> float:
+        """Wait for the launch in flight and return the loss of the latest `fb` (nan if there was none)."""
+        self._check_usable()
+        self._engine.wait()
+        return self._losses.latest
+
+    @serialised
+    def gradients(
+        self, graph: Graph, loss: Expression, train: bool = False
+    ) -> tuple[float, dict[str, NDArray[np.float32]]]:
+        """The loss and its gradients, without an update, and without what earlier calls of `fb` accumulated.
+
+        Args:
+            train: whether dropout is on, with the mask that the next `fb` of this graph would have.
+
+        Returns:
+            The loss, and dense arrays by parameter name; zeros for parameters that the loss does not depend on, and for
+            those that are not trainable.
+
+        Raises:
+            As `fb`.
+        """
+        self._check(graph, "gradients", training=True)
+        check_loss(graph, loss)
+        train = as_flag(train, "train", HandleError)
+        self._configurator.prepare_aside(graph)
+        key = self._engine.residency.next_key() if train else None
+        plan = self._configurator.kernel_for(
+            graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key)
+        )
+        self._engine.wait()
+        self._engine.residency.park_gradients()
+        self._engine.launch(plan)
+        self._engine.wait()
+        value = self._engine.machine.loss(plan.loss_slot)
+        pool, distribution = self._engine.machine.pool, self._engine.residency.distribution
+        found = {p.name: parameter_gradient(plan, pool, distribution, p) for p in self.model}
+        return value, found
+
+    # ---- evaluation
+
+    @serialised
+    def forward(self, graph: Graph, wanted: Sequence[Expression | Rows]) -> list[NDArray[np.float32]]:
+        """Values of expressions with the current weights: inference, no gradients are stored; of rows, (n, ...).
+
+        The graph may grow and be evaluated again; what the wanted expressions do not depend on is not computed, and
+        other values are gone when nothing more is to be computed from them.
+
+        Raises:
+            GraphError: an expression of another graph.
+            CapacityError, HandleError: as `fb`.
+        """
+        self._check(graph, "forward", training=False)
+        if isinstance(wanted, Expression | Rows):
+            raise GraphError("forward(graph, expression): expected a list of expressions: forward(graph, [expression])")
+        wanted = [graph.check_owns(e, "forward") for e in as_items(wanted, "forward")]
+        if not any(isinstance(e, Expression) or len(e) for e in wanted):
+            return [np.zeros((0, *e.shape), np.float32) for e in wanted]
+        self._configurator.prepare_aside(graph)
+        plan = self._configurator.kernel_for(
+            graph, lambda p: p.plan_forward(graph, wanted, self._engine.residency.held_in_pool)
+        )
+        self._engine.wait()
+        self._engine.launch(plan)
+        self._engine.wait()
+        return [self.value(e) for e in wanted]
+
+    @serialised
+    def value(self, expression: Expression | Rows) -> NDArray[np.float32]:
+        """Value of an expression of the graph given to the latest `fb`, `forward` or `gradients`; a copy. (n, ...) of
+        rows.
+
+        After `forward` there are only the values that it was asked for.
+
+        Raises:
+            GraphError: an expression of another graph, or one that was not computed or not kept.
+        """
+        if isinstance(expression, Rows):
+            return read_rows(self._engine.machine.pool, self._addresses(expression, "value"), expression.shape)
+        address, n = int(self._addresses(expression, "value")[0]), math.prod(expression.shape)
+        return self._engine.machine.pool[address : address + n].reshape(expression.shape).copy()
+
+    @serialised
+    def device_value(self, expression: Expression) -> Any:
+        """As `value`, without a copy: a CuPy array over the memory of the GPU (target cuda).
+
+        `torch.from_dlpack`, `jax.dlpack.from_dlpack` and whatever reads `__cuda_array_interface__` (Numba) share it,
+        without a copy either. The launch has ended, so every stream may read it.
+
+        It is valid until the next call of this handle, whose launch may put anything else there and knows nothing of
+        other streams: what reads it must have ended by then (`cupy.cuda.get_current_stream().synchronize()`), or work
+        on a copy. It is there to be read: where it shares memory with other values, writing changes those.
+
+        Raises:
+            GraphError: as `value`.
+            HandleError: another target, whose memory is the host's.
+        """
+        if isinstance(expression, Rows):
+            raise GraphError(f"device_value: {expression!r} may lie anywhere; use value, or device_value of one row")
+        address = int(self._addresses(expression, "device_value")[0])
+        pool = self._engine.machine.pool
+        if not isinstance(pool, DevicePool):
+            raise HandleError(f"device_value: target {self.target!r} has its memory on the host; use value")
+        return pool.view(address, expression.shape)
+
+    def _addresses(self, expression: Expression | Rows, what: str) -> NDArray[np.int64]:
+        return addresses_of(self._latest_plan(expression, what), expression, what)
+
+    @serialised
+    def input_gradient(self, expression: Expression | Rows) -> NDArray[np.float32]:
+        """After `fb` or `gradients`: the loss's gradient with respect to a `graph.input(array, grad=True)`, or (n, ...)
+        with respect to rows of `graph.rows(array, grad=True)`.
+
+        Raises:
+            GraphError: any other expression, or the latest call was `forward`.
+        """
+        plan = self._latest_plan(expression, "input_gradient")
+        return input_gradient(plan, self._engine.machine.pool, expression)
+
+    # ---- inspection
+
+    def source(self) -> str:
+        """The source of the kernel: C++ that a person can read."""
+        return self._engine.machine.source
+
+    @serialised
+    def explain(self) -> str:
+        """Where the weights live during a launch and why, what the kernel takes, the most memory that a call has used,
+        how many batches each policy makes of the latest call, what the one in use has learned, and what the cell
+        compiler did to each cell: plain text of 110 columns.
+
+        On cuda and simt that is decided with the first `fb`, `forward` or `gradients`, or by `example`.
+        """
+        self._check_usable()
+        moments = len(self.optimizer.moments) if self._train else 0
+        return explained(self._engine, moments, self._train, self._configurator.describe())
+
+    @serialised
+    def disassemble(self, graph: Graph, loss: Expression) -> str:
+        """The script that `fb(graph, loss)` would run, one instruction a line, in the user's words."""
+        from vpps.script.disassemble import disassemble
+
+        self._check(graph, "disassemble", training=True)
+        check_loss(graph, loss)
+        planner = self._configurator.prepare(graph)
+        plan = self._plan_step(planner, graph, loss, accumulate=False)
+        return disassemble(plan.script, plan.origin, plan.sequel)
+
+    @serialised
+    def inspect(self, graph: Graph, loss: Expression) -> Inspection:
+        """What `fb(graph, loss)` would launch, or `forward(graph, [loss])` of a forward-only handle, to be looked at:
+        `.graph`, `.plan`, `.script`, `.cell`, `.source()`, `.resources` and more, as the commands of `vpps-inspect`.
+        Nothing is launched, and parameters stay stacked as the steps so far have them.
+
+        Raises:
+            As `fb`.
+        """
+        from vpps.report.inspection import Inspection
+
+        self._check(graph, "inspect", training=self._train)
+        check_loss(graph, loss)
+        planner = self._configurator.prepare(graph)
+        plan = self._plan_step(planner, graph, loss, False) if self._train else planner.plan_forward(graph, [loss])
+        machine, arrangement = self._engine.machine, self._engine.arrangement
+        spec = KernelSpec(plan.instructions, arrangement.chip, plan.tails)
+        tile = self._engine.configuration.tile
+        return Inspection(machine.target, machine.arch, planner, graph, plan, spec, arrangement, tile_name=tile)
+
+    @serialised
+    def timeline(self, wait: bool = True) -> Timeline:
+        """What host and virtual processors did for the latest `fb`, `forward` or `gradients`, and when.
+
+        Args:
+            wait: for the launch in flight. Without, it is the launch before that one, and both sides keep running.
+
+        Raises:
+            HandleError: the handle was made without `timeline=True`, has launched nothing yet, or is closed.
+        """
+        self._check_usable()
+        return self._tracing.timeline(wait)
+
+    def trace(self, path: str | os.PathLike[str] | None = None) -> AbstractContextManager[Trace]:
+        """Record every launch made within the block:
+
+            with handle.trace("step.json") as trace:
+                for graph, loss in batches:
+                    handle.fb(graph, loss)
+            print(trace.summary())
+
+        Within the block runs a kernel that records, as with `timeline=True`; results are the same. Without such blocks
+        the kernel is the one that it would be if they did not exist.
+
+        Args:
+            path: what to write at the end: a file for ui.perfetto.dev, or the summary (.html). None: nothing, or what
+                the methods of the trace are asked for. After an error it holds the launches that have ended.
+
+        Warns where the block made no launch (RuntimeWarning).
+
+        Raises:
+            HandleError: the path is not writable, the handle is closed, or inside another such block.
+        """
+        return self._tracing.block(path, self._check_usable)
+
+
+if Handle.__doc__ is not None:  # python -OO
+    Handle.__doc__ = inspect.cleandoc(Handle.__doc__).replace("    {options}", described(4))
