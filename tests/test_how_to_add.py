@@ -83,7 +83,7 @@ EXAMPLES = {
 --- vpps/planner/native/policy_table.py
          PolicyRow("auto"),
 +        PolicyRow("widest"),
---- vpps/plan/native/policies/widest.h
+--- vpps/planner/native/policies/widest.h
 +// Policy `widest`: the type of which most vertices are ready is next.
 +#pragma once
 +

@@ -1,7 +1,7 @@
 """The living definition of what a graph computes: NumPy, float64, no scripts. Slow but plain; every target is tested
 against it, and it serves as the oracle when a model misbehaves.
 
-It shares nothing with plan/, script/ and kernel/ but the op table's reference functions, the traced cells and the
+It shares nothing with planner/, script/ and kernel/ but the op table's reference functions, the traced cells and the
 arrays of what was recorded.
 """
 

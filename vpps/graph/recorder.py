@@ -41,7 +41,7 @@ _tried = False
 
 def source() -> str:
     """The recorder's source in one piece."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1] / "record" / "native"
     texts = [header() if name == "interface.h" else (folder / name).read_text(encoding="utf-8") for name in FILES]
     return "".join(
         line

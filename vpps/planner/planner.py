@@ -1,4 +1,4 @@
-"""Plans graphs for one distribution of the parameters, in compiled code (plan/native/).
+"""Plans graphs for one distribution of the parameters, in compiled code (planner/native/).
 
 A plan holds what a launch needs; who made which word, and what is where for the verifier, is found by planning once
 more when somebody asks.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-_FOUND_IN = {"Drawing": "drawing", "Inspection": "inspection", "draw": "drawing", "inspect": "inspection"}
+_FOUND_IN = {
+    "Drawing": "graph.drawing",
+    "Inspection": "report.inspection",
+    "draw": "graph.drawing",
+    "inspect": "report.inspection",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -10,7 +15,7 @@ def __getattr__(name: str) -> object:
     if name in _FOUND_IN:
         from importlib import import_module
 
-        return getattr(import_module(f"vpps.report.{_FOUND_IN[name]}"), name)
+        return getattr(import_module(f"vpps.{_FOUND_IN[name]}"), name)
     raise AttributeError(f"module 'vpps.report' has no attribute {name!r}")
 
 

@@ -15,6 +15,7 @@ from vpps.placement.onchip import DEVICES, Device, known_device
 from vpps.planner.plan import Plan
 from vpps.report.inspection import inspect
 from vpps.report.roofline.peaks import Bandwidth, Peaks
+from vpps.targets import CUDA
 
 SOURCE = "by its data sheet, barriers and launches assumed"
 

@@ -1,0 +1,1 @@
+"""Cells to instructions, once per cell: passes over nodes, lowering, passes over instructions, encoding."""

@@ -1,0 +1,1 @@
+"""What is trained, and what training keeps: parameters, optimizers, averages, checkpoints. Knows no graphs."""
