@@ -44,15 +44,15 @@ from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.compiler.cost import costs_on
+from vpps.planner.native.learning import Settings
+from vpps.planner.native.machine import Encoding
 from vpps.planner.native.stages import stages as stages_of
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import lower_bound
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES as KNOWN_POLICIES
 from vpps.planner.policies import Knowledge, Policy, policy_named
-from vpps.planner.policies.learning import Settings
-from vpps.planner.policies.machine import Encoding
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.planner.row_order import LAYOUTS
 from vpps.record.topology import Topology
 from vpps.report.gathering import gathering

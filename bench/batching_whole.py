@@ -15,11 +15,11 @@ import numpy as np
 from edbatch_graphs import Vertices
 
 from vpps.compiler.cost import costs_on
+from vpps.planner.native.learning import Learned, Settings
+from vpps.planner.native.machine import Encoding, Machine
 from vpps.planner.native.policy_table import ENCODINGS
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn
-from vpps.planner.policies.learning import Learned, Settings
-from vpps.planner.policies.machine import Encoding, Machine
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.levels import find_levels
 from vpps.record.recurrence import strongly_connected
 

@@ -25,9 +25,9 @@ from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
 from vpps.compiler.cost import costs_on
+from vpps.planner.native.learning import Learned, Settings
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import learn
-from vpps.planner.policies.learning import Learned, Settings
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.topology import Topology
 
 BENCH = "fsm_learning"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from vpps.placement.onchip.report import columns
+KIB = 1024
+WIDTH = 110
+"""Characters of a line of what explains."""
 
 
 class Report(ABC):
@@ -61,3 +64,48 @@ def shown(value: object) -> str:
 def counted(count: int, what: str, plural: str = "") -> str:
     """ "1 barrier", "2 barriers"."""
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+
+def columns(
+    heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], left: Collection[int], most: int | None = None
+) -> list[str]:
+    """Lines of a table.
+
+    Args:
+        heads: lines above the columns.
+        rows: their cells.
+        left: numbers of columns that begin at the left; the others end at the right.
+        most: characters of a line: what does not fit is moved together, then the first cell is cut in pieces.
+    """
+    widths = [max(map(len, column)) for column in zip(*heads, *rows, strict=True)]
+    between, gap = len(widths) - 1, 2
+    if most is not None:
+        gap = 2 if sum(widths) + 2 * between <= most else 1
+        widths[0] = min(widths[0], max(8, most - sum(widths[1:]) - gap * between))
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if k in left else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return (" " * gap).join(padded).rstrip()
+
+    lines = [*map(line, heads), "─" * (sum(widths) + gap * between)]
+    for row in rows:
+        pieces = [row[0]] if most is None else textwrap.wrap(row[0], widths[0]) or [""]
+        lines += [line([pieces[0], *row[1:]]), *pieces[1:]]
+    return lines
+
+
+def note(mark: str, text: str) -> str:
+    """A paragraph that begins with a mark and is indented below it."""
+    return textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark))
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes, for a reader."""
+    if count < KIB:
+        return f"{count} B"
+    if count < 10 * KIB * KIB:
+        return f"{count / KIB:.0f} KiB"
+    return f"{count / KIB / KIB:.0f} MiB"

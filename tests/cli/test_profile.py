@@ -166,8 +166,8 @@ class TestOnCpu:
     def database(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuningDatabase:
         """Of the test's own; kernels come from where they are."""
         found = TuningDatabase(tmp_path / "tuning")
-        for module in ("database", "profiler"):
-            monkeypatch.setattr(f"vpps.tuning.{module}.TuningDatabase", lambda: found)
+        for module in ("tuning.database", "profiling.profiler"):
+            monkeypatch.setattr(f"vpps.{module}.TuningDatabase", lambda: found)
         return found
 
     def test_measures_prints_and_keeps(

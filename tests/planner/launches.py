@@ -17,11 +17,11 @@ from vpps.ops.philox import LaunchKey
 from vpps.placement.distribution import Distribution, Held
 from vpps.placement.onchip import ChipOptions
 from vpps.placement.update import Averaging, Update
+from vpps.planner.native.learning import Settings
+from vpps.planner.native.machine import Encoding
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.policies.learning import Settings
-from vpps.planner.policies.machine import Encoding
 from vpps.planner.row_order import LAYOUTS
 from vpps.script import verify as verifier
 

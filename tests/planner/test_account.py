@@ -15,11 +15,11 @@ from tests.record import bulk_models
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
 from vpps.planner.native import library
+from vpps.planner.native.learning import Settings
+from vpps.planner.native.machine import Encoding
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
-from vpps.planner.policies.learning import Settings
-from vpps.planner.policies.machine import Encoding
 from vpps.planner.row_order import RECORDED
 from vpps.planner.sections import Phase
 from vpps.script.disassemble import instructions

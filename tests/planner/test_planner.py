@@ -17,10 +17,10 @@ from vpps.compiler.passes import Passes
 from vpps.kernel import host_compiler
 from vpps.placement.distribution import Distribution
 from vpps.planner.native import library
+from vpps.planner.native.learning import Settings
+from vpps.planner.native.machine import Encoding
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
-from vpps.planner.policies.learning import Settings
-from vpps.planner.policies.machine import Encoding
 from vpps.planner.row_order import LAYOUTS, READERS, RECORDED
 from vpps.reference import Reference, weights_of
 

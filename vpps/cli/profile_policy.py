@@ -10,10 +10,10 @@ from rich.table import Table
 
 from vpps.cli.console import table_of
 from vpps.cli.workload import Workload
+from vpps.planner.native.learning import Learned
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches
 from vpps.planner.policies.knowledge import cells_of
-from vpps.planner.policies.learning import Learned
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.topology import Topology
 from vpps.report.inspection import inspect
 from vpps.tuning.machines import MachineFiles

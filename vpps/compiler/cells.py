@@ -10,7 +10,7 @@ from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
 from vpps.compiler.passes.lazy_batching import Batching, Part
 from vpps.compiler.passes.nodes import Note, compiled, simplified
-from vpps.compiler.passes.report import describe
+from vpps.compiler.passes_report import describe
 from vpps.compiler.phases import PartTemplates, crossing, encode_parts
 from vpps.compiler.slabs import Life
 from vpps.compiler.templates import CellTemplates

@@ -16,17 +16,19 @@ import os
 import zlib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpps.data.grapharrays import GraphArrays, check_contents, check_names
-from vpps.data.graphset import GraphSet
 from vpps.data.topology import running_sum
 from vpps.data.vocabulary import Vocabulary
 from vpps.errors import DataError
 from vpps.files import replacing
+
+if TYPE_CHECKING:
+    from vpps.data.graphset import GraphSet
 
 FORMAT = 2
 _KEY, _KEY_CRC32 = "vpps.graphs", "vpps.crc32"
@@ -77,8 +79,11 @@ def save(graphs: GraphSet, path: Path) -> None:
         raise DataError(f"{path}: cannot be written ({error})") from error
 
 
-def load(path: Path, verify: bool) -> GraphSet:
-    """See `GraphSet.load`."""
+Contents = tuple[GraphArrays, tuple[str, ...], dict[str, Vocabulary], dict[str, tuple[str, ...]]]
+
+
+def load(path: Path, verify: bool) -> Contents:
+    """See `GraphSet.load`: arrays, kinds, vocabularies, classes."""
     data, header, begin = _map(path)
     try:
         metadata = header.pop("__metadata__")
@@ -95,7 +100,7 @@ def load(path: Path, verify: bool) -> GraphSet:
     try:
         if verify and metadata[_KEY_CRC32] != str(zlib.crc32(metadata[_KEY].encode())):
             raise DataError("the checksum of the description differs from that of its contents")
-        return _graphs(path, {name: _array(data, begin, x) for name, x in header.items()}, description, verify)
+        return _contents({name: _array(data, begin, x) for name, x in header.items()}, description, verify)
     except DataError as error:
         why = str(error)
     except _MALFORMED as error:
@@ -103,7 +108,7 @@ def load(path: Path, verify: bool) -> GraphSet:
     raise DataError(f"{path}: damaged: {why}: {_REMEDY}")
 
 
-def _graphs(path: Path, arrays: dict[str, NDArray[Any]], description: dict[str, Any], verify: bool) -> GraphSet:
+def _contents(arrays: dict[str, NDArray[Any]], description: dict[str, Any], verify: bool) -> Contents:
     """Raises DataError, or one of `_MALFORMED`."""
     checksums = description["crc32"]
     if checksums.keys() != arrays.keys():
@@ -124,7 +129,7 @@ def _graphs(path: Path, arrays: dict[str, NDArray[Any]], description: dict[str, 
     if verify:
         check_contents(held, kinds)
         check_names(held, vocabularies, classes)
-    return GraphSet.from_arrays(held, kinds, vocabularies, classes, path)
+    return held, kinds, vocabularies, classes
 
 
 def _map(path: Path) -> tuple[NDArray[np.uint8], dict[str, Any], int]:

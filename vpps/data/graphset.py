@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vpps.data import graphfile
 from vpps.data.grapharrays import GraphArrays, check_names, edges_of, frozen, make_arrays
 from vpps.data.graphbatch import GraphBatch
 from vpps.data.statistics import GraphStatistics
@@ -126,9 +127,8 @@ class GraphSet:
         Raises:
             DataError: the file is missing, truncated, of another program or version, or damaged.
         """
-        from vpps.data import graphfile
-
-        return graphfile.load(as_path(path, "load", DataError), as_flag(verify, "load: verify", DataError))
+        where = as_path(path, "load", DataError)
+        return cls.from_arrays(*graphfile.load(where, as_flag(verify, "load: verify", DataError)), where)
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file for `load`; a crash at any point leaves the old file or the new one.
@@ -136,8 +136,6 @@ class GraphSet:
         Raises:
             DataError: the file cannot be written.
         """
-        from vpps.data import graphfile
-
         graphfile.save(self, as_path(path, "save", DataError))
 
     def __len__(self) -> int:

@@ -37,6 +37,7 @@ from vpps.values import as_count, as_flag, as_number
 _ARCH = re.compile(r"sm_(\d+)[af]?")
 _GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 """Compute capabilities that there are, times ten."""
+_MOST_SMS = 4096  # more than ten times what any GPU has; tables of owners are made for as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ def _options(groups: int, options: dict[str, Any]) -> ChipOptions:
 def gpu_for(target: str, device: str | Device | None, arch: str | None, sms: int | None) -> tuple[Device, str]:
     """The GPU to plan for, and the architecture to compile for."""
     if sms is not None:
-        sms = as_count(sms, "sms", HandleError)
+        sms = as_count(sms, "sms", HandleError, most=_MOST_SMS)
     number = None
     if arch is not None:
         found = _ARCH.fullmatch(arch) if isinstance(arch, str) else None

@@ -13,10 +13,10 @@ from vpps.model.model import Lookup, Parameter
 from vpps.ops.element import WORD_BYTES
 from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import OnChip
-from vpps.placement.onchip.report import WIDTH, columns, note
 from vpps.placement.onchip.report import explain as explain_onchip
-from vpps.placement.onchip.report import in_bytes as shown
 from vpps.targets import TARGETS
+from vpps.text import WIDTH, columns, note
+from vpps.text import in_bytes as shown
 
 _PARAMETERS = ("parameter", "kind", "shape", "panels", "weights", "transpose", "gradient", "moments", "average")
 _LEFT = 3  # columns of text; numbers follow

@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from colorsys import hls_to_rgb
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
 from vpps.errors import GraphError
-from vpps.graph.graph import Graph
 from vpps.record.topology import Topology
 from vpps.text import Report, counted
 from vpps.values import as_count
+
+if TYPE_CHECKING:
+    from vpps.graph.graph import Graph
 
 Layout = Literal["auto", "graphviz", "levels"]
 MOST_FOR_GRAPHVIZ = 1000

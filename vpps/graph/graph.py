@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpps.errors import DtypeError, GraphError, IndexRangeError, ShapeError
+from vpps.graph.drawing import Drawing, draw
 from vpps.model.model import Lookup, Parameter
 from vpps.ops import OPS, Shape
 from vpps.ops.operand import LARGEST, Expression, interned, recorded, result_shape, shown
@@ -23,9 +24,6 @@ from vpps.record.rowwise import apply_to_rows, call_on_rows, has_rows, lookup_ro
 from vpps.record.trace import Int, TracedCell, Vector, check_operand, check_table, trace
 from vpps.record.vertices import Block, extend
 from vpps.values import as_flag, as_float32, as_index, check_callable, float_word
-
-if TYPE_CHECKING:
-    from vpps.graph.drawing import Drawing
 
 # Programs of bare ops without parameters, shared by all graphs; those with parameters are kept by their model.
 _bare_programs: dict[Any, TracedCell] = {}
@@ -78,8 +76,6 @@ class Graph:
 
     def draw(self, calls: int | None = None) -> Drawing:
         """The graph, coloured by level, or its first vertices: `.dot()` for Graphviz, `.svg()`, `.text()`."""
-        from vpps.graph.drawing import draw
-
         return draw(self, calls)
 
     def foreign(self, what: str, x: Any) -> GraphError:

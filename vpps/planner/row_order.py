@@ -6,7 +6,7 @@
 each step's vertices are put in the order of the constraints on it, the largest first; a vertex follows the first one
 that it is in. So sequences of one batch get their rows by length, and every step reads the first rows of the one
 before. Vertices of a cell that no recurrence waits for get the order of what they read first.
-`pq`: all constraints that can be had at once, by a PQ tree (planner/pq_order.py). On sequences that is what `readers` has,
+`pq`: all constraints that can be had at once, by a PQ tree (`pq_order.py`). On sequences that is what `readers` has,
 and on lattices more, but it takes seconds for a batch: it is there to compare with.
 """
 

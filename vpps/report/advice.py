@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vpps.report.critical import BARRIERS
-from vpps.report.summary import BEGINNING, PROGRAM, CellTime, Summary
 from vpps.targets import TARGETS
+
+if TYPE_CHECKING:
+    from vpps.report.summary import CellTime, Summary
+
+PROGRAM, BEGINNING = "program", "beginning"  # parts of the gaps between launches
 
 # From when on a rule speaks: shares, ratios.
 WAITING = 0.25

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.report import in_bytes
 from vpps.planner.blocks import PlannedBlock
 from vpps.planner.plan import Plan
 from vpps.planner.reader import walk
@@ -17,7 +16,7 @@ from vpps.planner.sections import Phase, Section
 from vpps.script.access import Reach, touches, word
 from vpps.script.disassemble import Decoded, Words
 from vpps.script.instructions import INDEXED
-from vpps.text import counted
+from vpps.text import counted, in_bytes
 
 FLOAT = FLOAT32.bytes
 

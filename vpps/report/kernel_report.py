@@ -7,9 +7,8 @@ from typing import Any
 
 from vpps.engine.ahead import Specialized
 from vpps.kernel.render import tiles_of
-from vpps.placement.onchip.report import in_bytes
 from vpps.targets import TARGETS
-from vpps.text import Report, table
+from vpps.text import Report, in_bytes, table
 
 _REGISTERS = ("registers", "live", "cached", "spilled", "stack")
 _SIZES = ("shared", "code", "binary")

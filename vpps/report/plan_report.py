@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vpps.ops.element import WORD_BYTES
-from vpps.placement.onchip.report import in_bytes
 from vpps.planner.policies.comparison import Order
 from vpps.report.gathering import Gathering
-from vpps.text import Report, counted, table
+from vpps.text import Report, counted, in_bytes, table
 
 MOST_ROWS = 40
 """Levels and stages of which text shows the first ones only: a long chain has thousands."""

@@ -6,23 +6,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vpps.engine.activity import Activity
 from vpps.engine.timeline import HOST_SPANS, Timeline
 from vpps.planner.reader import PRODUCTS
+from vpps.report.advice import BEGINNING, PROGRAM, Advice, advise
 from vpps.report.critical import BARRIERS, critical_path
+from vpps.report.summary_text import KINDS, as_text
 from vpps.text import Report
 
-if TYPE_CHECKING:
-    from vpps.report.advice import Advice
-
-KINDS = ("compute", "load", "update", "waiting")
-PROGRAM, BEGINNING = "program", "beginning"
 GAP_PARTS = (PROGRAM, *HOST_SPANS, BEGINNING)
-MOST_CELLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +143,6 @@ class Summary(Report):
     @property
     def advice(self) -> list[Advice]:
         """What would help, the most first."""
-        from vpps.report.advice import advise  # which reads summaries
-
         return advise(self)
 
     def as_json(self) -> dict[str, Any]:
@@ -157,8 +151,6 @@ class Summary(Report):
 
     def text(self) -> str:
         """Plain text of 110 columns."""
-        from vpps.report.summary_text import as_text
-
         return as_text(self)
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING
 
-from vpps.report.summary import KINDS, MOST_CELLS, Summary
 from vpps.targets import TARGETS
 from vpps.text import counted, table
+
+if TYPE_CHECKING:
+    from vpps.report.summary import Summary
+
+KINDS = ("compute", "load", "update", "waiting")  # of the time of a virtual processor
+MOST_CELLS = 5
 
 WIDTH = 110
 MOST_VPS = 16  # that are listed one by one

@@ -24,11 +24,11 @@ from tests.planner.policies.typed import (
 )  # fmt: skip
 from vpps.compiler.cost import costs_on
 from vpps.errors import ScriptError
+from vpps.planner.native.learning import Settings
+from vpps.planner.native.machine import Encoding, Machine
 from vpps.planner.native.policy_table import ENCODINGS, POLICIES
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound
-from vpps.planner.policies.learning import Settings
-from vpps.planner.policies.machine import Encoding, Machine
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.arrays import Ints
 from vpps.record.recurrence import strongly_connected
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
 from vpps.compiler.cost import Costs, Load, costs_on
+from vpps.planner.native.learning import Learned, Settings
+from vpps.planner.native.machine import ENCODINGS, Encoding, Machine
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn
 from vpps.planner.policies import knowledge
 from vpps.planner.policies.knowledge import AT_FIRST_USE, Knowledge, RecurrentCells
-from vpps.planner.policies.learning import Learned, Settings
-from vpps.planner.policies.machine import ENCODINGS, Encoding, Machine
-from vpps.planner.policies.typed_graph import TypedGraph
 
 pytestmark = pytest.mark.host
 

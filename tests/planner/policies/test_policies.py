@@ -16,16 +16,16 @@ from tests.comparison import assert_agrees_with_reference
 from vpps.compiler.cost import Costs, Load, costs_on
 from vpps.errors import GraphError, HandleError
 from vpps.placement.distribution import Distribution
+from vpps.planner.native.learning import Settings
+from vpps.planner.native.machine import Machine
 from vpps.planner.native.stages import stages as stages_of
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches
 from vpps.planner.native.typed_graphs import lower_bound as bound_of
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.planner.policies.auto import Auto, Decision
 from vpps.planner.policies.comparison import lower_bound, orders
-from vpps.planner.policies.learning import Settings
-from vpps.planner.policies.machine import Machine
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.topology import Topology
 from vpps.tuning.machines import MachineFiles
 

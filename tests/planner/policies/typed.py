@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vpps.planner.policies.machine import Machine
-from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.planner.native.machine import Machine
+from vpps.planner.native.typed_graph import TypedGraph
 
 
 class Made:

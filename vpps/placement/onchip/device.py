@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from vpps.errors import HandleError
 from vpps.ops.element import FLOAT32, WORD_BYTES
+from vpps.text import KIB
 
 THREADS = 256  # of a block: with fewer, 255 registers per thread do not reach the whole register file
 WARPS = THREADS // 32
-KIB = 1024
 
 # Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
 # III-A, footnote 6). Two blocks: compiled without spilling (kernel.md, section 6).

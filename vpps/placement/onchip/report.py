@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vpps.errors import VppsError
@@ -13,8 +12,8 @@ from vpps.placement.onchip.holding import Held, OnChip, Tier, rows_cap
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
 from vpps.placement.onchip.slots import Shape, shapes, whole_rows
+from vpps.text import WIDTH, columns, in_bytes, note
 
-WIDTH = 110
 WHERE = {
     "none": "none: nothing is trained",
     "overlay": "in the place of the weights, once backward is done: the update has those in memory (overlay)",
@@ -76,42 +75,6 @@ def _table(onchip: OnChip, moments: int) -> str:
         )
     notes = [note(f"[{i}] ", reason) for i, reason in enumerate(reasons, 1)]
     return "\n".join([*columns(list(zip(*HEADER, strict=True)), rows, LEFT, WIDTH), "", *notes])
-
-
-def columns(
-    heads: Sequence[Sequence[str]], rows: Sequence[Sequence[str]], left: Collection[int], most: int | None = None
-) -> list[str]:
-    """Lines of a table.
-
-    Args:
-        heads: lines above the columns.
-        rows: their cells.
-        left: numbers of columns that begin at the left; the others end at the right.
-        most: characters of a line: what does not fit is moved together, then the first cell is cut in pieces.
-    """
-    widths = [max(map(len, column)) for column in zip(*heads, *rows, strict=True)]
-    between, gap = len(widths) - 1, 2
-    if most is not None:
-        gap = 2 if sum(widths) + 2 * between <= most else 1
-        widths[0] = min(widths[0], max(8, most - sum(widths[1:]) - gap * between))
-
-    def line(row: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if k in left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return (" " * gap).join(padded).rstrip()
-
-    lines = [*map(line, heads), "─" * (sum(widths) + gap * between)]
-    for row in rows:
-        pieces = [row[0]] if most is None else textwrap.wrap(row[0], widths[0]) or [""]
-        lines += [line([pieces[0], *row[1:]]), *pieces[1:]]
-    return lines
-
-
-def note(mark: str, text: str) -> str:
-    """A paragraph that begins with a mark and is indented below it."""
-    return textwrap.fill(text, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark))
 
 
 def _blocks(onchip: OnChip, held: Held) -> int:
@@ -292,12 +255,3 @@ def _shortage(onchip: OnChip, held: Held, sizes: Sizes) -> str:
     if fits:
         return f"{held.name}: {short}; would fit with {fits} units of {matrix.name} (now {unit})"
     return f"{held.name}: {short}; fewer units of {matrix.name} alone do not make it fit"
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes, for a reader."""
-    if count < KIB:
-        return f"{count} B"
-    if count < 10 * KIB * KIB:
-        return f"{count / KIB:.0f} KiB"
-    return f"{count / KIB / KIB:.0f} MiB"

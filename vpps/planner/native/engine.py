@@ -9,7 +9,7 @@ import weakref
 from array import array
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +47,14 @@ from vpps.planner.native.memory import Memory
 from vpps.planner.native.memory_map import Encoded, memory_map
 from vpps.planner.native.stages import add_cell, note_unseen, tell_choice
 from vpps.planner.native.wrong import wrong
-from vpps.planner.policies.policy import Choice, Policy
 from vpps.planner.pq_order import places_by_block
 from vpps.record.topology import Topology
 from vpps.record.trace import List, TracedCell, Vector
 from vpps.script.tails import Tail
 from vpps.values import float_word
+
+if TYPE_CHECKING:
+    from vpps.planner.policies.policy import Choice, Policy
 
 _log = logging.getLogger(__name__)
 

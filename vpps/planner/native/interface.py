@@ -114,7 +114,7 @@ class GivenProduct(Structure):
 
 @fields(ints="first_own first_joining n_components n_blocks")
 class FoundGrouping(Structure):
-    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it are the load of each group,
+    """How vertices were dealt to groups of virtual processors (planner/grouping.py). Behind it are each group's load,
     how many vertices each block has, then the stage of every vertex, block after block, and its group."""
 
 
@@ -253,7 +253,7 @@ class GivenGraph(Structure):
     floats="alpha rate epsilon least_epsilon decay",
 )
 class GivenSettings(Structure):
-    """vpps.planner.policies.learning.Settings."""
+    """vpps.planner.native.learning.Settings."""
 
 
 @fields(ints="flops barriers", floats="barrier speed fixed vps")

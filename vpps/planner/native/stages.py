@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from vpps.errors import ScriptError
 from vpps.planner.native import library
 from vpps.planner.native.inputs import Batch
 from vpps.planner.native.interface import Call, GivenCell, Status
-from vpps.planner.policies.policy import Choice, LoadOf, Policy
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
+
+if TYPE_CHECKING:
+    from vpps.planner.policies.policy import Choice, LoadOf, Policy
 
 
 def add_cell(lib: ctypes.CDLL, batcher: int, cell: TracedCell) -> int:

@@ -14,10 +14,10 @@ from vpps.compiler.cost import Costs, Load
 from vpps.errors import ScriptError
 from vpps.planner.native import library
 from vpps.planner.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings
+from vpps.planner.native.learning import Learned, Settings
+from vpps.planner.native.machine import Machine
 from vpps.planner.native.policy_table import EncodingKind
-from vpps.planner.policies.learning import Learned, Settings
-from vpps.planner.policies.machine import Machine
-from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.record.arrays import Ints
 
 

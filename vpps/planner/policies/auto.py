@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vpps.planner.native import typed_graphs as compiled
+from vpps.planner.native.machine import Machine
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.policies.knowledge import Cells, Knowledge, cells_of
-from vpps.planner.policies.machine import Machine
 from vpps.planner.policies.policy import Choice, Fsm, LoadOf, Policy
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.topology import Topology
 
 WORTH_IT = 0.95

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 
 from vpps.compiler.cost import Costs, Load, costs_on
 from vpps.planner.native import typed_graphs as compiled
-from vpps.planner.policies.learning import Learn, Learned, Settings
-from vpps.planner.policies.machine import Machine
-from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.planner.native.learning import Learn, Learned, Settings
+from vpps.planner.native.machine import Machine
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.record.digest import digest_of
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell

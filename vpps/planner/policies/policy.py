@@ -1,4 +1,4 @@
-"""What Python knows of a batching policy: what it has learned or decided. `planner/native/policies/` has what it does."""
+"""What Python knows of a batching policy: what it has learned or decided. `planner/native/policies/` does it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vpps.compiler.cost import Load
+from vpps.planner.native.machine import Machine
+from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.policies.knowledge import Knowledge, RecurrentCells, cells_of
-from vpps.planner.policies.machine import Machine
-from vpps.planner.policies.typed_graph import TypedGraph
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 

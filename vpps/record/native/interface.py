@@ -1,6 +1,6 @@
 """What the compiled recorder and Python share. Its header `interface.h` is made of this when it is built.
 
-The form of a map (vpps/record/packed.py) is a MapForm; then for each kind a KindForm, an ArgumentForm and an IntForm for
+The form of a map (record/packed.py) is a MapForm; then for each kind a KindForm, an ArgumentForm and an IntForm for
 each of its arguments, a CutForm, and twice how many of its ints, followed by their numbers: those of what is computed
 once for equal ints, and those of the rest.
 """
@@ -37,7 +37,7 @@ class IntForm(Structure):
 
 @fields(ints="n_crossing whole")
 class CutForm(Structure):
-    """How a kind is cut (vpps/record/distinct.py): how many values are computed once for equal ints, 0 if it is not cut;
+    """How a kind is cut (record/distinct.py): how many values are computed once for equal ints, 0 if it is not cut;
     whether that is all of it."""
 
 

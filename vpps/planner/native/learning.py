@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vpps.compiler.cost import Costs
-from vpps.planner.policies.machine import Encoding, Machine
-from vpps.planner.policies.typed_graph import TypedGraph
+from vpps.planner.native.machine import Encoding, Machine
+from vpps.planner.native.typed_graph import TypedGraph
 
 
 @dataclass(frozen=True, slots=True)
