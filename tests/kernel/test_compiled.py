@@ -60,7 +60,7 @@ def test_weights_stay_in_registers(arch: str, program: str, record_property: Cal
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
     assert found.cached_registers == onchip.registers > 0
     assert onchip.registers <= live <= found.registers <= 255
-    # The kernel asks for no load past the coherent caches, and the compiler made none of its own (kernel.md 3).
+    # The kernel asks for no load past the coherent caches, and the compiler made none of its own.
     assert sass.noncoherent(code) == []
     assert cubin.warnings == ()
     assert found.shared_bytes + kernel.spec.chip.shared_bytes <= onchip.device.shared_per_block

@@ -88,10 +88,10 @@ def execution_order(nodes: Sequence[Node]) -> list[int]:
 def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[int]:
     """In how many equal parts each node's units are dealt to virtual processors.
 
-    Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate
-    (design 4.3). A slice of several gates counts as those gates, if it is split likewise. Nodes joined by elementwise
-    ops, or added to a product, must agree; where slices differ, the largest parts count that none of them cuts through.
-    Parts narrower than a granule have no say: no VP could own a block of one, and loops over them would be short.
+    Stacked gates that are split again have one part per gate, so that one VP owns the same hidden units of every gate.
+    A slice of several gates counts as those gates, if it is split likewise. Nodes joined by elementwise ops, or added
+    to a product, must agree; where slices differ, the largest parts count that none of them cuts through. Parts
+    narrower than a granule have no say: no VP could own a block of one, and loops over them would be short.
     """
     parent = list(range(len(nodes)))
 

@@ -52,7 +52,7 @@ class Tile:
         return f"{self.isa}-{self.panel}x{self.vectors}"
 
 
-# Measured on one core of an AVX-512 processor (ARCHITECTURE.md): larger passes spill, smaller ones wait for loads.
+# Measured on one core of an AVX-512 processor: larger passes spill, smaller ones wait for loads.
 TILES: dict[str, Tile] = {
     t.isa: t for t in (Tile("avx512", 32, 8, 16), Tile("avx2", 16, 6, 8), Tile("portable", 8, 4, 4))
 }

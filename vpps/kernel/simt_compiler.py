@@ -28,7 +28,7 @@ FLAGS = (
     "-Wall",
     "-Wextra",
 )
-# -O1 for the kernel: see ARCHITECTURE.md for the times of compiling and running. `#pragma unroll` is for NVRTC.
+# -O1 for the kernel: compiling takes longer than running it. `#pragma unroll` is for NVRTC.
 KERNEL_FLAGS = ("-O1", "-Wno-unknown-pragmas")
 RACE_FLAGS = ("-fsanitize=thread",)  # accesses call the emulator's __tsan_*; libtsan is not linked
 LINK_FLAGS = ("-shared", "-Wl,-z,defs")  # nothing may be missing: an intrinsic that words.h lacks is an error here

@@ -12,7 +12,7 @@ THREADS = 256  # of a block: with fewer, 255 registers per thread do not reach t
 WARPS = THREADS // 32
 
 # Registers of a thread that are not slots. One block per SM: the interpreter and one vector, as in VPPS (section
-# III-A, footnote 6). Two blocks: compiled without spilling (kernel.md, section 6).
+# III-A, footnote 6). Two blocks: compiled without spilling.
 OTHER_REGISTERS = {1: 64, 2: 48}
 
 # Shared memory that every kernel takes, in bytes: words of the script, sums of the block, the verdict of a wait
