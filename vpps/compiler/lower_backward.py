@@ -1,9 +1,11 @@
 """Lowers a traced cell: the instructions of backward, and the gradients of its parameters.
 
-Backward is in gather form (design 4.6): nothing adds into memory that another vertex's instruction writes. A vertex
-stores one gradient row per argument; the vertex that produced the argument sums the rows of all its uses, in fixed
-order, through a reverse index list. Where a gradient is the gradient of something else unchanged (add, concat, slices,
-sums of lists), it is a view of it and costs nothing.
+Backward is in gather form: nothing adds into memory that another vertex's instruction writes. A vertex stores one
+gradient row per argument; the vertex that produced the argument sums the rows of all its uses (`gather_sum`), in fixed
+order, through a reverse index list. So there are no atomic additions, and sums are reproducible. Where a gradient is
+the gradient of something else unchanged (add, concat, slices, sums of lists), it is a view of it and costs nothing.
+A value of the vertex used by list elements, a broadcast scalar, a parameter vector: the contribution gets memory of its
+own and is reduced (`gather_sum`, `sum`, `column_sum`).
 """
 
 from __future__ import annotations

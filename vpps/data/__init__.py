@@ -1,4 +1,11 @@
-"""Readers and generators of data sets, and graphs as data. Nothing here needs a model, a graph or a compiler."""
+"""Readers and generators of data sets, and graphs as data. Nothing here needs a model, a graph or a compiler.
+
+A `GraphSet` (`graphset.py`; its file is in `graphfile.py`) holds graphs as flat arrays. Children are numbered within
+their graph, so a slice of a set is a view; a batch (`graphbatch.py`) gathers ranges of rows and adds each graph's first
+row. Levels are found once, when a set is made. Generators whose levels follow from their form (`pyramids.py`,
+`tournaments.py`) write a set's arrays directly. A pair of sentences is one chain of two kinds of vertices (`pairs.py`),
+the decoder's first reading the encoder's last.
+"""
 
 from vpps.data.grapharrays import GraphArrays
 from vpps.data.graphbatch import GraphBatch

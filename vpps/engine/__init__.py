@@ -1,1 +1,16 @@
-"""A model on a machine in one configuration: launches, what they read and leave behind, how long they took."""
+"""A model on a machine in one configuration: launches, what they read and leave behind, how long they took.
+
+`engine.py` launches. `residency.py` keeps the model and its copy in the pool in step, `readback.py` reads what a launch
+left there; `losses.py` and `nonfinite.py` are of the losses of steps, and where they are not finite. `options.py` says
+what a handle takes, `configuration.py` what of it may be chosen freely, `memory.py` where memory went. `ahead.py` makes
+kernels ahead (`specialize`, `Handle(example=)`), `explanation.py` says what `explain()` says of them. `timeline.py` has
+what a launch recorded, `activity.py` what for, in the user's words.
+
+**No step changes a weight unless loss and gradients are finite** (`templates/guard.cuh`,
+`planner/native/launch_end.h`). Behind backward `watch` reads what each gradient is a sum of, dy and x, which bounds it;
+where steps go with their gradients it must be known before, so a barrier follows, and `guard` ends the launch for all
+if the loss is not finite or the bound is not: above 2^60 squares of gradients, which optimizers make, are none. With
+clipping the norm says it. The host reads whether the step was left out beside the loss and takes back what it noted;
+where it began the reference finds out. A step that depends on that - averages, accumulated gradients - is not queued
+behind another.
+"""

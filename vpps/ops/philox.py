@@ -3,6 +3,7 @@ as easy as 1, 2, 3"), in NumPy. The kernel's twin is templates/random.cuh; the t
 
 A word depends on a key of the launch and on what it is for - vertex, dropout, list element, unit - and on nothing else:
 no order, layout or number of processors can change it, and backward computes it again instead of keeping a mask.
+The key - seed, update, calls accumulated since - lies in the script, which says where dropout is off: in inference.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ of vertices do not connect what they touch:
         all sequences, run before everything else where work would be uneven otherwise.
     joining vertices come last and have to do with scalars alone: the sum of the losses, its scale. They run after all.
 
-Both are run by group 0 while the others wait; backward in the opposite order.
+Both are run by group 0 while the others wait; backward in the opposite order. Each group holds the weights once.
+Gradients and the update are divided among all virtual processors over all rows (flag ALL), so there are no partial
+gradients to reduce.
 """
 
 from __future__ import annotations

@@ -1,8 +1,16 @@
 """A model in use: what `vpps.Handle` is made of.
 
-session: from construction until it is closed, what a handle is apart from the calls that run something; options: what a
-handle takes, one table; configurator: which configuration works, and exchanges between launches; tracing: blocks that
-record timelines; engine: a model on a machine in one configuration; residency: the model and its copy in the pool kept
-in step; readback: what a launch left there; losses: of steps, and what is done where they are not finite; nonfinite:
-where that began; explained: what `explain()` says; serialised: one thread at a time.
+session: from construction until it is closed, what a handle is apart from the calls that run something; configurator:
+which configuration works, and exchanges between launches; tracing: blocks that record timelines; explained: what
+`explain()` says; handle: what users call.
+
+`fb` plans batch k while batch k-1 runs, waits for it, launches, returns. Calls of a handle from several threads run one
+after the other. A forward-only handle, or `model.save`, pulls the newest weights from the training handle. Ctrl-C
+leaves a launch running, to be waited for by the next call.
+
+All that may be chosen without changing what is computed is a configuration: virtual processors, tile, policy, schedule,
+slots, passes. A handle asks for another one and gets it with its next call, weights and state of training passed on
+through the model. Everything that changes the kernel in flight is made of that: what the tuning database has for the
+first graph's cells, `autotune`, recording for `trace`. What the user chose stays; a configuration that does not do for
+a graph is given up for the one before.
 """

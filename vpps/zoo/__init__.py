@@ -1,4 +1,10 @@
-"""Whole models, written as a user would write them."""
+"""Whole models, written as a user would write them: a file per network, `task.py`, and `tasks/` of `vpps-train`.
+
+A `Task` is all that the command line, the tests and the benches know of a network: settings (which become options),
+data, `loss`, `outputs`, `scores`. `bench/peers/torch_zoo/` and `dynet_zoo/` have the same networks in PyTorch and DyNet
+under the same names of parameters; `tests/zoo/` compares losses and gradients with PyTorch's, `bench/learning.py` what
+is learned, `bench/workloads.py` speed and memory.
+"""
 
 from vpps.zoo.bilstm_char_tagger import BiLSTMCharTagger
 from vpps.zoo.bilstm_tagger import BiLSTMTagger

@@ -1,4 +1,24 @@
-"""The cell compiler: static passes on traced cells, a module for each, with a switch for each."""
+"""The cell compiler: static passes on traced cells, a module for each, with a switch for each.
+
+Passes over nodes (`common_subexpressions`, `constants`, `dead_outputs`, `horizontal`) leave nodes their numbers,
+because messages name them. Passes over instructions (`fusion`, `chaining`, `recompute`) work after lowering. Only what
+leaves every bit as it is counts as an identity.
+
+A **stack** (`placement/stacks.py`) is made where all cells that were trained multiply its members by the same vector,
+and unmade (the handle places all parameters anew) when a cell does not. It is summed in another order than its members,
+so which cells were trained belongs to the model and its checkpoints (`cell_history.py`).
+
+**Lazy batching** cuts a recurrent cell in up to three. What is gathered and scattered is a fact of the graph
+(`record/recurrence.py`), so the cut is one of each plan, kept per cell and fact. **Streaming** deals the eager part in
+chunks to the pauses between levels: behind the signal and before the wait of a barrier.
+
+**Fusion**: pieces of one set of rows and one division among virtual processors become a *tail* (`script/tails.py`).
+Tails are identified by their program, not by sizes. On cuda and simt they are part of the kernel, on cpu a small
+library beside it, compiled when first needed.
+
+**Layout within a cell** (`primitives.py`, `cell_layout.py`): gates may be written in any order. Fused cells copy
+nothing with any layout; `explain()` says what a system with a kernel per batch would copy.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A product from slots adds up its sums in the shared memory of the block that owns the units, and the tail reads the same
 units. So the product leaves them there and the block goes on with the tail at once: nothing is stored in memory and
-read again, nothing is dispatched in between, and the slab of the result goes.
+read again, nothing is dispatched in between, and the slab of the result goes. Backward has no chains: between a tail
+and the transposed product of its gradients lies the level's barrier, as every block needs the gates of all others.
 """
 
 from __future__ import annotations

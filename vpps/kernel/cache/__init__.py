@@ -2,8 +2,8 @@
 
 `obtain.py` finds a binary or has it made, once for all processes that want it. `entries.py` is what an entry is on
 disk: complete or absent at any time, and compared with its digests before it is used. `places.py` says in which
-directory, and in which other one where that cannot be trusted or written. `locks.py` has locks that die with their
-process, `eviction.py` keeps the limit.
+directory, and in which other one where that cannot be trusted or written. `eviction.py` keeps the limit, `inventory.py`
+says what is there. Locks are those of `vpps/locks.py`, which die with their process.
 """
 
 from vpps.kernel.cache.entries import Entry, Label

@@ -3,6 +3,29 @@
 device: what a GPU offers; slots: shapes and the rows in them; holding: what is asked and answered; place: who gets
 slots; gradients: where weight gradients are gathered; planner: the whole, and smaller ones where a kernel spills;
 report: the table for the user.
+
+A virtual processor is a thread block of 256 threads, one per multiprocessor (two can be forced, and would bring a step
+3 to 5 % at the very most: a block with half of the rows takes as long alone, `bench/results/gpu_cost/two_blocks.md`).
+It holds rows of weight matrices in slots from the beginning of a launch to its end. Each matrix and each transpose gets
+the shape with the least modelled time, then a tier by reuse per byte. Rows are dealt so that a block owns the same
+hidden units of every gate, and of the transpose those of the child that these units are; or in turns, whole rows, as
+the paper does (`ownership="round-robin"`). A transpose that fits nowhere is replaced by atomic additions from the rows
+of the matrix itself where that moves fewer bytes; its last bits then vary from run to run. Matrices with few rows or
+columns stay in memory: vertices are divided instead.
+
+In scripts a matrix on the chip has a number, its rows an owner (flags OWNED, TURNS); whatever multiplies by it follows
+that, and `compiler/barriers.py` and the verifier know. What is done to such a matrix is an instruction of its own
+(`held_matvec`, `held_outer` ...; `instruction_of` in `script/instructions.py`), so that a kernel has code for where its
+matrices are and no other: a launch notes what it uses exactly (`Plan.instructions`).
+
+Gradients take the place of the weights by default: no register more, however large the model, and one pass over the
+vectors. The paper's fallback (`gemm`) large matrices that neither the chip nor L2 holds get by themselves: the first
+launch copies all vectors that met the matrix side by side, cuBLAS (on `simt` NumPy) multiplies them in stream order,
+and a second launch of the same script makes the step (`planner/native/products.h`, `script/products.py`,
+`runtime/cublas.py`). `store_gradient` and `load_gradient` move what must outlive a launch.
+
+A kernel that spills is compiled again with the next smaller arrangement; where what the user forced leaves none,
+`SpillError` names it.
 """
 
 from vpps.placement.onchip.device import DEVICES, Device, capacity, known_device

@@ -1,2 +1,5 @@
-"""Roofline: what a launch has to do (`work.py`), what the machine gives (`peaks.py`), the floor that follows from both
-(`floors.py`), what was measured over it (`measure.py`), and a picture (`plot.py`)."""
+"""Roofline: what a launch has to do (`work.py`), what the machine gives (`peaks.py`), the floor that follows
+(`floors.py`).
+
+`profiling/roofline.py` measures launches over it, `plot.py` draws.
+"""
