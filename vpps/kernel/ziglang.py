@@ -3,7 +3,7 @@
 `zig c++` brings the sources of its libraries, not the libraries, and compiles them when something is first linked: two
 minutes of processor time for libc++ alone. Ours need none of that. They include headers only, are compiled without
 exceptions and linked with nothing but the C library that this process has open and the few functions of `runtime.h`,
-so that the first kernel takes no longer than any other, and leave nothing in zig's own cache.
+so that the first kernel takes no longer than any other, and leave nothing in zig's own cache. Bits are those of g++.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Random numbers of dropout: Philox 4x32-10, a counter-based generator (Salmon et al. 2011, "Parallel random numbers:
 as easy as 1, 2, 3"), in NumPy. The kernel's twin is templates/random.cuh; the two agree bit for bit.
 
-A word depends on a key of the launch and on what it is for - vertex, dropout, list element, unit - and on nothing else:
-no order, layout or number of processors can change it, and backward computes it again instead of keeping a mask.
+A word depends on a key of the launch and on what it is for - vertex as recorded, dropout of its cell, list element,
+unit - and on nothing else: no order, layout or number of processors can change it, and backward computes it again
+instead of keeping a mask.
 The key - seed, update, calls accumulated since - lies in the script, which says where dropout is off: in inference.
 """
 
