@@ -44,7 +44,7 @@ from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.compiler.cost import costs_on
-from vpps.planner.native.learning import Settings
+from vpps.planner.native.learning import LearningSettings
 from vpps.planner.native.machine import Encoding
 from vpps.planner.native.stages import stages as stages_of
 from vpps.planner.native.typed_graph import TypedGraph
@@ -95,7 +95,7 @@ def whole_runs(learner: Learner, policies: Iterable[str]) -> dict[str, Run]:
 def run_program(name: str, learning: Any, batches: Sequence[Any], options: argparse.Namespace) -> None:
     """The lines of a workload at the granularity of ED-Batch's program."""
     network = NETWORKS[name]
-    learner = Learner(typed(network(learning)), Settings(trials=options.trials))
+    learner = Learner(typed(network(learning)), LearningSettings(trials=options.trials))
     graphs = [typed(network(batch)) for batch in batches]
     bounds = [lower_bound(graph) for graph in graphs]
     theirs: dict[str, int] = FIGURES["launched"].get(WORKLOAD_OF[name], {})
@@ -179,7 +179,7 @@ def gathered(plan: Plan) -> dict[str, float]:
 def policy_for(name: str, options: argparse.Namespace) -> tuple[Knowledge, Policy]:
     """A policy, and what it is going to know."""
     encoding = encodings().get(name, Encoding())
-    settings = Settings(encoding=encoding, trials=options.trials)
+    settings = LearningSettings(encoding=encoding, trials=options.trials)
     knowledge = Knowledge(costs=costs_on("cpu", options.threads), settings=settings)
     return knowledge, policy_named("fsm" if name in encodings() else name, knowledge)
 
@@ -237,7 +237,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="examples in a mini-batch")
     parser.add_argument("--mini-batches", type=int, default=8, metavar="N", help="that are measured, at most")
     parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
-    parser.add_argument("--trials", type=int, default=Settings().trials, help="of learning, at most")
+    parser.add_argument("--trials", type=int, default=LearningSettings().trials, help="of learning, at most")
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--threads", type=int, default=2, help="virtual processors, of which barriers depend")
     parser.add_argument("--rounds", type=int, default=3, help="timings, of which the least counts")

@@ -15,8 +15,8 @@ import numpy as np
 from edbatch_graphs import Vertices
 
 from vpps.compiler.cost import costs_on
-from vpps.planner.native.learning import Learned, Settings
-from vpps.planner.native.machine import Encoding, Machine
+from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.machine import Automaton, Encoding
 from vpps.planner.native.policy_table import ENCODINGS
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn
@@ -55,7 +55,7 @@ def typed(vertices: Vertices) -> TypedGraph:
     return TypedGraph(vertices.type_of, levels, vertices.producers, vertices.readers, len(vertices.types))
 
 
-def by(policy: str, machine: Machine | None = None) -> Run:
+def by(policy: str, machine: Automaton | None = None) -> Run:
     """One of vpps's policies; the machine is that of "fsm"."""
 
     def run(graph: TypedGraph) -> Launched:
@@ -168,9 +168,9 @@ class Learner:
         learned: by encoding and types; () for the whole graph.
     """
 
-    def __init__(self, graph: TypedGraph, settings: Settings | None = None) -> None:
+    def __init__(self, graph: TypedGraph, settings: LearningSettings | None = None) -> None:
         self._graph = graph
-        self._settings = Settings() if settings is None else settings
+        self._settings = LearningSettings() if settings is None else settings
         self.learned: dict[tuple[Encoding, tuple[int, ...]], Learned] = {}
 
     def find(self, encoding: Encoding, types: tuple[int, ...] = ()) -> Learned:

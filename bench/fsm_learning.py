@@ -25,7 +25,7 @@ from edbatch_graphs import NETWORKS
 from workload_tasks import data_folder, data_of, make_task
 
 from vpps.compiler.cost import costs_on
-from vpps.planner.native.learning import Learned, Settings
+from vpps.planner.native.learning import Learned, LearningSettings
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import learn
 from vpps.record.topology import Topology
@@ -42,13 +42,15 @@ def graphs_of(name: str, task: Any, examples: int) -> dict[str, list[TypedGraph]
     return {"program": [typed(NETWORKS[name](batch))], "cells": recurrences}
 
 
-def learned_from(graphs: list[TypedGraph], settings: Settings) -> list[Learned]:
+def learned_from(graphs: list[TypedGraph], settings: LearningSettings) -> list[Learned]:
     """All machines."""
     costs = costs_on("cpu", 1)  # which the reward of batches does not ask
     return [learn(graph, settings, costs) for graph in graphs]
 
 
-def measure(case: str, graphs: list[TypedGraph], settings: Settings, options: argparse.Namespace, **extra: Any) -> None:
+def measure(
+    case: str, graphs: list[TypedGraph], settings: LearningSettings, options: argparse.Namespace, **extra: Any
+) -> None:
     """Print a line."""
     learned_from(graphs, replace(settings, trials=1))  # so that compiled code is there
     rounds = [learned_from(graphs, settings) for _ in range(options.rounds)]
@@ -71,7 +73,7 @@ def main() -> None:
     parser.add_argument("--workload", metavar="NAME,...", help=f"default: all of {', '.join(NETWORKS)}")
     parser.add_argument("--policy", metavar="NAME,...", help=f"default: all of {', '.join(encodings())}")
     parser.add_argument("--learn-on", type=int, default=32, metavar="N", help="examples that machines learn from")
-    parser.add_argument("--trials", type=int, default=Settings().trials, help="at most")
+    parser.add_argument("--trials", type=int, default=LearningSettings().trials, help="at most")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     folder = None if options.synthetic else data_folder(options.data)
@@ -84,7 +86,7 @@ def main() -> None:
                 theirs = FIGURES["learning"].get(WORKLOAD_OF[name])
                 if theirs is not None and granularity == "program" and policy == "fsm-sort":
                     extra["edbatch"] = theirs
-                settings = Settings(encoding=encodings()[policy], trials=options.trials)
+                settings = LearningSettings(encoding=encodings()[policy], trials=options.trials)
                 measure(case, graphs, settings, options, **extra)
 
 

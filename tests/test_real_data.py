@@ -10,7 +10,7 @@ import pytest
 
 import vpps
 from vpps.data import GraphBatch, read_treebank
-from vpps.data.lines import Part
+from vpps.data.lines import LinePart
 from vpps.reference import Reference, weights_of
 from vpps.zoo.tree_lstm import TreeLSTMSentiment
 
@@ -29,7 +29,7 @@ def test_first_200_losses_follow_the_reference(
 ) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")  # other tests verify scripts; these are long
     steps, batch_size = 200, 6  # small, as is the network: nearly all of the time is that of the float64 reference
-    trees = read_treebank(Part(real_data("sst/train.txt"), 0, steps * batch_size), min_count=1)
+    trees = read_treebank(LinePart(real_data("sst/train.txt"), 0, steps * batch_size), min_count=1)
     model = vpps.Model(seed=1)
     task = TreeLSTMSentiment(model, len(trees.vocabularies["word"]), embedding=128, hidden=128)
     optimizer = vpps.Adam(lr=1e-3)
@@ -56,7 +56,7 @@ def test_three_epochs_beat_the_majority_class(
     real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VPPS_VERIFY", "0")
-    train = read_treebank(Part(real_data("sst/train.txt"), 0, 2000))
+    train = read_treebank(LinePart(real_data("sst/train.txt"), 0, 2000))
     dev = read_treebank(real_data("sst/dev.txt"), like=train)
     labels = dev[:]["label"][dev[:].roots]
     assert np.bincount(labels).max() / len(dev) == pytest.approx(MAJORITY_CLASS, abs=1e-3)

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @dataclass
-class Batch:
+class ReferenceBatch:
     """Some vertices of one block, all of one level, and what the cell's nodes computed for them."""
 
     block: BlockArrays
@@ -76,8 +76,8 @@ class Reference:
         for batch in self.batches:
             self._forward(batch)
 
-    def _schedule(self) -> list[Batch]:
-        batches: list[tuple[int, int, Batch]] = []
+    def _schedule(self) -> list[ReferenceBatch]:
+        batches: list[tuple[int, int, ReferenceBatch]] = []
         for b, block in enumerate(self._blocks):
             for level in np.unique(block.levels):
                 rows = np.flatnonzero(block.levels == level)
@@ -86,11 +86,11 @@ class Reference:
                     lengths = np.diff(xs.ends)[rows]
                     take = [xs.elements[xs.ends[r] : xs.ends[r + 1]] for r in rows]
                     lists.append((np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(take)))
-                batch = Batch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
+                batch = ReferenceBatch(block, rows, list(block.args[rows].T), list(block.ints[rows].T), lists)
                 batches.append((int(level), b, batch))
         return [batch for _, _, batch in sorted(batches, key=lambda t: t[:2])]
 
-    def _forward(self, batch: Batch) -> None:
+    def _forward(self, batch: ReferenceBatch) -> None:
         cell = batch.block.cell
         vectors, ints, lists = iter(batch.args), iter(batch.ints), iter(batch.lists)
         given: dict[int, Array] = {}
@@ -123,7 +123,7 @@ class Reference:
             ids = batch.block.values[k][batch.rows]
             self._values[cell.nodes[o].shape][self._slot[ids]] = batch.nodes[o]
 
-    def _operands(self, batch: Batch, i: int) -> list[Array]:
+    def _operands(self, batch: ReferenceBatch, i: int) -> list[Array]:
         """Operands of node i as its reference functions take them."""
         nodes = batch.block.cell.nodes
         node = nodes[i]
@@ -152,7 +152,7 @@ class Reference:
         """After `backward`: the loss's gradient with respect to the expression; (n, ...) of rows."""
         return self._d_values[expression.shape][self._slot[value_ids(expression)]]  # type: ignore[no-any-return]
 
-    def gradients_of(self, batch: Batch) -> tuple[Array, list[Array]]:
+    def gradients_of(self, batch: ReferenceBatch) -> tuple[Array, list[Array]]:
         """After `backward`, of vertices: with respect to what they give, flat; and to each of their arguments."""
         cell = batch.block.cell
         given = [
@@ -193,7 +193,7 @@ class Reference:
                 useful[ids[used]] = True
         return useful
 
-    def _backward(self, batch: Batch) -> None:
+    def _backward(self, batch: ReferenceBatch) -> None:
         cell = batch.block.cell
         used = self._useful[batch.block.values[0][batch.rows]]
         if not used.all():
@@ -240,13 +240,13 @@ class Reference:
         """After `backward`: the rows of a table that the loss depends on, sorted; a lazy update touches only these."""
         return np.unique(np.array(self._touched.get(table, []), np.int64))
 
-    def _subset(self, batch: Batch, used: Array) -> Batch:
+    def _subset(self, batch: ReferenceBatch, used: Array) -> ReferenceBatch:
         """The batch without the vertices that the loss does not depend on."""
         lists = []
         for offsets, ids in batch.lists:
             lengths = np.diff(offsets)
             lists.append((np.concatenate([[0], np.cumsum(lengths[used])]), ids[np.repeat(used, lengths)]))
-        smaller = Batch(
+        smaller = ReferenceBatch(
             batch.block, batch.rows[used], [a[used] for a in batch.args], [a[used] for a in batch.ints], lists
         )
         domains = {d: batch.offsets(d) for d in batch.block.cell.lists}

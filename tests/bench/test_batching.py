@@ -22,7 +22,7 @@ from batching_whole import Learner, by, by_depth, encodings, parts_of, typed, wi
 from edbatch_graphs import Vertices
 
 from vpps.data import GraphSet, draw_kinds, graphs_of_trees, synthetic_lattices, synthetic_treebank
-from vpps.planner.native.learning import Settings
+from vpps.planner.native.learning import LearningSettings
 from vpps.planner.native.typed_graphs import lower_bound
 from vpps.planner.row_order import LAYOUTS
 
@@ -90,7 +90,7 @@ def test_trees_are_batched_at_the_bound_but_for_depth_and_agenda(trees: GraphSet
     graph = typed(edbatch_graphs.trees(trees[:16]))
     bound = lower_bound(graph)
     assert bound == 1 + int(trees[:16].levels.max()) + 3
-    learner = Learner(typed(edbatch_graphs.trees(trees[16:])), Settings(trials=100))
+    learner = Learner(typed(edbatch_graphs.trees(trees[16:])), LearningSettings(trials=100))
     assert by("sufficient")(graph).batches == bound
     assert within(lambda part: by_depth)(graph).batches == bound
     assert learner.parts(encodings()["fsm-sort"])(graph) == (bound, by_depth(graph).stages, 0)
@@ -115,7 +115,7 @@ def test_components_lose_nothing(lattices: GraphSet, trees: GraphSet) -> None:
 
 @pytest.mark.host
 def test_a_machine_is_learned_once_and_counts_what_it_does_not_know(lattices: GraphSet) -> None:
-    learner = Learner(typed(edbatch_graphs.lattice_gru(lattices[16:])), Settings(trials=20))
+    learner = Learner(typed(edbatch_graphs.lattice_gru(lattices[16:])), LearningSettings(trials=20))
     graph = typed(edbatch_graphs.lattice_gru(lattices[:16]))
     encoding = encodings()["fsm-sort-phase"]
     found = learner.whole(encoding)(graph)

@@ -8,7 +8,7 @@ import pytest
 from vpps.cli.profile_tables import measured_table, notes, why_unsteady
 from vpps.engine.configuration import Configuration
 from vpps.profiling.measure import Measured
-from vpps.profiling.search import Outcome, Row
+from vpps.profiling.search import Row, SearchOutcome
 
 pytestmark = pytest.mark.host
 
@@ -19,9 +19,9 @@ EVEN = Measured(Configuration(vps=1), np.array([[1.6, 3.0]] * 4))
 BROKEN = Measured(Configuration(vps=3), reason="no compiler")
 
 
-def outcome(*measured: Measured, best: Measured) -> Outcome:
+def outcome(*measured: Measured, best: Measured) -> SearchOutcome:
     rows = {id(m): Row(m, m.ratio(DEFAULT)) for m in measured}
-    return Outcome(tuple(rows.values()), rows[id(best)], 0, 0, (), len(rows))
+    return SearchOutcome(tuple(rows.values()), rows[id(best)], 0, 0, (), len(rows))
 
 
 def test_rows_are_in_the_order_of_what_decides() -> None:

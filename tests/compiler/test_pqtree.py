@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from vpps.compiler.pqtree import PQTree
-from vpps.compiler.pqtree.links import Node
+from vpps.compiler.pqtree.links import TreeNode
 
 pytestmark = pytest.mark.host
 
@@ -42,7 +42,7 @@ def together(positions: Ints, elements: list[int]) -> NDArray[np.bool_]:
     return of.max(1) - of.min(1) == len(elements) - 1
 
 
-def orders_below(x: Node) -> Ints:
+def orders_below(x: TreeNode) -> Ints:
     """A row per order of the leaves below a node."""
     if x.kind == "leaf":
         return np.array([[x.leaf]])
@@ -161,12 +161,12 @@ def counted_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Count every look at a node of a tree."""
     reads = [0]
 
-    def counting(node: Node, name: str) -> object:
+    def counting(node: TreeNode, name: str) -> object:
         reads[0] += 1
         return object.__getattribute__(node, name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Node, "__getattribute__", counting, raising=False)
+        patched.setattr(TreeNode, "__getattribute__", counting, raising=False)
         yield reads
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vpps.data import lines
-from vpps.data.lines import Part, hold_out, read_lines
+from vpps.data.lines import LinePart, hold_out, read_lines
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
@@ -22,15 +22,15 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_a_part_keeps_the_numbers_of_its_lines(text: Path) -> None:
-    assert list(read_lines(Part(text, 1, 3))) == [(2, "line 2"), (3, "line 3")]
-    assert [number for number, _ in read_lines(Part(text, 18))] == [19, 20]
-    assert str(Part(text, 1, 3)) == str(text)
+    assert list(read_lines(LinePart(text, 1, 3))) == [(2, "line 2"), (3, "line 3")]
+    assert [number for number, _ in read_lines(LinePart(text, 18))] == [19, 20]
+    assert str(LinePart(text, 1, 3)) == str(text)
 
 
 @pytest.mark.parametrize("first, end", [(-1, None), (2, 1), (0, -1)])
 def test_a_part_of_no_lines_is_refused(text: Path, first: int, end: int | None) -> None:
     with pytest.raises(DataError, match=r"text\.txt: there are no lines"):
-        Part(text, first, end)
+        LinePart(text, first, end)
 
 
 @pytest.mark.parametrize(

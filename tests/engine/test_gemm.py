@@ -22,7 +22,7 @@ from vpps.reference import Reference, key_of, weights_of
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import instructions
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS
-from vpps.script.products import Product, Rows, Sequel, entered_at
+from vpps.script.products import Continuation, PoolRows, Product, entered_at
 from vpps.script.verify import verify
 
 pytestmark = pytest.mark.simt
@@ -272,8 +272,8 @@ class TestVerifier:
         "change, message",
         [
             (lambda p: {"n": p.n + 1}, "are no row of one array|nothing has written"),
-            (lambda p: {"x": Rows(p.x.address + 1, p.x.stride)}, "of X from .* are no row of one array"),
-            (lambda p: {"dy": Rows(1 << 30, p.dy.stride)}, "of dY from .* are no row of one array"),
+            (lambda p: {"x": PoolRows(p.x.address + 1, p.x.stride)}, "of X from .* are no row of one array"),
+            (lambda p: {"dy": PoolRows(1 << 30, p.dy.stride)}, "of dY from .* are no row of one array"),
             (lambda p: {"gradient": p.gradient + 1}, "of G from .* are no row of one array"),
             (lambda p: {"accumulate": True}, "of G, which nothing has written"),
         ],
@@ -285,7 +285,7 @@ class TestVerifier:
         wrong = wrong._replace(**change(wrong))
         assert plan.sequel is not None
         with pytest.raises(ScriptError, match=f"the product for the gradient of 'U': .*({message})"):
-            verify(plan.script, plan.layout, plan.origin, Sequel((wrong,), plan.sequel.entries))
+            verify(plan.script, plan.layout, plan.origin, Continuation((wrong,), plan.sequel.entries))
 
     def test_a_wait_of_the_second_launch_that_does_not_wait_is_found(self, plan: Plan) -> None:
         assert plan.sequel is not None

@@ -10,7 +10,7 @@ import pytest
 
 import vpps
 from tests.classifier import new
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.templates import EncodedCell
 from vpps.nn import NaryTreeLSTM
 
 pytestmark = pytest.mark.cpu
@@ -146,7 +146,7 @@ def test_gradients_that_are_handed_back_give_way(vps: int, monkeypatch: pytest.M
             return handle.memory.batch, {name: g.tobytes() for name, g in gradients.items()}
 
     batch, gradients = trained()
-    monkeypatch.setattr(CellTemplates, "_read_by_steps", lambda self: set())
+    monkeypatch.setattr(EncodedCell, "_read_by_steps", lambda self: set())
     kept_to_the_end, expected = trained()
     assert gradients == expected
     vertices, levels = n * (n - 1) // 2, (n - 1) + (n - 2) + (n - 3)

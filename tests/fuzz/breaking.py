@@ -11,10 +11,10 @@ import numpy as np
 from tests.fuzz.subjects import Subject
 from vpps.errors import ScriptError
 from vpps.script.disassemble import Decoded, Words, instructions, line_of
-from vpps.script.footprint import Layout
+from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEAD_WORDS, HEADER_WORDS, INDEXED, OFFSET_MASK, SCALAR, TABLE, Flag, Kind
-from vpps.script.products import Sequel
-from vpps.script.tails import Use
+from vpps.script.products import Continuation
+from vpps.script.tails import ViewUse
 
 WORD = 1 << 32
 
@@ -37,8 +37,8 @@ class Broken:
     def __init__(self, subject: Subject, rng: random.Random) -> None:
         self.rng = rng
         self.script: Words = subject.script.copy()
-        self.layout: Layout = subject.layout
-        self.sequel: Sequel | None = subject.sequel
+        self.layout: MemoryMap = subject.layout
+        self.sequel: Continuation | None = subject.sequel
         self.told: list[str] = []
         # Where the entry points are, launch after launch.
         self.slots = [range(HEADER_WORDS, HEADER_WORDS + subject.layout.n_vps)]
@@ -285,7 +285,7 @@ def repeated(b: Broken) -> bool:
     old = int(b.script[at + 2])
     match b.rng.randrange(4):
         case 0 | 1:
-            new = b.rng.randrange(len(Use)) if kind is Kind.VIEWS else near(b.rng, old, (4, 16))
+            new = b.rng.randrange(len(ViewUse)) if kind is Kind.VIEWS else near(b.rng, old, (4, 16))
             b.put(at + 2, new)
             b.tell(d, f"{name}: {old} became {new}")
         case 2:

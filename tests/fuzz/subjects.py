@@ -15,8 +15,8 @@ from tests.simt.models import Network
 from vpps.placement.onchip import ChipOptions
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import Words
-from vpps.script.footprint import Layout
-from vpps.script.products import Sequel
+from vpps.script.footprint import MemoryMap
+from vpps.script.products import Continuation
 from vpps.script.verify import verify
 
 GUARD = 1 << 16  # words around each array: what lies a little outside one lies in no other
@@ -100,9 +100,9 @@ class Subject:
     handle: vpps.Handle
     machine: SimtMachine
     script: Words
-    layout: Layout
+    layout: MemoryMap
     origin: Callable[[int], str]
-    sequel: Sequel | None
+    sequel: Continuation | None
     pool: NDArray[np.float32]
     exact: bool
 

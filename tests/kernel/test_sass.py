@@ -10,12 +10,12 @@ from tests.nvrtc import interpreter, needs_nvrtc
 from vpps.errors import CompileError
 from vpps.kernel import sass
 from vpps.kernel.nvrtc import compile_cubin
-from vpps.kernel.sass import Code, ControlFlow, Instruction, live_registers, parse
+from vpps.kernel.sass import ControlFlow, MachineCode, MachineInstruction, live_registers, parse
 
 
-def code(text: str) -> Code:
+def code(text: str) -> MachineCode:
     """Instructions, one a line: `label: @guard OPCODE operands ; registers written < registers read`."""
-    instructions: list[Instruction] = []
+    instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
     for line in text.strip().splitlines():
         label, colon, rest = line.strip().rpartition(": ")
@@ -27,8 +27,8 @@ def code(text: str) -> Code:
         opcode, _, operands = body.removeprefix(guard).strip().partition(" ")
         targets = tuple(word.strip("`(),") for word in operands.split() if word.startswith("`"))
         bits = [sum(1 << int(r) for r in names.split()) for names in (read, written)]
-        instructions.append(Instruction(body.strip(), guard, opcode, operands, *bits, targets))
-    return Code(instructions, labels)
+        instructions.append(MachineInstruction(body.strip(), guard, opcode, operands, *bits, targets))
+    return MachineCode(instructions, labels)
 
 
 @pytest.mark.host

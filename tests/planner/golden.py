@@ -22,7 +22,7 @@ from tests.planner.launches import MACHINES, Configuration, Example, plans
 from tests.zoo.cases import CASES
 from vpps.planner.policies import POLICIES
 from vpps.planner.row_order import LAYOUTS
-from vpps.script.products import Sequel
+from vpps.script.products import Continuation
 
 FILE = Path(__file__).with_name("golden.json")
 RANDOM = 60  # random graphs
@@ -56,7 +56,7 @@ def hashed(name: str, c: Configuration) -> str:
     """Of all that launches depend on."""
     found = hashlib.sha256()
     for plan in plans(example(name), c, Random(f"{name} {c}")):
-        sequel = plan.sequel or Sequel((), 0)
+        sequel = plan.sequel or Continuation((), 0)
         facts = plan.pool_floats, plan.loss_slot, plan.n_barriers, sorted(plan.instructions), sequel
         found.update(plan.script.tobytes())
         found.update(repr(facts).encode())

@@ -14,10 +14,10 @@ from vpps.compiler.arrangement import arrangements, matrices_of
 from vpps.compiler.passes import Passes
 from vpps.engine.ahead import gpu_for, stacks_of
 from vpps.ops.philox import LaunchKey
-from vpps.placement.distribution import Distribution, Held
+from vpps.placement.distribution import Distribution, HeldGradients
 from vpps.placement.onchip import ChipOptions
 from vpps.placement.update import Averaging, Update
-from vpps.planner.native.learning import Settings
+from vpps.planner.native.learning import LearningSettings
 from vpps.planner.native.machine import Encoding
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -88,7 +88,7 @@ def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = P
     """Every kind of launch: training, clipped, averaging, accumulating, over what is held, inference."""
     rule, averages = random.choice(list(RULES.values())), random.random() < 0.5
     passes = Passes(fusion=random.random() < 0.5, lazy_batching=random.random() < 0.8, streaming=random.random() < 0.8)
-    settings = Settings(Encoding(phases=20), trials=3, check_every=1)
+    settings = LearningSettings(Encoding(phases=20), trials=3, check_every=1)
     policy = policy_named(c.policy, Knowledge(settings=settings))
     planner = made(distribution_of(it, c, rule, averages, passes), policy, c.schedule, passes, c.layout)
     averaging = Averaging(0.9, _factors) if averages else None
@@ -103,7 +103,9 @@ def plans(it: Example, c: Configuration, random: Random, made: type[Planner] = P
     kept = training(updates=False, keep=True, key=KEY)
     yield kept
     held = kept.held
-    more = Held(held.dense, {table: np.union1d(rows, [0, table.shape[0] - 1]) for table, rows in held.rows.items()})
+    more = HeldGradients(
+        held.dense, {table: np.union1d(rows, [0, table.shape[0] - 1]) for table, rows in held.rows.items()}
+    )
     yield training(updates=False, keep=True, held=more)
     yield training(clip_norm=2.0, held=more)
     yield planner.plan_forward(it.graph, [it.loss])

@@ -15,7 +15,7 @@ from tests.record import bulk_models
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.native.learning import Settings
+from vpps.planner.native.learning import LearningSettings
 from vpps.planner.native.machine import Encoding
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
@@ -43,7 +43,9 @@ def loaded() -> None:
 
 
 def planner_of(model: vpps.Model, policy: str = "sinks-last", schedule: str = "vector") -> Planner:
-    settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
+    settings = LearningSettings(
+        Encoding(phases=20), trials=3, check_every=1
+    )  # so that other graphs have unknown states
     batching = policy_named(policy, Knowledge(settings=settings))
     return Planner(Distribution(model, 2, 32, 0, train=True), batching, schedule, None)
 

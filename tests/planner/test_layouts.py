@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpps.compiler.pqtree import Layout, layout
+from vpps.compiler.pqtree import RowLayout, layout
 from vpps.compiler.pqtree.directions import OPPOSITE, SAME, Correspondences, composed, inverse
-from vpps.compiler.pqtree.kept import Kept, Operand
+from vpps.compiler.pqtree.kept import KeptOrders, Operand
 from vpps.compiler.pqtree.layouts import evaluate
-from vpps.compiler.pqtree.links import Node
+from vpps.compiler.pqtree.links import TreeNode
 
 pytestmark = pytest.mark.host
 
@@ -25,7 +25,7 @@ B1: Batch = [(3, 4), (0, 2), (1, 0)]
 B2: Batch = [(7, 5, 6), (2, 3, 4)]
 
 
-def assert_true(found: Layout, batches: list[Batch]) -> None:
+def assert_true(found: RowLayout, batches: list[Batch]) -> None:
     """What a layout says of operands is so."""
     assert sorted(found.order) == list(range(len(found.order)))
     assert [found.order[p] for p in found.position] == list(range(len(found.order)))
@@ -134,7 +134,7 @@ def test_operands_are_kept_exactly_if_there_is_an_order_for_them_and_those_befor
     case: tuple[int, list[Batch], list[list[float]]],
 ) -> None:
     n, batches, _ = case
-    kept = Kept(n)
+    kept = KeptOrders(n)
     so_far: dict[int, Batch] = {}
     for k in range(max(map(len, batches))):
         for number, batch in enumerate(batches):
@@ -206,7 +206,7 @@ def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size
     """Children of all nodes have hidden names. Any unions that respect these are consistent, any other one is not."""
     orders = st.permutations(range(size)).map(tuple)
     hidden = data.draw(st.lists(orders, min_size=2, max_size=8))
-    nodes = [Node("P") for _ in hidden]
+    nodes = [TreeNode("P") for _ in hidden]
     sets = Correspondences()
     joined = {k: {k} for k in range(len(nodes))}
     numbers = st.integers(0, len(nodes) - 1)
@@ -228,7 +228,7 @@ def test_chains_of_unions_give_permutations_that_agree(data: st.DataObject, size
 
 def test_directions_are_permutations_of_two() -> None:
     assert composed(OPPOSITE, OPPOSITE) == SAME == inverse(SAME)
-    a, b, c = Node("Q"), Node("Q"), Node("Q")
+    a, b, c = TreeNode("Q"), TreeNode("Q"), TreeNode("Q")
     sets = Correspondences()
     assert sets.union(a, b, OPPOSITE)
     assert sets.union(b, c, OPPOSITE)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.templates import EncodedCell
 
 pytestmark = pytest.mark.cpu
 
@@ -19,14 +19,14 @@ def test_levels_are_planned_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     model = vpps.Model(seed=1)
     W = model.parameter("W", (8, 8))
     asked = 0
-    original = CellTemplates.may_follow
+    original = EncodedCell.may_follow
 
-    def counting(self: CellTemplates, other: CellTemplates, group: int, backward: bool) -> bool:
+    def counting(self: EncodedCell, other: EncodedCell, group: int, backward: bool) -> bool:
         nonlocal asked
         asked += 1
         return original(self, other, group, backward)
 
-    monkeypatch.setattr(CellTemplates, "may_follow", counting)
+    monkeypatch.setattr(EncodedCell, "may_follow", counting)
 
     @vpps.cell
     def step(h):

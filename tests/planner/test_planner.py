@@ -17,7 +17,7 @@ from vpps.compiler.passes import Passes
 from vpps.kernel import host_compiler
 from vpps.placement.distribution import Distribution
 from vpps.planner.native import library
-from vpps.planner.native.learning import Settings
+from vpps.planner.native.learning import LearningSettings
 from vpps.planner.native.machine import Encoding
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
@@ -30,7 +30,9 @@ PARTS = 512 + 300  # of which 512 are dealt one by one (dealing.h)
 
 
 def planner_of(model: vpps.Model, policy: str = "sinks-last", groups: int = 1) -> Planner:
-    settings = Settings(Encoding(phases=20), trials=3, check_every=1)  # so that other graphs have unknown states
+    settings = LearningSettings(
+        Encoding(phases=20), trials=3, check_every=1
+    )  # so that other graphs have unknown states
     distribution = Distribution(model, 2, 1 if groups > 1 else 32, 0, train=True, groups=groups)
     return Planner(distribution, policy_named(policy, Knowledge(settings=settings)))
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tests.runtime.fake_cuda import OK, VERSION, CUresult, DeviceArray, FakeCuda
 from vpps.kernel import libnvrtc
-from vpps.kernel.libnvrtc import Form, Outcome
+from vpps.kernel.libnvrtc import CompileOutcome, Form
 from vpps.kernel.simt_compiler import build_simt
 from vpps.runtime.emulator import Emulator
 
@@ -179,7 +179,7 @@ class FakeLibrary:
     def archs(self) -> tuple[int, ...]:
         return 75, 90
 
-    def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> Outcome:
+    def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> CompileOutcome:
         given = [option.partition("=")[::2] for option in options]
         folders = [Path(value) for name, value in given if name == "--include-path"]
         macros = [value.partition("=") for name, value in given if name == "--define-macro"]
@@ -195,7 +195,7 @@ class FakeLibrary:
             f"stores, 0 bytes spill loads\nptxas info : Used 32 registers\n"
             for name, _ in _SIGNATURE.findall(text)
         )
-        return Outcome("", text.encode(), log)
+        return CompileOutcome("", text.encode(), log)
 
 
 def extend(gpu: ProgrammableCuda) -> None:

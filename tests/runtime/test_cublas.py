@@ -23,13 +23,13 @@ from vpps.runtime.cuda import CudaMachine
 from vpps.runtime.driver import DriverError
 from vpps.script.encode import encode, plain
 from vpps.script.instructions import HEADER_WORDS
-from vpps.script.products import Product, Rows, Sequel, multiply
+from vpps.script.products import Continuation, PoolRows, Product, multiply
 
 pytestmark = pytest.mark.host
 
 VPS = 3
 ROWS, COLUMNS, N = 4, 3, 5
-DY, X, G = Rows(32, 6), Rows(80, 3), 112  # dY with gaps between its rows
+DY, X, G = PoolRows(32, 6), PoolRows(80, 3), 112  # dY with gaps between its rows
 FLOATS = 160
 PRODUCT = Product("U", ROWS, COLUMNS, N, DY, X, G, accumulate=False)
 
@@ -156,7 +156,7 @@ def machine(cublas: FakeCublas, tmp_path: Path) -> Iterator[CudaMachine]:
     assert not cublas.handles
 
 
-def two_launches(first: int, second: int) -> tuple[NDArray[np.uint32], Sequel]:
+def two_launches(first: int, second: int) -> tuple[NDArray[np.uint32], Continuation]:
     """A script whose first launch copies the float at `first` to loss slot 0, the second that at `second` to slot 1."""
     loss = [plain(encode("loss", 0, 0, source=a, slot=LOSS_SLOTS + k)) for k, a in enumerate((first, second))]
     parts = [np.concatenate([barriers(VPS, 2), words, END]) for words in loss]
@@ -166,7 +166,7 @@ def two_launches(first: int, second: int) -> tuple[NDArray[np.uint32], Sequel]:
     entries = len(streams)
     words = np.concatenate([streams, plain([start + vp * lengths for vp in range(VPS)])])
     words[3] = len(words)
-    return words, Sequel((PRODUCT,), entries)
+    return words, Continuation((PRODUCT,), entries)
 
 
 def expected(pool: NDArray[np.float32], *products: Product) -> NDArray[np.float32]:
@@ -207,7 +207,7 @@ def test_the_second_launch_sees_the_product(machine: CudaMachine) -> None:
 def test_products_alone_need_no_second_launch(machine: CudaMachine, fake: FakeCuda) -> None:
     before = machine.pool[:]
     added = PRODUCT._replace(accumulate=True)
-    machine.launch(work(VPS, ONE, LOSS_SLOTS), Sequel((PRODUCT, added), 0))
+    machine.launch(work(VPS, ONE, LOSS_SLOTS), Continuation((PRODUCT, added), 0))
     assert fake.names().count("launch") == 1
     assert machine.wait() is None
     after = expected(before, PRODUCT, added)
@@ -219,7 +219,7 @@ def test_products_alone_need_no_second_launch(machine: CudaMachine, fake: FakeCu
 def test_with_no_rows_at_all(machine: CudaMachine, fake: FakeCuda, accumulate: bool) -> None:
     before = machine.pool[:]
     nothing = PRODUCT._replace(n=0, accumulate=accumulate)
-    machine.launch(work(VPS, ONE, LOSS_SLOTS), Sequel((nothing,), 0))
+    machine.launch(work(VPS, ONE, LOSS_SLOTS), Continuation((nothing,), 0))
     assert machine.wait() is None
     after = expected(before, nothing)
     after[LOSS_SLOTS] = 1

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpps.script.access import Access, Content, Reach, rows_of, tiles_of, touches, units_of_rows
-from vpps.script.disassemble import Decoded, Operand, decode
+from vpps.script.disassemble import Decoded, DecodedOperand, decode
 from vpps.script.encode import encode
 from vpps.script.instructions import NO_FLAGS, TABLE, Flag, Kind
 from vpps.script.slices import TURN_BITS, row_and_column, unit_owners
@@ -82,7 +82,7 @@ def test_all_operands_are_touched(name: str) -> None:
 def test_what_is_added_to_is_read_first() -> None:
     added, stored = (touches(decoded("column_sum", flags))[-1] for flags in (Flag.ACCUMULATE, NO_FLAGS))
     assert (added.access, stored.access) == (Access.CHANGE, Access.WRITE)
-    assert added.at == stored.at == Operand(1, 0)
+    assert added.at == stored.at == DecodedOperand(1, 0)
 
 
 def test_a_product_that_leaves_its_result_on_the_chip_writes_nothing() -> None:

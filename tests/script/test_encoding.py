@@ -10,10 +10,10 @@ from vpps.compiler.lower_forward import MAX_SEGMENTS
 from vpps.compiler.passes.fusion import MOST
 from vpps.errors import ScriptError
 from vpps.kernel.chip import SCRIPT_WORDS
-from vpps.script.disassemble import Operand, decode, disassemble, entry_points, instructions
+from vpps.script.disassemble import DecodedOperand, decode, disassemble, entry_points, instructions
 from vpps.script.encode import direct, encode, indexed, plain
 from vpps.script.instructions import FORMS, HELD, TABLE, Flag, Instruction, Kind
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 
 pytestmark = pytest.mark.host
 
@@ -30,7 +30,7 @@ def test_every_instruction_survives_the_round_trip(instruction: object) -> None:
         elif f.kind is Kind.SEGMENTS:
             fields[f.name] = [(direct(9, 3), 3), (indexed(4, 1), 2)]
         elif f.kind is Kind.VIEWS:
-            fields[f.name] = [(direct(9, 3), Use.READ), ((40, 16), Use.SUM), (direct(7, 5), Use.WRITE)]
+            fields[f.name] = [(direct(9, 3), ViewUse.READ), ((40, 16), ViewUse.SUM), (direct(7, 5), ViewUse.WRITE)]
         else:
             fields[f.name] = 1.5 if f.kind is Kind.FLOAT else 1000 + k
     if "matrix" in fields and not instruction.on_chip:
@@ -43,14 +43,14 @@ def test_every_instruction_survives_the_round_trip(instruction: object) -> None:
     for k, f in enumerate(instruction.fields):
         if f.kind is Kind.OPERAND:
             operand = d.fields[f.name]
-            assert isinstance(operand, Operand)
+            assert isinstance(operand, DecodedOperand)
             expected = (100 + k, 7 + k, False, False) if k % 2 else (50 + k, k, True, True)
             assert (operand.address, operand.stride, operand.indexed, operand.scalar) == expected
         elif f.kind is Kind.SEGMENTS:
             assert [w for _, w in d.fields[f.name]] == [3, 2]  # type: ignore[attr-defined]
         elif f.kind is Kind.VIEWS:
             views = [(x.address, x.mode, use) for x, use in d.fields[f.name]]  # type: ignore[attr-defined]
-            assert views == [(9, 3, Use.READ), (40, 16, Use.SUM), (7, 5, Use.WRITE)]
+            assert views == [(9, 3, ViewUse.READ), (40, 16, ViewUse.SUM), (7, 5, ViewUse.WRITE)]
         else:
             assert d.fields[f.name] == fields[f.name]
 

@@ -15,7 +15,7 @@ from vpps.planner.planner import Planner
 from vpps.script.access import Access
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import AnyWord, encode, plain
-from vpps.script.footprint import Layout
+from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEADER_WORDS, MAGIC, Flag
 from vpps.script.verify import Verifier, verify
 
@@ -143,7 +143,7 @@ def counting(*streams: list[tuple[str, int]]) -> None:
         words.extend(encode("end", 0, 0))
     words[3] = len(words)
     nothing = np.zeros((0, 5), np.int64)
-    verify(plain(words), Layout(len(streams), 1, 1, 1, nothing, nothing[:, :2], nothing[:, :2], nothing[:, :2]))
+    verify(plain(words), MemoryMap(len(streams), 1, 1, 1, nothing, nothing[:, :2], nothing[:, :2], nothing[:, :2]))
 
 
 def test_signals_that_may_be_taken_for_others_are_found() -> None:

@@ -16,9 +16,9 @@ from tests.simt import models
 from vpps.errors import ScriptError
 from vpps.placement.update import Update
 from vpps.planner.plan import Plan
-from vpps.script.disassemble import Decoded, Operand, Words, entry_points, instructions
+from vpps.script.disassemble import Decoded, DecodedOperand, Words, entry_points, instructions
 from vpps.script.instructions import BY_NAME, HEAD_WORDS, HEADER_WORDS, INDEXED, Flag
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 from vpps.script.verify import verify
 
 pytestmark = pytest.mark.host
@@ -85,7 +85,7 @@ def flipped(of: str, flag: int) -> Damage:
     return damage
 
 
-def view(use: Use, word: int, change: Callable[[int], int]) -> Damage:
+def view(use: ViewUse, word: int, change: Callable[[int], int]) -> Damage:
     """Of the first tail's first view of a use."""
 
     def damage(script: Words) -> None:
@@ -130,7 +130,7 @@ def rows_that_others_write(script: Words) -> None:
     """Every row reads what the row before it is about to write."""
     d = find(script, "tanh", lambda d: d.n > 1)
     a = d.fields["a"]
-    assert isinstance(a, Operand)
+    assert isinstance(a, DecodedOperand)
     script[d.position + 2] = d.n - 1
     script[place(d, "dst") : place(d, "dst") + 2] = a.address + a.stride, a.stride
 
@@ -165,8 +165,8 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "no columns": ("fused", field("held_outer", "columns", 0), "0 columns"),
     "segments that are no row": ("fused", field("held_outer", "x", 21, 2), "segments of .* are no"),
     "another program": ("fused", field("tail", "number", 7), "the kernel has no program 0x7"),
-    "a view that is said to be read": ("fused", view(Use.WRITE, 2, lambda use: 0), "does something else with view"),
-    "a list that nobody looks at": ("fused", view(Use.WRITE, 1, lambda m: m | INDEXED), "does something else"),
+    "a view that is said to be read": ("fused", view(ViewUse.WRITE, 2, lambda use: 0), "does something else with view"),
+    "a list that nobody looks at": ("fused", view(ViewUse.WRITE, 1, lambda m: m | INDEXED), "does something else"),
     "a counter that is none": ("fused", field("barrier", "counter", 8), "there is no counter 8"),
     "a loss where nobody looks": ("fused", field("loss", "slot", 400), "looks for no loss at 400"),
     "rates beyond the script": ("fused", field("update_vector.adam", "hyper", 10**6), "no part of one list"),

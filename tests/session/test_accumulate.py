@@ -14,7 +14,7 @@ from tests.comparison import VP_COUNTS, relative_error
 from tests.engine.test_residency import interrupt_next_launch
 from tests.runtime.test_cpu import stop_next_launch
 from vpps.ops.philox import launch_key
-from vpps.placement.distribution import Distribution, Held
+from vpps.placement.distribution import Distribution, HeldGradients
 from vpps.reference import Reference, key_of, weights_of
 
 pytestmark = pytest.mark.cpu
@@ -415,7 +415,7 @@ def test_the_verifier_knows_which_gradients_hold_something(rows: list[int]) -> N
     """All that is placed lies in one array; of the gradients, exactly what is not held is unwritten."""
     model = new().model
     distribution = Distribution(model, 2, 32, 1, train=True, accumulates=True)
-    held = Held(frozenset([model["W1"]]), {model["words"]: np.array(rows, np.int64)} if rows else {})
+    held = HeldGradients(frozenset([model["W1"]]), {model["words"]: np.array(rows, np.int64)} if rows else {})
     placed, empty = distribution.spans(held)
     holds = np.zeros(distribution.end, int)
     for start, stop in placed:

@@ -8,12 +8,12 @@ import vpps
 from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
 from vpps.placement.onchip import MatrixSpec, known_device
-from vpps.tuning.candidates import Chip, applied, checked, combined, cpu_axes, gpu_axes, n_combined, one_by_one
+from vpps.tuning.candidates import TunedChip, applied, checked, combined, cpu_axes, gpu_axes, n_combined, one_by_one
 
 pytestmark = pytest.mark.host
 
 BASE = Configuration(passes=Passes())
-TREE = Chip((MatrixSpec("U", 1024, 512, 4, 2), MatrixSpec("Wo", 5, 256)), known_device("H200"))
+TREE = TunedChip((MatrixSpec("U", 1024, 512, 4, 2), MatrixSpec("Wo", 5, 256)), known_device("H200"))
 
 
 class TestOnCpu:
@@ -84,7 +84,7 @@ class TestOnGpu:
         assert ([c.configuration for c in found], repeated) == ([BASE], 1)
 
     def test_for_evaluation_have_no_gradients(self) -> None:
-        chip = Chip((MatrixSpec("U", 1024, 512, 4, 0, trained=False),), known_device("H200"), train=False)
+        chip = TunedChip((MatrixSpec("U", 1024, 512, 4, 0, trained=False),), known_device("H200"), train=False)
         axes = gpu_axes(("slots", "gradients", "transposed"), chip)
         assert (axes["gradients"], axes["transposed"]) == ([{}], [{}])
         assert n_combined(axes) == len(axes["slots"])

@@ -8,7 +8,7 @@ import pytest
 import vpps
 from tests.tuning.models import Chain
 from vpps.engine.configuration import Configuration
-from vpps.profiling.measure import Plan, measure
+from vpps.profiling.measure import MeasuringPlan, measure
 from vpps.tuning.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.cpu
@@ -67,7 +67,11 @@ class TestMeasure:
         before = weights(chain.model)
         with vpps.Handle(chain.model, target="cpu", vps=1):  # a model in training
             found = measure(
-                chain.model, lambda: batches, [ONE, TWO], Plan(2, 3, 1, target="cpu"), lambda *at: told.append(at)
+                chain.model,
+                lambda: batches,
+                [ONE, TWO],
+                MeasuringPlan(2, 3, 1, target="cpu"),
+                lambda *at: told.append(at),
             )
         assert [m.configuration for m in found] == [ONE, TWO]
         for m in found:
@@ -83,7 +87,7 @@ class TestMeasure:
     def test_of_evaluation(self) -> None:
         chain = Chain()
         batches = chain.batches()
-        (m,) = measure(chain.model, lambda: batches, [ONE], Plan(9, 1, 0, train=False, target="cpu"))
+        (m,) = measure(chain.model, lambda: batches, [ONE], MeasuringPlan(9, 1, 0, train=False, target="cpu"))
         assert m.times is not None
         assert m.times.shape == (1, 3), "as many batches as there are"
 
@@ -91,13 +95,13 @@ class TestMeasure:
         chain = Chain()
         batches = chain.batches()
         wrong = Configuration(tile="no-such")
-        good, bad = measure(chain.model, lambda: batches, [ONE, wrong], Plan(1, 2, 0, target="cpu"))
+        good, bad = measure(chain.model, lambda: batches, [ONE, wrong], MeasuringPlan(1, 2, 0, target="cpu"))
         assert good.times is not None
         assert bad.times is None
         assert "tile='no-such'" in bad.reason
         with pytest.raises(vpps.CompileError, match="no-such"):
-            measure(chain.model, lambda: batches, [wrong], Plan(1, 1, 0, target="cpu"))
+            measure(chain.model, lambda: batches, [wrong], MeasuringPlan(1, 1, 0, target="cpu"))
 
     def test_needs_batches(self) -> None:
         with pytest.raises(vpps.WorkloadError, match="no batches"):
-            measure(Chain().model, list, [ONE], Plan(target="cpu"))
+            measure(Chain().model, list, [ONE], MeasuringPlan(target="cpu"))

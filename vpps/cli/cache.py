@@ -16,12 +16,12 @@ from vpps.cli.console import app_named, bytes_text, exit_codes, plain_console, t
 from vpps.cli.inspected import Arch, AsJson, BatchSize, Target, Train, Vps, chosen_target, examples
 from vpps.cli.options import AUTO_TARGET
 from vpps.cli.streams import run_program
-from vpps.cli.warming import Step, steps
+from vpps.cli.warming import WarmingStep, steps
 from vpps.cli.workload import REST, WORKLOAD_HELP, load_workload
 from vpps.config import VARIABLES
 from vpps.errors import CompileError, HandleError, WorkloadError
 from vpps.kernel.cache import inventory
-from vpps.kernel.cache.inventory import Item, Summary
+from vpps.kernel.cache.inventory import CacheSummary, Item
 from vpps.targets import TARGETS
 
 PROGRAM = "vpps-cache"
@@ -184,7 +184,7 @@ def warm(
             print(f"kernels of target {chosen} are made for a model: name a task or module:function to compile one")
 
 
-def _run(step: Step) -> None:
+def _run(step: WarmingStep) -> None:
     """Run a step and say what came of it. Raises VppsError, if it is needed."""
     before, start = inventory.keys(), time.perf_counter()
     try:
@@ -230,7 +230,7 @@ def _as_json(item: Item) -> dict[str, Any]:
     }
 
 
-def _stat(found: Summary, kinds: Counter[str], damaged: int) -> dict[str, Any]:
+def _stat(found: CacheSummary, kinds: Counter[str], damaged: int) -> dict[str, Any]:
     return {
         "directory": str(found.directory),
         "refused": found.refused,

@@ -8,7 +8,7 @@ from typing import Any
 
 from vpps.cli.console import plain_console, table_of
 from vpps.kernel.cache import inventory
-from vpps.tuning.database import AUTOTUNE, Choice, choices_in
+from vpps.tuning.database import AUTOTUNE, StoredChoice, choices_in
 from vpps.tuning.machines import PREFIX, KeptMachine, machine_in
 
 
@@ -53,7 +53,7 @@ def _machine_as_json(kept: KeptMachine) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(choice: Choice) -> tuple[str, ...]:
+def _row(choice: StoredChoice) -> tuple[str, ...]:
     tuned = choice.tuned
     than = "the first" if tuned.by == AUTOTUNE else "the default"
     return (
@@ -69,7 +69,7 @@ def _row(choice: Choice) -> tuple[str, ...]:
     )
 
 
-def _as_json(choice: Choice) -> dict[str, Any]:
+def _as_json(choice: StoredChoice) -> dict[str, Any]:
     tuned = choice.tuned
     return {
         "device": choice.device,

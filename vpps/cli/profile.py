@@ -35,7 +35,7 @@ from vpps.engine.configuration import Configuration
 from vpps.errors import CompileError, HandleError
 from vpps.placement.onchip import Device
 from vpps.profiling import profiler
-from vpps.profiling.measure import Plan
+from vpps.profiling.measure import MeasuringPlan
 from vpps.profiling.profiler import Told, axes_named
 from vpps.targets import AUTO, CUDA, TARGETS
 from vpps.tuning.database import device_name
@@ -233,7 +233,11 @@ def profile(
         elif dry_run:
             _dry_run(request, arch or ["sm_90"])
         else:
-            _tune(request, Plan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer), store)
+            _tune(
+                request,
+                MeasuringPlan(batches or USUAL_BATCHES, rounds, 2, not inference, chosen, loaded.optimizer),
+                store,
+            )
 
 
 def _refuse(why: str, **options: Any) -> None:
@@ -297,7 +301,7 @@ def _learn(request: _Request, store: bool) -> None:
     _write(request, report, {"workload": request.described(), "recurrences": [one.as_json() for one in found]})
 
 
-def _tune(request: _Request, plan: Plan, store: bool | None) -> None:
+def _tune(request: _Request, plan: MeasuringPlan, store: bool | None) -> None:
     machine_name, device, arch = _machine(request)
     subject, workload = request.subject, request.workload
     with _progress() as told:

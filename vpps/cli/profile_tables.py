@@ -12,16 +12,16 @@ from vpps.cli.console import table_of
 from vpps.compiler.arrangement import Arrangement
 from vpps.engine.configuration import Configuration
 from vpps.kernel.resources import Resources
-from vpps.profiling.search import Outcome, Row
+from vpps.profiling.search import Row, SearchOutcome
 from vpps.tuning.candidates import GAIN
 from vpps.tuning.compiling import Compiled
 
 WINNER = "->"
 NOISY = 0.25
-"""How much times of one batch may vary (`Outcome.variation`) before they tell too little to be kept unasked."""
+"""How much times of one batch may vary (`SearchOutcome.variation`) before they tell too little to be kept unasked."""
 
 
-def measured_table(outcome: Outcome) -> Table:
+def measured_table(outcome: SearchOutcome) -> Table:
     """The winner, marked, then the others by what decides: `Row.ratio`; those that do not run last."""
     rows = sorted(outcome.rows, key=lambda row: (row is not outcome.best, -row.ratio, row.measured.seconds))
     base = outcome.rows[0].measured.configuration
@@ -44,7 +44,7 @@ def _measured_cells(row: Row, base: Configuration, wins: bool, compiled: bool, o
     return [*cells, f"{m.barriers:.0f}", *([tiers(m.arrangement, m.stepped_down)] if on_chip else [])]
 
 
-def notes(outcome: Outcome) -> list[str]:
+def notes(outcome: SearchOutcome) -> list[str]:
     """Sentences below the table."""
     found, default = [], outcome.rows[0].measured
     if sum(row.ratio > 0 for row in outcome.rows) > 1:
@@ -63,7 +63,7 @@ def notes(outcome: Outcome) -> list[str]:
     return found + left_out_notes(outcome.repeated, outcome.left_out)
 
 
-def why_unsteady(outcome: Outcome, rounds: int) -> str:
+def why_unsteady(outcome: SearchOutcome, rounds: int) -> str:
     """Why the times tell too little for the winner to be kept unasked; "" where they do."""
     if rounds == 1:
         return "one turn does not tell how much times vary: give it more --rounds"
@@ -114,7 +114,7 @@ def tiers(arrangement: Arrangement | None, stepped_down: int) -> str:
     return f"{text} (stepped down {stepped_down}x)" if stepped_down else text
 
 
-def measured_json(outcome: Outcome) -> dict[str, Any]:
+def measured_json(outcome: SearchOutcome) -> dict[str, Any]:
     """All that the table says, and every time."""
     return {
         "combinations": outcome.combinations,

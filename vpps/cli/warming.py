@@ -14,7 +14,7 @@ from vpps.targets import TARGETS
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WarmingStep:
     """Something to compile.
 
     Attributes:
@@ -28,7 +28,9 @@ class Step:
     needed: bool = True
 
 
-def steps(target: str, workload: Workload | None, arch: str | None, vps: int | None, train: bool) -> Iterator[Step]:
+def steps(
+    target: str, workload: Workload | None, arch: str | None, vps: int | None, train: bool
+) -> Iterator[WarmingStep]:
     """What there is to compile for a target, the host's own code first.
 
     Args:
@@ -38,14 +40,16 @@ def steps(target: str, workload: Workload | None, arch: str | None, vps: int | N
         vps: virtual processors of a specialised kernel; None for all that the GPU runs side by side.
         train: whether the kernel is to train, or to evaluate only.
     """
-    yield Step("planner", planner.build)
+    yield WarmingStep("planner", planner.build)
     if RECORDER.get() != "python":
-        yield Step("recorder of graphs", recorder.build, needed=False)
+        yield WarmingStep("recorder of graphs", recorder.build, needed=False)
     common = TARGETS[target].common
     for what, build in common() if common else ():
-        yield Step(what, build)
+        yield WarmingStep(what, build)
     if workload is not None:
-        yield Step(f"{target} kernel of {workload.name}", lambda: _specialised(workload, target, arch, vps, train))
+        yield WarmingStep(
+            f"{target} kernel of {workload.name}", lambda: _specialised(workload, target, arch, vps, train)
+        )
 
 
 def _specialised(workload: Workload, target: str, arch: str | None, vps: int | None, train: bool) -> None:

@@ -14,7 +14,16 @@ from vpps.kernel.chip import MEMORY_ONLY, Chip, KernelMatrix, KernelSlot
 from vpps.model.model import Parameter
 from vpps.ops import Form
 from vpps.placement.distribution import Dealt, InSlots
-from vpps.placement.onchip import ChipOptions, Device, Held, MatrixSpec, OnChip, nothing_left, plan_onchip, step_down
+from vpps.placement.onchip import (
+    ChipOptions,
+    Device,
+    HeldMatrix,
+    MatrixSpec,
+    OnChip,
+    nothing_left,
+    plan_onchip,
+    step_down,
+)
 from vpps.placement.onchip.device import KERNEL_SHARED
 from vpps.placement.onchip.holding import PERSISTENT
 from vpps.placement.stacks import NO_STACKS, Stacks
@@ -150,7 +159,7 @@ def _arrangement(onchip: OnChip, matrices: Mapping[Parameter, MatrixSpec]) -> Ar
     return Arrangement(chip, in_slots, onchip)
 
 
-def _dealt(held: Held, numbers: Mapping[str, int]) -> Dealt | None:
+def _dealt(held: HeldMatrix, numbers: Mapping[str, int]) -> Dealt | None:
     if not held.slots:
         return None
     assert held.shape is not None

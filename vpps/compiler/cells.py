@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from vpps.compiler.cost import Load, flops
+from vpps.compiler.cost import StepLoad, flops
 from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
-from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note, compiled, simplified
 from vpps.compiler.passes_report import describe
 from vpps.compiler.phases import PartTemplates, crossing, encode_parts
-from vpps.compiler.slabs import Life
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.slabs import Lifetime
+from vpps.compiler.templates import EncodedCell
 from vpps.compiler.used_rows import note_lookups_without_gradient, with_row_numbers
 from vpps.errors import ModelError
 from vpps.placement.distribution import Distribution
@@ -39,13 +39,13 @@ class EncodedCells:
         self.exclusive = exclusive
         self.passes = passes
         self.notes: dict[TracedCell, list[Note]] = {}
-        self._encode = partial(CellTemplates, distribution, exclusive, passes)
+        self._encode = partial(EncodedCell, distribution, exclusive, passes)
         self._compiled: dict[TracedCell, TracedCell] = {}
         self._without: dict[tuple[TracedCell, Unread], TracedCell] = {}
-        self._cells: dict[tuple[TracedCell, Unread, bool], CellTemplates] = {}
-        self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[Part, ...]] = {}
-        self._whole: dict[tuple[Part, ...], TracedCell] = {}  # of which they are the parts
-        self._of_parts: dict[tuple[tuple[Part, ...], Unread, bool], list[PartTemplates]] = {}
+        self._cells: dict[tuple[TracedCell, Unread, bool], EncodedCell] = {}
+        self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[CellPart, ...]] = {}
+        self._whole: dict[tuple[CellPart, ...], TracedCell] = {}  # of which they are the parts
+        self._of_parts: dict[tuple[tuple[CellPart, ...], Unread, bool], list[PartTemplates]] = {}
 
     def compiled(self, cell: TracedCell) -> TracedCell:
         """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
@@ -68,7 +68,7 @@ class EncodedCells:
             self.notes[cell].append(("dead_outputs", dead_outputs.said(cell, unread, training=False)))
         return known
 
-    def templates(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> CellTemplates:
+    def templates(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> EncodedCell:
         """The encoded cell, with no gradients from some outputs; for inference another one where training keeps values
         that only backward reads.
 
@@ -105,7 +105,7 @@ class EncodedCells:
                 found.append((cell.name, describe(notes, in_parts, templates, streams, laid_out)))
         return found
 
-    def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+    def split(self, cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:
         """The parts of a recurrent cell (passes/lazy_batching.py)."""
         key = cell, gathered, scattered
         if key not in self._parts:
@@ -113,21 +113,21 @@ class EncodedCells:
             self._parts[key], self._whole[parts] = parts, cell
         return self._parts[key]
 
-    def load_of(self, topology: Topology, number: int) -> Load:
+    def load_of(self, topology: Topology, number: int) -> StepLoad:
         """What steps of a block have to do, with all outputs read, in training."""
         b = topology.blocks[number]
         parts = self.split(b.cell, *crossing(topology, number)) if self.passes.lazy_batching else ()
         for part, of_part in zip(parts, self.templates_of(parts) if parts else (), strict=True):
             if part.batching is Batching.LEVEL:
                 return _load(of_part.cell, [b.lists[k] for k in part.lists])
-        return Load(0.0, 0) if parts else _load(self.templates(b.cell), b.lists)
+        return StepLoad(0.0, 0) if parts else _load(self.templates(b.cell), b.lists)
 
-    def part_of(self, cell: TracedCell) -> Part | None:
+    def part_of(self, cell: TracedCell) -> CellPart | None:
         """The part whose program a cell is, if it is one."""
         return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
 
     def templates_of(
-        self, parts: tuple[Part, ...], unread: Unread = ALL_READ, training: bool = True
+        self, parts: tuple[CellPart, ...], unread: Unread = ALL_READ, training: bool = True
     ) -> list[PartTemplates]:
         """The encoded parts of a cell, as `templates`."""
         training = training or not self.passes.fusion
@@ -139,7 +139,7 @@ class EncodedCells:
             note_lookups_without_gradient(self._whole[parts], encoded, [part.ints for part in parts])
         return known
 
-    def streams(self, parts: tuple[Part, ...], training: bool, unread: Unread = ALL_READ) -> bool:
+    def streams(self, parts: tuple[CellPart, ...], training: bool, unread: Unread = ALL_READ) -> bool:
         """Whether the eager part of a cell may run while virtual processors wait: it must not wait itself, nor use
         memory that others get when its stage is over. Which that is depends on the outputs without gradients."""
         if not self.passes.streaming or self.exclusive:
@@ -150,12 +150,12 @@ class EncodedCells:
         given_back = (
             self.templates_of(parts, unread, training)[0]
             .cell.slab_groups(training)
-            .of_life[Life.FORWARD if training else Life.SCRATCH]
+            .of_life[Lifetime.FORWARD if training else Lifetime.SCRATCH]
         )
         if len(cell.forward) != 1 or given_back:
             return False
         return not level.may_follow(level, len(level.forward) - 1, backward=False)  # else it never waits
 
 
-def _load(cell: CellTemplates, lists: Sequence[Lists]) -> Load:
-    return Load(2 * flops(cell.cell, lists), len(cell.forward) + len(cell.backward))
+def _load(cell: EncodedCell, lists: Sequence[Lists]) -> StepLoad:
+    return StepLoad(2 * flops(cell.cell, lists), len(cell.forward) + len(cell.backward))

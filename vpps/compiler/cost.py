@@ -14,7 +14,7 @@ from vpps.record.trace import TracedCell
 from vpps.targets import target_named
 
 
-class Load(NamedTuple):
+class StepLoad(NamedTuple):
     """What a step of a type has to do; of a recurrent cell, what of it goes level by level.
 
     Attributes:
@@ -42,9 +42,9 @@ class Costs:
     speed: float
     fixed: float
     vps: int
-    loads: tuple[Load, ...] = ()
+    loads: tuple[StepLoad, ...] = ()
 
-    def of(self, loads: Iterable[Load]) -> Costs:
+    def of(self, loads: Iterable[StepLoad]) -> Costs:
         """The same, for types of these loads."""
         return replace(self, loads=tuple(loads))
 

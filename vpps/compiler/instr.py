@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.distribution import ZERO
 from vpps.script.instructions import BY_NAME, NO_FLAGS, Flag, Instruction, Kind, Role, instruction_of
-from vpps.script.tails import Tail, Use
+from vpps.script.tails import Tail, ViewUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class IndexList:
     """Index list: address of each row of a slab."""
 
     slab: int
@@ -115,7 +115,7 @@ class BesideGradient:
 ListKey = (
     Args
     | Elements
-    | Rows
+    | IndexList
     | TableRows
     | Ints
     | Expand
@@ -163,7 +163,7 @@ class View(NamedTuple):
 
     def row_list(self, domain: int) -> ListKey:
         """Key of an index list with the rows' addresses, for every element of a domain (offset not included)."""
-        own = Rows(self.slab) if self.rows is None else self.rows
+        own = IndexList(self.slab) if self.rows is None else self.rows
         return own if self.domain == domain else Expand(domain, own)
 
     @property
@@ -201,7 +201,7 @@ class Listed(NamedTuple):
 
 
 # What a view of a tail is: rows to read or write, sums, a constant, or (Use.RESULT) a part of a product's result.
-TailView = tuple[Use, View | Listed | float | int]
+TailView = tuple[ViewUse, View | Listed | float | int]
 
 
 NO_BIAS = View(-1, None, ZERO, 0, 1, 0)
@@ -292,7 +292,7 @@ class Instr:
             elif f.kind is Kind.SEGMENTS:
                 found.extend((f.role, v) for v in self.operands[f.name])
             elif f.kind is Kind.VIEWS:
-                roles = {Use.READ: Role.READ, Use.WRITE: Role.WRITE}
+                roles = {ViewUse.READ: Role.READ, ViewUse.WRITE: Role.WRITE}
                 found.extend((roles[use], v) for use, v in self.operands[f.name] if use in roles)
         return found + [(Role.READ, v) for v in self.gathers]
 

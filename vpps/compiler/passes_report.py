@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from vpps.compiler.instr import Instr
 from vpps.compiler.passes.cell_layout import Copies, study
-from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note
 from vpps.compiler.prepare import live_nodes
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.templates import EncodedCell
 from vpps.record.trace import TracedCell
 
 _SAID = {Batching.EAGER: "before the first level", Batching.LEVEL: "level by level", Batching.LAZY: "after the last"}
@@ -18,8 +18,8 @@ _NO_OPERATORS = ("argument", "parameter", "index", "lookup", "slice", "reshape",
 
 def describe(
     notes: Iterable[Note],
-    parts: Sequence[Part],
-    templates: Sequence[CellTemplates],
+    parts: Sequence[CellPart],
+    templates: Sequence[EncodedCell],
     streams: bool,
     laid_out: TracedCell | None,
 ) -> list[Note]:

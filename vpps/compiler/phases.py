@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from vpps.compiler.instr import Beside, BesideGradient, View
-from vpps.compiler.passes.lazy_batching import Batching, Part
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.passes.lazy_batching import Batching, CellPart
+from vpps.compiler.templates import EncodedCell
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
 
@@ -19,13 +19,13 @@ from vpps.record.trace import TracedCell
 class PartTemplates(NamedTuple):
     """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
 
-    cell: CellTemplates
+    cell: EncodedCell
     beside: dict[Beside | BesideGradient, tuple[int, View]]
 
 
 def encode_parts(
-    parts: Sequence[Part],
-    encode: Callable[[TracedCell, int, Mapping[int, int], bool, Collection[int]], CellTemplates],
+    parts: Sequence[CellPart],
+    encode: Callable[[TracedCell, int, Mapping[int, int], bool, Collection[int]], EncodedCell],
     unread: Collection[int] = (),
     training: bool = True,
 ) -> list[PartTemplates]:

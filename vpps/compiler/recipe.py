@@ -17,6 +17,7 @@ from vpps.compiler.instr import (
     Elements,
     Ends,
     Expand,
+    IndexList,
     Ints,
     ListKey,
     Offsets,
@@ -24,14 +25,13 @@ from vpps.compiler.instr import (
     Positions,
     RandomKey,
     RowNumber,
-    Rows,
     TableRows,
     Uses,
     View,
     reading_load,
     whole_slab,
 )
-from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.records import (
     ArgumentRecord,
     BesideRecord,
@@ -57,8 +57,8 @@ from vpps.compiler.records import (
     UsedLookupRecord,
     VectorCopyRecord,
 )
-from vpps.compiler.slabs import Life, SlabGroups
-from vpps.compiler.templates import CellTemplates, Gathered, Group
+from vpps.compiler.slabs import Lifetime, SlabGroups
+from vpps.compiler.templates import EncodedCell, Gathered, Group
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.placement.distribution import Distribution
@@ -79,7 +79,7 @@ _SOURCES: dict[type[ListKey], From] = {
     Offsets: From.OFFSETS,
     Positions: From.POSITIONS,
     RandomKey: From.RANDOM_KEY,
-    Rows: From.ROWS,
+    IndexList: From.ROWS,
     TableRows: From.TABLE_ROWS,
     Uses: From.USES,
 }
@@ -124,7 +124,7 @@ class CellRecipe:
 
     def __init__(
         self,
-        cell: CellTemplates,
+        cell: EncodedCell,
         beside: Mapping[Beside | BesideGradient, tuple[int, View]],
         id: int,
         training: bool,
@@ -262,7 +262,7 @@ class CellRecipe:
                 b = cell.vector_index[key.position] if isinstance(key, Beside) else 0
             case Elements(position):
                 a, domain = cell.list_index[position], program.list_domains[position]
-            case Rows(slab):
+            case IndexList(slab):
                 a, domain = slab, cell.lowered.slabs[slab].domain
             case TableRows(node):
                 lookup = program.nodes[node]
@@ -316,7 +316,7 @@ def whole(cell: TracedCell, recipe: CellRecipe) -> list[PartRecord]:
     return [PartRecord(Batching.LEVEL, False, vectors, ints, lists, outputs, [], recipe.record)]
 
 
-def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool) -> list[PartRecord]:
+def in_parts(parts: Sequence[CellPart], recipes: Sequence[CellRecipe], streams: bool) -> list[PartRecord]:
     """A cell in parts; `streams`: steps of the eager one may run while virtual processors wait."""
     numbers = {part.batching: k for k, part in enumerate(parts)}
     return [
@@ -337,7 +337,7 @@ def in_parts(parts: Sequence[Part], recipes: Sequence[CellRecipe], streams: bool
 def _handed_back(memory: SlabGroups, gradient: View) -> int:
     """The group of slabs that a gradient of an argument lies in, where that is given back step by step; else -1."""
     group = memory.places[gradient.slab][0] if gradient.slab >= 0 else -1
-    return group if group in memory.of_life[Life.HANDED_BACK] else -1
+    return group if group in memory.of_life[Lifetime.HANDED_BACK] else -1
 
 
 def _slab_groups(found: SlabGroups) -> SlabGroupsRecord:

@@ -14,13 +14,13 @@ from vpps.compiler.instr import (
     Data,
     Elements,
     Expand,
+    IndexList,
     Instr,
     Listed,
     ListKey,
     ParameterGradient,
     RandomKey,
     RowOperand,
-    Rows,
     UsedLookup,
     Uses,
     View,
@@ -33,7 +33,7 @@ from vpps.placement.distribution import Distribution
 from vpps.record.trace import Int, List, TracedCell, Vector
 from vpps.script.encode import ROWS_OF_STEP, AnyWord, OperandWords, Template, Word, direct, encode, indexed, placed
 from vpps.script.instructions import BY_NAME, Field, Kind, Role
-from vpps.script.tails import Tail, Use
+from vpps.script.tails import Tail, ViewUse
 from vpps.values import float_word
 
 # What may just have been written: values in forward (to a step of the same cell, those of other parts are older), and
@@ -67,7 +67,7 @@ class Group:
         starts: for each instruction, its first word and itself.
     """
 
-    def __init__(self, cell: CellTemplates, instrs: list[Instr], whole: bool = False) -> None:
+    def __init__(self, cell: EncodedCell, instrs: list[Instr], whole: bool = False) -> None:
         words: list[AnyWord] = []
         domains: list[int] = []
         self.starts: list[tuple[int, Instr]] = []
@@ -78,7 +78,7 @@ class Group:
         self.template = Template(words, domains)
 
 
-class CellTemplates:
+class EncodedCell:
     """A lowered cell with its encoded groups.
 
     Args:
@@ -147,7 +147,7 @@ class CellTemplates:
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
         self._places = distribution.physical
-        self._may_follow: dict[tuple[CellTemplates, int, bool], bool] = {}
+        self._may_follow: dict[tuple[EncodedCell, int, bool], bool] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
         self._names: dict[bool, frozenset[str]] = {}
         self._numbers: dict[bool, frozenset[int]] = {}
@@ -174,7 +174,7 @@ class CellTemplates:
             self._numbers[training] = frozenset(i.values["matrix"] for i in instrs if i.name.startswith("matvec"))
         return self._numbers[training]
 
-    def may_follow(self, other: CellTemplates, group: int, backward: bool) -> bool:
+    def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
         """Whether a step may begin while virtual processors still execute a group of a training step of another cell
         (or this one); of both, all other vertices."""
         key = other, group, backward
@@ -195,7 +195,7 @@ class CellTemplates:
             )
         return self._may_follow[key]
 
-    def may_turn(self, other: CellTemplates, group: int) -> bool:
+    def may_turn(self, other: EncodedCell, group: int) -> bool:
         """Whether the first backward step may begin while virtual processors still execute a group of the last forward
         step of another cell, or of this one."""
         if not self.passes.alignment:
@@ -245,7 +245,7 @@ class CellTemplates:
                 return self.cell.list_domains[position]
             case Expand(domain, _):
                 return domain
-            case Rows(slab):
+            case IndexList(slab):
                 return self.lowered.slabs[slab].domain
         return 0
 
@@ -338,11 +338,11 @@ class CellTemplates:
         return size(kind.shape)  # what crosses is computed into a slab of its own
 
     def _tail_view(
-        self, use: Use, what: View | Listed | float | int, instr: Instr, whole: bool
+        self, use: ViewUse, what: View | Listed | float | int, instr: Instr, whole: bool
     ) -> tuple[OperandWords, int]:
         """Words of a view of a tail."""
         words: OperandWords
-        if use is Use.RESULT:
+        if use is ViewUse.RESULT:
             assert isinstance(what, int)
             words = what, 0
         elif isinstance(what, Listed):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vpps.compiler.instr import RowNumber, UsedLookup
-from vpps.compiler.passes.lazy_batching import Part
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.passes.lazy_batching import CellPart
+from vpps.compiler.templates import EncodedCell
 from vpps.model.model import Lookup
 from vpps.ops import Form
 from vpps.record.trace import Int, TracedCell
@@ -41,7 +41,7 @@ def used_lookups(cell: TracedCell) -> list[UsedLookup]:
 
 
 def note_lookups_without_gradient(
-    cell: TracedCell, encoded: Sequence[CellTemplates], ints: Sequence[Sequence[int]]
+    cell: TracedCell, encoded: Sequence[EncodedCell], ints: Sequence[Sequence[int]]
 ) -> None:
     """Tell encoded cells of the lookups that count though nothing in them has their gradient.
 
@@ -63,7 +63,7 @@ def note_lookups_without_gradient(
             encoded[k].without_gradient.append(replace(used, row=used.row._replace(column=column)))
 
 
-def with_row_numbers(cell: TracedCell, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def with_row_numbers(cell: TracedCell, parts: tuple[CellPart, ...]) -> tuple[CellPart, ...]:
     """The parts of a cell, such that each row number that counts is an int of one: a pass may have taken it out."""
     taken = {k for part in parts for k in part.ints}
     missing = dict.fromkeys(u.row.column for u in used_lookups(cell) if u.row.column >= 0 and u.row.column not in taken)

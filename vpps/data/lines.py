@@ -28,7 +28,7 @@ words_in = re.compile(r"[^ \t]+").findall
 
 
 @dataclass(frozen=True)
-class Part:
+class LinePart:
     """Lines `first` to `end - 1` of a file, counted from 0, or to its end. Readers take it in place of a path.
 
     Raises:
@@ -50,7 +50,7 @@ class Part:
         return str(self.path)
 
 
-def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[Part, Part]:
+def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[LinePart, LinePart]:
     """A file's beginning to train on, and the last `fraction` of its lines to judge by; blank ones count, but for those
     at its end.
 
@@ -61,19 +61,19 @@ def hold_out(path: str | PathLike[str], fraction: float = 0.1) -> tuple[Part, Pa
     cut = n - round(fraction * n)
     if not 0 < cut < n:
         raise DataError(f"{path}: {n} lines are too few to hold out {fraction:.0%} of them")
-    return Part(path, 0, cut), Part(path, cut)
+    return LinePart(path, 0, cut), LinePart(path, cut)
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
     """Every line with its number from 1, without its end. A name that ends in `.gz` is decompressed.
 
     Args:
-        path: a file, or a `Part` of one.
+        path: a file, or a `LinePart` of one.
 
     Raises:
         DataError: the file cannot be read or decompressed, a line is not UTF-8, or far longer than its file.
     """
-    if isinstance(path, Part):
+    if isinstance(path, LinePart):
         yield from islice(read_lines(path.path), path.first, path.end)
         return
     number = 1

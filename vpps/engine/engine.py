@@ -21,7 +21,7 @@ from vpps.engine.configuration import Configuration
 from vpps.engine.losses import Losses
 from vpps.engine.memory import MemoryUse, memory_use
 from vpps.engine.nonfinite import where_it_began
-from vpps.engine.residency import Residency
+from vpps.engine.residency import ParameterStore
 from vpps.engine.timeline import HostSpan, Timeline
 from vpps.errors import KernelError, SpillError
 from vpps.graph.graph import Graph
@@ -131,7 +131,7 @@ class Engine:
         self._bound = NO_STACKS, NO_CHIP
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(optimizer) if optimizer is not None else None
-        self.residency = Residency(model, self.machine, kind, ema, onchip.groups)
+        self.residency = ParameterStore(model, self.machine, kind, ema, onchip.groups)
         self._pool_limit = self.machine.default_pool_limit if pool_limit is None else pool_limit
         self.plan: Plan | None = None
         self.planner: Planner | None = None

@@ -11,7 +11,7 @@ from vpps.graph.graph import Graph
 from vpps.ops import Form
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey
-from vpps.reference import Batch, Reference
+from vpps.reference import Reference, ReferenceBatch
 
 LARGEST = float(np.finfo(np.float32).max)
 SQUARABLE = 2.0**60  # of gradients: as in templates/guard.cuh
@@ -56,7 +56,7 @@ def _in_backward(reference: Reference, loss: Expression) -> str:
     return f"Such gradients are those of {', '.join(named)}." if named else ""
 
 
-def _call(batch: Batch, vertex: int) -> str:
+def _call(batch: ReferenceBatch, vertex: int) -> str:
     return f"cell {batch.block.cell.name!r}, call {batch.block.calls[batch.rows[vertex]]}"
 
 

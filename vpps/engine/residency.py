@@ -16,7 +16,7 @@ from vpps.model.model import Lookup, Model, Parameter
 from vpps.model.optim import Optimizer, OptimizerState
 from vpps.model.state import AccumulatedGradients, Averages, factors
 from vpps.ops.philox import StepKey
-from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, Held, InSlots
+from vpps.placement.distribution import NOTHING_HELD, ONE, Distribution, HeldGradients, InSlots
 from vpps.placement.stacks import NO_STACKS, Stacks, members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.plan import Plan
@@ -24,7 +24,7 @@ from vpps.runtime.machine import Machine
 from vpps.values import Float32
 
 
-class Residency:
+class ParameterStore:
     """What of a model lives in the pool of a machine.
 
     Args:
@@ -157,7 +157,7 @@ class Residency:
         trained = [p for p in self.distribution.places if p.trainable and p.name in kept.gradients]
         stack_of = self.distribution.stacks.of
         dense = frozenset(stack_of.get(p, p) for p in trained if not isinstance(p, Lookup) and p.name not in kept.rows)
-        self.held = Held(
+        self.held = HeldGradients(
             dense, {p: kept.rows[p.name] for p in trained if isinstance(p, Lookup) and p.name in kept.rows}
         )
         self._calls = kept.calls
@@ -320,7 +320,7 @@ class Residency:
             self._pull_gradients()
 
     @property
-    def held_in_pool(self) -> Held:
+    def held_in_pool(self) -> HeldGradients:
         """What of the pool's gradients a launch that does not use them must leave alone."""
         return self.held if self._held_in_pool else NOTHING_HELD
 

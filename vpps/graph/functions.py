@@ -13,7 +13,7 @@ from vpps.ops.operand import Expression, Index, ListExpression, Operand, common_
 from vpps.record.cell import Cell
 from vpps.record.rows import Rows
 from vpps.record.rowwise import reduce_rows
-from vpps.record.trace import Trace
+from vpps.record.trace import CellTrace
 from vpps.values import as_index, as_items, as_number, check_callable
 
 __all__ = [
@@ -210,12 +210,12 @@ def _reduce(op: str, x: Value | ListExpression | Sequence[Value]) -> Expression:
         raise ShapeError(f"{op}([]): an empty list has no shape; use graph.zeros(n), or leave the term out")
     if type(items[0]) is Expression and not in_progress:
         recorder = items[0].owner
-        if not isinstance(recorder, Trace):
+        if not isinstance(recorder, CellTrace):
             result: Expression | None = recorder.reduce(LIST_CELLS[op], items)  # type: ignore[attr-defined]
             if result is not None:
                 return result
     owner = common_owner(items, op)
-    if not isinstance(owner, Trace):
+    if not isinstance(owner, CellTrace):
         terms = [owner.apply("copy", [x], {}) if isinstance(x, Parameter) else x for x in items]
         return cast(Expression, LIST_CELLS[op](terms))
     if len(items) == 1:
@@ -266,7 +266,7 @@ def each(f: Callable[..., Any], *lists: Any) -> Any:
     if not all(isinstance(xs, ListExpression) for xs in lists):
         raise TraceError("each: a list argument of the cell cannot be mapped together with a Python list")
     owner = common_owner(lists, "each")
-    assert isinstance(owner, Trace)
+    assert isinstance(owner, CellTrace)
     domain = owner.domain(lists[0].ref)
     for xs in lists[1:]:
         domain = owner.join(domain, owner.domain(xs.ref))

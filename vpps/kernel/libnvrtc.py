@@ -28,7 +28,7 @@ Form = Literal["CUBIN", "PTX"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompileOutcome:
     """What a compilation came to.
 
     Attributes:
@@ -73,7 +73,7 @@ class Library:
         self._call("nvrtcGetSupportedArchs", found)
         return tuple(sorted(found))
 
-    def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> Outcome:
+    def compile(self, source: str, file: str, options: tuple[str, ...], form: Form) -> CompileOutcome:
         """Compile CUDA C++ to machine code or to intermediate code.
 
         Args:
@@ -93,7 +93,11 @@ class Library:
             listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             status = self._library.nvrtcCompileProgram(program, len(options), listed)
             log = self._fetch("ProgramLog", program).rstrip(b"\0 \n").decode(errors="replace")
-            return Outcome(self._name(status), b"", log) if status else Outcome("", self._fetch(form, program), log)
+            return (
+                CompileOutcome(self._name(status), b"", log)
+                if status
+                else CompileOutcome("", self._fetch(form, program), log)
+            )
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vpps.errors import CompileError
-from vpps.kernel.cache import Label, Request, keep_facts, key_of, obtain
+from vpps.kernel.cache import BinaryRequest, Label, keep_facts, key_of, obtain
 from vpps.kernel.complaints import quoted
 from vpps.kernel.libnvrtc import Form, library
 from vpps.kernel.resources import Resources, resources_of
@@ -99,7 +99,7 @@ def compile_cubin(source: str, arch: str, cached_registers: int = 0, name: str =
         return _facts(resources, _warnings(log))
 
     made_for = f"{arch}, {cached_registers} registers of weights" if cached_registers else arch
-    entry = obtain(Request(key, ".cubin", source, build, ".cu", Label("cubin", made_for, compiler_version())))
+    entry = obtain(BinaryRequest(key, ".cubin", source, build, ".cu", Label("cubin", made_for, compiler_version())))
     facts = entry.record.facts
     resources = replace(Resources(**facts["resources"]), cached_registers=cached_registers)
     return Cubin(entry.binary, arch, name, entry.binary.with_suffix(".cu"), resources, tuple(facts["warnings"]))

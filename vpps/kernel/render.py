@@ -27,7 +27,7 @@ from vpps.script.instructions import (
     Flag,
 )
 from vpps.script.slices import TILE_COLUMNS
-from vpps.script.tails import Tail, Use
+from vpps.script.tails import Tail, ViewUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def render_tails(tails: Sequence[Tail], tile: Tile, timeline: bool = False) -> s
         headers=_joined((*HOST_HEADERS, *TIMELINE) if timeline else HOST_HEADERS),
         routines=_joined(HOST_TAILS),
         forms={"Tail": FORMS["Tail"]},
-        uses=tuple(Use),
+        uses=tuple(ViewUse),
         tails=sorted(tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=False),
     )
@@ -288,7 +288,7 @@ def render_cuda(spec: KernelSpec, named: bool = False) -> str:
         table=table,
         # One loop for all elementwise ops with as many operands: code is scarce, and a branch that all take is cheap.
         merged={form: [i for i in table if i.form == form] for form in maps},
-        uses=tuple(Use) if spec.tails else (),
+        uses=tuple(ViewUse) if spec.tails else (),
         tails=sorted(spec.tails, key=lambda t: t.number),
         lines_of=partial(lines_of, loads_first=chip.registers <= FEW_REGISTERS),
     )

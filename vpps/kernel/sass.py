@@ -47,7 +47,7 @@ Place = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class MachineInstruction:
     """A machine instruction.
 
     Attributes:
@@ -75,10 +75,10 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class MachineCode:
     """Instructions of a cubin in the order of addresses, and where its labels (functions too) point."""
 
-    instructions: list[Instruction]
+    instructions: list[MachineInstruction]
     labels: dict[str, int]
 
 
@@ -118,7 +118,7 @@ def noncoherent_loads(cubin: Cubin) -> list[str]:
     return noncoherent(code_of(cubin))
 
 
-def noncoherent(code: Code) -> list[str]:
+def noncoherent(code: MachineCode) -> list[str]:
     """As `noncoherent_loads`, of disassembled code."""
     return [i.text for i in code.instructions if _NONCOHERENT.match(i.opcode)]
 
@@ -137,7 +137,7 @@ def nvdisasm() -> Path | None:
     return Path(found) if found else None
 
 
-def code_of(cubin: Cubin) -> Code:
+def code_of(cubin: Cubin) -> MachineCode:
     """Disassembles a cubin. Raises CompileError if there is no nvdisasm, it fails or prints something unknown."""
     tool = nvdisasm()
     if tool is None:
@@ -158,12 +158,12 @@ def code_of(cubin: Cubin) -> Code:
     return code
 
 
-def parse(listing: str) -> Code:
+def parse(listing: str) -> MachineCode:
     """Reads what nvdisasm prints with life ranges in narrow columns.
 
     Every line ends in a table of a character per register: ^ written, v read, x both, : alive, blank.
     """
-    instructions: list[Instruction] = []
+    instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}
     first = 0  # column of register 0, counted from the table's bar
     for line in listing.splitlines():
@@ -175,10 +175,10 @@ def parse(listing: str) -> Code:
             labels[found[1]] = len(instructions)
     if not instructions or not any(i.writes for i in instructions):
         raise CompileError(f"nvdisasm's listing is not of a form that vpps knows: please report this\n{listing[:1000]}")
-    return Code(instructions, labels)
+    return MachineCode(instructions, labels)
 
 
-def _instruction(line: re.Match[str], first: int) -> Instruction:
+def _instruction(line: re.Match[str], first: int) -> MachineInstruction:
     text = " ".join(line["text"].split())
     parts = _TEXT.fullmatch(text)
     if parts is None:
@@ -186,7 +186,7 @@ def _instruction(line: re.Match[str], first: int) -> Instruction:
     columns = line["registers"][first:]
     table = _TABLE.search(line["text"] + line["rest"])
     targets = table[1].split(",") if table else _TARGET.findall(parts["operands"])
-    return Instruction(
+    return MachineInstruction(
         text=text,
         guard=parts["guard"] or "",
         opcode=parts["opcode"],
@@ -197,7 +197,7 @@ def _instruction(line: re.Match[str], first: int) -> Instruction:
     )
 
 
-def live_registers(code: Code, name: str) -> int:
+def live_registers(code: MachineCode, name: str) -> int:
     """As `live_registers_at_branch`, of disassembled code. Raises CompileError if the kernel has no loop."""
     flow = ControlFlow(code, name)
     loop = max(flow.loops(), key=len)
@@ -217,11 +217,11 @@ class ControlFlow:
         successors: of each node.
     """
 
-    def __init__(self, code: Code, name: str) -> None:
+    def __init__(self, code: MachineCode, name: str) -> None:
         """Walk from the kernel's first instruction."""
         start: Place = ((), code.labels[name])
         numbers = {start: 0}
-        self.instructions: list[Instruction] = []
+        self.instructions: list[MachineInstruction] = []
         self.successors: list[list[int]] = []
         waiting = [start]
         for calls, index in waiting:  # grows
@@ -300,7 +300,7 @@ class ControlFlow:
             yield component
 
 
-def _next(code: Code, place: Place) -> list[Place]:
+def _next(code: MachineCode, place: Place) -> list[Place]:
     """Where control may go from somewhere. Raises CompileError if the listing does not say."""
     calls, index = place
     instruction = code.instructions[index]

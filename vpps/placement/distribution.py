@@ -19,7 +19,7 @@ from vpps.ops.element import FLOAT32, WORD_BYTES, ElementType
 from vpps.placement.stacks import NO_STACKS, Stacks
 from vpps.script.instructions import NO_FLAGS, Flag
 from vpps.script.slices import TURN_BITS
-from vpps.script.wellformed import HeldMatrix
+from vpps.script.wellformed import MatrixWords
 
 ALIGN = 64 // WORD_BYTES  # one cache line
 
@@ -56,7 +56,7 @@ class Pool(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParameterPlace:
     """Addresses of one parameter, in floats from the start of the pool.
 
     Attributes:
@@ -133,7 +133,7 @@ class InSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldGradients:
     """Gradients of earlier batches that the pool holds because no update has used them yet.
 
     Attributes:
@@ -145,7 +145,7 @@ class Held:
     rows: Mapping[Parameter, NDArray[np.int64]] = field(default_factory=dict)
 
 
-NOTHING_HELD = Held()
+NOTHING_HELD = HeldGradients()
 
 
 class Distribution:
@@ -187,8 +187,8 @@ class Distribution:
         self.panel = panel
         self.accumulates = accumulates
         self.stacks = stacks
-        self.places: dict[Parameter, Place] = {}
-        self.physical: dict[Parameter, Place] = {}
+        self.places: dict[Parameter, ParameterPlace] = {}
+        self.physical: dict[Parameter, ParameterPlace] = {}
         cursor = FIRST_FREE
 
         def take(floats: int) -> int:
@@ -209,18 +209,18 @@ class Distribution:
                 moments = tuple(take(floats) for _ in range(n_moments if updated else 0))
                 average = take(floats) if updated and averages else 0
                 on_chip = None if slots is None else slots.get(p)
-                self.physical[p] = Place(weights, transposed, gradient, moments, average, floats, on_chip)
+                self.physical[p] = ParameterPlace(weights, transposed, gradient, moments, average, floats, on_chip)
             self.places[own] = self.physical[p] if own is p else self._within(self.physical[p], own)
         self.end = cursor
 
-    def _within(self, place: Place, p: Parameter) -> Place:
+    def _within(self, place: ParameterPlace, p: Parameter) -> ParameterPlace:
         """The place of a member of a stack: a range of the stack's."""
         before = self.first_row(p) * size(p.shape[1:])
 
         def moved(address: int) -> int:
             return address + before if address else 0
 
-        return Place(
+        return ParameterPlace(
             moved(place.weights),
             place.transposed,
             moved(place.gradient),
@@ -239,7 +239,7 @@ class Distribution:
         """Virtual processors of all groups."""
         return self.n_vps * self.groups
 
-    def spans(self, held: Held) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def spans(self, held: HeldGradients) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(spans of everything placed, spans of the gradients that hold nothing from one launch to the next)."""
         placed, empty = [(ZERO, FIRST_FREE)], []
         for p, place in self.physical.items():
@@ -315,12 +315,12 @@ class Distribution:
         return whole
 
 
-def held_matrices(distribution: Distribution) -> dict[int, HeldMatrix]:
+def held_matrices(distribution: Distribution) -> dict[int, MatrixWords]:
     """What the chip holds, by number: matrices and transposes of some."""
     found = {}
     for p, place in distribution.physical.items():
         if place.slots is not None:
             for dealt, shape in ((place.slots.rows, p.shape), (place.slots.transposed, p.shape[::-1])):
                 if dealt is not None:
-                    found[dealt.number] = HeldMatrix(shape[0], shape[1], dealt.word, dealt.flags)
+                    found[dealt.number] = MatrixWords(shape[0], shape[1], dealt.word, dealt.flags)
     return found

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vpps.model.model import Parameter
 from vpps.model.optim import Optimizer
-from vpps.placement.distribution import Place
+from vpps.placement.distribution import ParameterPlace
 from vpps.script.instructions import NO_FLAGS, Flag
 
 
@@ -73,7 +73,7 @@ class UsedRows:
     idle: int
 
 
-def step_fields(place: Place, averaging: Averaging | None) -> dict[str, Any]:
+def step_fields(place: ParameterPlace, averaging: Averaging | None) -> dict[str, Any]:
     """Fields of an optimizer's step that say where the weights, moments and average of a parameter are."""
     moment0, moment1 = (*place.moments, 0, 0)[:2]
     return {
@@ -86,7 +86,7 @@ def step_fields(place: Place, averaging: Averaging | None) -> dict[str, Any]:
     }
 
 
-def matrix_division(place: Place) -> tuple[Flag, int, int]:
+def matrix_division(place: ParameterPlace) -> tuple[Flag, int, int]:
     """(flags, parts, number) of an instruction on a whole matrix: divided by tiles, or by the rows that the chip holds;
     by those that it would hold if all groups were one."""
     slots = place.slots

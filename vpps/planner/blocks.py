@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vpps.compiler.instr import ListKey, RowOperand
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.templates import EncodedCell
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
 from vpps.record.vertices import Block
@@ -49,7 +49,7 @@ class PlannedBlock:
     """
 
     arrays: Vertices
-    cell: CellTemplates
+    cell: EncodedCell
     order: Ints
     n_needed: int
     n_needed_steps: int

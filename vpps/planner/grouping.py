@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.compiler.instr import Instr
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.templates import EncodedCell
 from vpps.ops import size
 from vpps.record.arrays import Ints
 from vpps.record.trace import List, TracedCell, Vector
@@ -79,7 +79,7 @@ def is_scalar(cell: TracedCell) -> bool:
     return not matrices and all(shape is None or size(shape) == 1 for shape in shapes)
 
 
-def floats_of(cell: CellTemplates) -> tuple[int, list[int]]:
+def floats_of(cell: EncodedCell) -> tuple[int, list[int]]:
     """Floats that a vertex of a cell computes with in forward, and for each element of every list argument."""
     of_domain = [0] * (cell.cell.n_domains + 1)
     for instr in cell.lowered.forward:

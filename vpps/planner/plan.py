@@ -11,9 +11,9 @@ import numpy as np
 from vpps.errors import ScriptError
 from vpps.graph.graph import Graph
 from vpps.model.model import Parameter
-from vpps.placement.distribution import Held
+from vpps.placement.distribution import HeldGradients
 from vpps.planner.sections import Ints, Section, Stream, Words
-from vpps.script.footprint import Layout
+from vpps.script.footprint import MemoryMap
 from vpps.script.instructions import HEADER_WORDS
 from vpps.script.tails import Tail
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vpps.planner.grouping import Grouping
     from vpps.planner.native.account import Account
     from vpps.planner.native.found import Found
-    from vpps.planner.native.memory_map import MemoryMap
+    from vpps.planner.native.memory_map import PlannedMemory
 
 
 _LATER = ("addresses", "touched", "tables", "instructions", "tails", "grouping")  # attributes that are found then
@@ -64,8 +64,8 @@ class Plan:
         self,
         graph: Graph,
         found: Found,
-        before: Held,
-        held: Held,
+        before: HeldGradients,
+        held: HeldGradients,
         again: Callable[[], Found],
     ) -> None:
         self.graph = graph
@@ -97,7 +97,7 @@ class Plan:
     # ---- where words come from
 
     @cached_property
-    def _explained(self) -> tuple[Account, MemoryMap]:
+    def _explained(self) -> tuple[Account, PlannedMemory]:
         """Of the same plan once more."""
         found = self._again()
         assert found.account is not None
@@ -158,7 +158,7 @@ class Plan:
     # ---- what lies where
 
     @property
-    def map(self) -> MemoryMap:
+    def map(self) -> PlannedMemory:
         """What lies where in the pool."""
         return self._explained[1]
 
@@ -168,6 +168,6 @@ class Plan:
         return self.map.blocks
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> MemoryMap:
         """What of the pool and of the script is what, and what the kernel knows; for the verifier."""
         return self.map.layout(self.account, self._before, self.pool_floats, self.instructions, self.tails)

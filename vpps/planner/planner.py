@@ -18,10 +18,10 @@ from vpps.compiler.schedule import SCHEDULES
 from vpps.graph.graph import Graph
 from vpps.ops.operand import Expression
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.placement.distribution import NOTHING_HELD, Distribution, Held
+from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.native.engine import Engine
+from vpps.planner.native.engine import PlannerLibrary
 from vpps.planner.native.found import Found
 from vpps.planner.plan import Plan
 from vpps.planner.policies import Policy, policy_named
@@ -60,10 +60,12 @@ class Planner:
         self.schedule = SCHEDULES[schedule]
         self.layout = known_layout(layout)
         self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
-        self._engines: dict[tuple[str, float | None] | None, Engine] = {}
-        self._latest: Engine | None = None
+        self._engines: dict[tuple[str, float | None] | None, PlannerLibrary] = {}
+        self._latest: PlannerLibrary | None = None
 
-    def plan_forward(self, graph: Graph, wanted: Sequence[Expression | Rows], held: Held = NOTHING_HELD) -> Plan:
+    def plan_forward(
+        self, graph: Graph, wanted: Sequence[Expression | Rows], held: HeldGradients = NOTHING_HELD
+    ) -> Plan:
         """Plan that computes the wanted values and what they depend on, nothing else; gradients that are held stay.
 
         Raises:
@@ -83,7 +85,7 @@ class Planner:
         update: Update | None,
         parity: int,
         key: LaunchKey | StepKey | None = None,
-        held: Held = NOTHING_HELD,
+        held: HeldGradients = NOTHING_HELD,
         keep: bool = False,
     ) -> Plan:
         """Plan of forward, backward, gradients and (unless `update` is None) the update.
@@ -106,13 +108,13 @@ class Planner:
         again = partial(self._asked, engine, graph, how, n_calls)
         return Plan(graph, found, held, kept, again)
 
-    def _asked(self, engine: Engine, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
+    def _asked(self, engine: PlannerLibrary, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
         """The same once more, with an account; it needs the cells that this planner knows."""
         plan: Callable[..., Found] = engine.training if len(how) > 1 else engine.forward
         with engine.lock:
             return plan(graph, *how, calls)
 
-    def _engine(self, update: Update | None) -> Engine:
+    def _engine(self, update: Update | None) -> PlannerLibrary:
         """What plans launches with such an update."""
         if update is None and self._latest is not None:
             return self._latest
@@ -123,7 +125,7 @@ class Planner:
         found = self._engines.get(kind)
         if found is None:
             rule = kind[0] if kind is not None else None
-            found = self._engines[kind] = Engine(
+            found = self._engines[kind] = PlannerLibrary(
                 library.library(), self.cells, self.batching, self.layout, rule, averaging
             )
         self._latest = found

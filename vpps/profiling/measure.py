@@ -32,7 +32,7 @@ Batches = Callable[[], Iterable[tuple[Graph, Expression]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasuringPlan:
     """What is measured.
 
     Attributes:
@@ -117,7 +117,7 @@ def measure(
     model: Model,
     batches: Batches,
     configurations: Sequence[Configuration],
-    plan: Plan,
+    plan: MeasuringPlan,
     progress: Callable[[int, int], None] = lambda done, turns: None,
 ) -> list[Measured]:
     """Times of configurations, in their order.
@@ -166,7 +166,7 @@ def best_of(measured: Sequence[Measured]) -> Measured:
 
 
 def _take_turn(
-    measured: Measured, rehearsal: Rehearsal, batches: Batches, largest: tuple[Graph, Expression], plan: Plan
+    measured: Measured, rehearsal: Rehearsal, batches: Batches, largest: tuple[Graph, Expression], plan: MeasuringPlan
 ) -> None:
     """Run all batches once."""
     with warnings.catch_warnings():
@@ -198,7 +198,7 @@ def _run(handle: Handle, graph: Graph, loss: Expression, train: bool) -> None:
         handle.forward(graph, [loss])
 
 
-def handle_of(model: Model, configuration: Configuration, plan: Plan) -> Handle:
+def handle_of(model: Model, configuration: Configuration, plan: MeasuringPlan) -> Handle:
     """A handle in a configuration, which does not look into the tuning database."""
     handle = Handle(
         model, plan.optimizer if plan.train else None, target=plan.target, vps=configuration.vps, train=plan.train,

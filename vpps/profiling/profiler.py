@@ -9,8 +9,8 @@ from vpps.engine.configuration import Configuration
 from vpps.engine.options import Example
 from vpps.errors import CompileError, HandleError
 from vpps.placement.onchip import Device
-from vpps.profiling.measure import Batches, Measured, Plan, measure
-from vpps.profiling.search import Outcome, candidates_of, search
+from vpps.profiling.measure import Batches, Measured, MeasuringPlan, measure
+from vpps.profiling.search import SearchOutcome, candidates_of, search
 from vpps.targets import target_named
 from vpps.tuning.candidates import Change, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers
@@ -77,13 +77,13 @@ def dry_run(
 def tune(
     subject: Subject,
     batches: Batches,
-    plan: Plan,
+    plan: MeasuringPlan,
     axes: Sequence[str],
     device: Device | None = None,
     arch: str = "",
     limit: int | None = None,
     told: Told = told_nobody,
-) -> Outcome:
+) -> SearchOutcome:
     """Compile and measure candidates.
 
     Args:
@@ -160,7 +160,7 @@ def _compile(
 
 def record(
     subject: Subject,
-    outcome: Outcome,
+    outcome: SearchOutcome,
     graphs: Sequence[Example],
     device: str,
     by: str = "vpps-profile",

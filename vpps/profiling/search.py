@@ -11,7 +11,7 @@ from vpps.tuning.candidates import (
     MOST_COMBINED,
     Candidate,
     Change,
-    Chip,
+    TunedChip,
     applied,
     checked,
     combined,
@@ -39,7 +39,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """What a search has found.
 
     Attributes:
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def candidates_of(
-    base: Configuration, axes: Mapping[str, Sequence[Change]], chip: Chip | None, limit: int | None = None
+    base: Configuration, axes: Mapping[str, Sequence[Change]], chip: TunedChip | None, limit: int | None = None
 ) -> tuple[list[Candidate], int, int]:
     """Candidates without measuring any: of the full grid, or where that is large, of one axis at a time.
 
@@ -81,9 +81,9 @@ def search(
     base: Configuration,
     axes: Mapping[str, Sequence[Change]],
     measure: Measure,
-    chip: Chip | None = None,
+    chip: TunedChip | None = None,
     limit: int | None = None,
-) -> Outcome:
+) -> SearchOutcome:
     """Measure configurations and find the fastest.
 
     Args:
@@ -97,7 +97,7 @@ def search(
     if size <= MOST_COMBINED:
         found, repeated, left_out = candidates_of(base, axes, chip, limit)
         rows = _rows(found, measure)
-        return Outcome(tuple(rows), _best(rows), repeated, left_out, (), size)
+        return SearchOutcome(tuple(rows), _best(rows), repeated, left_out, (), size)
     kept: dict[str, Row] = {}
     best, repeated, left_out = base, 0, 0
     for name, changes in axes.items():
@@ -108,7 +108,7 @@ def search(
         rows = _rows(stage[:room], measure, name)
         kept |= {repr(row.measured.configuration): row for row in rows}
         best = _best(rows).measured.configuration
-    return Outcome(tuple(kept.values()), kept[repr(best)], repeated, left_out, tuple(axes), size)
+    return SearchOutcome(tuple(kept.values()), kept[repr(best)], repeated, left_out, tuple(axes), size)
 
 
 def _rows(candidates: Sequence[Candidate], measure: Measure, axis: str = "") -> list[Row]:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 from vpps.errors import TraceError
 from vpps.ops import Shape
 from vpps.ops.operand import ListExpression, Operand, common_owner, in_progress, running
-from vpps.record.trace import ArgKind, Int, List, Trace, TracedCell, Vector, trace
+from vpps.record.trace import ArgKind, CellTrace, Int, List, TracedCell, Vector, trace
 from vpps.values import as_index, as_mapping
 
 R = TypeVar("R")
@@ -98,7 +98,7 @@ class Cell(Generic[R]):
                     if result is not None:
                         return result
         owner = common_owner(args, self.description)
-        if isinstance(owner, Trace):
+        if isinstance(owner, CellTrace):
             if self.elements:
                 self.check_lists(isinstance(x, LISTS) for x in args)
             return self.bound(*args, **statics)

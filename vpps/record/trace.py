@@ -137,7 +137,7 @@ UNKNOWN: Shape = (LONG,)  # shape of the elements of an empty list until a use s
 PAIRS = frozenset(("dot", "mse", "squared_distance", "cosine"))  # of two operands of one shape
 
 
-class Trace:
+class CellTrace:
     """Records the ops that a cell's function calls on symbolic arguments."""
 
     def __init__(self, name: str, kinds: tuple[ArgKind, ...]) -> None:
@@ -252,7 +252,7 @@ class Trace:
 
     def apply(self, op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Expression:
         """Record one op (Recorder)."""
-        return APPLY.get(op, Trace._plain)(self, op, operands, attrs)
+        return APPLY.get(op, CellTrace._plain)(self, op, operands, attrs)
 
     def _result(
         self, op: str, nodes: list[int], shape: Shape, parameter: Parameter | None, attrs: dict[str, Any]
@@ -406,18 +406,18 @@ class Trace:
         return cell
 
 
-APPLY: dict[str, Callable[[Trace, str, Sequence[Any], dict[str, Any]], Expression]] = {
-    "affine": Trace._affine,
-    "dropout": Trace._dropout,
-    "lookup": Trace._lookup,
-    "list_sum": Trace._list_reduce,
-    "list_mean": Trace._list_reduce,
-    "list_max": Trace._list_reduce,
-    "list_min": Trace._list_reduce,
-    "list_softmax": Trace._list_map,
-    "list_log_softmax": Trace._list_map,
-    "input": Trace._source,
-    "zeros": Trace._source,
+APPLY: dict[str, Callable[[CellTrace, str, Sequence[Any], dict[str, Any]], Expression]] = {
+    "affine": CellTrace._affine,
+    "dropout": CellTrace._dropout,
+    "lookup": CellTrace._lookup,
+    "list_sum": CellTrace._list_reduce,
+    "list_mean": CellTrace._list_reduce,
+    "list_max": CellTrace._list_reduce,
+    "list_min": CellTrace._list_reduce,
+    "list_softmax": CellTrace._list_map,
+    "list_log_softmax": CellTrace._list_map,
+    "input": CellTrace._source,
+    "zeros": CellTrace._source,
 }
 
 
@@ -459,7 +459,7 @@ def check_table(table: Any, where: str) -> None:
         raise DtypeError(f"{where}: lookup expects a table made by model.lookup(...), got {table!r}")
 
 
-def endless(recorder: Trace) -> str:
+def endless(recorder: CellTrace) -> str:
     """What to say of a function that calls itself without end."""
     return (
         f"{recorder.describe()} calls itself without end: a cell is traced once, on symbols, so that nothing ends it; "
@@ -473,7 +473,7 @@ def trace(name: str, function: Callable[..., Any], kinds: tuple[ArgKind, ...], s
     Where a list is empty, the trace runs until a use shows the shape of its elements, and begins again with it.
     """
     while True:
-        recorder = Trace(name, kinds)
+        recorder = CellTrace(name, kinds)
         try:
             arguments = [recorder.argument(i, k) for i, k in enumerate(kinds)]
             return recorder.finish(recorded(recorder, function, *arguments, **statics))

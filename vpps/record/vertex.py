@@ -20,7 +20,18 @@ from vpps.ops import OPS, Shape
 from vpps.ops.operand import Expression, recorded, result_shape, running
 from vpps.record.cell import LISTS, Cell
 from vpps.record.distinct import Cut, cut
-from vpps.record.trace import LONG, UNKNOWN, ArgKind, ElementShapeFound, Int, List, Trace, TracedCell, Vector, endless
+from vpps.record.trace import (
+    LONG,
+    UNKNOWN,
+    ArgKind,
+    CellTrace,
+    ElementShapeFound,
+    Int,
+    List,
+    TracedCell,
+    Vector,
+    endless,
+)
 from vpps.values import as_index
 
 CSR = -1
@@ -154,7 +165,7 @@ class StateNeeded(Exception):
     """A cell gathers, and it is not known yet what."""
 
 
-class VertexTrace(Trace):
+class VertexTrace(CellTrace):
     """Trace of a vertex function; its arguments come into being as it asks for them.
 
     Args:

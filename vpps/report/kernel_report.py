@@ -15,7 +15,7 @@ _SIZES = ("shared", "code", "binary")
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMatrix:
+class MatrixReport:
     """Where a matrix, or its transpose, is during a launch.
 
     Attributes:
@@ -74,7 +74,7 @@ class KernelReport(Report):
     code: int | None = None
     seconds: float | None = None
     stepped_down: int = 0
-    matrices: tuple[HeldMatrix, ...] = ()
+    matrices: tuple[MatrixReport, ...] = ()
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class KernelsReport(Report):
         return "\n".join([*lines, ""])
 
 
-def _held(m: HeldMatrix) -> str:
+def _held(m: MatrixReport) -> str:
     gradient = f", gradient {m.gradient}" if m.gradient and m.gradient != "none" else ""
     return f"{m.tier}{f' {m.slots}' if m.slots else ''}{gradient}"
 
@@ -181,11 +181,11 @@ def _live(kernel: Specialized) -> int | None:
     return with_live_registers(cubin).resources.live_registers
 
 
-def _matrices(kernel: Specialized) -> list[HeldMatrix]:
+def _matrices(kernel: Specialized) -> list[MatrixReport]:
     onchip = kernel.arrangement.onchip
-    found: list[HeldMatrix] = []
+    found: list[MatrixReport] = []
     for held in () if onchip is None else onchip.held:
         shape: Any = held.shape
         slots = f"{shape.slots} x ({shape.rows},{shape.columns},{shape.warps})" if shape is not None else ""
-        found.append(HeldMatrix(held.name, held.tier, slots, held.gradient, held.reason))
+        found.append(MatrixReport(held.name, held.tier, slots, held.gradient, held.reason))
     return found

@@ -8,9 +8,9 @@ from typing import Any
 from vpps.errors import ScriptError
 from vpps.planner.plan import Plan
 from vpps.planner.reader import executions, walk
-from vpps.script.disassemble import Decoded, Operand, line_of
+from vpps.script.disassemble import Decoded, DecodedOperand, line_of
 from vpps.script.instructions import Flag, Kind
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 from vpps.text import Report, counted
 
 
@@ -141,11 +141,11 @@ def _value(value: object, kind: Kind) -> Any:
     """A field as JSON types."""
     if isinstance(value, list):
         last = "use" if kind is Kind.VIEWS else "width"
-        return [{**_operand(x), last: Use(n).name.lower() if kind is Kind.VIEWS else n} for x, n in value]
-    return _operand(value) if isinstance(value, Operand) else value
+        return [{**_operand(x), last: ViewUse(n).name.lower() if kind is Kind.VIEWS else n} for x, n in value]
+    return _operand(value) if isinstance(value, DecodedOperand) else value
 
 
-def _operand(x: Operand) -> dict[str, Any]:
+def _operand(x: DecodedOperand) -> dict[str, Any]:
     what = "offset" if x.indexed else "stride"
     return {"address": x.address, what: x.stride, "indexed": x.indexed, "scalar": x.scalar}
 

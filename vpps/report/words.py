@@ -14,6 +14,7 @@ from vpps.compiler.instr import (
     Elements,
     Ends,
     Expand,
+    IndexList,
     Instr,
     Ints,
     Listed,
@@ -21,7 +22,6 @@ from vpps.compiler.instr import (
     Offsets,
     Positions,
     RandomKey,
-    Rows,
     TableRows,
     Uses,
     View,
@@ -30,10 +30,10 @@ from vpps.compiler.lower import LoweredCell
 from vpps.model.model import Parameter
 from vpps.ops import Form, Shape
 from vpps.ops.operand import shown
-from vpps.placement.distribution import Place
+from vpps.placement.distribution import ParameterPlace
 from vpps.record.trace import Node, TracedCell
 from vpps.script.instructions import BY_NAME, Kind
-from vpps.script.tails import NONE, Use
+from vpps.script.tails import NONE, ViewUse
 
 _PLAIN = ("a", "b", "c", "d", "weights", "src")  # operands that need no name
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -104,7 +104,7 @@ def said_of_list(key: ListKey, slabs: Sequence[str] = ()) -> str:
             return f"argument {position}"
         case Elements(position):
             return f"elements of argument {position}"
-        case Rows(slab):
+        case IndexList(slab):
             return f"rows of {slabs[slab] if slabs else f's{slab}'}"
         case TableRows(node):
             return f"table rows n{node}"
@@ -136,7 +136,7 @@ class InstructionWords:
     """Says what the instructions of a lowered cell do: slabs are called by the nodes whose values ("n7") or gradients
     ("dn7") they hold, addresses by the parameters that are there."""
 
-    def __init__(self, lowered: LoweredCell, places: Mapping[Parameter, Place]) -> None:
+    def __init__(self, lowered: LoweredCell, places: Mapping[Parameter, ParameterPlace]) -> None:
         self.slabs = slab_names(lowered)
         self._widths = [slab.width for slab in lowered.slabs]
         self._parameters = sorted(
@@ -213,11 +213,11 @@ class InstructionWords:
             name, whole = f"[{said_of_list(view.rows, self.slabs)}]", not view.offset
         return name if whole else f"{name}[{view.offset}:{view.offset + view.width}]"
 
-    def _tail_view(self, use: Use, what: View | Listed | float | int) -> str:
+    def _tail_view(self, use: ViewUse, what: View | Listed | float | int) -> str:
         if isinstance(what, Listed):
             shift = f" from {what.shift}" if what.shift else ""
             return f"{use.name.lower()}[{said_of_list(what.offsets, self.slabs)}]{shift}"
-        if use is Use.RESULT:
+        if use is ViewUse.RESULT:
             return f"result[{what}]"
         return self._view(what) if isinstance(what, View) else f"{what:g}"
 

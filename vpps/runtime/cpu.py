@@ -21,7 +21,7 @@ from vpps.runtime.cores import default_vps, usable_cores
 from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure, Wanted
 from vpps.runtime.recording import HostRecording
-from vpps.script.products import Sequel
+from vpps.script.products import Continuation
 from vpps.script.tails import Tail
 from vpps.targets import CPU
 from vpps.values import as_index
@@ -175,7 +175,7 @@ class CpuMachine:
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Nothing to do: scripts are read where they are."""
 
-    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
         """Begin to execute a script; returns at once. The previous launch must have ended.
 
         Raises HandleError: something is to follow the script; on this target weights need no second launch.

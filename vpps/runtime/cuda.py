@@ -44,7 +44,7 @@ from vpps.runtime.machine import Failure, Wanted
 from vpps.runtime.results import Results
 from vpps.runtime.stamps import STAMP, SharedClock, StampedRecording
 from vpps.script.instructions import COUNTERS, HEADER_WORDS
-from vpps.script.products import Sequel
+from vpps.script.products import Continuation
 from vpps.targets import CUDA
 from vpps.values import as_index
 
@@ -461,7 +461,7 @@ class CudaMachine:
             work.kernel, self.vps, THREADS, work.shared_bytes, self._state.compute, parameters
         )
 
-    def _following(self, cublas: Cublas, sequel: Sequel, number: int, work: _Work) -> list[Call]:
+    def _following(self, cublas: Cublas, sequel: Continuation, number: int, work: _Work) -> list[Call]:
         """What follows the first launch of a script: products, and a second launch, for which other entry points are
         copied into the script's head."""
         state, driver = self._state, self._driver
@@ -473,7 +473,7 @@ class CudaMachine:
             calls.append(self._running(number, work, second=True))
         return calls
 
-    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
         """Begin to execute a script, and what follows it, when the launch before has ended; returns at once.
 
         Two at most may be in flight.

@@ -12,7 +12,7 @@ from vpps.kernel.spec import KernelSpec
 from vpps.placement.distribution import Pool
 from vpps.placement.onchip import ChipOptions, Device
 from vpps.runtime.recording import Recording
-from vpps.script.products import Sequel
+from vpps.script.products import Continuation
 
 
 class Wanted(NamedTuple):
@@ -121,7 +121,7 @@ class Machine(Protocol):
         """Begin to bring the script of the next launch to where it will be read, which may take a while."""
         ...
 
-    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
         """Begin to execute a script, and what follows it; returns at once. The previous launch must have ended, or the
         one before it where launches queue.
 

@@ -22,7 +22,7 @@ from vpps.runtime.growth import half_of_memory
 from vpps.runtime.machine import Failure, Wanted
 from vpps.runtime.stamps import StampedRecording
 from vpps.script.instructions import COUNTERS
-from vpps.script.products import Sequel, entered_at, multiply
+from vpps.script.products import Continuation, entered_at, multiply
 from vpps.targets import SIMT
 from vpps.values import as_index
 
@@ -157,7 +157,7 @@ class SimtMachine:
     def stage(self, script: NDArray[np.uint32]) -> None:
         """Nothing to do: scripts are read where they are."""
 
-    def launch(self, script: NDArray[np.uint32], sequel: Sequel | None = None) -> None:
+    def launch(self, script: NDArray[np.uint32], sequel: Continuation | None = None) -> None:
         """Execute a script, and what follows it."""
         if self._spec is None or self._emulator is None:
             raise HandleError("a launch was begun without a kernel; call specialise first")

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vpps.script.disassemble import Decoded, Operand
+from vpps.script.disassemble import Decoded, DecodedOperand
 from vpps.script.instructions import TABLE, Field, Flag, Kind, Role, Slices
 from vpps.script.slices import Ints, share, tile_elements, units_of
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 from vpps.script.wellformed import MOMENTS, single
 
 # What watches tell the guard: it lies with the counters, and stands here as one of the first floats of the pool, which
@@ -31,7 +31,7 @@ MARK = 8
 _ACCUMULATE, _ALONE, _CHAINED, _NO_GRADIENT, _OWNED, _ROWS, _TURNS = (
     Flag[name].value for name in ("ACCUMULATE", "ALONE", "CHAINED", "NO_GRADIENT", "OWNED", "ROWS", "TURNS")
 )
-_READ, _WRITE, _SUM, _MEAN = (Use[name].value for name in ("READ", "WRITE", "SUM", "MEAN"))
+_READ, _WRITE, _SUM, _MEAN = (ViewUse[name].value for name in ("READ", "WRITE", "SUM", "MEAN"))
 
 
 class Access(Enum):
@@ -90,7 +90,7 @@ class Touch(NamedTuple):
     access: Access
     content: Content
     reach: Reach
-    at: Operand
+    at: DecodedOperand
     width: int | None = None
 
     @property
@@ -106,7 +106,7 @@ def word(d: Decoded, name: str) -> int:
     return value
 
 
-def pairs(d: Decoded, name: str) -> list[tuple[Operand, int]]:
+def pairs(d: Decoded, name: str) -> list[tuple[DecodedOperand, int]]:
     """Segments with their widths, or views with their uses."""
     value = d.fields[name]
     assert isinstance(value, list)
@@ -138,7 +138,7 @@ def _roles(opcode: int, bits: int) -> tuple[tuple[Field, Access, Reach], ...]:
 def _of_operands(d: Decoded) -> Iterator[Touch]:
     for f, access, reach in _roles(d.instruction.opcode, d.bits):
         value = d.fields[f.name]
-        if isinstance(value, Operand):
+        if isinstance(value, DecodedOperand):
             yield Touch(f.name, access, Content.ROWS, reach, value, _width(d, f, value))
         elif f.kind is Kind.SEGMENTS:
             for operand, width in pairs(d, f.name):
@@ -146,13 +146,13 @@ def _of_operands(d: Decoded) -> Iterator[Touch]:
         else:
             for operand, use in pairs(d, f.name):
                 if use in (_SUM, _MEAN):
-                    yield Touch(Use(use).name, Access.READ, Content.ROWS, Reach.LISTED, operand)
+                    yield Touch(ViewUse(use).name, Access.READ, Content.ROWS, Reach.LISTED, operand)
                 elif use in (_READ, _WRITE):
                     does = access if use == _WRITE else Access.OWN
                     yield Touch(f.name, does, Content.ROWS, reach, operand, 1 if operand.scalar else None)
 
 
-def _width(d: Decoded, f: Field, operand: Operand) -> int | None:
+def _width(d: Decoded, f: Field, operand: DecodedOperand) -> int | None:
     """Floats of a row of an operand; None: the units that the slice has."""
     if operand.scalar and f.broadcast:
         return 1
@@ -182,12 +182,12 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
     def touch(
         name: str, access: Access, content: Content, reach: Reach, step: int = 0, width: int | None = None
     ) -> Touch:
-        return Touch(name, access, content, reach, Operand(word(d, name), step), width)
+        return Touch(name, access, content, reach, DecodedOperand(word(d, name), step), width)
 
     match form:
         case "GatherSum":  # a row may be among those that it is the sum of
-            offsets = Operand(word(d, "offsets"), word(d, "shift"))
-            name = Use.MEAN.name if d.bits & Flag.MEAN else Use.SUM.name
+            offsets = DecodedOperand(word(d, "offsets"), word(d, "shift"))
+            name = ViewUse.MEAN.name if d.bits & Flag.MEAN else ViewUse.SUM.name
             yield Touch(name, Access.SAME, Content.ROWS, Reach.LISTED, offsets)
         case "Matvec":
             yield touch("weights", Access.READ, Content.WEIGHTS, Reach.PANELS, width=word(d, "columns"))
@@ -209,13 +209,13 @@ def _of_words(d: Decoded) -> Iterator[Touch]:
             yield touch("gradient", Access.READ, Content.GRADIENT, Reach.OWN, d.width)
             yield touch("partials", Access.WRITE, Content.PARTIALS, Reach.OWN, 1, 1)
         case "Watch":
-            yield Touch("mark", Access.ADD, Content.REPORT, Reach.ONCE, Operand(MARK, 0), 1)
+            yield Touch("mark", Access.ADD, Content.REPORT, Reach.ONCE, DecodedOperand(MARK, 0), 1)
         case "Clip":
             yield touch("partials", Access.READ, Content.PARTIALS, Reach.ONCE, width=d.n)
             yield touch("left_out", Access.WRITE, Content.REPORT, Reach.FIRST, width=1)
         case "Guard":
             yield touch("loss", Access.READ, Content.REPORT, Reach.ONCE, width=1)
-            yield Touch("mark", Access.READ, Content.REPORT, Reach.ONCE, Operand(MARK, 0), 1)
+            yield Touch("mark", Access.READ, Content.REPORT, Reach.ONCE, DecodedOperand(MARK, 0), 1)
             yield touch("left_out", Access.WRITE, Content.REPORT, Reach.FIRST, width=1)
         case "Loss":
             yield touch("source", Access.READ, Content.REPORT, Reach.FIRST, width=1)

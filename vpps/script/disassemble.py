@@ -21,14 +21,14 @@ from vpps.script.instructions import (
     Instruction,
     Kind,
 )
-from vpps.script.products import Sequel, entered_at
-from vpps.script.tails import Use
+from vpps.script.products import Continuation, entered_at
+from vpps.script.tails import ViewUse
 
 Words = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class DecodedOperand:
     """Decoded operand; see `instructions.py`."""
 
     address: int
@@ -96,7 +96,7 @@ def decode(script: Words, position: int) -> Decoded:
     fields: dict[str, object] = {}
     for f in instruction.fields:
         if f.kind is Kind.OPERAND:
-            fields[f.name] = Operand(int(script[at]), int(script[at + 1]))
+            fields[f.name] = DecodedOperand(int(script[at]), int(script[at + 1]))
         elif f.kind is Kind.FLOAT:
             fields[f.name] = float(script[at : at + 1].view(np.float32)[0])
         elif f.kind.repeated:
@@ -105,7 +105,7 @@ def decode(script: Words, position: int) -> Decoded:
                     f"word {position}: {instruction.name} of {words} words ends within one of its {f.name}"
                 )
             fields[f.name] = [
-                (Operand(int(script[i]), int(script[i + 1])), int(script[i + 2])) for i in range(at, end, 3)
+                (DecodedOperand(int(script[i]), int(script[i + 1])), int(script[i + 2])) for i in range(at, end, 3)
             ]
             at = end
             continue
@@ -136,7 +136,9 @@ def instructions(script: Words, entry: int) -> Iterator[Decoded]:
         position += decoded.words
 
 
-def disassemble(script: Words, origin: Callable[[int], str] = lambda position: "", sequel: Sequel | None = None) -> str:
+def disassemble(
+    script: Words, origin: Callable[[int], str] = lambda position: "", sequel: Continuation | None = None
+) -> str:
     """The script as text.
 
     Args:
@@ -181,12 +183,12 @@ def _text(value: object, kind: Kind) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _view(x: Operand, use: int) -> str:
+def _view(x: DecodedOperand, use: int) -> str:
     """A view of a tail."""
-    if use in (Use.SUM, Use.MEAN):
-        return f"{Use(use).name.lower()} of lists {x.address}" + (f" + {x.mode}" if x.mode else "")
-    if use == Use.RESULT:
+    if use in (ViewUse.SUM, ViewUse.MEAN):
+        return f"{ViewUse(use).name.lower()} of lists {x.address}" + (f" + {x.mode}" if x.mode else "")
+    if use == ViewUse.RESULT:
         return f"result {x.address}"
-    if use == Use.CONSTANT:
+    if use == ViewUse.CONSTANT:
         return f"{np.uint32(x.address).view(np.float32):g}"
-    return f"{'to ' if use == Use.WRITE else ''}{x}"
+    return f"{'to ' if use == ViewUse.WRITE else ''}{x}"

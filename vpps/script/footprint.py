@@ -28,10 +28,10 @@ from vpps.script.access import (
     units_of_rows,
     word,
 )
-from vpps.script.disassemble import Decoded, Operand, Words
+from vpps.script.disassemble import Decoded, DecodedOperand, Words
 from vpps.script.instructions import Flag, Slices
 from vpps.script.slices import TILE_COLUMNS, Ints, row_and_column
-from vpps.script.wellformed import EVERYTHING, Knowledge
+from vpps.script.wellformed import EVERYTHING, KnownKernel
 
 # By names of their own: they are asked for at every step.
 ALL, SAME, CHANGE, OF_ROWS = Flag.ALL.value, Access.SAME, Access.CHANGE, Content.ROWS
@@ -44,7 +44,7 @@ FIXED_WORDS = {"key": 3, "hyper": len(HYPER)}  # of lists that have as many what
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryMap:
     """What a script may touch.
 
     Attributes:
@@ -69,13 +69,13 @@ class Layout:
     periods: Ints
     unwritten: Ints
     lists: Ints
-    knows: Knowledge = EVERYTHING
+    knows: KnownKernel = EVERYTHING
 
 
 class Footprint:
     """What instructions of a script touch, with the period that they belong to."""
 
-    def __init__(self, script: Words, layout: Layout, origin: Callable[[int], str]) -> None:
+    def __init__(self, script: Words, layout: MemoryMap, origin: Callable[[int], str]) -> None:
         self.script = script
         self.layout = layout
         self.origin = origin
@@ -157,7 +157,7 @@ class Footprint:
         """Elements of listed rows that an instruction reads, apart from those that it writes as well: a unit's thread
         reads its own before it writes it."""
         own = d.fields["dst"]
-        assert isinstance(own, Operand)
+        assert isinstance(own, DecodedOperand)
         counts = np.diff(self.list(d, word(d, "offsets"), np.append(rows, rows[-1] + 1)))
         written = self.grid(d, self.starts(d, own, rows), units).reshape(len(rows), -1)
         same = listed == np.repeat(written, counts, axis=0).reshape(-1)
@@ -207,7 +207,7 @@ class Footprint:
             self.fail(d, f"lists of {ends[-1] - ends[0]} rows are longer than there can be")
         return np.arange(ends[0], ends[-1])
 
-    def starts(self, d: Decoded, operand: Operand, rows: Ints) -> Ints:
+    def starts(self, d: Decoded, operand: DecodedOperand, rows: Ints) -> Ints:
         """Where rows of an operand begin."""
         if operand.indexed:
             return self.list(d, operand.address, rows) + operand.stride

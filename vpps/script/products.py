@@ -16,7 +16,7 @@ from vpps.ops.element import FLOAT32
 from vpps.script.instructions import HEADER_WORDS
 
 
-class Rows(NamedTuple):
+class PoolRows(NamedTuple):
     """A matrix in the pool, whose row r begins at `address + r * stride`."""
 
     address: int
@@ -39,8 +39,8 @@ class Product(NamedTuple):
     rows: int
     columns: int
     n: int
-    dy: Rows
-    x: Rows
+    dy: PoolRows
+    x: PoolRows
     gradient: int
     accumulate: bool
 
@@ -51,7 +51,7 @@ class Product(NamedTuple):
         return f"[{self.gradient}] {sign} dy^T x over {self.n}, {self.rows} x {self.columns}, {factors}"
 
 
-class Sequel(NamedTuple):
+class Continuation(NamedTuple):
     """What follows the first launch of a script.
 
     Attributes:
@@ -89,7 +89,7 @@ def multiply(pool: NDArray[np.float32], product: Product) -> None:
         np.matmul(dy.T, x, out=gradient)
 
 
-def _view(pool: NDArray[np.float32], at: Rows, n: int, width: int) -> NDArray[np.float32]:
+def _view(pool: NDArray[np.float32], at: PoolRows, n: int, width: int) -> NDArray[np.float32]:
     """A matrix of the pool, without a copy."""
     if not n:
         return np.zeros((0, width), np.float32)

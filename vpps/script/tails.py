@@ -16,7 +16,7 @@ from functools import cached_property
 NONE = -1  # in place of a value: 0.f, of what is zero or is not read
 
 
-class Use(IntEnum):
+class ViewUse(IntEnum):
     """What a tail does with a view; its last word in a script."""
 
     READ = 0  # the unit; with mode bit SCALAR the row's only one
@@ -27,7 +27,7 @@ class Use(IntEnum):
     RESULT = 5  # the unit of a part of what the product before has left on the chip; the address is the part's number
 
 
-class Load(IntEnum):
+class LoadKind(IntEnum):
     """Where a value that a tail loads comes from."""
 
     UNIT = 0  # a row has one for each unit
@@ -38,7 +38,7 @@ class Load(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TailStep:
     """One call of device code.
 
     Attributes:
@@ -65,15 +65,15 @@ class Tail:
     """
 
     sums: int
-    loads: tuple[Load, ...]
+    loads: tuple[LoadKind, ...]
     constants: int
-    steps: tuple[Step, ...]
+    steps: tuple[TailStep, ...]
     stores: tuple[int, ...]
 
     @property
     def is_chained(self) -> bool:
         """Whether it runs behind a product only, whose result it takes (compiler/passes/chaining.py)."""
-        return Load.RESULT in self.loads
+        return LoadKind.RESULT in self.loads
 
     @property
     def views(self) -> int:

@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 
 from vpps.errors import ScriptError
 from vpps.script.access import Access, word
-from vpps.script.disassemble import Decoded, Operand, Words, decode, entry_points
-from vpps.script.footprint import BEFORE, Footprint, Layout, grid_of
+from vpps.script.disassemble import Decoded, DecodedOperand, Words, decode, entry_points
+from vpps.script.footprint import BEFORE, Footprint, MemoryMap, grid_of
 from vpps.script.instructions import BY_NAME, Flag
-from vpps.script.products import Product, Sequel, entered_at
+from vpps.script.products import Continuation, Product, entered_at
 from vpps.script.slices import Ints
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 from vpps.script.wellformed import complaints
 
 READ, OWN, SAME, WRITE, ADD = Access.READ, Access.OWN, Access.SAME, Access.WRITE, Access.ADD
@@ -51,9 +51,9 @@ NEVER = -2  # in place of the period of a write: there was none
 
 def verify(
     script: Words,
-    layout: Layout,
+    layout: MemoryMap,
     origin: Callable[[int], str] = lambda position: "",
-    sequel: Sequel | None = None,
+    sequel: Continuation | None = None,
 ) -> None:
     """Check a script, and what follows its first launch.
 
@@ -66,7 +66,7 @@ class Verifier(Footprint):
     """One execution."""
 
     def __init__(
-        self, script: Words, layout: Layout, origin: Callable[[int], str], sequel: Sequel | None = None
+        self, script: Words, layout: MemoryMap, origin: Callable[[int], str], sequel: Continuation | None = None
     ) -> None:
         super().__init__(script, layout, origin)
         self.decoded: dict[int, tuple[Decoded, ...]] = {}  # virtual processors share streams
@@ -142,7 +142,7 @@ class Verifier(Footprint):
             self.fail(d, "loads are executed at the beginning only")
         views = d.fields["views"] if d.instruction.name == "tail" else []
         assert isinstance(views, list)
-        taken = [operand.address for operand, use in views if use == Use.RESULT]
+        taken = [operand.address for operand, use in views if use == ViewUse.RESULT]
         chained = before is not None and bool(before.bits & CHAINED)
         if chained != bool(taken):
             wrong = "takes no result of the product before it" if chained else "no product has left a result for it"
@@ -244,7 +244,7 @@ class Verifier(Footprint):
         # With no rows, device code looks up the row before the first all the same, and uses nothing of it.
         for name in ("dy", "bias"):
             operand = d.fields.get(name)
-            if isinstance(operand, Operand):
+            if isinstance(operand, DecodedOperand):
                 start = operand.address - operand.stride
                 if operand.indexed or not 0 <= start <= self.layout.pool_floats - d.width:
                     self.fail(d, f"there is nothing before the first row of {name}, which is looked up")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vpps.model.optim import OPTIMIZERS
 from vpps.ops import OPS
-from vpps.script.disassemble import Decoded, Operand
+from vpps.script.disassemble import Decoded, DecodedOperand
 from vpps.script.instructions import (
     BY_NAME,
     COUNTERS,
@@ -23,14 +23,14 @@ from vpps.script.instructions import (
     Instruction,
     Slices,
 )
-from vpps.script.tails import Load, Tail, Use
+from vpps.script.tails import LoadKind, Tail, ViewUse
 
 MOMENTS = {optimizer.name: len(optimizer.moments) for optimizer in OPTIMIZERS}
 WIDTHS = ("columns", "inner", "row_width", "a_width", "b_width")
 ALWAYS = frozenset({"end", "signal", "wait", "barrier"})  # what every kernel has code for
 
 
-class HeldMatrix(NamedTuple):
+class MatrixWords(NamedTuple):
     """A matrix that the chip holds, as its instructions must have it.
 
     Attributes:
@@ -46,7 +46,7 @@ class HeldMatrix(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class KnownKernel:
     """What a kernel knows that runs a script.
 
     Attributes:
@@ -58,14 +58,14 @@ class Knowledge:
 
     instructions: frozenset[str] = frozenset(BY_NAME)
     tails: Mapping[int, Tail] = field(default_factory=dict)
-    matrices: Mapping[int, HeldMatrix] = field(default_factory=dict)
+    matrices: Mapping[int, MatrixWords] = field(default_factory=dict)
     reported: int = 0
 
 
-EVERYTHING = Knowledge()
+EVERYTHING = KnownKernel()
 
 
-def complaints(d: Decoded, knows: Knowledge, most: int) -> Iterator[str]:
+def complaints(d: Decoded, knows: KnownKernel, most: int) -> Iterator[str]:
     """What is wrong with an instruction.
 
     Args:
@@ -101,7 +101,7 @@ def _allowed(instruction: Instruction) -> int:
     return found.value
 
 
-def _of_form(d: Decoded, knows: Knowledge) -> Iterator[str]:
+def _of_form(d: Decoded, knows: KnownKernel) -> Iterator[str]:
     form, fields = d.instruction.form, d.fields
     words = {k: v for k, v in fields.items() if isinstance(v, int)}
     for name in ("columns", "inner"):
@@ -132,7 +132,7 @@ def _of_form(d: Decoded, knows: Knowledge) -> Iterator[str]:
             yield f"matrices of {a} and {b} floats, {inner} inside, make no {d.width} floats"
 
 
-def _held(d: Decoded, matrix: HeldMatrix | None, words: Mapping[str, int]) -> Iterator[str]:
+def _held(d: Decoded, matrix: MatrixWords | None, words: Mapping[str, int]) -> Iterator[str]:
     """What the kernel has of a matrix in slots was fixed when it was compiled."""
     if matrix is None:
         yield f"the chip holds no matrix {words['matrix']}"
@@ -186,23 +186,23 @@ def _tail(d: Decoded, tail: Tail | None) -> Iterator[str]:
             yield f"its program does something else with view {k}"
 
 
-def _suits(operand: Operand, use: int, k: int, tail: Tail) -> bool:
+def _suits(operand: DecodedOperand, use: int, k: int, tail: Tail) -> bool:
     """Whether the program does with its k-th view what the instruction says."""
     if k < tail.sums:
-        return use in (Use.SUM, Use.MEAN)
+        return use in (ViewUse.SUM, ViewUse.MEAN)
     if k >= tail.first_store:
-        return use == Use.WRITE and operand.mode <= OFFSET_MASK
+        return use == ViewUse.WRITE and operand.mode <= OFFSET_MASK
     if k >= tail.first_step:
-        return use == Use.CONSTANT
+        return use == ViewUse.CONSTANT
     match tail.loads[k - tail.sums]:
-        case Load.RESULT:
-            return use == Use.RESULT
-        case Load.UNIT:
-            return use == Use.READ and operand.mode <= OFFSET_MASK
-        case Load.ROW:
-            return use == Use.READ and operand.mode & ~OFFSET_MASK == SCALAR
-        case Load.LISTED_UNIT:
-            return use == Use.READ and operand.mode & ~OFFSET_MASK in (0, INDEXED)
-        case Load.LISTED_ROW:
-            return use == Use.READ and operand.mode & ~OFFSET_MASK in (SCALAR, SCALAR | INDEXED)
+        case LoadKind.RESULT:
+            return use == ViewUse.RESULT
+        case LoadKind.UNIT:
+            return use == ViewUse.READ and operand.mode <= OFFSET_MASK
+        case LoadKind.ROW:
+            return use == ViewUse.READ and operand.mode & ~OFFSET_MASK == SCALAR
+        case LoadKind.LISTED_UNIT:
+            return use == ViewUse.READ and operand.mode & ~OFFSET_MASK in (0, INDEXED)
+        case LoadKind.LISTED_ROW:
+            return use == ViewUse.READ and operand.mode & ~OFFSET_MASK in (SCALAR, SCALAR | INDEXED)
     return False

@@ -16,7 +16,7 @@ from vpps.placement.onchip import Device
 from vpps.placement.onchip.holding import TILES
 from vpps.placement.onchip.slots import valid_rpw
 from vpps.planner.policies import WORTH_TRYING
-from vpps.tuning.candidates import Change, Chip, applied
+from vpps.tuning.candidates import Change, TunedChip, applied
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.online import Axis, Background, OnlineTuner
 from vpps.tuning.rehearsal import Rehearsal
@@ -93,7 +93,7 @@ def gpu_axes(
     return (start if _fits(chip, start) else base), axes
 
 
-def _fits(chip: Chip, configuration: Configuration) -> bool:
+def _fits(chip: TunedChip, configuration: Configuration) -> bool:
     try:
         chip.planned(configuration.onchip)
     except (HandleError, CapacityError):

@@ -49,7 +49,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
+class TunedChip:
     """What of a model and a GPU candidates depend on.
 
     Attributes:
@@ -92,7 +92,7 @@ def cpu_axes(names: Sequence[str], cores: int, usual_vps: int, tiles: Sequence[s
     return _named(names, all_of_them, "on cpu")
 
 
-def gpu_axes(names: Sequence[str], chip: Chip, base: ChipOptions | None = None) -> dict[str, list[Change]]:
+def gpu_axes(names: Sequence[str], chip: TunedChip, base: ChipOptions | None = None) -> dict[str, list[Change]]:
     """Axes of targets cuda and simt by name.
 
     Args:
@@ -151,7 +151,7 @@ def applied(base: Configuration, *changes: Change) -> Configuration:
     return base
 
 
-def checked(configurations: Iterable[Configuration], chip: Chip | None) -> tuple[list[Candidate], int]:
+def checked(configurations: Iterable[Configuration], chip: TunedChip | None) -> tuple[list[Candidate], int]:
     """Candidates of configurations, and how many were left out because another one before gives the same kernel.
 
     Args:
@@ -184,7 +184,7 @@ def _kernel(configuration: Configuration, onchip: OnChip) -> Any:
     return onchip.to_key(), held, options.groups, repr(replace(configuration, onchip=ChipOptions()))
 
 
-def _slots(chip: Chip, base: ChipOptions) -> Iterator[Change]:
+def _slots(chip: TunedChip, base: ChipOptions) -> Iterator[Change]:
     """Rows per warp dealt in turns, as in VPPS; our slot shapes with other tiles, and with a role in another tier."""
     planned = chip.planned(base)
     widest = max((held.columns for held in planned.held), default=1)

@@ -100,7 +100,7 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StoredChoice:
     """A record of the database, as it is listed.
 
     Attributes:
@@ -116,7 +116,7 @@ class Choice:
     tuned: Tuned
 
 
-def choices_in(path: Path) -> list[Choice] | None:
+def choices_in(path: Path) -> list[StoredChoice] | None:
     """All records of a file of the database; None where it is damaged, or of another version, and thus not used."""
     try:
         kept = json.loads(path.read_bytes())
@@ -124,7 +124,7 @@ def choices_in(path: Path) -> list[Choice] | None:
             return None
         key = kept["key"]
         facts = str(key["device"]), str(key["version"]), bool(key["train"])
-        return [Choice(path, *facts, _from_json(record)[1]) for record in kept["records"]]
+        return [StoredChoice(path, *facts, _from_json(record)[1]) for record in kept["records"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -16,8 +16,8 @@ from vpps.errors import CompileError
 from vpps.kernel.cache import key_of
 from vpps.kernel.cache.places import ADVICE
 from vpps.locks import LOCK, held, sweep
-from vpps.planner.native.learning import Learned, Settings
-from vpps.planner.native.machine import Machine
+from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.machine import Automaton
 from vpps.planner.policies.knowledge import Digests
 from vpps.tuning.database import is_switched_on, now
 from vpps.tuning.files import is_private, make_private, replace_file, tuning_folder
@@ -45,7 +45,7 @@ class KeptMachine:
 
     path: Path
     names: tuple[str, ...]
-    machine: Machine
+    machine: Automaton
     batches: int
     lower_bound: int
     when: str
@@ -70,7 +70,7 @@ class MachineFiles:
         """The file of a recurrence."""
         return self.folder / f"{PREFIX}{key_of(*digests)}.json"
 
-    def find(self, digests: Digests) -> Machine | None:
+    def find(self, digests: Digests) -> Automaton | None:
         """See Kept."""
         path = self.path_of(digests)
         if not is_switched_on():
@@ -86,7 +86,7 @@ class MachineFiles:
             _log.warning("%s is damaged and not used: %r", path, error)
             return None
 
-    def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: Settings) -> None:
+    def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> None:
         """See Kept."""
         if not is_switched_on():
             return
@@ -95,7 +95,7 @@ class MachineFiles:
         except CompileError as error:  # whoever learns it again loses time, no more
             _log.warning("what was learned about batches is not kept: %s", error)
 
-    def store(self, digests: Digests, names: Sequence[str], learned: Learned, settings: Settings) -> Path:
+    def store(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> Path:
         """Keep a machine in place of what there is for the recurrence; returns the file.
 
         Raises:
@@ -144,7 +144,7 @@ def _read(path: Path, digests: Digests | None) -> KeptMachine:
     return KeptMachine(
         path,
         tuple(map(str, kept["names"])),
-        Machine.from_json(kept["machine"], len(kept["cells"])),
+        Automaton.from_json(kept["machine"], len(kept["cells"])),
         int(learned["batches"]),
         int(learned["lower_bound"]),
         str(kept["when"]),

@@ -18,7 +18,7 @@ from vpps.placement.stacks import Stacks
 from vpps.placement.update import Update
 from vpps.planner.planner import Planner
 from vpps.planner.policies import Knowledge, policy_named
-from vpps.tuning.candidates import Chip
+from vpps.tuning.candidates import TunedChip
 from vpps.tuning.compiling import Recipe
 from vpps.tuning.jobs import CpuJob
 from vpps.tuning.machines import MachineFiles
@@ -66,11 +66,11 @@ class Subject:
         stacking.see(self.example[0].blocks, self._rule)
         return stacking.stacks
 
-    def chip(self, device: Device) -> Chip:
+    def chip(self, device: Device) -> TunedChip:
         """What candidates for a GPU depend on."""
         matrices = matrices_of(self.example[0].blocks, self.base.passes, self.stacks(self.base, 1))
         specs = [m if self.train else replace(m, role_t_parts=0, trained=False) for m in matrices.values()]
-        return Chip(tuple(specs), device, self.base.vps, self.train)
+        return TunedChip(tuple(specs), device, self.base.vps, self.train)
 
     def recipe(self, target: str, device: Device, arch: str) -> Recipe:
         """How kernels are compiled for a GPU; `arch` is "" for the emulator."""

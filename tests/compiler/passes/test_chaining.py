@@ -16,7 +16,7 @@ from vpps.planner.plan import Plan
 from vpps.reference import Reference, weights_of
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.instructions import Flag
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 from vpps.script.verify import verify
 
 pytestmark = pytest.mark.simt
@@ -89,7 +89,7 @@ def test_the_result_has_no_memory() -> None:
         ((product, tail),) = chains(plan_of(handle))
     views = tail.fields["views"]
     assert isinstance(views, list)
-    assert sorted(operand.address for operand, use in views if use == Use.RESULT) == [0, 1]
+    assert sorted(operand.address for operand, use in views if use == ViewUse.RESULT) == [0, 1]
     assert str(product.fields["dst"]) == "[0]"
     assert tail.width == 40
     assert product.width == 80
@@ -150,7 +150,7 @@ class TestVerifier:
         with pytest.raises(
             ScriptError, match=rf"word {tail.position}, tail.*its program does something else with view"
         ):
-            self.check(plan, {last_use: Use.RESULT})
+            self.check(plan, {last_use: ViewUse.RESULT})
 
     def test_finds_a_product_without_its_tail(self, plan: Plan) -> None:
         product, _ = chains(plan)[0]
@@ -165,7 +165,7 @@ class TestVerifier:
         product, tail = chains(plan)[0]
         views = tail.fields["views"]
         assert isinstance(views, list)
-        k = next(k for k, (_, use) in enumerate(views) if use == Use.RESULT)
+        k = next(k for k, (_, use) in enumerate(views) if use == ViewUse.RESULT)
         at = tail.position + tail.words - 3 * (len(views) - k)
         with pytest.raises(ScriptError, match=f"takes part {product.parts} of a result that has {product.parts}"):
             self.check(plan, {at: product.parts})

@@ -29,7 +29,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import disassemble, instructions
-from vpps.script.tails import NONE, Step, Tail, Use
+from vpps.script.tails import NONE, Tail, TailStep, ViewUse
 from vpps.script.verify import verify
 
 pytestmark = pytest.mark.cpu
@@ -251,7 +251,7 @@ def names(instrs: list[Instr]) -> list[str]:
     return [i.name for i in instrs]
 
 
-def uses(instr: Instr) -> list[Use]:
+def uses(instr: Instr) -> list[ViewUse]:
     return [use for use, _ in instr.operands["views"]]
 
 
@@ -299,9 +299,9 @@ class TestCells:
         net = Gated()
         graph, _ = net.batch()
         stored = lowered(net.cell, graph, net.model).forward[1]
-        assert uses(stored).count(Use.WRITE) == 7  # three gates, two hyperbolic tangents, two results
+        assert uses(stored).count(ViewUse.WRITE) == 7  # three gates, two hyperbolic tangents, two results
         inference = lowered(net.cell, graph, net.model, training=False)
-        assert uses(inference.forward[1]).count(Use.WRITE) == 2
+        assert uses(inference.forward[1]).count(ViewUse.WRITE) == 2
         assert inference.backward == []
         assert [s.width for s in inference.slabs] == [3 * net.hidden, net.hidden, net.hidden]
 
@@ -419,8 +419,8 @@ class TestScripts:
         assert re.search(r"views=\(sum of lists \d+ .*\[\d+ step 64\].* to \[\d+ step 192\]", line)
         assert "of cell 'gated'" in line
 
-    @pytest.mark.parametrize("use", [Use.READ, Use.WRITE])
-    def test_the_verifier_knows_the_views_of_tails(self, plan: Plan, use: Use) -> None:
+    @pytest.mark.parametrize("use", [ViewUse.READ, ViewUse.WRITE])
+    def test_the_verifier_knows_the_views_of_tails(self, plan: Plan, use: ViewUse) -> None:
         verify(plan.script, plan.layout, plan.origin)
         entry = int(plan.script[4])
         tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
@@ -433,8 +433,8 @@ class TestScripts:
     def test_what_nothing_wrote_is_found(self, plan: Plan) -> None:
         entry = int(plan.script[4])
         tail = next(d for d in instructions(plan.script, entry) if d.instruction.name == "tail")
-        k = next(k for k, (_, use) in enumerate(tail.fields["views"]) if use == Use.WRITE)  # type: ignore[arg-type]
-        plan.script[tail.position + tail.instruction.fixed_words + 3 * k + 2] = Use.READ
+        k = next(k for k, (_, use) in enumerate(tail.fields["views"]) if use == ViewUse.WRITE)  # type: ignore[arg-type]
+        plan.script[tail.position + tail.instruction.fixed_words + 3 * k + 2] = ViewUse.READ
         with pytest.raises(ScriptError, match="its program does something else with view"):
             verify(plan.script, plan.layout, plan.origin)
 
@@ -450,7 +450,9 @@ class TestScripts:
 
 
 class TestPrograms:
-    PROGRAM = Tail(1, (False, True), 1, (Step("Scale::forward", (1,), 3), Step("Add::forward", (3, 2))), (4, NONE))
+    PROGRAM = Tail(
+        1, (False, True), 1, (TailStep("Scale::forward", (1,), 3), TailStep("Add::forward", (3, 2))), (4, NONE)
+    )
 
     def test_views_are_numbered_as_they_come(self) -> None:
         assert (self.PROGRAM.first_step, self.PROGRAM.first_store, self.PROGRAM.views) == (3, 4, 6)

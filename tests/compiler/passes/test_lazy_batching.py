@@ -8,7 +8,7 @@ import pytest
 import vpps
 from tests.comparison import assert_agrees_with_reference, relative_error
 from vpps.compiler.passes import Passes
-from vpps.compiler.passes.lazy_batching import Batching, Part, split
+from vpps.compiler.passes.lazy_batching import Batching, CellPart, split
 from vpps.nn import LSTM, ChildSumTreeLSTM
 from vpps.planner.plan import Plan
 from vpps.record.trace import TracedCell
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cpu
 WHOLE = Passes(lazy_batching=False)
 
 
-def computed(part: Part) -> list[str]:
+def computed(part: CellPart) -> list[str]:
     """Ops that a part computes, in order."""
     from vpps.compiler.prepare import live_nodes
 

@@ -11,7 +11,7 @@ from vpps.compiler.instr import Instr, View
 from vpps.compiler.passes import Passes
 from vpps.compiler.passes.recompute import recomputed
 from vpps.runtime.simt import SimtMachine
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 
 STORED, AGAIN = Passes(), Passes(recompute=True)
 
@@ -87,7 +87,7 @@ def calls(tail: Instr) -> set[str]:
 
 
 def written(tail: Instr) -> list[View]:
-    return [view for use, view in tail.operands["views"] if use == Use.WRITE]
+    return [view for use, view in tail.operands["views"] if use == ViewUse.WRITE]
 
 
 @pytest.mark.cpu

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vpps.data import GraphBatch, GraphSet, Vocabulary, read_parallel, read_tagged, read_text
-from vpps.data.lines import Part
+from vpps.data.lines import LinePart
 from vpps.errors import DataError
 
 pytestmark = pytest.mark.host
@@ -125,7 +125,7 @@ class TestParallel:
         with pytest.raises(DataError, match=r"vi:3: the other text has no such line"):
             read_parallel(first, second)
         with pytest.raises(DataError, match=r"vi:4: the other text has no such line"):
-            read_parallel(first, Part(second, 1))
+            read_parallel(first, LinePart(second, 1))
 
     def test_texts_without_a_pair_are_an_error(self, tmp_path: Path) -> None:
         files = write(tmp_path / "en", "a\n\n"), write(tmp_path / "vi", "\nx\n")

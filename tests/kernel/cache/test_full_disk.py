@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernel.cache.builders import copy, names, refuse
 from vpps.errors import CompileError
-from vpps.kernel.cache import Label, Request, cached, keep_facts, loaded, obtain, read_binary
+from vpps.kernel.cache import BinaryRequest, Label, cached, keep_facts, loaded, obtain, read_binary
 from vpps.kernel.host_compiler import build_library, compiler_version
 
 pytestmark = pytest.mark.host
@@ -128,7 +128,7 @@ class TestWriting:
         binary = cached("key", ".so", "source", lambda text, binary: {"registers": binary.write_bytes(b"x")})
         monkeypatch.setattr("os.fsync", raising(errno.ENOSPC, folder, os.fsync))
         keep_facts(binary, {"registers": 2})
-        assert obtain(Request("key", ".so", "source", refuse)).record.facts == {"registers": 1}
+        assert obtain(BinaryRequest("key", ".so", "source", refuse)).record.facts == {"registers": 1}
 
     def test_to_a_temporary_directory_that_is_full_is_done_in_the_cache(
         self, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch

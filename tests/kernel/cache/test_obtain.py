@@ -12,12 +12,12 @@ import pytest
 
 from tests.kernel.cache.builders import copy, copy_with_facts, names, refuse
 from vpps.errors import CompileError
-from vpps.kernel.cache import Label, Request, cached, entries, keep_facts, key_of, loaded, obtain, read_binary
+from vpps.kernel.cache import BinaryRequest, Label, cached, entries, keep_facts, key_of, loaded, obtain, read_binary
 
 pytestmark = pytest.mark.host
 
-REQUEST = Request("key", ".bin", "source", copy_with_facts, ".cu", Label("cubin", "sm_90", "NVRTC 13"))
-REFUSED = Request("key", ".bin", "source", refuse, ".cu")
+REQUEST = BinaryRequest("key", ".bin", "source", copy_with_facts, ".cu", Label("cubin", "sm_90", "NVRTC 13"))
+REFUSED = BinaryRequest("key", ".bin", "source", refuse, ".cu")
 
 
 class TestBuild:

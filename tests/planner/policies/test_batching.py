@@ -24,8 +24,8 @@ from tests.planner.policies.typed import (
 )  # fmt: skip
 from vpps.compiler.cost import costs_on
 from vpps.errors import ScriptError
-from vpps.planner.native.learning import Settings
-from vpps.planner.native.machine import Encoding, Machine
+from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.machine import Automaton, Encoding
 from vpps.planner.native.policy_table import ENCODINGS, POLICIES
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound
@@ -70,7 +70,7 @@ def test_stages_are_levels(policy: str, graph: TypedGraph) -> None:
 @settings(max_examples=30, deadline=None)
 @given(graph=typed_graphs(), other=typed_graphs(), phases=st.sampled_from([1, 3]), seed=st.integers(0, 2**64 - 1))
 def test_machines_do_as_they_say(kind: str, graph: TypedGraph, other: TypedGraph, phases: int, seed: int) -> None:
-    how = Settings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
+    how = LearningSettings(trials=12, check_every=5, seed=seed, encoding=Encoding(kind, phases))
     machine = learn(graph, how, costs_on("cpu", 1)).machine
     for applied in (graph, other):  # which has states that are not known
         found = batches(applied, "fsm", machine)
@@ -91,7 +91,7 @@ def test_batches_are_those_of_the_first_version() -> None:
 
 
 def test_what_is_no_policy_or_machine_is_refused() -> None:
-    class Cut(Machine):
+    class Cut(Automaton):
         def numbers(self) -> Ints:
             return super().numbers()[:-1]
 

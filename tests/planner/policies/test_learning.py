@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
-from vpps.compiler.cost import Costs, Load, costs_on
-from vpps.planner.native.learning import Learned, Settings
-from vpps.planner.native.machine import ENCODINGS, Encoding, Machine
+from vpps.compiler.cost import Costs, StepLoad, costs_on
+from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.machine import ENCODINGS, Automaton, Encoding
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn
 from vpps.planner.policies import knowledge
@@ -22,11 +22,11 @@ from vpps.planner.policies.knowledge import AT_FIRST_USE, Knowledge, RecurrentCe
 
 pytestmark = pytest.mark.host
 
-QUICK = Settings(trials=60)
+QUICK = LearningSettings(trials=60)
 
 
-def learned(graph: TypedGraph, settings: Settings = QUICK) -> Learned:
-    return learn(graph, settings, costs_on("cpu", 2).of([Load(1e5, 2)] * graph.n_types))
+def learned(graph: TypedGraph, settings: LearningSettings = QUICK) -> Learned:
+    return learn(graph, settings, costs_on("cpu", 2).of([StepLoad(1e5, 2)] * graph.n_types))
 
 
 # By encoding, phases and reward: batches, stages, states and a checksum of what a version in Python learned.
@@ -46,8 +46,8 @@ FIRST_VERSION = {
 def test_what_is_learned_is_the_same_everywhere(kind: str, phases: int, reward: str) -> None:
     """Chance, the order in which numbers are added and every decision count: one changes all that follow."""
     graph = lattice(np.random.default_rng(5), 6, 20)
-    how = Settings(encoding=Encoding(kind, phases), reward=reward, trials=40, horizon=8, seed=2**64 - 59)
-    found = learn(graph, how, costs_on("cpu", 2).of(Load(1e5 * (1 + a), a % 3) for a in range(graph.n_types)))
+    how = LearningSettings(encoding=Encoding(kind, phases), reward=reward, trials=40, horizon=8, seed=2**64 - 59)
+    found = learn(graph, how, costs_on("cpu", 2).of(StepLoad(1e5 * (1 + a), a % 3) for a in range(graph.n_types)))
     digest = zlib.crc32(found.machine.numbers().astype("<i8"))
     assert (found.batches, found.stages, len(found.machine.table), digest) == FIRST_VERSION[kind, phases, reward]
     assert (found.trials, found.lower_bound) == (40, 28)
@@ -100,7 +100,7 @@ def test_the_best_machine_is_kept_and_not_the_last() -> None:
 @pytest.mark.parametrize("kind, policy", [("sort", "sufficient"), ("critical", "critical")])
 def test_unseen_states_are_counted_and_left_to_a_policy(kind: str, policy: str) -> None:
     graph = lattice(np.random.default_rng(7), 3, 10)
-    found = batches(graph, "fsm", Machine(Encoding(kind), {}))
+    found = batches(graph, "fsm", Automaton(Encoding(kind), {}))
     assert found.unseen == len(found.sequence)
     assert found.sequence == batches(graph, policy).sequence
 
@@ -120,8 +120,8 @@ def test_a_machine_is_no_worse_than_what_learning_begins_with(kind: str) -> None
 @given(graph=typed_graphs(most=15, most_types=3), kind=st.sampled_from(ENCODINGS), phases=st.integers(1, 3))
 def test_machines_survive_json_and_numbers(graph: TypedGraph, kind: str, phases: int) -> None:
     found = learned(graph, replace(QUICK, trials=3, encoding=Encoding(kind, phases))).machine
-    assert Machine.from_json(json.loads(json.dumps(found.as_json())), graph.n_types) == found
-    assert Machine.from_numbers(found.numbers()) == found
+    assert Automaton.from_json(json.loads(json.dumps(found.as_json())), graph.n_types) == found
+    assert Automaton.from_numbers(found.numbers()) == found
 
 
 @pytest.mark.parametrize(
@@ -138,32 +138,35 @@ def test_machines_survive_json_and_numbers(graph: TypedGraph, kind: str, phases:
     ],
 )
 def test_what_is_no_machine_is_refused(change: dict[str, object]) -> None:
-    good = Machine(Encoding("sort"), {(0, 0, 1): 1, (0, 1): 1}).as_json()
-    assert Machine.from_json(good, 2).table[0, 0, 1] == 1
+    good = Automaton(Encoding("sort"), {(0, 0, 1): 1, (0, 1): 1}).as_json()
+    assert Automaton.from_json(good, 2).table[0, 0, 1] == 1
     with pytest.raises((LookupError, TypeError, ValueError)):
-        Machine.from_json(good | change, 2)
+        Automaton.from_json(good | change, 2)
 
 
 def test_a_batch_waits_for_few_trials_of_a_large_graph() -> None:
     """With a thousand trials of any graph it would wait for minutes."""
     asked: list[int] = []
 
-    def learning(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+    def learning(graph: TypedGraph, settings: LearningSettings, costs: Costs) -> Learned:
         asked.append(settings.trials)
-        return Learned(Machine(settings.encoding, {}), 0, 0.0, 0, 0, 0)
+        return Learned(Automaton(settings.encoding, {}), 0, 0.0, 0, 0, 0)
 
     small = lattice(np.random.default_rng(3), sentences=2, length=8)
     nothing = np.zeros(0, np.int64)
     large = TypedGraph(*np.zeros((2, AT_FIRST_USE // 14), np.int64), nothing, nothing, n_types=2)
     for graph in small, large:
         Knowledge(learn=learning).machine(RecurrentCells((), (), ("cell",)), graph, [])
-    assert asked == [Settings().trials, 7]
+    assert asked == [LearningSettings().trials, 7]
 
 
 def test_a_few_recurrences_are_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each batch has other cells, each would wait for it."""
     monkeypatch.setattr(knowledge, "MOST_LEARNED", 2)
-    graph, known = lattice(np.random.default_rng(3), sentences=2, length=8), Knowledge(settings=Settings(trials=1))
+    graph, known = (
+        lattice(np.random.default_rng(3), sentences=2, length=8),
+        Knowledge(settings=LearningSettings(trials=1)),
+    )
     machines = [known.machine(RecurrentCells((), (), (cell,)), graph, []) for cell in ("a", "b", "c")]
     assert [bool(machine.table) for machine in machines] == [True, True, False]
     found = batches(graph, "fsm", machines[2])

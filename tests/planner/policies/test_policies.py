@@ -13,11 +13,11 @@ import pytest
 
 import vpps
 from tests.comparison import assert_agrees_with_reference
-from vpps.compiler.cost import Costs, Load, costs_on
+from vpps.compiler.cost import Costs, StepLoad, costs_on
 from vpps.errors import GraphError, HandleError
 from vpps.placement.distribution import Distribution
-from vpps.planner.native.learning import Settings
-from vpps.planner.native.machine import Machine
+from vpps.planner.native.learning import LearningSettings
+from vpps.planner.native.machine import Automaton
 from vpps.planner.native.stages import stages as stages_of
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches
@@ -155,7 +155,7 @@ def test_only_recurrences_of_several_cells_are_ordered_in_another_way(net: Net) 
 
 @pytest.mark.host
 def test_orders_are_compared(net: Net) -> None:
-    made = planner(net, "fsm", Knowledge(settings=Settings(trials=40)))
+    made = planner(net, "fsm", Knowledge(settings=LearningSettings(trials=40)))
     topology, _ = stages(net, made, net.graph(1, trees=8)[0])
     unseen = dict(made.batching.knowledge.unseen)
     found = {order.policy: order for order in orders(topology, made.batching, partial(made.cells.load_of, topology))}
@@ -171,7 +171,7 @@ def test_orders_are_compared(net: Net) -> None:
 @pytest.mark.host
 class TestFsm:
     def test_is_learned_once_whatever_was_recorded_first(self, net: Net) -> None:
-        made = planner(net, "fsm", Knowledge(settings=Settings(trials=20)))
+        made = planner(net, "fsm", Knowledge(settings=LearningSettings(trials=20)))
         firsts = set()
         for seed in range(6):
             topology, _ = stages(net, made, net.graph(seed)[0])
@@ -181,12 +181,12 @@ class TestFsm:
         assert len(knowledge.machines) == len(knowledge.learned) == 1
 
     def test_unseen_states_are_counted_and_told(self, net: Net) -> None:
-        knowledge = Knowledge(settings=Settings(trials=20))
+        knowledge = Knowledge(settings=LearningSettings(trials=20))
         made, graph = planner(net, "fsm", knowledge), net.graph(1)[0]
         stages(net, made, graph)
         ((digests, machine),) = knowledge.machines.items()
         assert list(knowledge.unseen.values()) == [0]
-        knowledge.machines[digests] = Machine(machine.encoding, {})
+        knowledge.machines[digests] = Automaton(machine.encoding, {})
         stages(net, made, graph)
         (steps,) = knowledge.unseen.values()
         assert steps > 0
@@ -200,7 +200,7 @@ class TestFsm:
         self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture, content: str
     ) -> None:
         def learned() -> Knowledge:
-            made = planner(net, "fsm", Knowledge(kept=MachineFiles(), settings=Settings(trials=20)))
+            made = planner(net, "fsm", Knowledge(kept=MachineFiles(), settings=LearningSettings(trials=20)))
             stages(net, made, net.graph(1)[0])
             return made.batching.knowledge
 
@@ -226,7 +226,7 @@ class TestFsm:
     def test_nothing_is_kept_or_looked_up_where_tuning_is_off(
         self, net: Net, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        knowledge = Knowledge(kept=MachineFiles(), settings=Settings(trials=20))
+        knowledge = Knowledge(kept=MachineFiles(), settings=LearningSettings(trials=20))
         monkeypatch.setenv("VPPS_TUNING", "off")
         stages(net, planner(net, "fsm", knowledge), net.graph(1)[0])
         assert len(knowledge.learned) == 1
@@ -236,7 +236,7 @@ class TestFsm:
         self, net: Net, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         folder.write_text("a file is in the way")
-        knowledge = Knowledge(kept=MachineFiles(), settings=Settings(trials=20))
+        knowledge = Knowledge(kept=MachineFiles(), settings=LearningSettings(trials=20))
         stages(net, planner(net, "fsm", knowledge), net.graph(1)[0])
         assert len(knowledge.learned) == 1
         assert "what was learned about batches is not kept" in caplog.text
@@ -269,10 +269,10 @@ class TestAuto:
         made = planner(net, "auto")
         asked = 0
 
-        def load_of(topology: Topology, number: int) -> Load:
+        def load_of(topology: Topology, number: int) -> StepLoad:
             nonlocal asked
             asked += 1
-            return Load(1.0, 1)
+            return StepLoad(1.0, 1)
 
         monkeypatch.setattr(made.cells, "load_of", load_of)
         graph = net.graph(1)[0]
@@ -301,7 +301,7 @@ class TestAuto:
         assert not made.batching.knowledge.learned
 
     def test_uses_a_machine_that_is_known(self, net: Net) -> None:
-        knowledge = Knowledge(settings=Settings(trials=20))
+        knowledge = Knowledge(settings=LearningSettings(trials=20))
         graph, _ = net.graph(1)
         stages(net, planner(net, "fsm", knowledge), graph)
         made = planner(net, "auto", knowledge)
@@ -317,7 +317,7 @@ class TestCosts:
         types, levels = np.array(vertices).T
         edges = [(v, w) for v, (_, low) in enumerate(vertices) for w, (_, high) in enumerate(vertices) if low < high]
         producers, readers = np.array(edges, np.int64).reshape(-1, 2).T
-        costs = Costs(barrier=2.0, speed=3.0, fixed=1, vps=2).of([Load(6.0, 1), Load(3.0, 2)])
+        costs = Costs(barrier=2.0, speed=3.0, fixed=1, vps=2).of([StepLoad(6.0, 1), StepLoad(3.0, 2)])
         return batches(TypedGraph(types, levels, producers, readers, 2), "sinks-last", costs=costs).seconds
 
     def test_every_step_takes_a_vertex_more(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vpps.planner.native.machine import Machine
+from vpps.planner.native.machine import Automaton
 from vpps.planner.native.typed_graph import TypedGraph
 
 
@@ -184,7 +184,7 @@ def by_definition(graph: TypedGraph, policy: str) -> tuple[list[int], list[int]]
     return batched(graph, lambda remaining, ready: ranked(policy, remaining, ready)[0])
 
 
-def by_machine(graph: TypedGraph, machine: Machine) -> tuple[list[int], list[int], int]:
+def by_machine(graph: TypedGraph, machine: Automaton) -> tuple[list[int], list[int], int]:
     """The same of policy `fsm`, and how many states the machine does not know."""
     kind, unseen = machine.encoding.kind, 0
 

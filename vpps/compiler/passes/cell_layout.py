@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from vpps.compiler.passes.common_subexpressions import COMMUTATIVE
-from vpps.compiler.passes.primitives import OUTSIDE, Batch, Batching, Primitives, root
-from vpps.compiler.pqtree import Layout, layout
+from vpps.compiler.passes.primitives import OUTSIDE, Batch, PrimitiveBatching, Primitives, root
+from vpps.compiler.pqtree import RowLayout, layout
 from vpps.compiler.pqtree.layouts import evaluate
 from vpps.compiler.prepare import offset_of
 from vpps.model.model import Parameter
@@ -55,7 +55,7 @@ class Study:
     """
 
     primitives: int
-    batching: Batching
+    batching: PrimitiveBatching
     declared: Copies
     laid_out: Copies
     order: tuple[str, ...]
@@ -89,7 +89,7 @@ class CellMemory:
         variables: parameters, and (cell, node); numbered as they are allocated where nothing is laid out.
     """
 
-    def __init__(self, cells: Sequence[tuple[Primitives, Batching]], rows: int) -> None:
+    def __init__(self, cells: Sequence[tuple[Primitives, PrimitiveBatching]], rows: int) -> None:
         used = {p: None for primitives, _ in cells for p in primitives.cell.parameters}
         declared = {p: k for model in dict.fromkeys(p.model for p in used) for k, p in enumerate(model)}
         self.variables: dict[Hashable, int] = {p: k for k, p in enumerate(sorted(used, key=declared.__getitem__))}
@@ -107,11 +107,11 @@ class CellMemory:
         self._constraints = [[c.variables for c in columns if c.variables] for columns in self._batches]
         self._weights = [[float(c.bytes) for c in columns if c.variables] for columns in self._batches]
 
-    def laid_out(self) -> Layout:
+    def laid_out(self) -> RowLayout:
         """The order of the PQ tree."""
         return layout(len(self.variables), self._constraints, self._weights)
 
-    def copies(self, found: Layout, apart: bool = False) -> Copies:
+    def copies(self, found: RowLayout, apart: bool = False) -> Copies:
         """What is copied with a layout.
 
         Args:
@@ -227,7 +227,7 @@ def study(cell: TracedCell, rows: int, one_vector: bool = True) -> Study | None:
         one_vector: only products of one vector are of one batch (Primitives).
     """
     primitives = Primitives(cell, one_vector)
-    best: tuple[CellMemory, Layout, Batching, Copies] | None = None
+    best: tuple[CellMemory, RowLayout, PrimitiveBatching, Copies] | None = None
     for batching in primitives.batchings():
         memory = CellMemory([(primitives, batching)], rows)
         found = memory.laid_out()

@@ -16,7 +16,7 @@ from vpps.compiler.instr import Instr, TailView, View
 from vpps.kernel.chip import SUM_FLOATS
 from vpps.placement.onchip.holding import TILES
 from vpps.script.slices import most_units
-from vpps.script.tails import Load, Use
+from vpps.script.tails import LoadKind, ViewUse
 
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
@@ -67,7 +67,7 @@ def _takes(product: Instr, tail: Instr) -> bool:
     if tail.width * product.parts != product.width:
         return False
     dst = product.operands["dst"]
-    read = [view for use, view in tail.operands["views"] if use is Use.READ and view.slab == dst.slab]
+    read = [view for use, view in tail.operands["views"] if use is ViewUse.READ and view.slab == dst.slab]
     return bool(read) and all(_part_of(product, view, tail.width) is not None for view in read)
 
 
@@ -82,7 +82,7 @@ def _is_read_elsewhere(cell: LoweredCell, product: Instr, tail: Instr) -> bool:
     slab = product.operands["dst"].slab
     others = [i for i in (*cell.forward, *cell.backward) if i is not product and i is not tail]
     touched = [view for i in others for _, view in i.views()]
-    touched += [view for use, view in tail.operands["views"] if use is Use.WRITE]
+    touched += [view for use, view in tail.operands["views"] if use is ViewUse.WRITE]
     touched += [view for _, view in product.views() if view is not product.operands["dst"]]
     return any(view.slab == slab for view in (*touched, *tail.gathers, *cell.read_at_the_end()))
 
@@ -94,11 +94,11 @@ def _taking(product: Instr, tail: Instr) -> Instr:
     views: list[TailView] = []
     loads = list(tail.tail.loads)
     for k, (use, what) in enumerate(tail.operands["views"]):
-        if use is Use.READ and what.slab == slab:
+        if use is ViewUse.READ and what.slab == slab:
             part = _part_of(product, what, tail.width)
             assert part is not None
-            views.append((Use.RESULT, part))
-            loads[k - tail.tail.sums] = Load.RESULT
+            views.append((ViewUse.RESULT, part))
+            loads[k - tail.tail.sums] = LoadKind.RESULT
         else:
             views.append((use, what))
     program = replace(tail.tail, loads=tuple(loads))

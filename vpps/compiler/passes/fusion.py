@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vpps.compiler.instr import Expand, Instr, Listed, Offsets, ParameterGradient, Rows, TailView, View
+from vpps.compiler.instr import Expand, IndexList, Instr, Listed, Offsets, ParameterGradient, TailView, View
 from vpps.compiler.passes.recompute import recomputed
 from vpps.ops import OPS, Form
 from vpps.script.instructions import Role
-from vpps.script.tails import NONE, Load, Step, Tail, Use
+from vpps.script.tails import NONE, LoadKind, Tail, TailStep, ViewUse
 
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
@@ -29,7 +29,7 @@ MOST = 48  # instructions in a tail: beyond, values would no longer fit into reg
 Kind = tuple[int, int, bool, bool]
 
 
-class Code(NamedTuple):
+class DeviceCode(NamedTuple):
     """Device code of an elementwise instruction.
 
     Attributes:
@@ -43,7 +43,7 @@ class Code(NamedTuple):
     has_constant: bool
 
 
-def _codes() -> dict[str, Code]:
+def _codes() -> dict[str, DeviceCode]:
     """Of every elementwise instruction by its name."""
     found = {}
     for op in OPS.values():
@@ -51,12 +51,12 @@ def _codes() -> dict[str, Code]:
             continue
         assert op.arity is not None
         constant = "value" in op.attrs
-        found[op.name] = Code(f"{op.device}::forward", (True,) * op.arity, constant)
+        found[op.name] = DeviceCode(f"{op.device}::forward", (True,) * op.arity, constant)
         for k in range(op.arity if op.differentiable else 0):
             reads = op.reads[k] if op.reads else "aby"
             function = f"{op.device}::backward{k if op.arity > 1 else ''}"
             operands = tuple(letter in reads for letter in "ab"[: op.arity] + "y")
-            found[f"{op.name}.grad{k}"] = Code(function, (*operands, True), constant)
+            found[f"{op.name}.grad{k}"] = DeviceCode(function, (*operands, True), constant)
     return found
 
 
@@ -369,16 +369,16 @@ class _Program:
         n_sources = len(sums) + len(loads)
         place = {v: n_sources + i for i, v in enumerate(constants)}
         views: list[TailView] = [
-            *((Use.MEAN if v.mean else Use.SUM, _listed(v)) for v in sums),
-            *((Use.READ, _view(v)) for v in loads),
-            *((Use.CONSTANT, v.constant) for v in constants if v.constant is not None),
-            *((Use.WRITE, view) for view in stored),
+            *((ViewUse.MEAN if v.mean else ViewUse.SUM, _listed(v)) for v in sums),
+            *((ViewUse.READ, _view(v)) for v in loads),
+            *((ViewUse.CONSTANT, v.constant) for v in constants if v.constant is not None),
+            *((ViewUse.WRITE, view) for view in stored),
         ]
 
         def numbers(values: Sequence[_Value | None]) -> tuple[int, ...]:
             return tuple(NONE if v is None else number[v] for v in values)
 
-        steps = tuple(Step(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
+        steps = tuple(TailStep(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
         tail = Tail(
             len(sums),
             tuple(_load(_view(v), first) for v in loads),
@@ -417,11 +417,11 @@ def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
     return list(found)
 
 
-def _load(view: View, instr: Instr) -> Load:
+def _load(view: View, instr: Instr) -> LoadKind:
     """How a tail in the place of an instruction loads a view."""
     if view.width == instr.width:
-        return Load.LISTED_UNIT if view.may_be_listed(instr.domain) else Load.UNIT
-    return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW
+        return LoadKind.LISTED_UNIT if view.may_be_listed(instr.domain) else LoadKind.UNIT
+    return LoadKind.LISTED_ROW if view.may_be_listed(instr.domain) else LoadKind.ROW
 
 
 def _listed(value: _Value) -> Listed:
@@ -475,15 +475,15 @@ class _Renumber:
         match value:
             case View():
                 return self.view(value)
-            case Rows(slab):
-                return Rows(self.numbers[slab])
+            case IndexList(slab):
+                return IndexList(self.numbers[slab])
             case Expand(domain, of):
                 return Expand(domain, self.of(of))
             case Offsets(domain, of):
                 return Offsets(domain, self.of(of))
             case Listed(offsets, shift):
                 return Listed(self.of(offsets), shift)
-            case (Use() as use, what):
+            case (ViewUse() as use, what):
                 return use, self.of(what)
             case list():
                 return [self.of(v) for v in value]

@@ -51,7 +51,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CellPart:
     """A part of a cell.
 
     Attributes:
@@ -75,7 +75,7 @@ class Part:
         return len(self.cell.kinds) - len(self.crossings)
 
 
-def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[Part, ...]:
+def split(cell: TracedCell, gathered: frozenset[int], scattered: frozenset[int]) -> tuple[CellPart, ...]:
     """The parts of a cell, in order; none where it is all of one piece.
 
     Args:
@@ -186,7 +186,7 @@ def _part(
     outputs: Sequence[tuple[int, int]],
     read: Sequence[int],
     crossings: tuple[Crossing, ...],
-) -> Part:
+) -> CellPart:
     """The cell of a part: nodes keep their numbers, those of other parts that it reads become arguments."""
     reached = _reached(whole.nodes, phases, phase, (node for _, node in outputs))
     nodes = [Node(OPS["zeros"], (), {"shape": n.shape}, n.shape) for n in whole.nodes]  # where they are of other parts
@@ -219,4 +219,4 @@ def _part(
         return tuple(alike.index(p) for p in taken if isinstance(whole.kinds[p], kind))
 
     numbers = tuple(k for k, _ in outputs)
-    return Part(phase, cell, of_kind(Vector), of_kind(Int), of_kind(List), crossings, numbers)
+    return CellPart(phase, cell, of_kind(Vector), of_kind(Int), of_kind(List), crossings, numbers)

@@ -31,7 +31,7 @@ Batch = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
+class PrimitiveBatching:
     """One way to batch a cell.
 
     Attributes:
@@ -79,12 +79,12 @@ class Primitives:
         nodes = self.cell.nodes
         return [j for j in nodes[i].inputs if nodes[root(nodes, j)].op.form not in OUTSIDE]
 
-    def batchings(self) -> list[Batching]:
+    def batchings(self) -> list[PrimitiveBatching]:
         """What both make of the cell, each batching once."""
         if not self.nodes:
             return []
-        found = [Batching("depth", self._batches(self._levels)), Batching("search", self._searched())]
-        distinct: dict[frozenset[Batch], Batching] = {}
+        found = [PrimitiveBatching("depth", self._batches(self._levels)), PrimitiveBatching("search", self._searched())]
+        distinct: dict[frozenset[Batch], PrimitiveBatching] = {}
         for batching in found:
             distinct.setdefault(frozenset(batching.batches), batching)
         return list(distinct.values())

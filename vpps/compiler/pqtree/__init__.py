@@ -9,7 +9,7 @@ is kept, greedily. (The paper's algorithm 6, line 14, consults the order of P no
 union-find sets are swapped.)
 """
 
-from vpps.compiler.pqtree.layouts import Layout, layout
+from vpps.compiler.pqtree.layouts import RowLayout, layout
 from vpps.compiler.pqtree.tree import PQTree
 
-__all__ = ["Layout", "PQTree", "layout"]
+__all__ = ["PQTree", "RowLayout", "layout"]

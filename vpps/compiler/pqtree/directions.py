@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from vpps.compiler.pqtree.links import Node
-from vpps.compiler.pqtree.shapes import Part, Shape
+from vpps.compiler.pqtree.links import TreeNode
+from vpps.compiler.pqtree.shapes import Shape, ShapePart
 from vpps.compiler.pqtree.tree import PQTree
 
 Permutation = tuple[int, ...]
@@ -24,9 +24,9 @@ class Correspondences:
     """Nodes whose orders decide each other. A permutation tells which child of another node each child is."""
 
     def __init__(self) -> None:
-        self._of: dict[Node, tuple[Node, Permutation]] = {}
+        self._of: dict[TreeNode, tuple[TreeNode, Permutation]] = {}
 
-    def find(self, x: Node) -> tuple[Node, Permutation | None]:
+    def find(self, x: TreeNode) -> tuple[TreeNode, Permutation | None]:
         """The node that decides about this one, and which of its children each child is; None: it decides itself."""
         path = []
         while x in self._of:
@@ -39,7 +39,7 @@ class Correspondences:
             self._of[y] = x, to_root
         return x, to_root
 
-    def union(self, x: Node, y: Node, which: Permutation) -> bool:
+    def union(self, x: TreeNode, y: TreeNode, which: Permutation) -> bool:
         """Child k of x is child which[k] of y.
 
         Returns:
@@ -77,7 +77,7 @@ def correspondences(tree: PQTree, batches: Iterable[Sequence[Shape]]) -> Corresp
     Returns:
         None if that is contradictory: there is no such order.
     """
-    index: dict[Node, tuple[Node, int]] = {}  # of a child: its parent, and which of its children it is
+    index: dict[TreeNode, tuple[TreeNode, int]] = {}  # of a child: its parent, and which of its children it is
     for x, children in tree.inner_nodes():
         index.update(zip(children, [(x, k) for k in range(len(children))], strict=True))
     sets = Correspondences()
@@ -89,7 +89,9 @@ def correspondences(tree: PQTree, batches: Iterable[Sequence[Shape]]) -> Corresp
     return sets
 
 
-def _corresponding(a: Part, b: Part, index: dict[Node, tuple[Node, int]]) -> tuple[Node, Node, Permutation]:
+def _corresponding(
+    a: ShapePart, b: ShapePart, index: dict[TreeNode, tuple[TreeNode, int]]
+) -> tuple[TreeNode, TreeNode, Permutation]:
     """Two nodes with the same places of two operands, and which children, or directions, correspond."""
     node_a, first_a = index[a.children[0]]
     node_b, first_b = index[b.children[0]]
@@ -105,17 +107,17 @@ def _corresponding(a: Part, b: Part, index: dict[Node, tuple[Node, int]]) -> tup
 def order(tree: PQTree, sets: Correspondences) -> list[int]:
     """The leaves from the first to the last, every node as its set wants it (algorithm 6)."""
     children = dict(tree.inner_nodes())
-    smallest: dict[Node, int] = {}
+    smallest: dict[TreeNode, int] = {}
     for x in reversed(children):  # parents come before their children
         smallest[x] = min(c.leaf if c.kind == "leaf" else smallest[c] for c in children[x])
 
-    def by_smallest(x: Node) -> int:
+    def by_smallest(x: TreeNode) -> int:
         return x.leaf if x.kind == "leaf" else smallest[x]
 
-    def turned(q: Node) -> bool:
+    def turned(q: TreeNode) -> bool:
         return by_smallest(children[q][0]) > by_smallest(children[q][-1])
 
-    ranks: dict[Node, Permutation] = {}  # of the children of P nodes that decide
+    ranks: dict[TreeNode, Permutation] = {}  # of the children of P nodes that decide
     found, todo = [], [tree.root]
     while todo:
         x = todo.pop()

@@ -12,7 +12,7 @@ Operand = tuple[int, ...]
 Unit = Sequence[tuple[int, Operand]]  # operands to be kept all or none, each with the number of its batch
 
 
-class Kept:
+class KeptOrders:
     """Some operands of some batches, which lie together, those of a batch in one order."""
 
     def __init__(self, n: int) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vpps.compiler.pqtree.kept import Kept, Operand
+from vpps.compiler.pqtree.kept import KeptOrders, Operand
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """An order of variables, and what of each batch needs no copies with it.
 
     Attributes:
@@ -44,7 +44,7 @@ def layout(
     n: int,
     batches: Sequence[Sequence[Sequence[int]]],
     weights: Sequence[float | Sequence[float]] | None = None,
-) -> Layout:
+) -> RowLayout:
     """Find an order of the variables 0 to n - 1 for batched operations.
 
     Args:
@@ -70,7 +70,7 @@ def layout(
     if declared.ideal:
         return declared
     by_weight = sorted(range(len(wanted)), key=lambda b: -sum(worth[b]))
-    batches_first = Kept(n)
+    batches_first = KeptOrders(n)
     refused = batches_first.add_most([[(b, operand) for operand in wanted[b]] for b in by_weight])
     candidates = [batches_first]
     if refused:
@@ -79,14 +79,16 @@ def layout(
         units = [[(b, operand)] for _, b, operand in single]
         of_refused = {b for unit in refused for b, _ in unit}
         batches_first.add_most([unit for unit in units if unit[0][0] in of_refused])
-        one_by_one = Kept(n)
+        one_by_one = KeptOrders(n)
         one_by_one.add_most(units, hopeless=True)
         candidates.append(one_by_one)
     found = [evaluate(kept.order(), wanted, worth) for kept in candidates]
     return max([declared, *found], key=lambda layout: layout.saved)
 
 
-def evaluate(order: Sequence[int], batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]) -> Layout:
+def evaluate(
+    order: Sequence[int], batches: Sequence[Sequence[Operand]], weights: Sequence[Sequence[float]]
+) -> RowLayout:
     """What an order of variables is worth. A batch runs in the order that most weight of its operands has in memory."""
     position = [0] * len(order)
     for k, variable in enumerate(order):
@@ -109,7 +111,7 @@ def evaluate(order: Sequence[int], batches: Sequence[Sequence[Operand]], weights
         all_lanes.append(best)
         contiguous.append(tuple(lanes is not None for lanes in of_operands))
         aligned.append(tuple(lanes == best for lanes in of_operands))
-    return Layout(tuple(order), tuple(position), tuple(all_lanes), tuple(contiguous), tuple(aligned), saved)
+    return RowLayout(tuple(order), tuple(position), tuple(all_lanes), tuple(contiguous), tuple(aligned), saved)
 
 
 def _check(n: int, batches: Sequence[Sequence[Operand]]) -> None:

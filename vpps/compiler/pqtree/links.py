@@ -16,11 +16,11 @@ from typing import Final, Literal
 Kind = Literal["leaf", "P", "Q"]
 
 _Saved = tuple[
-    "Node", Kind, "Node | None", "Node | None", "Node | None", "Node | None", "Node | None", int
+    "TreeNode", Kind, "TreeNode | None", "TreeNode | None", "TreeNode | None", "TreeNode | None", "TreeNode | None", int
 ]  # a node and its fields from `kind` to `count`
 
 
-class Node:
+class TreeNode:
     """A leaf; a P node, whose three or more children have any order; or a Q node, whose two or more have one or its
     reverse.
 
@@ -58,25 +58,25 @@ class Node:
     def __init__(self, kind: Kind, leaf: int = -1) -> None:
         self.kind: Kind = kind
         self.leaf: Final = leaf
-        self.parent: Node | None = None
-        self.a: Node | None = None
-        self.b: Node | None = None
-        self.first: Node | None = None
-        self.last: Node | None = None
+        self.parent: TreeNode | None = None
+        self.a: TreeNode | None = None
+        self.b: TreeNode | None = None
+        self.first: TreeNode | None = None
+        self.last: TreeNode | None = None
         self.count = 0
         self.edit = 0
         self.mark = 0
         self.pertinent = 0
-        self.above: Node | None = None
-        self.full: list[Node] = []
-        self.partial: list[Node] = []
+        self.above: TreeNode | None = None
+        self.full: list[TreeNode] = []
+        self.partial: list[TreeNode] = []
 
-    def beyond(self, neighbour: Node | None) -> Node | None:
+    def beyond(self, neighbour: TreeNode | None) -> TreeNode | None:
         """The neighbour on the other side."""
         return self.b if self.a is neighbour else self.a
 
     @property
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[TreeNode]:
         """From the first to the last."""
         before, child = None, self.first
         while child is not None:
@@ -93,19 +93,19 @@ class Links:
         edit: the number of the edit that goes on; of each the trail has a node once.
     """
 
-    def __init__(self, root: Node) -> None:
-        self.top = Node("Q")
+    def __init__(self, root: TreeNode) -> None:
+        self.top = TreeNode("Q")
         self.top.first = root
         self.trail: list[_Saved] = []
         self.edit = 1
 
-    def new(self, kind: Kind) -> Node:
+    def new(self, kind: Kind) -> TreeNode:
         """A node without children, which the trail need not have."""
-        x = Node(kind)
+        x = TreeNode(kind)
         x.edit = self.edit
         return x
 
-    def save(self, x: Node) -> None:
+    def save(self, x: TreeNode) -> None:
         """Remember a node that is about to be changed."""
         if x.edit != self.edit:
             x.edit = self.edit
@@ -115,21 +115,21 @@ class Links:
         """Undo all edits after the trail had this length, and end the one that goes on."""
         self.edit += 1
         trail = self.trail
-        x: Node
+        x: TreeNode
         while len(trail) > length:
             x, x.kind, x.parent, x.a, x.b, x.first, x.last, x.count = trail.pop()
 
-    def make_q(self, x: Node) -> None:
+    def make_q(self, x: TreeNode) -> None:
         """A P node with two children is a Q node."""
         self.save(x)
         x.kind = "Q"
 
-    def reverse(self, x: Node) -> None:
+    def reverse(self, x: TreeNode) -> None:
         """Exchange the first and the last child."""
         self.save(x)
         x.first, x.last = x.last, x.first
 
-    def append(self, owner: Node, x: Node) -> None:
+    def append(self, owner: TreeNode, x: TreeNode) -> None:
         """Make a node without parent the last child."""
         self.save(owner)
         self.save(x)
@@ -144,13 +144,13 @@ class Links:
         if owner.kind == "Q" and old is not owner.first:
             old.parent = None
 
-    def prepend(self, owner: Node, x: Node) -> None:
+    def prepend(self, owner: TreeNode, x: TreeNode) -> None:
         """Make a node without parent the first child."""
         self.reverse(owner)
         self.append(owner, x)
         owner.first, owner.last = owner.last, owner.first
 
-    def unlink(self, x: Node) -> None:
+    def unlink(self, x: TreeNode) -> None:
         """Take a child from its P node."""
         owner, a, b = x.parent, x.a, x.b
         assert owner is not None
@@ -167,7 +167,7 @@ class Links:
             owner.last = a if b is None else b
         x.parent = x.a = x.b = None
 
-    def replace(self, x: Node, new: Node) -> None:
+    def replace(self, x: TreeNode, new: TreeNode) -> None:
         """Put a node without parent into the place of another one, which has none then."""
         self.save(x)
         self.save(new)
@@ -187,7 +187,7 @@ class Links:
                 owner.last = new
         x.parent = x.a = x.b = None
 
-    def dissolve(self, x: Node, owner: Node, inner: Node | None) -> None:
+    def dissolve(self, x: TreeNode, owner: TreeNode, inner: TreeNode | None) -> None:
         """Put the children of a Q node into its place in its parent, the last one towards the neighbour `inner`."""
         outer = x.beyond(inner)
         first, last = x.first, x.last
@@ -196,7 +196,7 @@ class Links:
         self._put(first, x, owner, outer)
         self._put(last, x, owner, inner)
 
-    def _put(self, child: Node, x: Node, owner: Node, neighbour: Node | None) -> None:
+    def _put(self, child: TreeNode, x: TreeNode, owner: TreeNode, neighbour: TreeNode | None) -> None:
         """Let an outermost child of x take the place of x beside a neighbour, or at an end of the owner."""
         if neighbour is not None:
             self._exchange(neighbour, x, child)
@@ -212,7 +212,7 @@ class Links:
         else:
             owner.last = child
 
-    def concatenate(self, q: Node, other: Node) -> None:
+    def concatenate(self, q: TreeNode, other: TreeNode) -> None:
         """Give the children of a Q node without parent to another one: last to last, its first is the new last."""
         old, joined, end = q.last, other.last, other.first
         assert old is not None
@@ -225,14 +225,14 @@ class Links:
         end.parent = q
         q.last = end
 
-    def _join(self, x: Node, y: Node) -> None:
+    def _join(self, x: TreeNode, y: TreeNode) -> None:
         """Make two ends of lists neighbours."""
         self.save(x)
         self.save(y)
         _fill(x, y)
         _fill(y, x)
 
-    def _exchange(self, x: Node, old: Node, new: Node | None) -> None:
+    def _exchange(self, x: TreeNode, old: TreeNode, new: TreeNode | None) -> None:
         """Another neighbour in the place of one."""
         self.save(x)
         if x.a is old:
@@ -241,7 +241,7 @@ class Links:
             x.b = new
 
 
-def _fill(x: Node, neighbour: Node) -> None:
+def _fill(x: TreeNode, neighbour: TreeNode) -> None:
     """A neighbour on a side where there is none."""
     if x.a is None:
         x.a = neighbour

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vpps.compiler.pqtree.links import Node
+from vpps.compiler.pqtree.links import TreeNode
 from vpps.compiler.pqtree.tree import PQTree
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShapePart:
     """A node of the subtree of an operand.
 
     Attributes:
@@ -25,8 +25,8 @@ class Part:
         places: of each child, the places of the operand that it has.
     """
 
-    node: Node | None
-    children: list[Node]
+    node: TreeNode | None
+    children: list[TreeNode]
     places: list[int]
 
     @property
@@ -42,7 +42,7 @@ class Part:
         return [a | b for a, b in zip(self.places, self.places[1:], strict=False)]
 
 
-Shape = dict[int, Part]  # the inner nodes by their places; a node after those below it
+Shape = dict[int, ShapePart]  # the inner nodes by their places; a node after those below it
 
 
 def shape(tree: PQTree, operand: Sequence[int]) -> Shape:
@@ -55,7 +55,7 @@ def shape(tree: PQTree, operand: Sequence[int]) -> Shape:
     """
     place = {variable: 1 << k for k, variable in enumerate(operand)}
     roots = tree.span(operand)
-    inner: list[tuple[Node | None, list[Node]]] = []
+    inner: list[tuple[TreeNode | None, list[TreeNode]]] = []
     if len(roots) > 1:
         inner.append((None, roots))
     todo = list(roots)
@@ -65,12 +65,12 @@ def shape(tree: PQTree, operand: Sequence[int]) -> Shape:
             children = list(x.children)
             inner.append((x, children))
             todo += children
-    of_node: dict[Node, int] = {}
+    of_node: dict[TreeNode, int] = {}
     parts: Shape = {}
     for node, children in reversed(inner):
         places = [place[c.leaf] if c.kind == "leaf" else of_node[c] for c in children]
         every = sum(places)
-        parts[every] = Part(node, children, places)
+        parts[every] = ShapePart(node, children, places)
         if node is not None:
             of_node[node] = every
     return parts

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import factorial, prod
 
-from vpps.compiler.pqtree.links import Links, Node
+from vpps.compiler.pqtree.links import Links, TreeNode
 
 
 class PQTree:
@@ -33,19 +33,19 @@ class PQTree:
             raise ValueError(f"a PQ tree has leaves; not {n}")
         self.n = n
         self.changed = False
-        self._leaves = [Node("leaf", i) for i in range(n)]
-        root = self._leaves[0] if n == 1 else Node("P" if n > 2 else "Q")
+        self._leaves = [TreeNode("leaf", i) for i in range(n)]
+        root = self._leaves[0] if n == 1 else TreeNode("P" if n > 2 else "Q")
         self._links = Links(root)
         if n > 1:
             for leaf in self._leaves:
                 self._links.append(root, leaf)
             self._links.trail.clear()
         self._recording = False
-        self._pseudo = Node("Q")  # stands for the unknown Q node of a block that is a whole constraint
+        self._pseudo = TreeNode("Q")  # stands for the unknown Q node of a block that is a whole constraint
         self._round = 0
 
     @property
-    def root(self) -> Node:
+    def root(self) -> TreeNode:
         """Of the tree; to be read only."""
         root = self._links.top.first
         assert root is not None
@@ -90,14 +90,14 @@ class PQTree:
             links.trail.clear()
         return fits
 
-    def _find(self, constraint: Collection[int]) -> list[Node]:
+    def _find(self, constraint: Collection[int]) -> list[TreeNode]:
         """Its leaves, each once."""
         if len(constraint) and min(constraint) < 0:
             raise IndexError(f"elements are numbered from 0, not {min(constraint)}")
         leaves = self._leaves
         return [leaves[i] for i in dict.fromkeys(constraint)]
 
-    def _bubble(self, leaves: list[Node]) -> bool:
+    def _bubble(self, leaves: list[TreeNode]) -> bool:
         """Find the parent of every pertinent node below the pertinent root, and count pertinent children.
 
         Returns:
@@ -106,7 +106,7 @@ class PQTree:
         self._round += 5
         queued, blocked, placed = self._round + 1, self._round + 2, self._round + 3
         queue = list(leaves)
-        waiting: list[Node] = []
+        waiting: list[TreeNode] = []
         pieces = len(queue)  # nodes in the queue, blocks, and the root of the tree if it was reached
         for x in queue:  # grows
             if pieces == 1:
@@ -142,8 +142,8 @@ class PQTree:
                 if beside is None or beside.mark != blocked:
                     continue
                 pieces -= 1
-                before: Node = x
-                z: Node | None = beside
+                before: TreeNode = x
+                z: TreeNode | None = beside
                 while z is not None and z.mark == blocked:
                     z.mark = placed
                     z.above = above
@@ -159,7 +159,7 @@ class PQTree:
                 pseudo.pertinent += 1
         return True
 
-    def _apply_templates(self, leaves: list[Node]) -> bool:
+    def _apply_templates(self, leaves: list[TreeNode]) -> bool:
         """Change the tree from the leaves up to the pertinent root; False where a template does not fit."""
         full = self._round + 4
         queue = list(leaves)
@@ -185,7 +185,7 @@ class PQTree:
 
     # A partial node that a template returns is a Q node: empty children first, full ones last.
 
-    def _at_p(self, x: Node, is_root: bool) -> Node | None:
+    def _at_p(self, x: TreeNode, is_root: bool) -> TreeNode | None:
         """Templates P1 to P6. Returns what is in the place of the P node then, None if no template fits."""
         full, partial, links = x.full, x.partial, self._links
         if len(full) == x.count:  # P1
@@ -216,13 +216,13 @@ class PQTree:
             links.prepend(core, self._settled(x))
         return core
 
-    def _settled(self, x: Node) -> Node:
+    def _settled(self, x: TreeNode) -> TreeNode:
         """A P node that has lost children: with two, it is a Q node."""
         if x.count == 2:
             self._links.make_q(x)
         return x
 
-    def _gathered(self, nodes: list[Node]) -> Node:
+    def _gathered(self, nodes: list[TreeNode]) -> TreeNode:
         """One node for some children of a P node, taken from it."""
         links = self._links
         for x in nodes:
@@ -234,7 +234,7 @@ class PQTree:
             links.append(group, x)
         return group
 
-    def _at_q(self, x: Node, is_root: bool) -> Node | None:
+    def _at_q(self, x: TreeNode, is_root: bool) -> TreeNode | None:
         """Templates Q1 to Q3. Returns the Q node, None if no template fits."""
         full, partial, links = x.full, x.partial, self._links
         if not full:
@@ -259,7 +259,7 @@ class PQTree:
             links.dissolve(q, x, inner)
         return x
 
-    def _at_q_of_partial(self, x: Node, is_root: bool) -> Node | None:
+    def _at_q_of_partial(self, x: TreeNode, is_root: bool) -> TreeNode | None:
         """Templates Q2 and Q3 where no child is full."""
         links, q = self._links, x.partial[0]
         if is_root:
@@ -276,11 +276,11 @@ class PQTree:
         links.dissolve(q, x, None)
         return x
 
-    def _run(self, full: list[Node]) -> list[tuple[Node | None, Node]] | None:
+    def _run(self, full: list[TreeNode]) -> list[tuple[TreeNode | None, TreeNode]] | None:
         """The two ends of adjacent full children of a Q node: what is beyond, and the last one. None if they are not
         adjacent."""
         mark, n = self._round + 4, 1
-        sides: list[tuple[Node | None, Node]] = []
+        sides: list[tuple[TreeNode | None, TreeNode]] = []
         for outer in (full[0].a, full[0].b):
             inner = full[0]
             while outer is not None and outer.mark == mark:
@@ -291,7 +291,7 @@ class PQTree:
 
     # ---- reading
 
-    def span(self, constraint: Collection[int]) -> list[Node]:
+    def span(self, constraint: Collection[int]) -> list[TreeNode]:
         """The nodes whose leaves are the given elements, which lie together in every order; in linear time.
 
         Returns:
@@ -335,7 +335,7 @@ class PQTree:
                 queue.append(above)
         raise ValueError("these elements do not lie together")
 
-    def inner_nodes(self) -> Iterator[tuple[Node, list[Node]]]:
+    def inner_nodes(self) -> Iterator[tuple[TreeNode, list[TreeNode]]]:
         """All nodes with children, and these; a node before those below it."""
         todo = [self.root]
         while todo:
@@ -362,7 +362,7 @@ class PQTree:
     def __str__(self) -> str:
         """Leaves in (a b c) of a P node, [a b c] of a Q node."""
         words: list[str] = []
-        todo: list[Node | str] = [self.root]
+        todo: list[TreeNode | str] = [self.root]
         while todo:
             x = todo.pop()
             if isinstance(x, str):
@@ -377,16 +377,16 @@ class PQTree:
         return "".join(words).replace(" )", ")").replace(" ]", "]").strip()
 
 
-def _clear(x: Node) -> None:
+def _clear(x: TreeNode) -> None:
     """Forget earlier reductions."""
     x.pertinent = 0
     x.full = []
     x.partial = []
 
 
-def _walk(before: Node | None, first: Node, last: Node) -> Iterator[Node]:
+def _walk(before: TreeNode | None, first: TreeNode, last: TreeNode) -> Iterator[TreeNode]:
     """From one node to another, both included, away from the neighbour before the first."""
-    x: Node | None = first
+    x: TreeNode | None = first
     while x is not None:
         yield x
         if x is last:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.data.graphset import GraphSet
-from vpps.data.lines import Part, read_lines, words_in
+from vpps.data.lines import LinePart, read_lines, words_in
 from vpps.data.readers.names import Source, classes_of, some_graphs, words_of
 from vpps.errors import DataError
 
@@ -163,7 +163,7 @@ def check_parallel(source: Source, n_source: int, target: Source, n_target: int)
     """Raises DataError where texts that should translate each other differ in their numbers of lines."""
     if n_source != n_target:
         longer = source if n_source > n_target else target
-        alone = min(n_source, n_target) + 1 + (longer.first if isinstance(longer, Part) else 0)
+        alone = min(n_source, n_target) + 1 + (longer.first if isinstance(longer, LinePart) else 0)
         raise DataError(
             f"{longer}:{alone}: the other text has no such line: {source} has {n_source} lines and {target} {n_target}:"
             " parallel text has as many"

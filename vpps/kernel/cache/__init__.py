@@ -8,7 +8,7 @@ says what is there. Locks are those of `vpps/locks.py`, which die with their pro
 
 from vpps.kernel.cache.entries import Entry, Label
 from vpps.kernel.cache.obtain import (
-    Request,
+    BinaryRequest,
     cached,
     keep_facts,
     key_of,
@@ -20,9 +20,9 @@ from vpps.kernel.cache.obtain import (
 )
 
 __all__ = [
+    "BinaryRequest",
     "Entry",
     "Label",
-    "Request",
     "cached",
     "keep_facts",
     "key_of",

@@ -44,7 +44,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CacheSummary:
     """The cache as a whole.
 
     Attributes:
@@ -69,12 +69,12 @@ class Summary:
         return sum(item.size for item in self.items)
 
 
-def summary() -> Summary:
+def summary() -> CacheSummary:
     """The cache as it is; it is not created. Raises CompileError: VPPS_CACHE_SIZE is no size."""
     root = places.configured()
     refused = places.why_refused(root) or places.why_refused(root / places.ENTRIES) or places.why_impossible(root)
     in_use = tuple(place for place in places.usable(create=False) if os.path.isdir(place))
-    return Summary(root, refused, in_use, tuple(items()), eviction.limit(), tuple(tuning()))
+    return CacheSummary(root, refused, in_use, tuple(items()), eviction.limit(), tuple(tuning()))
 
 
 def items() -> Iterator[Item]:

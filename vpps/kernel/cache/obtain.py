@@ -23,7 +23,7 @@ Build = Callable[[Path, Path], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BinaryRequest:
     """What a binary is made of.
 
     Attributes:
@@ -50,7 +50,7 @@ watchers: list[Callable[[Label], None]] = []
 """Each is called before something is compiled in this process, by the thread that compiles."""
 
 # What this process asked for, by the binary's path: one that is damaged or gone when it is loaded is made anew.
-_requests: dict[Path, Request] = {}
+_requests: dict[Path, BinaryRequest] = {}
 
 
 def key_of(*parts: str) -> str:
@@ -66,10 +66,10 @@ def cached(
     key: str, suffix: str, source: str, build: Build, source_suffix: str = ".cpp", label: Label | None = None
 ) -> Path:
     """Path of the binary for a key, made now if it is not there; to be loaded with `loaded`. See `obtain`."""
-    return obtain(Request(key, suffix, source, build, source_suffix, label or Label())).binary
+    return obtain(BinaryRequest(key, suffix, source, build, source_suffix, label or Label())).binary
 
 
-def obtain(request: Request) -> Entry:
+def obtain(request: BinaryRequest) -> Entry:
     """The entry for a request, made now if it is not there or damaged.
 
     Processes that want the same one at the same time wait for the first.
@@ -187,7 +187,7 @@ def _moved(entry: Entry) -> Entry:
     return entry
 
 
-def _make(request: Request) -> Entry:
+def _make(request: BinaryRequest) -> Entry:
     """Build and store. Raises CompileError."""
     what = ", ".join(filter(None, (request.label.kind, request.label.made_for)))
     _log.info("compiling: %s", what)
@@ -209,7 +209,7 @@ def _make(request: Request) -> Entry:
     raise CompileError(f"a compiled kernel can be kept nowhere ({failure}); {places.ADVICE}")
 
 
-def _built(request: Request) -> tuple[dict[str, bytes], Record]:
+def _built(request: BinaryRequest) -> tuple[dict[str, bytes], Record]:
     """Files and record of an entry to be. Raises CompileError, or what `build` raises."""
     failure: OSError | str = "there is no directory that can be written"
     for place in places.for_building():

@@ -29,21 +29,21 @@ A kernel that spills is compiled again with the next smaller arrangement; where 
 """
 
 from vpps.placement.onchip.device import DEVICES, Device, capacity, known_device
-from vpps.placement.onchip.holding import ChipOptions, Gradients, Held, MatrixSpec, OnChip, Slot, Tier, owned_rows
+from vpps.placement.onchip.holding import ChipOptions, Gradients, HeldMatrix, MatrixSpec, OnChip, Slot, Tier, owned_rows
 from vpps.placement.onchip.planner import nothing_left, plan_onchip, step_down
 from vpps.placement.onchip.report import explain
-from vpps.placement.onchip.slots import Shape, valid_rpw
+from vpps.placement.onchip.slots import SlotShape, valid_rpw
 
 __all__ = [
     "DEVICES",
     "ChipOptions",
     "Device",
     "Gradients",
-    "Held",
+    "HeldMatrix",
     "MatrixSpec",
     "OnChip",
-    "Shape",
     "Slot",
+    "SlotShape",
     "Tier",
     "capacity",
     "explain",

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 from vpps.errors import CapacityError
 from vpps.placement.onchip.device import Device
-from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, Use
+from vpps.placement.onchip.holding import PERSISTENT, Gradients, MatrixSpec, MatrixUse
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Place
 
 
 def choose_gradients(
     matrices: tuple[MatrixSpec, ...],
-    uses: Mapping[str, Use],
+    uses: Mapping[str, MatrixUse],
     places: Mapping[str, Place],
     device: Device,
     forced: str,
@@ -65,7 +65,7 @@ def _is_large(matrix: MatrixSpec, places: Mapping[str, Place], device: Device) -
     return off_chip and matrix.element.bytes * matrix.rows * matrix.columns > device.l2_bytes
 
 
-def _check_forced(strategy: Gradients, uses: Mapping[str, Use]) -> None:
+def _check_forced(strategy: Gradients, uses: Mapping[str, MatrixUse]) -> None:
     if not any(use.gradients for use in uses.values()):
         raise CapacityError(
             f"gradients={strategy!r}: no trained matrix is on the chip, so there is nothing that its gradient could "

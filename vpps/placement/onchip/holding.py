@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from vpps.errors import HandleError
 from vpps.ops.element import FLOAT32, ElementType
-from vpps.placement.onchip.device import KIB, THREADS, WARPS, Device
+from vpps.placement.onchip.device import THREADS, WARPS, Device
 from vpps.placement.onchip.slots import (
     ACCUMULATORS,
     SHAPED_FOR,
     Ownership,
-    Shape,
+    SlotShape,
     in_slot_order,
 )
 from vpps.script.slices import TURN_BITS, sliced_by_rows, units_of
+from vpps.text import KIB
 from vpps.values import as_count, as_mapping, said_of
 
 # Where a role's weights are during a launch. Atomic: not at all, a transposed product adds partial sums of W's rows.
@@ -100,7 +101,7 @@ class Limits:
 
     tile: int = TILES[0]
     evicted: frozenset[str] = frozenset()
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    shapes: Mapping[str, SlotShape] = field(default_factory=dict)
     max_rows: int | None = None
 
 
@@ -129,7 +130,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MatrixUse:
     """What a tier holds: registers, or KiB of shared memory.
 
     Attributes:
@@ -155,7 +156,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class MatrixRole:
     """A matrix as its rows are dealt: W itself, or W^T."""
 
     matrix: MatrixSpec
@@ -191,7 +192,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMatrix:
     """Where one role lives.
 
     Attributes:
@@ -221,7 +222,7 @@ class Held:
     rows: int
     columns: int
     parts: int
-    shape: Shape | None
+    shape: SlotShape | None
     ownership: Ownership
     first_vp: int
     element: ElementType = FLOAT32
@@ -252,7 +253,7 @@ class OnChip:
         slots: of every block, those in registers first.
         gradient_slots: for each slot, where the gradient of what it holds is gathered on the chip, or None.
         held: every role of every matrix, in the order of the matrices.
-        gradients: strategy of the kernel; a matrix that it does not reach has another (`Held.gradient`).
+        gradients: strategy of the kernel; a matrix that it does not reach has another (`HeldMatrix.gradient`).
         tile: vertices that a product computes at a time.
         blocks_per_sm: as the kernel is compiled.
         registers: of every thread, for slots of weights and gradients.
@@ -268,7 +269,7 @@ class OnChip:
 
     slots: tuple[Slot, ...]
     gradient_slots: tuple[Slot | None, ...]
-    held: tuple[Held, ...]
+    held: tuple[HeldMatrix, ...]
     gradients: Gradients
     tile: int
     blocks_per_sm: int
@@ -285,7 +286,7 @@ class OnChip:
     options: ChipOptions
     limits: Limits
 
-    def of(self, name: str) -> Held:
+    def of(self, name: str) -> HeldMatrix:
         """A role by name: "U" or "U^T".
 
         Raises:
@@ -335,7 +336,7 @@ class OnChip:
         )
 
 
-def owned_rows(held: Held, vp: int, n_vps: int) -> NDArray[np.int32]:
+def owned_rows(held: HeldMatrix, vp: int, n_vps: int) -> NDArray[np.int32]:
     """Rows of the role's matrix (of W^T: columns of W) that a VP's slots hold.
 
     Args:
@@ -353,9 +354,11 @@ def owned_rows(held: Held, vp: int, n_vps: int) -> NDArray[np.int32]:
     return in_slot_order(units_of(held.rows, parts, 1, vp, n_vps, turns).astype(np.int32), held.shape)
 
 
-def roles_of(matrices: Sequence[MatrixSpec]) -> list[Role]:
+def roles_of(matrices: Sequence[MatrixSpec]) -> list[MatrixRole]:
     """W, and W^T where it is needed, of each matrix."""
-    return [Role(m, transposed) for m in matrices for transposed in (False, True) if m.role_t_parts or not transposed]
+    return [
+        MatrixRole(m, transposed) for m in matrices for transposed in (False, True) if m.role_t_parts or not transposed
+    ]
 
 
 def check(matrices: Sequence[MatrixSpec], device: Device, vps: int, options: ChipOptions) -> None:

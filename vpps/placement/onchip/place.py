@@ -7,22 +7,23 @@ from dataclasses import dataclass, field, replace
 
 from vpps.errors import CapacityError
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import KIB, THREADS, WARPS, Device
+from vpps.placement.onchip.device import THREADS, WARPS, Device
 from vpps.placement.onchip.holding import (
     PERSISTENT,
     TILES,
     ChipOptions,
     Limits,
+    MatrixRole,
     MatrixSpec,
-    Role,
+    MatrixUse,
     Tier,
-    Use,
     roles_of,
     rows_cap,
     tile_for,
 )
-from vpps.placement.onchip.slots import ACCUMULATORS, Shape, pieces, shapes, valid_rpw, whole_rows
+from vpps.placement.onchip.slots import ACCUMULATORS, SlotShape, pieces, shapes, valid_rpw, whole_rows
 from vpps.script.slices import most_units
+from vpps.text import KIB
 
 ROW_SLICED = "rows are fewer than VPs: vertices are divided instead"
 
@@ -46,7 +47,7 @@ class Place:
     """Tier of a role, shape of its slots if it has any, and why."""
 
     tier: Tier
-    shape: Shape | None
+    shape: SlotShape | None
     reason: str
 
 
@@ -81,7 +82,7 @@ class Room:
         """Floats of the staging buffers. An update brings the weights or gradients of a whole slot there, too."""
         return max(buffers * self.tile * self.widest, THREADS * self.largest)
 
-    def beside(self, shape: Shape) -> Room:
+    def beside(self, shape: SlotShape) -> Room:
         """The room that there is once vectors can be multiplied by slots of that shape, wherever those are."""
         return replace(
             self,
@@ -90,12 +91,12 @@ class Room:
             tallest=max(self.tallest, shape.slots * shape.rows),
         )
 
-    def takes(self, shape: Shape, tier: str) -> bool:
+    def takes(self, shape: SlotShape, tier: str) -> bool:
         """Whether slots of that shape still fit."""
         beside = self.beside(shape)
         return beside.left(tier) >= shape.registers and beside.left("shared") >= 0
 
-    def take(self, shape: Shape, tier: str) -> Room:
+    def take(self, shape: SlotShape, tier: str) -> Room:
         """What is left with slots of that shape."""
         beside = self.beside(shape)
         return replace(beside, taken={**self.taken, tier: self.taken[tier] + shape.registers})
@@ -108,7 +109,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SlotRequest:
     """What is to be planned: the same for every attempt."""
 
     matrices: tuple[MatrixSpec, ...]
@@ -123,7 +124,7 @@ class Request:
         return self.options.blocks_per_sm or 1
 
     @property
-    def roles(self) -> list[Role]:
+    def roles(self) -> list[MatrixRole]:
         """W, and W^T where it is needed, of each matrix."""
         return roles_of(self.matrices)
 
@@ -138,7 +139,7 @@ class Attempt:
         too_wide: whether a role was refused that has room beside vectors of fewer vertices.
     """
 
-    def __init__(self, request: Request, tile: int, rpw: int | None, thrifty: str, flat: bool) -> None:
+    def __init__(self, request: SlotRequest, tile: int, rpw: int | None, thrifty: str, flat: bool) -> None:
         self.request = request
         self.tile = tile
         self.rpw = rpw
@@ -152,7 +153,7 @@ class Attempt:
         for role in sorted(request.roles, key=self._priority):
             self.places[role.name] = self._place(role)
 
-    def _priority(self, role: Role) -> tuple[bool, float, bool, int]:
+    def _priority(self, role: MatrixRole) -> tuple[bool, float, bool, int]:
         """What the user forced first, then by reuse of a byte, W before any W^T, large before small."""
         forced = self.request.options.tiers.get(role.name) in ("registers", "shared")
         return (not forced, -role.matrix.uses, role.transposed, -role.floats)
@@ -173,7 +174,7 @@ class Attempt:
         as_forced = forced not in PERSISTENT or all(use.fits(forced) for use in uses.values())
         return as_forced, on_chip, in_registers, uses["registers"].fits("overlay"), -cost
 
-    def uses(self) -> dict[str, Use]:
+    def uses(self) -> dict[str, MatrixUse]:
         """What registers and shared memory hold."""
         budgets = {"registers": self.room.registers, "shared": self.room.left("shared") + self.room.taken["shared"]}
         found = {}
@@ -184,7 +185,7 @@ class Attempt:
                 for place in [self.places[role.name]]
                 if place.shape and place.tier == tier
             ]
-            found[tier] = Use(
+            found[tier] = MatrixUse(
                 weights=sum(size for role, size in held if not role.transposed),
                 transposes=sum(size for role, size in held if role.transposed),
                 gradients=sum(size for role, size in held if not role.transposed and role.matrix.trained),
@@ -192,7 +193,7 @@ class Attempt:
             )
         return found
 
-    def candidates(self, role: Role) -> Sequence[Shape]:
+    def candidates(self, role: MatrixRole) -> Sequence[SlotShape]:
         """Shapes that a role may have, best first."""
         kept = self.request.limits.shapes.get(role.name)
         if kept is not None:
@@ -205,11 +206,11 @@ class Attempt:
             found = tuple(sorted(found, key=lambda s: THREADS * s.rows * s.columns > self.tile * s.width))
         return sorted(found, key=lambda s: s.registers) if thrifty else found
 
-    def rows_owned(self, role: Role) -> int:
+    def rows_owned(self, role: MatrixRole) -> int:
         """Rows of the block that owns most."""
         return most_units(role.rows, role.parts, 1, self.request.vps)
 
-    def _place(self, role: Role) -> Place:
+    def _place(self, role: MatrixRole) -> Place:
         options = self.request.options
         forced = options.tiers.get(role.name)
         if role.transposed and (forced == "atomic" or (forced is None and options.transposed == "atomic")):
@@ -237,7 +238,7 @@ class Attempt:
             self.misfit = self.misfit or f"{_written(role, forced)} does not fit: {self._short(role, shapes)}"
         return self._off_chip(role, shapes)
 
-    def _why(self, role: Role, tier: Tier, shapes: Sequence[Shape]) -> str:
+    def _why(self, role: MatrixRole, tier: Tier, shapes: Sequence[SlotShape]) -> str:
         if tier == "registers":
             return "fits in registers"
         if role.name in self.request.limits.evicted:
@@ -245,7 +246,7 @@ class Attempt:
         least = min(shape.registers for shape in shapes)
         return f"needs {least} registers, {self.room.left('registers')} were left"
 
-    def _short(self, role: Role, shapes: Sequence[Shape]) -> str:
+    def _short(self, role: MatrixRole, shapes: Sequence[SlotShape]) -> str:
         least = min(shapes, key=lambda s: (s.registers, s.width))
         room = self.room.beside(least)
         left = room.left("shared")
@@ -258,7 +259,7 @@ class Attempt:
             return f"{SPILLED}; needs {shared}"
         return f"needs {least.registers} registers, {self.room.left('registers')} were left, or {shared}"
 
-    def _atomic_by_force(self, role: Role, by: str) -> Place:
+    def _atomic_by_force(self, role: MatrixRole, by: str) -> Place:
         place = self.places.get(role.matrix.name)
         if place is not None and place.shape is not None:
             return Place("atomic", None, f"forced by {by}")
@@ -269,7 +270,7 @@ class Attempt:
             )
         return Place("L2", None, "partial sums need W on the chip")
 
-    def _off_chip(self, role: Role, shapes: Sequence[Shape]) -> Place:
+    def _off_chip(self, role: MatrixRole, shapes: Sequence[SlotShape]) -> Place:
         """L2, or atomics: whichever moves fewer bytes through L2 for a vertex."""
         short = self._short(role, shapes)
         whole = self.places.get(role.matrix.name) if role.transposed else None
@@ -287,7 +288,7 @@ class Attempt:
         return min(self.request.vps, shares)
 
 
-def _written(role: Role, tier: Tier) -> str:
+def _written(role: MatrixRole, tier: Tier) -> str:
     """What the user wrote to force a tier."""
     return f"tiers={{{role.name!r}: {tier!r}}}"
 
@@ -296,7 +297,7 @@ def _kib(count: float) -> str:
     return f"{count / KIB:.{1 if count < 10 * KIB else 0}f}"
 
 
-def place(request: Request) -> Attempt:
+def place(request: SlotRequest) -> Attempt:
     """The best way to place all roles.
 
     A smaller tile is taken only where the staging buffer refuses a role otherwise; shapes with fewer registers only
@@ -321,7 +322,7 @@ def place(request: Request) -> Attempt:
     return best
 
 
-def _tiles(request: Request) -> Iterator[tuple[int, list[int | None]]]:
+def _tiles(request: SlotRequest) -> Iterator[tuple[int, list[int | None]]]:
     """Tiles to try, largest first, each with the numbers of rows per warp to try."""
     options, limits = request.options, request.limits
     tiles = [options.tile] if options.tile else [t for t in TILES if 2 <= t <= limits.tile]
@@ -336,7 +337,7 @@ def _tiles(request: Request) -> Iterator[tuple[int, list[int | None]]]:
         yield tile, [rpw for rpw in rpws if options.rpw or rpw * tile <= ACCUMULATORS]
 
 
-def _rpws(request: Request) -> list[int]:
+def _rpws(request: SlotRequest) -> list[int]:
     """Rows per warp to try.
 
     Raises:

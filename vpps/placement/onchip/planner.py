@@ -10,26 +10,27 @@ from typing import Any
 from vpps.errors import CapacityError, SpillError
 from vpps.kernel.chip import RESULT_FLOATS
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import KIB, WARPS, Device
+from vpps.placement.onchip.device import WARPS, Device
 from vpps.placement.onchip.gradients import choose_gradients
 from vpps.placement.onchip.holding import (
     PERSISTENT,
     TILES,
     ChipOptions,
     Gradients,
-    Held,
+    HeldMatrix,
     Limits,
+    MatrixRole,
     MatrixSpec,
+    MatrixUse,
     OnChip,
-    Role,
     Slot,
     Tier,
-    Use,
     check,
 )
-from vpps.placement.onchip.place import Attempt, Request, place
+from vpps.placement.onchip.place import Attempt, SlotRequest, place
 from vpps.placement.onchip.slots import pieces
 from vpps.script.slices import most_units
+from vpps.text import KIB
 
 ON_CHIP: tuple[Tier, ...] = ("registers", "shared")
 
@@ -49,10 +50,10 @@ def plan_onchip(matrices: Sequence[MatrixSpec], device: Device, vps: int, option
     """
     options = options if options is not None else ChipOptions()
     check(matrices, device, vps, options)
-    return _plan(Request(tuple(matrices), device, vps, options, Limits()))
+    return _plan(SlotRequest(tuple(matrices), device, vps, options, Limits()))
 
 
-def _plan(request: Request) -> OnChip:
+def _plan(request: SlotRequest) -> OnChip:
     attempt = place(request)
     device, options = request.device, request.options
     uses = attempt.uses()
@@ -95,7 +96,7 @@ def _plan(request: Request) -> OnChip:
     )
 
 
-def _number_slots(roles: Sequence[Role], attempt: Attempt) -> tuple[tuple[Slot, ...], dict[str, range]]:
+def _number_slots(roles: Sequence[MatrixRole], attempt: Attempt) -> tuple[tuple[Slot, ...], dict[str, range]]:
     """Slots in order, and those of each role. In each tier W come first, then transposes, then what is free."""
     slots: list[Slot] = []
     ranges = {role.name: range(0) for role in roles}
@@ -114,11 +115,11 @@ def _number_slots(roles: Sequence[Role], attempt: Attempt) -> tuple[tuple[Slot, 
 
 
 def _gradient_slots(
-    roles: Sequence[Role],
+    roles: Sequence[MatrixRole],
     attempt: Attempt,
     slots: Sequence[Slot],
     ranges: dict[str, range],
-    uses: dict[str, Use],
+    uses: dict[str, MatrixUse],
     of_matrix: dict[str, Gradients],
 ) -> tuple[Slot | None, ...]:
     """A slot of the same shape for the gradient of each slot that has one on the chip."""
@@ -138,8 +139,8 @@ def _gradient_slots(
 
 
 def _holders(
-    request: Request, attempt: Attempt, ranges: dict[str, range], of_matrix: dict[str, Gradients]
-) -> tuple[Held, ...]:
+    request: SlotRequest, attempt: Attempt, ranges: dict[str, range], of_matrix: dict[str, Gradients]
+) -> tuple[HeldMatrix, ...]:
     holders = []
     next_piece = 0  # the paper deals a matrix from where the one before it ended
     for role in request.roles:
@@ -151,7 +152,7 @@ def _holders(
         else:
             rows_owned = attempt.rows_owned(role)
         holders.append(
-            Held(
+            HeldMatrix(
                 role="W^T" if role.transposed else "W",
                 matrix=role.matrix.name,
                 tier=where.tier,
@@ -203,7 +204,7 @@ def _again(last: OnChip, **changes: Any) -> OnChip:
         "evicted": last.limits.evicted | out,
     }
     limits = replace(last.limits, **(kept | changes))
-    return _plan(Request(last.matrices, last.device, last.vps, last.options, limits))
+    return _plan(SlotRequest(last.matrices, last.device, last.vps, last.options, limits))
 
 
 def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
@@ -214,7 +215,7 @@ def _fewer_vertices(last: OnChip) -> Iterator[OnChip]:
                 yield last
 
 
-def _without(last: OnChip, held: Held) -> OnChip | None:
+def _without(last: OnChip, held: HeldMatrix) -> OnChip | None:
     """The plan with a role out of registers; None where something that the user forced would then not fit."""
     out = {h.name for h in last.held if h.tier != "registers"}
     try:

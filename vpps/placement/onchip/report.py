@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from vpps.errors import VppsError
 from vpps.ops.element import FLOAT32
-from vpps.placement.onchip.device import KIB, WARPS
-from vpps.placement.onchip.holding import Held, OnChip, Tier, rows_cap
+from vpps.placement.onchip.device import WARPS
+from vpps.placement.onchip.holding import HeldMatrix, OnChip, Tier, rows_cap
 from vpps.placement.onchip.place import NARROW_ROWS, ROW_SLICED, Room
 from vpps.placement.onchip.planner import ON_CHIP, plan_onchip
-from vpps.placement.onchip.slots import Shape, shapes, whole_rows
-from vpps.text import WIDTH, columns, in_bytes, note
+from vpps.placement.onchip.slots import SlotShape, shapes, whole_rows
+from vpps.text import KIB, WIDTH, columns, in_bytes, note
 
 WHERE = {
     "none": "none: nothing is trained",
@@ -77,7 +77,7 @@ def _table(onchip: OnChip, moments: int) -> str:
     return "\n".join([*columns(list(zip(*HEADER, strict=True)), rows, LEFT, WIDTH), "", *notes])
 
 
-def _blocks(onchip: OnChip, held: Held) -> int:
+def _blocks(onchip: OnChip, held: HeldMatrix) -> int:
     """Blocks of a group that hold some of it; of what is in no slot, those that compute with it."""
     if held.shape is None:
         return onchip.vps
@@ -211,14 +211,14 @@ def _next(onchip: OnChip) -> list[str]:
     return lines
 
 
-def _wanted_on_chip(onchip: OnChip, held: Held) -> bool:
+def _wanted_on_chip(onchip: OnChip, held: HeldMatrix) -> bool:
     """Whether only lack of room keeps it off the chip: neither its shape, nor the user, nor an earlier spill."""
     by_force = held.name in onchip.options.tiers or (held.role == "W^T" and onchip.options.transposed == "atomic")
     by_shape = held.reason in (ROW_SLICED, NARROW_ROWS)
     return not by_force and not by_shape and held.name not in onchip.limits.evicted
 
 
-def _least(onchip: OnChip, held: Held) -> Shape:
+def _least(onchip: OnChip, held: HeldMatrix) -> SlotShape:
     """The smallest slots that would hold a role."""
     if held.ownership == "round-robin":
         rpw = max((slot.rows for slot in onchip.slots), default=1)
@@ -240,7 +240,7 @@ def _room(onchip: OnChip) -> Room:
     )
 
 
-def _shortage(onchip: OnChip, held: Held, sizes: Sizes) -> str:
+def _shortage(onchip: OnChip, held: HeldMatrix, sizes: Sizes) -> str:
     """What a role lacks beside all the others, and the size of the model that would have room for it."""
     least = _least(onchip, held)
     room = _room(onchip).beside(least)

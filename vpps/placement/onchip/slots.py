@@ -28,7 +28,7 @@ SLOW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SlotShape:
     """Slots of one shape that hold all a block owns of a matrix.
 
     Attributes:
@@ -63,23 +63,24 @@ class Shape:
 
 
 @lru_cache(maxsize=4096)
-def shapes(rows_owned: int, columns: int, max_rows: int, element: ElementType = FLOAT32) -> tuple[Shape, ...]:
+def shapes(rows_owned: int, columns: int, max_rows: int, element: ElementType = FLOAT32) -> tuple[SlotShape, ...]:
     """Shapes for `rows_owned` rows of `columns` columns, cheapest first; of equal ones the one with fewer registers,
     then the one with more columns per lane."""
-    found: list[Shape] = []
+    found: list[SlotShape] = []
     for warps in WARPS_PER_ROW:
         groups = WARPS // warps
         per_lane = -(-columns // (32 * warps))
         tallest = min(max_rows, -(-rows_owned // groups))
         found += [
-            Shape(rows, per_lane, warps, -(-rows_owned // (rows * groups)), element) for rows in range(1, tallest + 1)
+            SlotShape(rows, per_lane, warps, -(-rows_owned // (rows * groups)), element)
+            for rows in range(1, tallest + 1)
         ]
     return tuple(sorted(found, key=lambda s: (s.cost, s.registers, -s.columns)))
 
 
-def whole_rows(rows: int, columns: int, rpw: int, n_vps: int, element: ElementType = FLOAT32) -> Shape:
+def whole_rows(rows: int, columns: int, rpw: int, n_vps: int, element: ElementType = FLOAT32) -> SlotShape:
     """The paper's shape: a warp holds `rpw` whole rows of every slot."""
-    return Shape(rpw, -(-columns // 32), 1, -(-pieces(rows, rpw) // n_vps), element)
+    return SlotShape(rpw, -(-columns // 32), 1, -(-pieces(rows, rpw) // n_vps), element)
 
 
 def valid_rpw(rowmax: int, budget: int) -> range:
@@ -97,7 +98,7 @@ def pieces(rows: int, rpw: int) -> int:
     return -(-rows // (WARPS * rpw))
 
 
-def in_slot_order(rows: NDArray[np.int32], shape: Shape) -> NDArray[np.int32]:
+def in_slot_order(rows: NDArray[np.int32], shape: SlotShape) -> NDArray[np.int32]:
     """Rows of a VP as (slots, groups of warps, R), -1 where there is none."""
     table = np.full(shape.slots * (WARPS // shape.warps) * shape.rows, -1, np.int32)
     table[: len(rows)] = rows

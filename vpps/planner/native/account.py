@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.compiler.templates import CellTemplates, Group
+from vpps.compiler.templates import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Averaging, step_fields
@@ -66,7 +66,7 @@ class Account:
         begins: where the streams do, in the script.
     """
 
-    def __init__(self, noted: Noted, n_words: int, cells: Sequence[CellTemplates], ending: Ending) -> None:
+    def __init__(self, noted: Noted, n_words: int, cells: Sequence[EncodedCell], ending: Ending) -> None:
         self.lists = _sorted(_table(noted.lists, noted.n_lists, len(NotedPair._fields_)))
         self.periods = _table(noted.periods, noted.n_periods, len(NotedPair._fields_))
         self.memory = _sorted(_table(noted.taken, noted.n_taken, len(NotedPair._fields_)))

@@ -19,7 +19,7 @@ from vpps.compiler.instr import Beside, BesideGradient, View
 from vpps.compiler.model_recipe import ModelRecipe
 from vpps.compiler.passes import streaming
 from vpps.compiler.passes.dead_outputs import ALL_READ
-from vpps.compiler.passes.lazy_batching import Batching, Part
+from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.recipe import CellRecipe, Names, in_parts, whole
 from vpps.compiler.records import PartsRecord, flat
 from vpps.errors import ScriptError
@@ -27,13 +27,13 @@ from vpps.graph.graph import Graph
 from vpps.model.optim import HYPER
 from vpps.ops import Form
 from vpps.ops.philox import LaunchKey, StepKey
-from vpps.placement.distribution import LOSS_SLOTS, Held
+from vpps.placement.distribution import LOSS_SLOTS, HeldGradients
 from vpps.placement.stacks import members
 from vpps.placement.update import Averaging, Update
 from vpps.planner.grouping import floats_of, is_scalar
 from vpps.planner.native.account import Account, Ending
 from vpps.planner.native.found import Found
-from vpps.planner.native.inputs import Batch
+from vpps.planner.native.inputs import BatchInputs
 from vpps.planner.native.interface import (
     Call,
     Following,
@@ -54,7 +54,7 @@ from vpps.script.tails import Tail
 from vpps.values import float_word
 
 if TYPE_CHECKING:
-    from vpps.planner.policies.policy import Choice, Policy
+    from vpps.planner.policies.policy import Policy, RecurrenceChoice
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def address(numbers: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(numbers))
 
 
-class Engine:
+class PlannerLibrary:
     """The compiled planner for one distribution and one rule of the updates.
 
     Args:
@@ -114,7 +114,7 @@ class Engine:
         self._words = self._values = self._blocks = 0  # the most that a plan has needed
         self._groups: tuple[tuple[str, ...], dict[str | None, str], NDArray[np.int64]] | None = None
         self._encoded: list[Encoded] = []  # by the number that the compiled planner has of it
-        self._choices: list[Choice] = []  # that it has been told how to run, likewise
+        self._choices: list[RecurrenceChoice] = []  # that it has been told how to run, likewise
         self._pair = Pair()
         self._call = Call(
             layout=LayoutCode[layout.upper()],
@@ -148,7 +148,7 @@ class Engine:
         update: Update | None,
         parity: int,
         key: LaunchKey | StepKey | None,
-        held: Held,
+        held: HeldGradients,
         keep: bool,
         calls: int | None = None,
     ) -> Found:
@@ -178,16 +178,18 @@ class Engine:
 
     def _plan(self, graph: Graph, wanted: NDArray[np.int64], calls: int | None) -> Found:
         if calls is None or calls == graph.n_calls:
-            batch = Batch(graph, self._cell)
+            batch = BatchInputs(graph, self._cell)
         else:
             topology = Topology(graph, calls)
-            batch = Batch.of_blocks(topology.blocks, [self._cell(b.cell) for b in topology.blocks], topology.n_values)
+            batch = BatchInputs.of_blocks(
+                topology.blocks, [self._cell(b.cell) for b in topology.blocks], topology.n_values
+            )
         try:
             return self._plan_batch(graph, batch, wanted, calls)
         finally:
             batch.release()  # whoever keeps the traceback of an error must not keep the graph from growing
 
-    def _plan_batch(self, graph: Graph, batch: Batch, wanted: NDArray[np.int64], calls: int | None) -> Found:
+    def _plan_batch(self, graph: Graph, batch: BatchInputs, wanted: NDArray[np.int64], calls: int | None) -> Found:
         call = self._call
         call.account = calls is not None
         call.chunk_rows = streaming.CHUNK_ROWS
@@ -280,7 +282,7 @@ class Engine:
             cells.note_unread(cell, unread)
         elif unread:
             computed, unread = cells.without(cell, unread), ALL_READ
-        parts: tuple[Part, ...] = ()
+        parts: tuple[CellPart, ...] = ()
         if crossed:
             positions = [p for kind in (Vector, List) for p, k in enumerate(computed.kinds) if isinstance(k, kind)]
             gathered = frozenset(p for p, crosses in zip(positions, crossed, strict=False) if crosses)
@@ -364,7 +366,7 @@ class Engine:
         sets = [update.hyper(name, group) for group, name in self._groups[1].items()]
         return (sets[0] if len(sets) == 1 else np.concatenate(sets or [np.zeros(0, np.float32)])), len(sets)
 
-    def _take_held(self, held: Held) -> list[Any]:
+    def _take_held(self, held: HeldGradients) -> list[Any]:
         """Say what gradients the pool holds; returns what must stay alive meanwhile."""
         call = self._call
         call.held = call.n_held_rows = 0

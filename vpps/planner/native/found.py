@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from vpps.model.model import Parameter
 from vpps.ops import size
-from vpps.placement.distribution import Held
+from vpps.placement.distribution import HeldGradients
 from vpps.placement.stacks import members
 from vpps.placement.update import UsedRows
 from vpps.planner.grouping import Grouping
 from vpps.planner.native.account import Account
 from vpps.planner.native.interface import NOWHERE, Call, FoundGrouping
 from vpps.planner.native.memory import OF_GROUPING, Memory
-from vpps.planner.native.memory_map import MemoryMap
+from vpps.planner.native.memory_map import PlannedMemory
 from vpps.planner.sections import Words
-from vpps.script.products import Product, Rows, Sequel
+from vpps.script.products import Continuation, PoolRows, Product
 from vpps.script.tails import Tail
 
 if TYPE_CHECKING:
-    from vpps.planner.native.engine import Engine
+    from vpps.planner.native.engine import PlannerLibrary
 
 
 class Found:
@@ -35,9 +35,9 @@ class Found:
     """
 
     account: Account | None = None
-    map: MemoryMap | None = None
+    map: PlannedMemory | None = None
 
-    def __init__(self, engine: Engine, ids: tuple[int, ...], memory: Memory, call: Call) -> None:
+    def __init__(self, engine: PlannerLibrary, ids: tuple[int, ...], memory: Memory, call: Call) -> None:
         self.script: Words = memory.script[: call.words]
         self.pool_floats: int = call.pool_floats
         self.loss_slot: int = call.loss_slot
@@ -104,18 +104,18 @@ class Found:
         dealt = found.first_own, found.first_joining, found.n_components
         return Grouping(groups, stages, *dealt, work.astype(np.float64))
 
-    def held(self, before: Held) -> Held:
+    def held(self, before: HeldGradients) -> HeldGradients:
         """What the pool holds after the launch, where that keeps gradients and before it some were held."""
         rows = dict(before.rows)
         for table, used in self.tables.items():
             rows[table] = np.union1d(rows[table], used.rows) if table in rows else used.rows
-        return Held(before.dense | self._with_gradient, rows)
+        return HeldGradients(before.dense | self._with_gradient, rows)
 
-    def sequel(self, before: Held) -> Sequel | None:
+    def sequel(self, before: HeldGradients) -> Continuation | None:
         """What follows the launch, before which some gradients were held."""
         made = []
         for found in self._of_products[: self._n_products]:
             p, gradient = self._engine.parameters[found.parameter], self._engine.gradients[found.parameter]
-            (rows, columns), sides = p.shape, (Rows(found.dy, found.dy_stride), Rows(found.x, found.x_stride))
+            (rows, columns), sides = p.shape, (PoolRows(found.dy, found.dy_stride), PoolRows(found.x, found.x_stride))
             made.append(Product(p.name, rows, columns, found.n, *sides, gradient, p in before.dense))
-        return Sequel(tuple(made), self._entries) if made else None
+        return Continuation(tuple(made), self._entries) if made else None

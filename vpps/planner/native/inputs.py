@@ -30,7 +30,7 @@ from_buffer: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 addressof = ctypes.addressof
 
 
-class Batch:
+class BatchInputs:
     """The blocks of a graph. It must not outlive the planning: while it is there the graph cannot grow.
 
     Args:

@@ -8,7 +8,7 @@ from enum import IntEnum, auto
 from vpps.compiler.linear import Linear
 from vpps.compiler.passes.lazy_batching import STAGES, Batching
 from vpps.compiler.records import RECORDS, Frame, From
-from vpps.compiler.slabs import Life
+from vpps.compiler.slabs import Lifetime
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
 from vpps.placement.distribution import ALIGN, ONE
@@ -231,7 +231,7 @@ class FoundBlock(Structure):
         order: by row.
         stage, group, first, count: by step, the last two by step and domain.
         bases: by step: of the slabs; of what other parts have; and, from `operands` on, the two words of each operand.
-        lists: positions in the script, in the order of CellTemplates.keys.
+        lists: positions in the script, in the order of EncodedCell.keys.
     """
 
 
@@ -314,7 +314,7 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
+    enums = (Status, Following, From, Frame, Lifetime, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),

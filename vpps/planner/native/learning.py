@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vpps.compiler.cost import Costs
-from vpps.planner.native.machine import Encoding, Machine
+from vpps.planner.native.machine import Automaton, Encoding
 from vpps.planner.native.typed_graph import TypedGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LearningSettings:
     """Hyper-parameters of learning.
 
     Attributes:
@@ -53,7 +53,7 @@ class Learned:
         lower_bound: of batches.
     """
 
-    machine: Machine
+    machine: Automaton
     trials: int
     seconds: float
     batches: int
@@ -61,5 +61,5 @@ class Learned:
     lower_bound: int
 
 
-Learn = Callable[[TypedGraph, Settings, Costs], Learned]
+Learn = Callable[[TypedGraph, LearningSettings, Costs], Learned]
 """Learns a machine for a typed graph; the costs are of its types."""

@@ -35,7 +35,7 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Automaton:
     """A learned policy for one recurrence.
 
     Attributes:

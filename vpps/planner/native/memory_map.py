@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vpps.compiler.templates import CellTemplates
+from vpps.compiler.templates import EncodedCell
 from vpps.graph.graph import Graph
-from vpps.placement.distribution import FIRST_FREE, Distribution, Held, held_matrices
+from vpps.placement.distribution import FIRST_FREE, Distribution, HeldGradients, held_matrices
 from vpps.planner.blocks import PlannedBlock, Vertices
 from vpps.planner.native.account import Account
 from vpps.planner.native.interface import FoundBlock, FoundMemory
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
-from vpps.script.footprint import Layout
+from vpps.script.footprint import MemoryMap
 from vpps.script.tails import Tail
-from vpps.script.wellformed import Knowledge
+from vpps.script.wellformed import KnownKernel
 
 
 class Encoded(NamedTuple):
@@ -32,11 +32,11 @@ class Encoded(NamedTuple):
 
     recorded: TracedCell
     program: TracedCell
-    cell: CellTemplates
+    cell: EncodedCell
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryMap:
+class PlannedMemory:
     """What lies where.
 
     Attributes:
@@ -55,8 +55,13 @@ class MemoryMap:
     end: int
 
     def layout(
-        self, account: Account, held: Held, pool_floats: int, instructions: frozenset[str], tails: Iterable[Tail]
-    ) -> Layout:
+        self,
+        account: Account,
+        held: HeldGradients,
+        pool_floats: int,
+        instructions: frozenset[str],
+        tails: Iterable[Tail],
+    ) -> MemoryMap:
         """What of the pool and of the script is what, and what the kernel knows; for the verifier.
 
         Args:
@@ -68,7 +73,7 @@ class MemoryMap:
         distribution = self.distribution
         fixed, gradients = distribution.spans(held)
         lasting = _spans(fixed, account.memory)
-        return Layout(
+        return MemoryMap(
             n_vps=distribution.all_vps,
             groups=distribution.groups,
             panel=distribution.panel,
@@ -77,17 +82,19 @@ class MemoryMap:
             periods=account.periods,
             unwritten=_spans([*gradients, (distribution.end, self.stop)], account.memory),
             lists=account.lists,
-            knows=Knowledge(
+            knows=KnownKernel(
                 instructions, {tail.number: tail for tail in tails}, held_matrices(distribution), reported=FIRST_FREE
             ),
         )
 
 
-def memory_map(found: FoundMemory, graph: Graph, encoded: Sequence[Encoded], distribution: Distribution) -> MemoryMap:
+def memory_map(
+    found: FoundMemory, graph: Graph, encoded: Sequence[Encoded], distribution: Distribution
+) -> PlannedMemory:
     """A copy of what the compiled planner says of a plan of a graph; its cells by their numbers."""
     blocks = (FoundBlock * found.n_blocks).from_address(found.blocks)
     made = [_block(b, graph, encoded[b.cell]) for b in blocks]
-    return MemoryMap(distribution, made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
+    return PlannedMemory(distribution, made, _copy(found.arrays, found.n_arrays, 5), found.stop, found.end)
 
 
 def _block(b: FoundBlock, graph: Graph, of: Encoded) -> PlannedBlock:

@@ -12,14 +12,14 @@ from vpps.compiler.linear import linear_kind
 from vpps.compiler.recipe import argument_counts
 from vpps.errors import ScriptError
 from vpps.planner.native import library
-from vpps.planner.native.inputs import Batch
+from vpps.planner.native.inputs import BatchInputs
 from vpps.planner.native.interface import Call, GivenCell, Status
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
 
 if TYPE_CHECKING:
-    from vpps.planner.policies.policy import Choice, LoadOf, Policy
+    from vpps.planner.policies.policy import LoadOf, Policy, RecurrenceChoice
 
 
 def add_cell(lib: ctypes.CDLL, batcher: int, cell: TracedCell) -> int:
@@ -30,7 +30,7 @@ def add_cell(lib: ctypes.CDLL, batcher: int, cell: TracedCell) -> int:
 
 def tell_choice(
     lib: ctypes.CDLL, batcher: int, policy: Policy, topology: Topology, block: int, load_of: LoadOf
-) -> Choice:
+) -> RecurrenceChoice:
     """Tell it how the recurrence of a block runs that it has asked about; returns that.
 
     Args:
@@ -44,7 +44,9 @@ def tell_choice(
     return choice
 
 
-def note_unseen(lib: ctypes.CDLL, batcher: int, policy: Policy, choices: Sequence[Choice], counts: bool = True) -> None:
+def note_unseen(
+    lib: ctypes.CDLL, batcher: int, policy: Policy, choices: Sequence[RecurrenceChoice], counts: bool = True
+) -> None:
     """Have a policy count the steps that began in states which its machines do not know.
 
     Args:
@@ -70,11 +72,11 @@ def stages(topology: Topology, policy: Policy, load_of: LoadOf) -> list[Ints]:
     batcher = lib.vpps_batcher(policy.name.encode())
     try:
         cells = [add_cell(lib, batcher, b.cell) for b in topology.blocks]
-        batch = Batch.of_blocks(topology.blocks, cells, topology.n_values)
+        batch = BatchInputs.of_blocks(topology.blocks, cells, topology.n_values)
         call = Call(n_blocks=batch.n_blocks, n_values=batch.n_values, blocks=batch.at)
         sizes = [len(b.calls) for b in topology.blocks]
         found = np.zeros(sum(sizes), np.int64)
-        choices: list[Choice] = []
+        choices: list[RecurrenceChoice] = []
         while (status := lib.vpps_stages(batcher, ctypes.byref(call), found.ctypes.data)) == Status.NEW_RECURRENCE:
             choices.append(tell_choice(lib, batcher, policy, topology, call.new_block, load_of))
         batch.release()

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from vpps.compiler.cost import Costs, Load
+from vpps.compiler.cost import Costs, StepLoad
 from vpps.errors import ScriptError
 from vpps.planner.native import library
 from vpps.planner.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings
-from vpps.planner.native.learning import Learned, Settings
-from vpps.planner.native.machine import Machine
+from vpps.planner.native.learning import Learned, LearningSettings
+from vpps.planner.native.machine import Automaton
 from vpps.planner.native.policy_table import EncodingKind
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.record.arrays import Ints
@@ -60,7 +60,7 @@ class _GivenCosts:
     """The model of costs likewise."""
 
     def __init__(self, costs: Costs, n_types: int) -> None:
-        loads = [*costs.loads, *[Load(0.0, 0)] * (n_types - len(costs.loads))]
+        loads = [*costs.loads, *[StepLoad(0.0, 0)] * (n_types - len(costs.loads))]
         flops, barriers = zip(*loads, strict=True) if loads else ((), ())
         self._alive = np.array(flops, np.float64), np.array(barriers, np.int64)
         flops_at, barriers_at = (column.ctypes.data for column in self._alive)
@@ -68,7 +68,7 @@ class _GivenCosts:
         self.at = ctypes.byref(GivenCosts(flops=flops_at, barriers=barriers_at, **numbers))
 
 
-def batches(graph: TypedGraph, policy: str, machine: Machine | None = None, costs: Costs | None = None) -> Batches:
+def batches(graph: TypedGraph, policy: str, machine: Automaton | None = None, costs: Costs | None = None) -> Batches:
     """Batches of a graph, or of a recurrence alone, by a policy.
 
     Args:
@@ -99,7 +99,7 @@ def lower_bound(graph: TypedGraph) -> int:
     return found
 
 
-def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
+def learn(graph: TypedGraph, settings: LearningSettings, costs: Costs) -> Learned:
     """Learn a machine for a typed graph (learning.h).
 
     Args:
@@ -122,4 +122,4 @@ def learn(graph: TypedGraph, settings: Settings, costs: Costs) -> Learned:
     numbers = np.zeros(found.n_numbers, np.int64)
     lib.vpps_learned(learned, numbers.ctypes.data)
     seconds = time.perf_counter() - began
-    return Learned(Machine.from_numbers(numbers), found.trials, seconds, found.n_steps, found.n_stages, found.bound)
+    return Learned(Automaton.from_numbers(numbers), found.trials, seconds, found.n_steps, found.n_stages, found.bound)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vpps.planner.native import typed_graphs as compiled
-from vpps.planner.native.machine import Machine
+from vpps.planner.native.machine import Automaton
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.policies.knowledge import Cells, Knowledge, cells_of
-from vpps.planner.policies.policy import Choice, Fsm, LoadOf, Policy
+from vpps.planner.policies.policy import Fsm, LoadOf, Policy, RecurrenceChoice
 from vpps.record.topology import Topology
 
 WORTH_IT = 0.95
@@ -68,7 +68,7 @@ class Auto(Policy):
             found += self._fsm.describe()
         return found
 
-    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> RecurrenceChoice:
         """See Policy."""
         policy = self.decision(topology, members, load_of).policy
         chosen = self._fsm if policy == "fsm" else Policy(policy, self.knowledge)
@@ -89,7 +89,7 @@ class Auto(Policy):
     def _decide(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Decision:
         recurrence = self.knowledge.recurrence(cells_of(topology, members))
         loads = {number: load_of(number) for number in members}
-        considered: list[tuple[str, Sequence[int], Machine | None]]
+        considered: list[tuple[str, Sequence[int], Automaton | None]]
         considered = [(name, members, None) for name in ("sinks-last", "critical")]
         machine = self.knowledge.known(recurrence)
         if machine is not None:

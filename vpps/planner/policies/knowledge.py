@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from vpps.compiler.cost import Costs, Load, costs_on
+from vpps.compiler.cost import Costs, StepLoad, costs_on
 from vpps.planner.native import typed_graphs as compiled
-from vpps.planner.native.learning import Learn, Learned, Settings
-from vpps.planner.native.machine import Machine
+from vpps.planner.native.learning import Learn, Learned, LearningSettings
+from vpps.planner.native.machine import Automaton
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.record.digest import digest_of
 from vpps.record.topology import Topology
@@ -32,19 +32,19 @@ MOST_LEARNED = 16
 """Recurrences for which machines are learned in a process: where each batch has other cells, each would wait for it."""
 
 
-def affordable(settings: Settings, graph: TypedGraph, work: int) -> Settings:
+def affordable(settings: LearningSettings, graph: TypedGraph, work: int) -> LearningSettings:
     """The same, with so few trials that those of a graph take no more work than that (see AT_FIRST_USE)."""
     return replace(settings, trials=min(settings.trials, work // max(1, graph.n * graph.n_types)))
 
 
-class Kept(Protocol):
+class KeptAutomata(Protocol):
     """Where machines outlive a process."""
 
-    def find(self, digests: Digests) -> Machine | None:
+    def find(self, digests: Digests) -> Automaton | None:
         """The machine of a recurrence, if there is one."""
         ...
 
-    def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: Settings) -> None:
+    def keep(self, digests: Digests, names: Sequence[str], learned: Learned, settings: LearningSettings) -> None:
         """Store one. It is a gain and no condition: where that fails, nothing happens.
 
         Args:
@@ -91,10 +91,10 @@ class Knowledge:
     """
 
     costs: Costs = field(default_factory=lambda: costs_on(CPU.name, 1))
-    kept: Kept | None = None
-    settings: Settings = field(default_factory=Settings)
+    kept: KeptAutomata | None = None
+    settings: LearningSettings = field(default_factory=LearningSettings)
     learn: Learn = field(default_factory=lambda: compiled.learn)
-    machines: dict[Digests, Machine] = field(default_factory=dict)
+    machines: dict[Digests, Automaton] = field(default_factory=dict)
     learned: dict[Digests, Learned] = field(default_factory=dict)
     unseen: dict[Digests, int] = field(default_factory=dict)
     _recurrences: dict[Cells, RecurrentCells] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Knowledge:
             )
         return found
 
-    def known(self, recurrence: RecurrentCells) -> Machine | None:
+    def known(self, recurrence: RecurrentCells) -> Automaton | None:
         """The machine of a recurrence where there is one already."""
         found = self.machines.get(recurrence.digests)
         if found is None and self.kept is not None:
@@ -119,7 +119,7 @@ class Knowledge:
                 self.machines[recurrence.digests] = found
         return found
 
-    def machine(self, recurrence: RecurrentCells, graph: TypedGraph, loads: Iterable[Load]) -> Machine:
+    def machine(self, recurrence: RecurrentCells, graph: TypedGraph, loads: Iterable[StepLoad]) -> Automaton:
         """The machine of a recurrence, learned where there is none, in seconds at most. After MOST_LEARNED of them that
         is one that knows no state.
 
@@ -129,7 +129,7 @@ class Knowledge:
         """
         found = self.known(recurrence)
         if found is None and len(self.learned) >= MOST_LEARNED:
-            found = self.machines[recurrence.digests] = Machine(self.settings.encoding, {})
+            found = self.machines[recurrence.digests] = Automaton(self.settings.encoding, {})
         elif found is None:
             learned = self.learn(graph, affordable(self.settings, graph, AT_FIRST_USE), self.costs.of(loads))
             self.learned[recurrence.digests] = learned

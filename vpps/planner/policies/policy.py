@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vpps.compiler.cost import Load
-from vpps.planner.native.machine import Machine
+from vpps.compiler.cost import StepLoad
+from vpps.planner.native.machine import Automaton
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.policies.knowledge import Knowledge, RecurrentCells, cells_of
 from vpps.record.arrays import Ints
 from vpps.record.topology import Topology
 
-LoadOf = Callable[[int], Load]
+LoadOf = Callable[[int], StepLoad]
 """What steps of a block have to do, by its number."""
 
 
-class Choice(NamedTuple):
+class RecurrenceChoice(NamedTuple):
     """How a recurrence of several cells runs.
 
     Attributes:
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
     policy: str
     recurrence: RecurrentCells
-    machine: Machine | None = None
+    machine: Automaton | None = None
 
     def numbers(self) -> Ints:
         """For compiled code."""
@@ -54,14 +54,14 @@ class Policy:
         """What it has learned or decided so far, a sentence each."""
         return []
 
-    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> RecurrenceChoice:
         """How a recurrence of a graph runs.
 
         Args:
             members: numbers of its blocks, rising.
             load_of: of the blocks; for policies that weigh costs.
         """
-        return Choice(self.name, self.knowledge.recurrence(cells_of(topology, members)))
+        return RecurrenceChoice(self.name, self.knowledge.recurrence(cells_of(topology, members)))
 
 
 class Fsm(Policy):
@@ -75,9 +75,9 @@ class Fsm(Policy):
         """See Policy."""
         return [f"policy fsm, {sentence}" for sentence in self.knowledge.describe()]
 
-    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> Choice:
+    def choice(self, topology: Topology, members: Sequence[int], load_of: LoadOf) -> RecurrenceChoice:
         """See Policy."""
         recurrence = self.knowledge.recurrence(cells_of(topology, members))
         arranged = recurrence.arranged(members)
         graph = TypedGraph.of(topology, arranged)
-        return Choice("fsm", recurrence, self.knowledge.machine(recurrence, graph, map(load_of, arranged)))
+        return RecurrenceChoice("fsm", recurrence, self.knowledge.machine(recurrence, graph, map(load_of, arranged)))

@@ -27,10 +27,10 @@ from vpps.planner.sections import Phase
 from vpps.report.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
 from vpps.report.roofline.shares import Slice, Tiles, slice_of, tiles_of_slice
 from vpps.script.access import Access, Content, Length, Reach, Touch, columns_of_tiles, lists, touches, word
-from vpps.script.disassemble import Decoded, Operand
+from vpps.script.disassemble import Decoded, DecodedOperand
 from vpps.script.instructions import Flag, Slices
 from vpps.script.slices import TILE_COLUMNS
-from vpps.script.tails import Use
+from vpps.script.tails import ViewUse
 
 FLOAT = FLOAT32.bytes  # a word of the script, too
 PHASES = tuple(phase.value for phase in Phase)
@@ -298,7 +298,7 @@ class _Counter:
         at = touch.at.address + mine.first
         ends = self.script[at : at + mine.rows + 1].astype(np.int64)
         entries, sums = int(ends[-1] - ends[0]), int(np.count_nonzero(np.diff(ends)))
-        amount.flops += (entries - sums + (sums if touch.name == Use.MEAN.name else 0)) * mine.units
+        amount.flops += (entries - sums + (sums if touch.name == ViewUse.MEAN.name else 0)) * mine.units
         amount.script += FLOAT * (mine.rows + 1 + entries)
         return entries
 
@@ -374,7 +374,9 @@ class _Counter:
             n = stop - first
         self._mark_rows(self.rows, touch.at, first, n, width, mark)
 
-    def _mark_rows(self, where: NDArray[np.uint8], operand: Operand, first: int, n: int, units: int, mark: int) -> None:
+    def _mark_rows(
+        self, where: NDArray[np.uint8], operand: DecodedOperand, first: int, n: int, units: int, mark: int
+    ) -> None:
         """Mark rows `first` to `first + n` of an operand."""
         if not n or not units:
             return
