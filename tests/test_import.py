@@ -54,3 +54,15 @@ def test_import_takes_a_moment(record_property: Callable[[str, object], None]) -
     seconds = statistics.median(float(run(code)) for _ in range(3))
     record_property("import_seconds_beyond_numpy", round(seconds, 3))
     print(f"import vpps: {seconds:.3f} s beyond numpy")
+
+
+def test_the_old_name_of_reports_warns() -> None:
+    code = """
+        import warnings
+        warnings.simplefilter("error")
+        try:
+            import vpps.inspection
+        except DeprecationWarning as warning:
+            print(warning)
+        """
+    assert run(code) == "vpps.inspection is called vpps.report now\n"

@@ -44,7 +44,7 @@ from vpps.session.handle import Handle
 
 config.start_logging()
 
-_SUBMODULES = ("data", "nn", "reference", "zoo")
+_SUBMODULES = ("data", "inspection", "nn", "reference", "zoo")
 
 
 def __getattr__(name: str) -> object:
