@@ -13,7 +13,7 @@ import vpps
 from tests.planner import golden, launches
 from vpps.compiler import slabs
 from vpps.compiler.lower import LoweredCell
-from vpps.compiler.slabs import STAGGER, Lifetime
+from vpps.compiler.slabs import STAGGER, Life
 from vpps.errors import ScriptError
 from vpps.placement.distribution import ALIGN, Distribution
 from vpps.placement.update import Update
@@ -140,11 +140,11 @@ def test_slabs_live_as_long_as_they_are_read() -> None:
     cell = next(c for c in graph.blocks if c.name == "step")
     groups = net.planner().cells.templates(cell).slab_groups(training=True)
     # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
-    across, kept, late, scratch = Lifetime.ACROSS, Lifetime.KEPT, Lifetime.LATE, Lifetime.SCRATCH
-    expected = [across, kept, across, kept, scratch, late, scratch, late, Lifetime.HANDED_BACK]
+    across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
+    expected = [across, kept, across, kept, scratch, late, scratch, late, Life.HANDED_BACK]
     assert [groups.groups[k].life for k in groups.group_of] == expected
     groups = net.planner().cells.templates(cell).slab_groups(training=False)
-    assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Lifetime.PASSED_ON]
+    assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
 
 
 def given_back(plan: Plan) -> np.ndarray:
@@ -188,21 +188,21 @@ def test_a_gradient_gives_way_after_its_last_reader(vps: int) -> None:
 @pytest.mark.parametrize(
     "right, wrong",
     [
-        (Lifetime.ACROSS, Lifetime.SCRATCH),
-        (Lifetime.LATE, Lifetime.SCRATCH),
-        (Lifetime.KEPT, Lifetime.ACROSS),
-        (Lifetime.LATE, Lifetime.HANDED_BACK),
-        (Lifetime.HANDED_BACK, Lifetime.SCRATCH),
+        (Life.ACROSS, Life.SCRATCH),
+        (Life.LATE, Life.SCRATCH),
+        (Life.KEPT, Life.ACROSS),
+        (Life.LATE, Life.HANDED_BACK),
+        (Life.HANDED_BACK, Life.SCRATCH),
     ],
 )
 def test_a_slab_that_lives_too_short_is_found(
-    right: Lifetime, wrong: Lifetime, vps: int, monkeypatch: pytest.MonkeyPatch
+    right: Life, wrong: Life, vps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = Net()
     graph, states = net.chain(6)
     lives = slabs._lives_in_training
 
-    def shorter(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Lifetime]:
+    def shorter(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
         return [wrong if life is right else life for life in lives(lowered, read_by_steps)]
 
     monkeypatch.setattr(slabs, "_lives_in_training", shorter)
@@ -235,7 +235,7 @@ def test_gradients_of_steps_that_never_wait_for_each_other_stay() -> None:
     def step(h: vpps.Expression, x: vpps.Expression) -> vpps.Expression:
         return vpps.tanh(h) * x
 
-    for vps, life in ((1, Lifetime.HANDED_BACK), (2, Lifetime.LATE)):
+    for vps, life in ((1, Life.HANDED_BACK), (2, Life.LATE)):
         graph = vpps.Graph()
         h = graph.lookup(table, 0)
         for k in range(1, 5):

@@ -12,7 +12,7 @@ from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note, compiled, simplified
 from vpps.compiler.passes_report import describe
 from vpps.compiler.phases import PartTemplates, crossing, encode_parts
-from vpps.compiler.slabs import Lifetime
+from vpps.compiler.slabs import Life
 from vpps.compiler.templates import EncodedCell
 from vpps.compiler.used_rows import note_lookups_without_gradient, with_row_numbers
 from vpps.errors import ModelError
@@ -150,7 +150,7 @@ class EncodedCells:
         given_back = (
             self.templates_of(parts, unread, training)[0]
             .cell.slab_groups(training)
-            .of_life[Lifetime.FORWARD if training else Lifetime.SCRATCH]
+            .of_life[Life.FORWARD if training else Life.SCRATCH]
         )
         if len(cell.forward) != 1 or given_back:
             return False

@@ -57,7 +57,7 @@ from vpps.compiler.records import (
     UsedLookupRecord,
     VectorCopyRecord,
 )
-from vpps.compiler.slabs import Lifetime, SlabGroups
+from vpps.compiler.slabs import Life, SlabGroups
 from vpps.compiler.templates import EncodedCell, Gathered, Group
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
@@ -337,7 +337,7 @@ def in_parts(parts: Sequence[CellPart], recipes: Sequence[CellRecipe], streams: 
 def _handed_back(memory: SlabGroups, gradient: View) -> int:
     """The group of slabs that a gradient of an argument lies in, where that is given back step by step; else -1."""
     group = memory.places[gradient.slab][0] if gradient.slab >= 0 else -1
-    return group if group in memory.of_life[Lifetime.HANDED_BACK] else -1
+    return group if group in memory.of_life[Life.HANDED_BACK] else -1
 
 
 def _slab_groups(found: SlabGroups) -> SlabGroupsRecord:

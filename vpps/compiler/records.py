@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from vpps.compiler.slabs import Lifetime
+from vpps.compiler.slabs import Life
 from vpps.kernel.shared_types import BOOL, I32, I64, U32
 
 # Where the words of a list come from: the list keys of vpps/compiler/instr.py.
@@ -74,7 +74,7 @@ class SlabRecord(NamedTuple):
 class SlabGroupRecord(NamedTuple):
     """Slabs side by side; `stagger`: floats between them."""
 
-    life: Lifetime
+    life: Life
     domain: I32
     width: I64
     stagger: I64

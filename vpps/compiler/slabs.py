@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
 
 
-class Lifetime(IntEnum):
+class Life(IntEnum):
     """How long a slab holds something. Where nothing else is said, it is one array for all rows of the block."""
 
     KEPT = 0  # to after the launch; in training values of vertices, and what else weight gradients read
@@ -30,14 +30,14 @@ class Lifetime(IntEnum):
 # rows would meet in one set of the first-level cache, which holds fewer (measured: 3 times slower with 15 slabs).
 STAGGER = 5 * ALIGN
 
-WHOLE = (Lifetime.KEPT, Lifetime.ACROSS, Lifetime.LATE)
-REUSED = (Lifetime.SCRATCH, Lifetime.FORWARD)  # in training: by all steps
+WHOLE = (Life.KEPT, Life.ACROSS, Life.LATE)
+REUSED = (Life.SCRATCH, Life.FORWARD)  # in training: by all steps
 
 
 class SlabGroup(NamedTuple):
     """Slabs of one domain that live equally long, side by side: together a row of `width` floats."""
 
-    life: Lifetime
+    life: Life
     domain: int
     width: int
     slabs: list[int]
@@ -75,9 +75,9 @@ class SlabGroups:
         members: dict[object, list[int]] = {}
         for i, (life, slab) in enumerate(zip(lives, slabs, strict=True)):
             # What is passed on dies when its own last reader has run.
-            members.setdefault((life, slab.domain, life is Lifetime.PASSED_ON and i), []).append(i)
+            members.setdefault((life, slab.domain, life is Life.PASSED_ON and i), []).append(i)
         self.groups: list[SlabGroup] = []
-        self.of_life: dict[Lifetime, list[int]] = {life: [] for life in Lifetime}
+        self.of_life: dict[Life, list[int]] = {life: [] for life in Life}
         self.group_of = np.zeros(len(slabs), np.int64)
         self.before = np.zeros((len(slabs), 1), np.int64)
         self.stagger = np.zeros((len(slabs), 1), np.int64)
@@ -95,15 +95,15 @@ class SlabGroups:
         self.places: list[tuple[int, int, int]] = list(zip(*(c.tolist() for c in columns), strict=True))
 
 
-def _lives_in_inference(lowered: LoweredCell, read_whole: Collection[int]) -> list[Lifetime]:
+def _lives_in_inference(lowered: LoweredCell, read_whole: Collection[int]) -> list[Life]:
     outputs = {v.slab for v in lowered.outputs}
-    lives = [Lifetime.PASSED_ON if i in outputs else Lifetime.SCRATCH for i in range(lowered.n_forward_slabs)]
+    lives = [Life.PASSED_ON if i in outputs else Life.SCRATCH for i in range(lowered.n_forward_slabs)]
     for i in read_whole:
-        lives[i] = Lifetime.KEPT
+        lives[i] = Life.KEPT
     return lives
 
 
-def _lives_in_training(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Lifetime]:
+def _lives_in_training(lowered: LoweredCell, read_by_steps: Collection[int]) -> list[Life]:
     forward = {v.slab for i in lowered.forward for _, v in i.views()}
     handed_back = {v.slab for _, v in lowered.arguments}.intersection(read_by_steps)
     late = {v.slab for g in lowered.parameter_gradients for _, v in g.instr.views()}
@@ -115,8 +115,8 @@ def _lives_in_training(lowered: LoweredCell, read_by_steps: Collection[int]) -> 
     lives = []
     for i in range(len(lowered.slabs)):
         if i in forward:
-            across = Lifetime.ACROSS if i in backward else Lifetime.FORWARD
-            lives.append(Lifetime.KEPT if i in outputs or i in late else across)
+            across = Life.ACROSS if i in backward else Life.FORWARD
+            lives.append(Life.KEPT if i in outputs or i in late else across)
         else:
-            lives.append(Lifetime.LATE if i in late else Lifetime.HANDED_BACK if i in handed_back else Lifetime.SCRATCH)
+            lives.append(Life.LATE if i in late else Life.HANDED_BACK if i in handed_back else Life.SCRATCH)
     return lives

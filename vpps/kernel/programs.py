@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vpps.script.tails import NONE, LoadKind, Tail, TailStep
+from vpps.script.tails import NONE, Load, Step, Tail
 
 _LOADS = {  # members of Unit
-    LoadKind.UNIT: "load",
-    LoadKind.ROW: "one",
-    LoadKind.RESULT: "result",
-    LoadKind.LISTED_UNIT: "load_listed",
-    LoadKind.LISTED_ROW: "one_listed",
+    Load.UNIT: "load",
+    Load.ROW: "one",
+    Load.RESULT: "result",
+    Load.LISTED_UNIT: "load_listed",
+    Load.LISTED_ROW: "one_listed",
 }
 
 
@@ -55,7 +55,7 @@ def _source(tail: Tail, value: int) -> str:
     return f"{_LOADS[tail.loads[value - tail.sums]]}({value})"
 
 
-def _call(step: TailStep) -> str:
+def _call(step: Step) -> str:
     constant = "0.f" if step.constant == NONE else f"at.constant({step.constant})"
     return f"{step.code}({', '.join(map(_shown, step.inputs))}, {constant})"
 

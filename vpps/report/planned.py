@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from vpps.compiler.instr import Beside, BesideGradient, Data, ListKey, Offsets, Positions, RandomKey, Uses
-from vpps.compiler.slabs import WHOLE, Lifetime
+from vpps.compiler.slabs import WHOLE, Life
 from vpps.ops.element import WORD_BYTES
 from vpps.planner.blocks import PlannedBlock, stages_in_order
 from vpps.planner.plan import Plan
@@ -24,13 +24,13 @@ from vpps.report.words import said_of_list, symbol_of
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 
 LIVES = {
-    Lifetime.KEPT: "kept to the end",
-    Lifetime.ACROSS: "forward to backward",
-    Lifetime.LATE: "backward to the end",
-    Lifetime.SCRATCH: "one step",
-    Lifetime.FORWARD: "one step of forward",
-    Lifetime.PASSED_ON: "until its last reader",
-    Lifetime.HANDED_BACK: "until its last reader",
+    Life.KEPT: "kept to the end",
+    Life.ACROSS: "forward to backward",
+    Life.LATE: "backward to the end",
+    Life.SCRATCH: "one step",
+    Life.FORWARD: "one step of forward",
+    Life.PASSED_ON: "until its last reader",
+    Life.HANDED_BACK: "until its last reader",
 }
 _USES = "where those of each value begin"
 _LATER = "for the end of the launch"
@@ -135,9 +135,9 @@ def _slabs(block: PlannedBlock, cell: str, part: str, training: bool) -> Iterato
             yield SlabUse(cell, part, symbol, node, per, rows, width, taken, LIVES[group.life], tuple(spans))
 
 
-def _steps_with(block: PlannedBlock, life: Lifetime, training: bool) -> int:
+def _steps_with(block: PlannedBlock, life: Life, training: bool) -> int:
     """How many of a block's steps, the first ones, have slabs of a life."""
-    if training and life in (Lifetime.LATE, Lifetime.SCRATCH, Lifetime.HANDED_BACK):
+    if training and life in (Life.LATE, Life.SCRATCH, Life.HANDED_BACK):
         return block.n_needed_steps  # those that run backward
     return len(block.step_stage)
 

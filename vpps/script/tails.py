@@ -27,7 +27,7 @@ class ViewUse(IntEnum):
     RESULT = 5  # the unit of a part of what the product before has left on the chip; the address is the part's number
 
 
-class LoadKind(IntEnum):
+class Load(IntEnum):
     """Where a value that a tail loads comes from."""
 
     UNIT = 0  # a row has one for each unit
@@ -38,7 +38,7 @@ class LoadKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TailStep:
+class Step:
     """One call of device code.
 
     Attributes:
@@ -65,15 +65,15 @@ class Tail:
     """
 
     sums: int
-    loads: tuple[LoadKind, ...]
+    loads: tuple[Load, ...]
     constants: int
-    steps: tuple[TailStep, ...]
+    steps: tuple[Step, ...]
     stores: tuple[int, ...]
 
     @property
     def is_chained(self) -> bool:
         """Whether it runs behind a product only, whose result it takes (compiler/passes/chaining.py)."""
-        return LoadKind.RESULT in self.loads
+        return Load.RESULT in self.loads
 
     @property
     def views(self) -> int:

@@ -23,7 +23,7 @@ from vpps.script.instructions import (
     Instruction,
     Slices,
 )
-from vpps.script.tails import LoadKind, Tail, ViewUse
+from vpps.script.tails import Load, Tail, ViewUse
 
 MOMENTS = {optimizer.name: len(optimizer.moments) for optimizer in OPTIMIZERS}
 WIDTHS = ("columns", "inner", "row_width", "a_width", "b_width")
@@ -195,14 +195,14 @@ def _suits(operand: DecodedOperand, use: int, k: int, tail: Tail) -> bool:
     if k >= tail.first_step:
         return use == ViewUse.CONSTANT
     match tail.loads[k - tail.sums]:
-        case LoadKind.RESULT:
+        case Load.RESULT:
             return use == ViewUse.RESULT
-        case LoadKind.UNIT:
+        case Load.UNIT:
             return use == ViewUse.READ and operand.mode <= OFFSET_MASK
-        case LoadKind.ROW:
+        case Load.ROW:
             return use == ViewUse.READ and operand.mode & ~OFFSET_MASK == SCALAR
-        case LoadKind.LISTED_UNIT:
+        case Load.LISTED_UNIT:
             return use == ViewUse.READ and operand.mode & ~OFFSET_MASK in (0, INDEXED)
-        case LoadKind.LISTED_ROW:
+        case Load.LISTED_ROW:
             return use == ViewUse.READ and operand.mode & ~OFFSET_MASK in (SCALAR, SCALAR | INDEXED)
     return False

@@ -29,7 +29,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.runtime.simt import SimtMachine
 from vpps.script.disassemble import disassemble, instructions
-from vpps.script.tails import NONE, Tail, TailStep, ViewUse
+from vpps.script.tails import NONE, Step, Tail, ViewUse
 from vpps.script.verify import verify
 
 pytestmark = pytest.mark.cpu
@@ -450,9 +450,7 @@ class TestScripts:
 
 
 class TestPrograms:
-    PROGRAM = Tail(
-        1, (False, True), 1, (TailStep("Scale::forward", (1,), 3), TailStep("Add::forward", (3, 2))), (4, NONE)
-    )
+    PROGRAM = Tail(1, (False, True), 1, (Step("Scale::forward", (1,), 3), Step("Add::forward", (3, 2))), (4, NONE))
 
     def test_views_are_numbered_as_they_come(self) -> None:
         assert (self.PROGRAM.first_step, self.PROGRAM.first_store, self.PROGRAM.views) == (3, 4, 6)

@@ -13,7 +13,7 @@ from vpps.compiler.records import (
     TemplateRecord,
     flat,
 )
-from vpps.compiler.slabs import Lifetime
+from vpps.compiler.slabs import Life
 from vpps.kernel import shared_types
 
 pytestmark = pytest.mark.host
@@ -26,8 +26,8 @@ def test_lists_follow_their_lengths() -> None:
 
 
 def test_codes_are_their_numbers() -> None:
-    groups = SlabGroupsRecord([SlabGroupRecord(Lifetime.LATE, 1, 8, 0)], [SlabPlaceRecord(0, 4, 2)])
-    assert flat(groups) == [1, Lifetime.LATE.value, 1, 8, 0, 1, 0, 4, 2]
+    groups = SlabGroupsRecord([SlabGroupRecord(Life.LATE, 1, 8, 0)], [SlabPlaceRecord(0, 4, 2)])
+    assert flat(groups) == [1, Life.LATE.value, 1, 8, 0, 1, 0, 4, 2]
 
 
 def test_members_are_read_in_that_order() -> None:

@@ -16,7 +16,7 @@ from vpps.compiler.instr import Instr, TailView, View
 from vpps.kernel.chip import SUM_FLOATS
 from vpps.placement.onchip.holding import TILES
 from vpps.script.slices import most_units
-from vpps.script.tails import LoadKind, ViewUse
+from vpps.script.tails import Load, ViewUse
 
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
@@ -98,7 +98,7 @@ def _taking(product: Instr, tail: Instr) -> Instr:
             part = _part_of(product, what, tail.width)
             assert part is not None
             views.append((ViewUse.RESULT, part))
-            loads[k - tail.tail.sums] = LoadKind.RESULT
+            loads[k - tail.tail.sums] = Load.RESULT
         else:
             views.append((use, what))
     program = replace(tail.tail, loads=tuple(loads))

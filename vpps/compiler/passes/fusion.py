@@ -18,7 +18,7 @@ from vpps.compiler.instr import Expand, IndexList, Instr, Listed, Offsets, Param
 from vpps.compiler.passes.recompute import recomputed
 from vpps.ops import OPS, Form
 from vpps.script.instructions import Role
-from vpps.script.tails import NONE, LoadKind, Tail, TailStep, ViewUse
+from vpps.script.tails import NONE, Load, Step, Tail, ViewUse
 
 if TYPE_CHECKING:
     from vpps.compiler.lower import LoweredCell
@@ -378,7 +378,7 @@ class _Program:
         def numbers(values: Sequence[_Value | None]) -> tuple[int, ...]:
             return tuple(NONE if v is None else number[v] for v in values)
 
-        steps = tuple(TailStep(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
+        steps = tuple(Step(str(v.what), numbers(v.inputs), place.get(v, NONE)) for v in calls)
         tail = Tail(
             len(sums),
             tuple(_load(_view(v), first) for v in loads),
@@ -417,11 +417,11 @@ def _in_order(values: Sequence[_Value | None]) -> list[_Value]:
     return list(found)
 
 
-def _load(view: View, instr: Instr) -> LoadKind:
+def _load(view: View, instr: Instr) -> Load:
     """How a tail in the place of an instruction loads a view."""
     if view.width == instr.width:
-        return LoadKind.LISTED_UNIT if view.may_be_listed(instr.domain) else LoadKind.UNIT
-    return LoadKind.LISTED_ROW if view.may_be_listed(instr.domain) else LoadKind.ROW
+        return Load.LISTED_UNIT if view.may_be_listed(instr.domain) else Load.UNIT
+    return Load.LISTED_ROW if view.may_be_listed(instr.domain) else Load.ROW
 
 
 def _listed(value: _Value) -> Listed:

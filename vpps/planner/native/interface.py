@@ -8,7 +8,7 @@ from enum import IntEnum, auto
 from vpps.compiler.linear import Linear
 from vpps.compiler.passes.lazy_batching import STAGES, Batching
 from vpps.compiler.records import RECORDS, Frame, From
-from vpps.compiler.slabs import Lifetime
+from vpps.compiler.slabs import Life
 from vpps.kernel import shared_types
 from vpps.kernel.shared_types import fields
 from vpps.placement.distribution import ALIGN, ONE
@@ -314,7 +314,7 @@ FUNCTIONS = (
 
 def header() -> str:
     """`interface.h`."""
-    enums = (Status, Following, From, Frame, Lifetime, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
+    enums = (Status, Following, From, Frame, Life, Batching, Linear, LayoutCode, EncodingKind, During, Made, Reason)
     structs = (
         *(Call, Pair, GivenCell, GivenBlock, GivenList, UsedTable, GivenProduct, FoundGrouping),
         *(NotedPair, NotedSection, Noted, FoundMemory, FoundBlock),
