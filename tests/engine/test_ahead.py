@@ -81,7 +81,7 @@ class TestErrors:
         [
             ({"target": "gpu"}, "target='gpu': expected 'cpu', 'cuda' or 'simt'"),
             ({"rows_per_warp": 3}, "rows_per_warp=...): there is no such option; there are ownership, rpw"),
-            ({"sms": 0}, "sms=0: expected an int, at least 1"),
+            ({"sms": 0}, "sms=0: expected an int, 1 to 4096"),
             ({"groups": 0}, "groups=0: expected an int, at least 1"),
             ({"vps": 1000}, "do not run side by side on H200"),
             ({"device": "GTX 1080"}, "device 'GTX 1080' is not known"),
