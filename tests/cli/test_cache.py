@@ -20,6 +20,7 @@ from vpps.compiler.passes import Passes
 from vpps.config import VARIABLES
 from vpps.engine.configuration import Configuration
 from vpps.kernel.cache import Label, cached
+from vpps.planner.native import library
 from vpps.tuning.database import Key, Tuned, TuningDatabase
 
 pytestmark = pytest.mark.host
@@ -202,9 +203,15 @@ class TestClear:
         assert keys(folder) == ["bad", "new", "old"]
 
 
+@pytest.fixture(scope="module")
+def planner() -> None:
+    """Loaded, from the usual cache."""
+    library.library()
+
+
 @pytest.fixture
-def compiler(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast one: what it writes is no library, but nothing is loaded here."""
+def compiler(planner: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast one: what it writes is no library, so the planner is loaded before."""
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"
