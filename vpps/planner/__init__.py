@@ -10,5 +10,5 @@ Vertices that the loss does not depend on get no backward at all: zero times inf
 
 Scripts are compared by hash: `tests/planner/golden.json` has what the planner writes for random graphs and all tasks of
 the zoo, over policies, schedules, layouts, groups, cuBLAS products and targets. A change that moves words on purpose
-runs `python -m tests.planner.golden` and says why; a suite runs a 14th of them, `VPPS_TEST_GOLDEN=all` all.
+runs `python -m tests.planner.golden` and says why; a suite runs a 14th of them (`test_golden.py`).
 """
