@@ -15,7 +15,7 @@ kernels with tails are expected to spill: they are not compiled while something 
 tests.kernel.spills` measures anew). A matrix in CI compiles every kernel by 13.0.88 and the newest.
 
 Tests compile a covering selection of cubins - every program, architecture and instruction, the most registers;
-`tests/nvrtc.py` says how all are compiled, some ten processor minutes. Tests that use an emulated handle in several ways
-say so ahead (`example=`), so that one kernel serves; those that need a cache of their own get one with the usual kernels in it
-(`tests/caches.py`).
+`tests/nvrtc.py` says how all are compiled, some ten processor minutes. Tests that use an emulated handle in several
+ways say so ahead (`example=`), so that one kernel serves; those that need a cache of their own get one with the usual
+kernels in it (`tests/caches.py`).
 """
