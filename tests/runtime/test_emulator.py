@@ -591,7 +591,8 @@ class TestLaunches:
             del machine
             gc.collect()
             resident.append(busy - int(Path("/proc/self/statm").read_text().split()[1]))
-        assert min(resident) > 500  # pages: each thread had touched one at least
+        # Pages: each thread had touched one at least. The median, as what else is in the process may grow meanwhile.
+        assert np.median(resident) > 500
 
     def test_seeds_reproduce(self) -> None:
         body = without(EXCHANGE, EXCHANGE_WAITS_FIRST)
