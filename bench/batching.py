@@ -44,8 +44,8 @@ from workload_tasks import data_folder, data_of, make_task
 
 import vpps
 from vpps.compiler.cost import costs_on
+from vpps.planner.native.automaton import Encoding
 from vpps.planner.native.learning import LearningSettings
-from vpps.planner.native.machine import Encoding
 from vpps.planner.native.stages import stages as stages_of
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import lower_bound

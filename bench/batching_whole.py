@@ -15,8 +15,8 @@ import numpy as np
 from edbatch_graphs import Vertices
 
 from vpps.compiler.cost import costs_on
+from vpps.planner.native.automaton import Automaton, Encoding
 from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.machine import Automaton, Encoding
 from vpps.planner.native.policy_table import ENCODINGS
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn

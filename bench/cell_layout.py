@@ -167,7 +167,7 @@ def executed(cell: TracedCell, model: vpps.Model, rows: int, passes: Passes) -> 
     """What vpps's instructions of a cell copy in a step forward and one backward, and how many there are."""
     stacks = find_stacks([simplified(cell, passes)[0]], list(model), PANEL, layout=passes.cell_layout)
     distribution = Distribution(model, 2, PANEL, 0, train=True, stacks=stacks)
-    lowered = Planner(distribution, "sinks-last", passes=passes).cells.templates(cell).lowered
+    lowered = Planner(distribution, "sinks-last", passes=passes).cells.encoded(cell).lowered
     instrs = [*lowered.forward, *lowered.backward]
     copies = [4 * rows * i.width for i in instrs if i.name == "copy"]
     return Copies(len(copies), sum(copies)), len(instrs)

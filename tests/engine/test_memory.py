@@ -10,7 +10,7 @@ import pytest
 
 import vpps
 from tests.classifier import new
-from vpps.compiler.templates import EncodedCell
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.nn import NaryTreeLSTM
 
 pytestmark = pytest.mark.cpu

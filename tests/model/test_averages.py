@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import vpps
 from tests.classifier import Classifier, new, same_bits
 from tests.comparison import VP_COUNTS, relative_error
-from tests.engine.test_residency import interrupt_next_launch
+from tests.engine.test_parameter_store import interrupt_next_launch
 from tests.model.test_optim import OPTIMIZERS, STEPS, ReferenceTraining, make_batch, make_model
 
 pytestmark = pytest.mark.cpu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vpps
-from vpps.compiler.templates import EncodedCell
+from vpps.compiler.encoded_cell import EncodedCell
 
 pytestmark = pytest.mark.cpu
 

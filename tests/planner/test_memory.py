@@ -138,12 +138,12 @@ def test_slabs_live_as_long_as_they_are_read() -> None:
     net = Net()
     graph, _ = net.chain(1)
     cell = next(c for c in graph.blocks if c.name == "step")
-    groups = net.planner().cells.templates(cell).slab_groups(training=True)
+    groups = net.planner().cells.encoded(cell).slab_groups(training=True)
     # W h + x, inner, V inner, result; gradients of the result, V inner, inner, W h + x, h
     across, kept, late, scratch = Life.ACROSS, Life.KEPT, Life.LATE, Life.SCRATCH
     expected = [across, kept, across, kept, scratch, late, scratch, late, Life.HANDED_BACK]
     assert [groups.groups[k].life for k in groups.group_of] == expected
-    groups = net.planner().cells.templates(cell).slab_groups(training=False)
+    groups = net.planner().cells.encoded(cell).slab_groups(training=False)
     assert [groups.groups[k].life for k in groups.group_of] == [scratch, scratch, scratch, Life.PASSED_ON]
 
 

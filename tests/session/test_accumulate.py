@@ -11,7 +11,7 @@ import pytest
 
 import vpps
 from tests.comparison import VP_COUNTS, relative_error
-from tests.engine.test_residency import interrupt_next_launch
+from tests.engine.test_parameter_store import interrupt_next_launch
 from tests.runtime.test_cpu import stop_next_launch
 from vpps.ops.philox import launch_key
 from vpps.placement.distribution import Distribution, HeldGradients

@@ -13,7 +13,7 @@ import pytest
 
 import vpps
 from tests.comparison import relative_error
-from tests.engine.test_residency import interrupt_next_launch
+from tests.engine.test_parameter_store import interrupt_next_launch
 from tests.fuzz.expected import Expected
 from tests.session.test_accumulate import Net
 from tests.tuning.test_online import Ready

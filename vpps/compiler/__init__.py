@@ -1,6 +1,6 @@
 """Cells to instructions, once per cell: passes over nodes, lowering, passes over instructions, encoding.
 
-    trace -> passes over nodes -> lower.py -> passes over instructions -> templates.py -> recipe.py -> the planner
+    trace -> passes over nodes -> lower.py -> passes over instructions -> encoded_cell.py -> recipe.py -> the planner
 
 `cells.py` runs the whole. Passes are in `passes/`; which barriers instructions need says `barriers.py`, what steps cost
 `cost.py`, where a cell's values are kept `slabs.py`; `arrangement.py` says what a kernel is specialised to.
@@ -19,8 +19,8 @@ of list arguments in domains from 1 on.
 - A computed matrix is a row of floats, so reshapes and slices of its rows are views (`matrices.py`).
 - Ops that look at all elements of a list count vertices and find rows of elements by index lists (`lists.py`).
 
-**Encoding** (`templates.py`) happens once per cell: every word is `constant + base + per_row * first_row + per_count *
-rows`. For a batch the planner fills in a step at once, so the host's work is O(stages), not O(vertices x ops).
+**Encoding** (`encoded_cell.py`) happens once per cell: every word is `constant + base + per_row * first_row + per_count
+* rows`. For a batch the planner fills in a step at once, so the host's work is O(stages), not O(vertices x ops).
 
 **Barriers** (`barriers.py`) stand only between instructions that touch the same elements from different virtual
 processors. The same question is asked between steps: in backward the transposed product of a level leaves gradients of

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from vpps.compiler.cost import StepLoad, flops
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.passes import Passes, dead_outputs, lazy_batching
 from vpps.compiler.passes.dead_outputs import ALL_READ, Unread
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note, compiled, simplified
 from vpps.compiler.passes_report import describe
-from vpps.compiler.phases import PartTemplates, crossing, encode_parts
+from vpps.compiler.phases import EncodedPart, crossing, encode_parts
 from vpps.compiler.slabs import Life
-from vpps.compiler.templates import EncodedCell
 from vpps.compiler.used_rows import note_lookups_without_gradient, with_row_numbers
 from vpps.errors import ModelError
 from vpps.placement.distribution import Distribution
@@ -45,7 +45,7 @@ class EncodedCells:
         self._cells: dict[tuple[TracedCell, Unread, bool], EncodedCell] = {}
         self._parts: dict[tuple[TracedCell, frozenset[int], frozenset[int]], tuple[CellPart, ...]] = {}
         self._whole: dict[tuple[CellPart, ...], TracedCell] = {}  # of which they are the parts
-        self._of_parts: dict[tuple[tuple[CellPart, ...], Unread, bool], list[PartTemplates]] = {}
+        self._of_parts: dict[tuple[tuple[CellPart, ...], Unread, bool], list[EncodedPart]] = {}
 
     def compiled(self, cell: TracedCell) -> TracedCell:
         """The cell after the passes on its nodes. Raises ModelError where it uses a parameter of another model."""
@@ -68,7 +68,7 @@ class EncodedCells:
             self.notes[cell].append(("dead_outputs", dead_outputs.said(cell, unread, training=False)))
         return known
 
-    def templates(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> EncodedCell:
+    def encoded(self, cell: TracedCell, unread: Unread = ALL_READ, training: bool = True) -> EncodedCell:
         """The encoded cell, with no gradients from some outputs; for inference another one where training keeps values
         that only backward reads.
 
@@ -117,19 +117,19 @@ class EncodedCells:
         """What steps of a block have to do, with all outputs read, in training."""
         b = topology.blocks[number]
         parts = self.split(b.cell, *crossing(topology, number)) if self.passes.lazy_batching else ()
-        for part, of_part in zip(parts, self.templates_of(parts) if parts else (), strict=True):
+        for part, of_part in zip(parts, self.encoded_parts(parts) if parts else (), strict=True):
             if part.batching is Batching.LEVEL:
                 return _load(of_part.cell, [b.lists[k] for k in part.lists])
-        return StepLoad(0.0, 0) if parts else _load(self.templates(b.cell), b.lists)
+        return StepLoad(0.0, 0) if parts else _load(self.encoded(b.cell), b.lists)
 
     def part_of(self, cell: TracedCell) -> CellPart | None:
         """The part whose program a cell is, if it is one."""
         return next((part for parts in self._parts.values() for part in parts if part.cell is cell), None)
 
-    def templates_of(
+    def encoded_parts(
         self, parts: tuple[CellPart, ...], unread: Unread = ALL_READ, training: bool = True
-    ) -> list[PartTemplates]:
-        """The encoded parts of a cell, as `templates`."""
+    ) -> list[EncodedPart]:
+        """The encoded parts of a cell, as `encoded`."""
         training = training or not self.passes.fusion
         key = parts, unread, training
         known = self._of_parts.get(key)
@@ -146,9 +146,9 @@ class EncodedCells:
             return False
         if [part.batching for part in parts[:2]] != [Batching.EAGER, Batching.LEVEL]:
             return False  # nothing goes level by level that could wait
-        cell, level = (of_part.cell for of_part in self.templates_of(parts)[:2])
+        cell, level = (of_part.cell for of_part in self.encoded_parts(parts)[:2])
         given_back = (
-            self.templates_of(parts, unread, training)[0]
+            self.encoded_parts(parts, unread, training)[0]
             .cell.slab_groups(training)
             .of_life[Life.FORWARD if training else Life.SCRATCH]
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Instr
 from vpps.compiler.passes.cell_layout import Copies, study
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
 from vpps.compiler.passes.nodes import Note
 from vpps.compiler.prepare import live_nodes
-from vpps.compiler.templates import EncodedCell
 from vpps.record.trace import TracedCell
 
 _SAID = {Batching.EAGER: "before the first level", Batching.LEVEL: "level by level", Batching.LAZY: "after the last"}
@@ -19,7 +19,7 @@ _NO_OPERATORS = ("argument", "parameter", "index", "lookup", "slice", "reshape",
 def describe(
     notes: Iterable[Note],
     parts: Sequence[CellPart],
-    templates: Sequence[EncodedCell],
+    encoded: Sequence[EncodedCell],
     streams: bool,
     laid_out: TracedCell | None,
 ) -> list[Note]:
@@ -28,12 +28,12 @@ def describe(
     Args:
         notes: of the passes on its nodes.
         parts: of the cell; none where it is whole.
-        templates: its encoded parts, or the whole.
+        encoded: its encoded parts, or the whole.
         streams: its eager part may run in the pauses between levels.
         laid_out: the cell before products were stacked, if they have been in an order of `cell_layout`.
     """
     lines = [*notes]
-    instructions = [i for t in templates for i in (*t.lowered.forward, *t.lowered.backward)]
+    instructions = [i for t in encoded for i in (*t.lowered.forward, *t.lowered.backward)]
     if laid_out is not None:
         lines.append(("cell_layout", _batched(laid_out, sum(i.name == "copy" for i in instructions))))
     if parts:
@@ -44,8 +44,8 @@ def describe(
     tails = [i for i in instructions if i.tail is not None]
     if tails:
         lines.append(("fusion", f"{sum(len(i.tail.steps) for i in tails if i.tail)} operations in {len(tails)} tails"))
-    lines.append(("forward", _counted([(t.lowered.forward, t.forward) for t in templates])))
-    lines.append(("backward", _counted([(t.lowered.backward, t.backward) for t in templates])))
+    lines.append(("forward", _counted([(t.lowered.forward, t.forward) for t in encoded])))
+    lines.append(("backward", _counted([(t.lowered.backward, t.backward) for t in encoded])))
     return lines
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Beside, BesideGradient, View
 from vpps.compiler.passes.lazy_batching import Batching, CellPart
-from vpps.compiler.templates import EncodedCell
 from vpps.record.topology import Topology
 from vpps.record.trace import TracedCell
 
 
-class PartTemplates(NamedTuple):
+class EncodedPart(NamedTuple):
     """The encoded cell of a part, and what of others it finds beside its rows: number of the part, and the view."""
 
     cell: EncodedCell
@@ -28,7 +28,7 @@ def encode_parts(
     encode: Callable[[TracedCell, int, Mapping[int, int], bool, Collection[int]], EncodedCell],
     unread: Collection[int] = (),
     training: bool = True,
-) -> list[PartTemplates]:
+) -> list[EncodedPart]:
     """Encode the parts of a cell.
 
     Args:
@@ -37,7 +37,7 @@ def encode_parts(
             outputs that nothing reads.
         unread: outputs of the whole that nothing reads.
     """
-    made: dict[int, PartTemplates] = {}
+    made: dict[int, EncodedPart] = {}
     numbers = {part.batching: k for k, part in enumerate(parts)}
     handed: dict[tuple[Batching, int], tuple[int, Beside, View]] = {}  # by what crosses: who hands it back, and where
     with_gradient: set[tuple[Batching, int]] = set()  # of what crosses: that which some reader has a gradient of
@@ -64,7 +64,7 @@ def encode_parts(
                 with_gradient.add((crossing.batching, crossing.output))
             if crossing.alone and len(found) == 1 and found[0].slab >= 0:
                 handed[crossing.batching, crossing.output] = k, key, found[0]
-        made[k] = PartTemplates(cell, beside)
+        made[k] = EncodedPart(cell, beside)
     for k, part in enumerate(parts):
         for position, crossing in enumerate(part.crossings, start=part.first_crossing):
             other = numbers[crossing.batching]

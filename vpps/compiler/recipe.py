@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpps.compiler.barriers import owners_of
+from vpps.compiler.encoded_cell import EncodedCell, Gathered, Group
 from vpps.compiler.instr import (
     Args,
     Beside,
@@ -58,7 +59,6 @@ from vpps.compiler.records import (
     VectorCopyRecord,
 )
 from vpps.compiler.slabs import Life, SlabGroups
-from vpps.compiler.templates import EncodedCell, Gathered, Group
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.placement.distribution import Distribution

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import RowNumber, UsedLookup
 from vpps.compiler.passes.lazy_batching import CellPart
-from vpps.compiler.templates import EncodedCell
 from vpps.model.model import Lookup
 from vpps.ops import Form
 from vpps.record.trace import Int, TracedCell
@@ -51,10 +51,10 @@ def note_lookups_without_gradient(
         ints: of each, which int arguments of the whole it takes.
     """
     with_gradient = set()
-    for templates, taken in zip(encoded, ints, strict=True):
-        columns = _columns(templates.cell)
-        for g in templates.lowered.table_gradients:
-            row = _row_number(templates.cell, g.ids.node, columns)
+    for one, taken in zip(encoded, ints, strict=True):
+        columns = _columns(one.cell)
+        for g in one.lowered.table_gradients:
+            row = _row_number(one.cell, g.ids.node, columns)
             with_gradient.add(UsedLookup(g.table, _in_whole(row, taken)))
     for used in used_lookups(cell):
         if used not in with_gradient:

@@ -21,7 +21,7 @@ from vpps.engine.configuration import Configuration
 from vpps.engine.losses import Losses
 from vpps.engine.memory import MemoryUse, memory_use
 from vpps.engine.nonfinite import where_it_began
-from vpps.engine.residency import ParameterStore
+from vpps.engine.parameter_store import ParameterStore
 from vpps.engine.timeline import HostSpan, Timeline
 from vpps.errors import KernelError, SpillError
 from vpps.graph.graph import Graph
@@ -83,7 +83,7 @@ class Engine:
 
     Attributes:
         machine: virtual processors and the pool.
-        residency: what of the model is in the pool.
+        store: what of the model is in the pool.
         plan: of the latest launch, None before the first.
         batching: the policy, which outlives planners.
         planner: once the parameters have their places.
@@ -131,7 +131,7 @@ class Engine:
         self._bound = NO_STACKS, NO_CHIP
         self._stacking = Stacking(model, passes, self.machine.panel, onchip.tiers, self._history())
         kind = type(optimizer) if optimizer is not None else None
-        self.residency = ParameterStore(model, self.machine, kind, ema, onchip.groups)
+        self.store = ParameterStore(model, self.machine, kind, ema, onchip.groups)
         self._pool_limit = self.machine.default_pool_limit if pool_limit is None else pool_limit
         self.plan: Plan | None = None
         self.planner: Planner | None = None
@@ -164,9 +164,9 @@ class Engine:
             accumulate: for a step that keeps its gradients.
         """
         self._arrange(graph, optimizer, trains)
-        if not self._is_bound or not self.residency.is_ready(accumulate):
+        if not self._is_bound or not self.store.is_ready(accumulate):
             self._bind(accumulate)
-        self.residency.adopt()
+        self.store.adopt()
         assert self.planner is not None
         self._prepared = time.perf_counter_ns()
         return self.planner
@@ -184,7 +184,7 @@ class Engine:
         self.plan = self.planner = None
         self._bound = self._stacking.stacks, self.arrangement
         configuration = self.configuration
-        distribution = self.residency.bind(
+        distribution = self.store.bind(
             lambda floats: self._reserve(floats, keep=0), accumulate, self.arrangement.slots, self._stacking.stacks
         )
         self.planner = Planner(
@@ -264,12 +264,12 @@ class Engine:
     def may_queue(self, plan: Plan) -> bool:
         """Whether a step may be launched while the one before runs: it needs nothing that only the host can do, and
         does not depend on whether that one is left out."""
-        fits = plan.pool_floats <= len(self.machine.pool) and self.residency.is_uploaded
+        fits = plan.pool_floats <= len(self.machine.pool) and self.store.is_uploaded
         simple = self._is_simple(plan) and all(flight.simple for flight in self._flights)
         return self.machine.queues and fits and simple
 
     def _is_simple(self, plan: Plan) -> bool:
-        return self.residency.is_simple and plan.held == NOTHING_HELD
+        return self.store.is_simple and plan.held == NOTHING_HELD
 
     def launch(self, plan: Plan, step: int = 0, updates: bool = False, loss: Expression | None = None) -> None:
         """Begin to execute a plan.
@@ -280,12 +280,12 @@ class Engine:
             loss: of that step.
         """
         waited = time.perf_counter_ns()
-        self._reserve(plan.pool_floats, keep=self.residency.distribution.end)
+        self._reserve(plan.pool_floats, keep=self.store.distribution.end)
         if not self._trains:
             self.model.pull_weights()
-        self.residency.upload()
+        self.store.upload()
         if step:
-            self.residency.upload_gradients()
+            self.store.upload_gradients()
         if self._verify:
             from vpps.script.verify import verify
 
@@ -302,11 +302,11 @@ class Engine:
             host = HostSpan.between(self._prepared, *plan.encoded, waited, time.perf_counter_ns())
             self.timelines = {n: t for n, t in self.timelines.items() if n == number - 1}
             self.timelines[number] = Timeline(plan, recording, host)
-        undo = self.residency.restorer(plan)
+        undo = self.store.restorer(plan)
         self._flights.append(_Flight(plan, number, step, loss, self._is_simple(plan), undo))
         try:
             if step:
-                self.residency.begin(plan, updates)
+                self.store.begin(plan, updates)
             # At the very end: Ctrl-C may come as soon as it runs.
             if plan.sequel is None:
                 self.machine.launch(plan.script)
@@ -342,8 +342,8 @@ class Engine:
                 self._flights.clear()
                 self.plan = plan
                 lost = ""
-                if flight.step and self.residency.accumulated:  # nobody knows how far it got
-                    self.residency.drop_gradients()
+                if flight.step and self.store.accumulated:  # nobody knows how far it got
+                    self.store.drop_gradients()
                     lost = "; the accumulated gradients are discarded"
                 raise KernelError(failure.message.format(*map(plan.whereabouts, failure.positions)) + lost)
             loss = self.machine.loss(plan.loss_slot) if flight.step else 0.0
@@ -367,10 +367,10 @@ class Engine:
             if goes_on:
                 self.model.step = step
         if goes_on and self.model.step >= flight.step:  # no call that only accumulates
-            self.residency.pass_over_step()
-        if not self.residency.accumulated or not (flight.plan.sequel is not None or math.isinf(why)):
+            self.store.pass_over_step()
+        if not self.store.accumulated or not (flight.plan.sequel is not None or math.isinf(why)):
             return False
-        self.residency.drop_gradients()
+        self.store.drop_gradients()
         return True
 
     def _where_it_began(self, flight: _Flight) -> str:
@@ -378,7 +378,7 @@ class Engine:
         if self._flights or flight.loss is None:  # the weights may be others already
             return ""
         self.pull()
-        key = launch_key(self.model.seed, flight.step, self.residency.accumulated)
+        key = launch_key(self.model.seed, flight.step, self.store.accumulated)
         return where_it_began(flight.plan.graph, flight.loss, self.model.numpy(), key)
 
     def latest_timeline(self) -> Timeline | None:
@@ -388,6 +388,6 @@ class Engine:
 
     def pull(self) -> None:
         """Bring the model up to the pool, waiting for the launch in flight, if that is newer."""
-        if self.residency.is_newer:
+        if self.store.is_newer:
             self.wait()
-            self.residency.pull()
+            self.store.pull()

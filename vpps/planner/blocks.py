@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import ListKey, RowOperand
-from vpps.compiler.templates import EncodedCell
 from vpps.record.arrays import Ints
 from vpps.record.trace import TracedCell
 from vpps.record.vertices import Block

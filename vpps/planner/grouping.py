@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.compiler.instr import Instr
-from vpps.compiler.templates import EncodedCell
 from vpps.ops import size
 from vpps.record.arrays import Ints
 from vpps.record.trace import List, TracedCell, Vector

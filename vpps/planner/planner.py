@@ -21,8 +21,8 @@ from vpps.ops.philox import LaunchKey, StepKey
 from vpps.placement.distribution import NOTHING_HELD, Distribution, HeldGradients
 from vpps.placement.update import Update
 from vpps.planner.native import library
-from vpps.planner.native.engine import PlannerLibrary
 from vpps.planner.native.found import Found
+from vpps.planner.native.planner_library import PlannerLibrary
 from vpps.planner.plan import Plan
 from vpps.planner.policies import Policy, policy_named
 from vpps.planner.row_order import RECORDED, known_layout
@@ -60,7 +60,7 @@ class Planner:
         self.schedule = SCHEDULES[schedule]
         self.layout = known_layout(layout)
         self.cells = EncodedCells(distribution, self.schedule.exclusive, self.passes)
-        self._engines: dict[tuple[str, float | None] | None, PlannerLibrary] = {}
+        self._libraries: dict[tuple[str, float | None] | None, PlannerLibrary] = {}
         self._latest: PlannerLibrary | None = None
 
     def plan_forward(
@@ -71,11 +71,11 @@ class Planner:
         Raises:
             CompileError: there is no compiler.
         """
-        n_calls, engine = graph.n_calls, self._engine(None)
+        n_calls, native = graph.n_calls, self._library(None)
         values = np.concatenate([np.atleast_1d(value_ids(e)) for e in wanted])
-        with engine.lock:
-            found = engine.forward(graph, values)
-        again = partial(self._asked, engine, graph, (values,), n_calls)
+        with native.lock:
+            found = native.forward(graph, values)
+        again = partial(self._asked, native, graph, (values,), n_calls)
         return Plan(graph, found, held, held, again)
 
     def plan_training(
@@ -100,21 +100,21 @@ class Planner:
             GraphError: the loss depends on no trainable parameter.
             CompileError: there is no compiler.
         """
-        n_calls, engine = graph.n_calls, self._engine(update)
+        n_calls, native = graph.n_calls, self._library(update)
         how = loss.ref, update, parity, key, held, keep
-        with engine.lock:
-            found = engine.training(graph, *how)
+        with native.lock:
+            found = native.training(graph, *how)
         kept = found.held(held) if keep else NOTHING_HELD
-        again = partial(self._asked, engine, graph, how, n_calls)
+        again = partial(self._asked, native, graph, how, n_calls)
         return Plan(graph, found, held, kept, again)
 
-    def _asked(self, engine: PlannerLibrary, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
+    def _asked(self, native: PlannerLibrary, graph: Graph, how: tuple[Any, ...], calls: int) -> Found:
         """The same once more, with an account; it needs the cells that this planner knows."""
-        plan: Callable[..., Found] = engine.training if len(how) > 1 else engine.forward
-        with engine.lock:
+        plan: Callable[..., Found] = native.training if len(how) > 1 else native.forward
+        with native.lock:
             return plan(graph, *how, calls)
 
-    def _engine(self, update: Update | None) -> PlannerLibrary:
+    def _library(self, update: Update | None) -> PlannerLibrary:
         """What plans launches with such an update."""
         if update is None and self._latest is not None:
             return self._latest
@@ -122,10 +122,10 @@ class Planner:
         kind = None
         if update is not None:
             kind = update.optimizer.name, averaging.decay if averaging is not None else None
-        found = self._engines.get(kind)
+        found = self._libraries.get(kind)
         if found is None:
             rule = kind[0] if kind is not None else None
-            found = self._engines[kind] = PlannerLibrary(
+            found = self._libraries[kind] = PlannerLibrary(
                 library.library(), self.cells, self.batching, self.layout, rule, averaging
             )
         self._latest = found

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vpps.ops.operand import shown
 
 if TYPE_CHECKING:
+    from vpps.compiler.encoded_cell import Group
     from vpps.compiler.instr import Instr
-    from vpps.compiler.templates import Group
     from vpps.planner.blocks import PlannedBlock
 
 Words = NDArray[np.uint32]

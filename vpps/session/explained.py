@@ -23,8 +23,8 @@ def explained(engine: Engine, moments: int, trains: bool, tuned: str) -> str:
         trains: whether the handle does.
         tuned: what is said of tuning.
     """
-    machine, residency, planner, plan = engine.machine, engine.residency, engine.planner, engine.plan
-    averages = residency.ema is not None
+    machine, store, planner, plan = engine.machine, engine.store, engine.planner, engine.plan
+    averages = store.ema is not None
     parameters = Distribution(engine.model, machine.vps, machine.panel, moments, trains, averages=averages)
     facts = KernelFacts(
         machine.target, machine.arch, machine.vps, machine.spec, machine.resources, engine.stepped_down, machine.driver

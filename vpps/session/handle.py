@@ -148,9 +148,9 @@ class Handle(Session):
         return plan
 
     def _plan_step(self, planner: Planner, graph: Graph, loss: Expression, accumulate: bool) -> Plan:
-        engine, residency = self._engine, self._engine.residency
-        update = None if accumulate else residency.next_update(self.optimizer, self.clip_norm)
-        key, held = residency.next_key(), residency.held
+        engine, store = self._engine, self._engine.store
+        update = None if accumulate else store.next_update(self.optimizer, self.clip_norm)
+        key, held = store.next_key(), store.held
         return planner.plan_training(graph, loss, update, engine.parity, key, held, keep=accumulate)
 
     @property
@@ -159,7 +159,7 @@ class Handle(Session):
         """Calls `fb(accumulate=True)` that the next update is going to use."""
         self._check_usable()
         self._engine.check_begun()
-        return self._engine.residency.accumulated
+        return self._engine.store.accumulated
 
     @property
     @serialised
@@ -174,7 +174,7 @@ class Handle(Session):
         """Forget the gradients of the calls `fb(accumulate=True)` since the last update."""
         self._check_usable()
         self._engine.check_begun()
-        self._engine.residency.drop_gradients()
+        self._engine.store.drop_gradients()
 
     @serialised
     def sync_get_latest_loss(self) -> float:
@@ -203,16 +203,16 @@ class Handle(Session):
         check_loss(graph, loss)
         train = as_flag(train, "train", HandleError)
         self._configurator.prepare_aside(graph)
-        key = self._engine.residency.next_key() if train else None
+        key = self._engine.store.next_key() if train else None
         plan = self._configurator.kernel_for(
             graph, lambda p: p.plan_training(graph, loss, None, self._engine.parity, key)
         )
         self._engine.wait()
-        self._engine.residency.park_gradients()
+        self._engine.store.park_gradients()
         self._engine.launch(plan)
         self._engine.wait()
         value = self._engine.machine.loss(plan.loss_slot)
-        pool, distribution = self._engine.machine.pool, self._engine.residency.distribution
+        pool, distribution = self._engine.machine.pool, self._engine.store.distribution
         found = {p.name: parameter_gradient(plan, pool, distribution, p) for p in self.model}
         return value, found
 
@@ -237,7 +237,7 @@ class Handle(Session):
             return [np.zeros((0, *e.shape), np.float32) for e in wanted]
         self._configurator.prepare_aside(graph)
         plan = self._configurator.kernel_for(
-            graph, lambda p: p.plan_forward(graph, wanted, self._engine.residency.held_in_pool)
+            graph, lambda p: p.plan_forward(graph, wanted, self._engine.store.held_in_pool)
         )
         self._engine.wait()
         self._engine.launch(plan)

@@ -69,8 +69,8 @@ class Session:
             self._check_rule()
             self._configurator.choose(graph, loss)  # its first configuration may be another one
             self._configurator.prepare(graph)
-            residency = self._engine.residency
-            update = residency.next_update(self.optimizer, self.clip_norm) if self._train else None
+            store = self._engine.store
+            update = store.next_update(self.optimizer, self.clip_norm) if self._train else None
             self._engine.compile_ahead(graph, loss, update)
         except BaseException:
             self._release()
@@ -122,7 +122,7 @@ class Session:
     @serialised
     def pull_weights(self) -> None:
         """Copy weights and optimizer state back to the model, if they are newer here. Called by the model as needed."""
-        if not self._engine.residency.is_newer or self._closed:
+        if not self._engine.store.is_newer or self._closed:
             return
         if self._engine.in_flight and os.getpid() != self.pid:
             raise HandleError(
@@ -130,7 +130,7 @@ class Session:
                 "alone; call handle.sync_get_latest_loss() before forking"
             )
         self._engine.wait()
-        self._engine.residency.pull()
+        self._engine.store.pull()
 
     # ---- what it is
 
@@ -166,7 +166,7 @@ class Session:
     @property
     def ema(self) -> float | None:
         """Decay of the weights' moving averages, or None."""
-        return self._engine.residency.ema
+        return self._engine.store.ema
 
     @property
     def tuning(self) -> Progress | None:

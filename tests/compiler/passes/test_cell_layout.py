@@ -242,7 +242,7 @@ def test_checkpoints_know_the_parameters_of_the_user(tmp_path: Path):
         with vpps.Handle(model, vpps.Adam(lr=0.01), passes=passes) as handle:
             for _ in range(steps):
                 handle.fb(graph, loss)
-            W, U = (stack.name for stack in handle._engine.residency.distribution.stacks.all[:2])
+            W, U = (stack.name for stack in handle._engine.store.distribution.stacks.all[:2])
             assert (W.replace("W", "U") == U) == passes.cell_layout
         return model.numpy()
 

@@ -339,7 +339,7 @@ class TestCells:
         y = one(graph.input(np.ones(8))) * graph.input(np.ones(8))
         assert names(lowered(one, graph, model).forward) == ["matvec", "tanh"]
         planner = Planner(Distribution(model, 1, 32, 0, train=True), "sinks-last", passes=FUSED)
-        bare = planner.cells.templates(next(c for c in graph.blocks if c.name == "mul")).lowered
+        bare = planner.cells.encoded(next(c for c in graph.blocks if c.name == "mul")).lowered
         assert "tail" not in names([*bare.forward, *bare.backward])
         assert y.shape == (8,)
 

@@ -310,7 +310,7 @@ def test_members_are_trained_as_by_themselves(optimizer: vpps.Optimizer, tmp_pat
             gradients = handle.gradients(*batch(9))[1]
             handle.fb(*batch(5))
             model.save(tmp_path / "model.safetensors")
-            assert len(handle._engine.residency.distribution.stacks.all) == (2 if passes.horizontal else 0)
+            assert len(handle._engine.store.distribution.stacks.all) == (2 if passes.horizontal else 0)
         results.append(
             [bits(gradients), bits(model.numpy()), bits({p.name: p.average() for p in model})]
             + [bits(m) for m in model.optimizer_state.moments.values()]
@@ -426,7 +426,7 @@ def trained_beside(kind: str, target: str) -> dict[str, bytes]:
                 handle.inspect(graph, loss)
             graph, loss, _ = net.batch(step, 1, 3)
             handle.fb(graph, loss, accumulate=step == 1)
-            seen.append(stacked(handle._engine.residency.distribution.stacks))
+            seen.append(stacked(handle._engine.store.distribution.stacks))
     assert seen == [["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]] * 4
     return bits(model.numpy())
 
@@ -558,7 +558,7 @@ def test_cells_that_differ_in_a_number_alone():
         for s, t, names in ((2.0, 2.0, ["A+B", "a+b"]), (2.0, 3.0, ["A+B"]), (5.0, 5.0, ["A+B"])):
             graph, loss = build(s, t)
             assert handle.gradients(graph, loss)[0] == plain.forward(graph, [loss])[0]
-            assert stacked(handle._engine.residency.distribution.stacks) == names
+            assert stacked(handle._engine.store.distribution.stacks) == names
 
 
 @pytest.mark.cpu
@@ -580,12 +580,12 @@ def test_what_no_longer_agrees_is_placed_apart(change: str):
                 net.U["f"].trainable = False
             else:
                 rule.groups = {"Uf": {"lr": 0.1}}
-            before = [handle._engine.residency.distribution.stacks] if passes is ON else []
+            before = [handle._engine.store.distribution.stacks] if passes is ON else []
             handle.fb(graph, loss)
             handle.fb(graph, loss)
             if before:
                 assert stacked(before[0]) == ["Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu", "bi+bf+bo+bu"]
-                after = handle._engine.residency.distribution.stacks
+                after = handle._engine.store.distribution.stacks
                 assert stacked(after) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]  # sums of four gates and of three are no one sum
                 assert "Uf" not in notes(handle, "step")[-1][1]
         weights.append(model.numpy())
@@ -608,7 +608,7 @@ def test_all_members_are_frozen_and_thawed():
                 handle.fb(graph, loss)
                 assert all(np.array_equal(net.U[g].numpy(), before[net.U[g]]) == frozen for g in GATES)
                 assert not any(np.array_equal(net.W[g].numpy(), before[net.W[g]]) for g in GATES)
-                assert len(handle._engine.residency.distribution.stacks.all) == (3 if passes.horizontal else 0)
+                assert len(handle._engine.store.distribution.stacks.all) == (3 if passes.horizontal else 0)
         weights.append(model.numpy())
     for name, w in weights[0].items():
         assert relative_error(weights[1][name], w) <= 1e-5, name
@@ -622,7 +622,7 @@ def test_a_forward_only_handle_and_a_switch():
         for a, b in zip(handle.forward(graph, states), plain.forward(graph, states), strict=True):
             assert a.tobytes() == b.tobytes()
         assert "4 products are one: Wi+Wf+Wo+Wu" in notes(handle, "step")[-1][1]
-        assert not plain._engine.residency.distribution.stacks.all
+        assert not plain._engine.store.distribution.stacks.all
     with vpps.Handle(model, train=False, passes=replace(ON, horizontal=False)) as handle:
         handle.forward(graph, states)
         assert notes(handle, "step") == []
@@ -683,9 +683,7 @@ def test_a_stack_is_what_gets_the_slot(options: dict[str, object]):
         for state, value in zip(states, values, strict=True):
             assert relative_error(handle.value(state), value) <= 1e-5
         assert "Ui+Uf+Uo+Uu" in handle.explain()
-        slots = {
-            p.name for p, place in handle._engine.residency.distribution.physical.items() if place.slots is not None
-        }
+        slots = {p.name for p, place in handle._engine.store.distribution.physical.items() if place.slots is not None}
         assert slots >= {"Wi+Wf+Wo+Wu", "Ui+Uf+Uo+Uu"}
         handle.fb(graph, loss)
     assert abs(got[0] - expected[0]) <= 1e-5
@@ -701,4 +699,4 @@ def test_what_the_user_forces_stays_apart():
     forced = vpps.ChipOptions(tiers={"Uf^T": "L2"})
     with vpps.Handle(model, target="simt", passes=ON, onchip=forced) as handle:
         handle.gradients(graph, loss)
-        assert stacked(handle._engine.residency.distribution.stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]
+        assert stacked(handle._engine.store.distribution.stacks) == ["Wi+Wf+Wo+Wu", "Ui+Uo+Uu"]

@@ -24,8 +24,8 @@ from tests.planner.policies.typed import (
 )  # fmt: skip
 from vpps.compiler.cost import costs_on
 from vpps.errors import ScriptError
+from vpps.planner.native.automaton import Automaton, Encoding
 from vpps.planner.native.learning import LearningSettings
-from vpps.planner.native.machine import Automaton, Encoding
 from vpps.planner.native.policy_table import ENCODINGS, POLICIES
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import Batches, batches, learn, lower_bound

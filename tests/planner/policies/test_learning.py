@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.planner.policies.typed import figure_1, lattice, shortest, swapped_trees, typed_graphs
 from vpps.compiler.cost import Costs, StepLoad, costs_on
+from vpps.planner.native.automaton import ENCODINGS, Automaton, Encoding
 from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.machine import ENCODINGS, Automaton, Encoding
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.native.typed_graphs import batches, learn
 from vpps.planner.policies import knowledge

@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from vpps.planner.native.machine import Automaton
+from vpps.planner.native.automaton import Automaton
 from vpps.planner.native.typed_graph import TypedGraph
 
 

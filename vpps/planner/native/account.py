@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vpps.compiler.templates import EncodedCell, Group
+from vpps.compiler.encoded_cell import EncodedCell, Group
 from vpps.model.model import Lookup, Parameter
 from vpps.placement.distribution import Distribution
 from vpps.placement.update import Averaging, step_fields

@@ -24,7 +24,7 @@ from vpps.script.products import Continuation, PoolRows, Product
 from vpps.script.tails import Tail
 
 if TYPE_CHECKING:
-    from vpps.planner.native.engine import PlannerLibrary
+    from vpps.planner.native.planner_library import PlannerLibrary
 
 
 class Found:

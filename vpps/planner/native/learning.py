@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vpps.compiler.cost import Costs
-from vpps.planner.native.machine import Automaton, Encoding
+from vpps.planner.native.automaton import Automaton, Encoding
 from vpps.planner.native.typed_graph import TypedGraph
 
 

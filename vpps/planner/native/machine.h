@@ -1,4 +1,4 @@
-// Finite-state machines that choose the next batch (ED-Batch, 2.2); vpps/planner/native/machine.py describes the encodings.
+// Finite-state machines that choose the next batch (ED-Batch, 2.2); vpps/planner/native/automaton.py describes the encodings.
 #pragma once
 
 #include "execution.h"

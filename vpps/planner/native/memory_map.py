@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vpps.compiler.templates import EncodedCell
+from vpps.compiler.encoded_cell import EncodedCell
 from vpps.graph.graph import Graph
 from vpps.placement.distribution import FIRST_FREE, Distribution, HeldGradients, held_matrices
 from vpps.planner.blocks import PlannedBlock, Vertices

@@ -13,9 +13,9 @@ import numpy as np
 from vpps.compiler.cost import Costs, StepLoad
 from vpps.errors import ScriptError
 from vpps.planner.native import library
+from vpps.planner.native.automaton import Automaton
 from vpps.planner.native.interface import FoundBatches, FoundMachine, GivenCosts, GivenGraph, GivenSettings
 from vpps.planner.native.learning import Learned, LearningSettings
-from vpps.planner.native.machine import Automaton
 from vpps.planner.native.policy_table import EncodingKind
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.record.arrays import Ints

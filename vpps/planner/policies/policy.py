@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vpps.compiler.cost import StepLoad
-from vpps.planner.native.machine import Automaton
+from vpps.planner.native.automaton import Automaton
 from vpps.planner.native.typed_graph import TypedGraph
 from vpps.planner.policies.knowledge import Knowledge, RecurrentCells, cells_of
 from vpps.record.arrays import Ints

@@ -289,7 +289,7 @@ class PlannerLibrary:
             scattered = frozenset(k for k, crosses in enumerate(crossed[len(positions) :]) if crosses)
             parts = cells.split(computed, gathered, scattered)
         if parts:
-            encoded = cells.templates_of(parts, unread, training)
+            encoded = cells.encoded_parts(parts, unread, training)
             recipes = [
                 self._recipe(Encoded(cell, part.cell, found.cell), found.beside, training)
                 for part, found in zip(parts, encoded, strict=True)
@@ -297,11 +297,11 @@ class PlannerLibrary:
             eager = parts[0].batching is Batching.EAGER
             records = in_parts(parts, recipes, eager and cells.streams(parts, training, unread))
         else:
-            recipe = self._recipe(Encoded(cell, computed, cells.templates(computed, unread, training)), {}, training)
+            recipe = self._recipe(Encoded(cell, computed, cells.encoded(computed, unread, training)), {}, training)
             records = whole(computed, recipe)
         record = PartsRecord(records)
         if self.groups > 1:
-            of_vertex, of_elements = floats_of(cells.templates(computed, training=training))
+            of_vertex, of_elements = floats_of(cells.encoded(computed, training=training))
             record = PartsRecord(records, is_scalar(computed), of_vertex, of_elements)
         numbers = array("q", flat(record))
         good = self._lib.vpps_planner_parts(self._handle, self._numbers[cell], key, len(key), *numbers.buffer_info())
