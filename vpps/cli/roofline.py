@@ -161,7 +161,7 @@ def _conclusion(point: Point) -> str | None:
     if farthest is None or farthest.ratio is None or farthest.seconds is None:
         return None
     most = f"{farthest.name}, {farthest.ratio:.2f} x"
-    waiting = (point.waiting or 0.0) - point.floor_barriers
+    waiting = (point.waiting or 0.0) - point.floor.barriers
     if waiting > farthest.seconds - farthest.floor.seconds:
         most = f"waiting, {_us(point.waiting)} us of {_us(point.seconds)}; of the phases, {most}"
     return (
@@ -187,12 +187,12 @@ def _floors(point: Point) -> Table:
     amount = point.amount
     parameters = amount.weights + amount.gradients + amount.updates
     rows = [
-        ("compute", f"{amount.flops / 1e6:.2f} MFLOP", _us(point.floor_of("compute"))),
-        ("weights", f"{parameters / 1e6:.2f} MB", _us(point.floor_of("weights"))),
-        ("activations", f"{(amount.activations + amount.script) / 1e6:.2f} MB", _us(point.floor_of("activations"))),
-        ("barriers", f"{point.barriers:.0f}", _us(point.floor_barriers)),
-        ("launch", "1", _us(point.floor_launch)),
-        ("floor", f"{point.resident / MIB:.1f} MiB in use", _us(point.floor)),
+        ("compute", f"{amount.flops / 1e6:.2f} MFLOP", _us(point.floor.of("compute"))),
+        ("weights", f"{parameters / 1e6:.2f} MB", _us(point.floor.of("weights"))),
+        ("activations", f"{(amount.activations + amount.script) / 1e6:.2f} MB", _us(point.floor.of("activations"))),
+        ("barriers", f"{point.barriers:.0f}", _us(point.floor.barriers)),
+        ("launch", "1", _us(point.floor.launch)),
+        ("floor", f"{point.resident / MIB:.1f} MiB in use", _us(point.floor.seconds)),
     ]
     if point.seconds is not None:
         rows.append(("measured", f"{point.ratio:.2f} x the floor", _us(point.seconds)))
@@ -213,9 +213,9 @@ def _phases(point: Point) -> Table:
         rows.append((phase.name, *amounts, *floor, *found))
     waited: tuple[str, ...] = ()
     if point.waiting is not None:
-        ratio = f"{point.waiting / point.floor_barriers:.2f}" if point.floor_barriers else ""
+        ratio = f"{point.waiting / point.floor.barriers:.2f}" if point.floor.barriers else ""
         waited = _us(point.waiting), ratio
-    rows.append(("waiting", "", "", "", _us(point.floor_barriers), "", *waited))
+    rows.append(("waiting", "", "", "", _us(point.floor.barriers), "", *waited))
     return table_of(("phase", "MFLOP", "MB", "FLOP/byte", "floor us", "bound", *times), rows, left=("phase",))
 
 

@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from vpps.engine.configuration import Configuration
 from vpps.engine.timeline import WAITING, Timeline
 from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
 from vpps.placement.onchip import Device
-from vpps.report.roofline.floors import Floor, PhaseFloor, floor_of
+from vpps.report.inspection import inspect
+from vpps.report.roofline.floors import Floor, PhaseFloor, floor_of, mean_floor
 from vpps.report.roofline.peaks import Peaks
-from vpps.report.roofline.sheets import device_plans, sheet_peaks
+from vpps.report.roofline.sheets import sheet_peaks
 from vpps.report.roofline.work import PHASES, Amount, Work, work_of
 from vpps.session.handle import Handle
-from vpps.targets import CPU
+from vpps.targets import CPU, CUDA
 
 if TYPE_CHECKING:
     from vpps.cli.workload import Workload
@@ -31,17 +33,13 @@ class _Timed:
     __slots__ = ()
 
     amount: Amount
+    floor: Floor | PhaseFloor
     seconds: float | None
-
-    @property
-    def least(self) -> float:
-        """Seconds that it takes at least."""
-        raise NotImplementedError
 
     @property
     def ratio(self) -> float | None:
         """Measured time over the floor."""
-        return None if self.seconds is None or not self.least else self.seconds / self.least
+        return None if self.seconds is None or not self.floor.seconds else self.seconds / self.floor.seconds
 
     @property
     def intensity(self) -> float:
@@ -78,11 +76,6 @@ class PhasePoint(_Timed):
     floor: PhaseFloor
     seconds: float | None
 
-    @property
-    def least(self) -> float:
-        """Seconds that it takes at least."""
-        return self.floor.seconds
-
     def as_json(self) -> dict[str, Any]:
         """As JSON types."""
         floor = {**asdict(self.floor), "memory": self.floor.memory, "total": self.floor.seconds}
@@ -104,7 +97,7 @@ class Point(_Timed):
         resident: bytes of memory that a launch uses.
         barriers: of a launch.
         phases: in order.
-        floor_barriers, floor_launch: seconds.
+        floor: seconds that it takes at least.
         seconds: of a launch, from the first beginning to the last end of a virtual processor; None where nothing was
             measured.
         waiting: of those, seconds at barriers and for others, the average of the virtual processors.
@@ -123,8 +116,7 @@ class Point(_Timed):
     resident: int
     barriers: float
     phases: tuple[PhasePoint, ...]
-    floor_barriers: float
-    floor_launch: float
+    floor: Floor
     seconds: float | None
     waiting: float | None
     step: float | None
@@ -132,27 +124,16 @@ class Point(_Timed):
     by_cell: dict[str, Amount]
 
     @property
-    def floor(self) -> float:
-        """Seconds that a launch takes at least."""
-        return sum(phase.floor.seconds for phase in self.phases) + self.floor_barriers + self.floor_launch
-
-    least = floor
-
-    @property
     def farthest(self) -> PhasePoint | None:
         """The phase with most time above its floor."""
         timed = [phase for phase in self.phases if phase.seconds is not None]
         return max(timed, key=lambda p: (p.seconds or 0.0) - p.floor.seconds, default=None)
 
-    def floor_of(self, part: str) -> float:
-        """Seconds that compute, weights or activations of all phases take at least."""
-        return float(sum(getattr(phase.floor, part) for phase in self.phases))
-
     def as_json(self) -> dict[str, Any]:
         """As JSON types."""
         names = ("workload", "batch_size", "settings", "schedule", "batches", "passes", "barriers", "waiting", "step")
-        floor = {part: self.floor_of(part) for part in ("compute", "weights", "activations")}
-        floor |= {"barriers": self.floor_barriers, "launch": self.floor_launch, "total": self.floor}
+        floor = {part: self.floor.of(part) for part in ("compute", "weights", "activations")}
+        floor |= {"barriers": self.floor.barriers, "launch": self.floor.launch, "total": self.floor.seconds}
         return {
             **{name: getattr(self, name) for name in names},
             **self._figures(),
@@ -248,12 +229,14 @@ def estimated_point(
         WorkloadError: there are no batches.
         CapacityError: what the model needs does not fit.
     """
-    progress(f"batch size {workload.batch_size}: planning for {device.name}")
-    plans = device_plans(workload.model, workload.first(batches), device, workload.optimizer, schedule)
-    works = []
-    for k, plan in enumerate(plans):
-        progress(f"batch size {workload.batch_size}: counting batch {k + 1} of {len(plans)}")
-        works.append(work_of(plan, panel=1))
+    items, works = workload.first(batches), []
+    configuration = Configuration(schedule=schedule)
+    for k, batch in enumerate(items):
+        progress(f"batch size {workload.batch_size}: batch {k + 1} of {len(items)} for {device.name}")
+        found = inspect(
+            workload.model, batch, CUDA.name, device=device, configuration=configuration, optimizer=workload.optimizer
+        )
+        works.append(work_of(found.plan_made, panel=1))
     peaks = sheet_peaks(device)
     return point_of(workload, schedule, works, [floor_of(work, peaks) for work in works])
 
@@ -278,15 +261,12 @@ def point_of(
     def median(values: list[float]) -> float | None:
         return statistics.median(values) if values else None
 
+    floor = mean_floor(floors)
     phases = []
     for name in PHASES:
-        parts = [floor.phases[name] for floor in floors]
-        floor = PhaseFloor(
-            *(sum(getattr(part, field) for part in parts) / n for field in ("compute", "weights", "activations"))
-        )
         amount = _mean([work.of_phase(name) for work in works])
         touched = sum(work.touched[name].bytes for work in works) // n
-        phases.append(PhasePoint(name, amount, touched, floor, median([t.phases[name] for t in times])))
+        phases.append(PhasePoint(name, amount, touched, floor.phases[name], median([t.phases[name] for t in times])))
     return Point(
         workload.name,
         workload.batch_size,
@@ -298,8 +278,7 @@ def point_of(
         sum(work.resident for work in works) // n,
         sum(work.barriers for work in works) / n,
         tuple(phases),
-        sum(floor.barriers for floor in floors) / n,
-        sum(floor.launch for floor in floors) / n,
+        floor,
         median([t.seconds for t in times]),
         median([t.phases[WAITING] for t in times]),
         median(list(steps)),
@@ -309,10 +288,7 @@ def point_of(
 
 
 def _mean(amounts: Sequence[Amount]) -> Amount:
-    total = Amount()
-    for amount in amounts:
-        total.add(amount)
-    return total.divided(len(amounts))
+    return Amount.sum(amounts).divided(len(amounts))
 
 
 def _mean_by(found: Sequence[dict[str, Amount]]) -> dict[str, Amount]:

@@ -30,7 +30,7 @@ def work(resident: int = 100_000, **amounts: int) -> Work:
     touched = {phase: Touched(1000, 2000, 4000) for phase in PHASES}
     amount = Amount(**{"instructions": 1, "flops": 10_000, "weights": 3000, "updates": 2000, **amounts})
     by_kind = {(phase, "cell", "matvec"): replace(amount) for phase in PHASES}
-    return Work(by_kind, touched, dict(touched), resident, barriers=10, n_vps=2)
+    return Work(by_kind, touched, dict(touched), resident, barriers=10)
 
 
 class _Workload:

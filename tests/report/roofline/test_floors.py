@@ -64,8 +64,8 @@ class TestFloor:
 class TestPoint:
     def test_is_measured_over_its_floor(self) -> None:
         found = point(8, seconds=2e-3)
-        assert found.ratio == pytest.approx(2e-3 / found.floor)
-        assert found.floor == pytest.approx(floor_of(work(activations=9000), MACHINE).seconds)
+        assert found.ratio == pytest.approx(2e-3 / found.floor.seconds)
+        assert found.floor.seconds == pytest.approx(floor_of(work(activations=9000), MACHINE).seconds)
         assert found.phases[0].ratio == pytest.approx(4e-4 / found.phases[0].floor.seconds)
         assert found.as_json()["gflops_per_second"] == pytest.approx(40_000 / 2e-3 / 1e9)
         assert found.intensity == pytest.approx(40_000 / (4 * 14_000))

@@ -7,10 +7,12 @@ import pytest
 
 import vpps
 from tests.report.roofline.test_work import PANEL, Everything, chain, counted
+from vpps.engine.configuration import Configuration
 from vpps.errors import HandleError
 from vpps.placement.onchip import DEVICES
+from vpps.report import inspect
 from vpps.report.roofline.floors import floor_of
-from vpps.report.roofline.sheets import SHEETS, device_named, device_plans, sheet_peaks
+from vpps.report.roofline.sheets import SHEETS, device_named, sheet_peaks
 from vpps.report.roofline.work import PHASES, Work, work_of
 
 ROWS, COLUMNS, LAYERS = 1024, 256, 3
@@ -35,8 +37,9 @@ def large(model: vpps.Model) -> tuple[vpps.Graph, vpps.Expression]:
 def on_gpu(build: object, name: str, schedule: str = "vector") -> Work:
     model = vpps.Model(seed=1)
     batch = build(model)  # type: ignore[operator]
-    (plan,) = device_plans(model, [batch], device_named(name), vpps.SGD(lr=0.1), schedule)
-    return work_of(plan, panel=1)
+    chosen = Configuration(schedule=schedule)
+    found = inspect(model, batch, "cuda", device=name, configuration=chosen, optimizer=vpps.SGD(lr=0.1))
+    return work_of(found.plan_made, panel=1)
 
 
 @pytest.mark.host

@@ -14,7 +14,10 @@ divided evenly, as if no virtual processor ever waited for another one's result:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
 
 from vpps.report.roofline.peaks import Bandwidth, Peaks
 from vpps.report.roofline.work import PHASES, Touched, Work
@@ -97,3 +100,13 @@ def floor_of(work: Work, peaks: Peaks) -> Floor:
         again = max(0, amount.activations + amount.script - touched.activations)
         phases[phase] = PhaseFloor(amount.flops / peaks.flops, weights, once("activations", peaks.triad) + again / near)
     return Floor(phases, work.barriers * peaks.barrier, peaks.launch)
+
+
+def mean_floor(floors: Sequence[Floor]) -> Floor:
+    """The average of some launches."""
+    phases = {}
+    for name in PHASES:
+        parts = [astuple(floor.phases[name]) for floor in floors]
+        phases[name] = PhaseFloor(*np.mean(parts, axis=0).tolist())
+    barriers, launch = np.mean([(floor.barriers, floor.launch) for floor in floors], axis=0).tolist()
+    return Floor(phases, barriers, launch)

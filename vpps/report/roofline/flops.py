@@ -58,14 +58,10 @@ def instruction_flops(d: Decoded, rows: int, units: int, tails: Mapping[int, Tai
         return area * tail_flops(tails[word(d, "number")])
     if form in ("Matvec", "MatvecTransposed"):
         return area * (2 * word(d, "columns") + has_bias(d))
-    if form == "Matmul":
+    if form in ("Matmul", "PackedMatmul"):
         return area * 2 * word(d, "inner")
-    if form == "PackedMatmul":
-        return area * 2 * word(d, "inner")
-    if form in ("Outer", "OuterUpdate"):
-        return 2 * d.n * area
-    if form == "PackedMatmulGradient":
-        return 2 * d.n * area * word(d, "columns")
+    if form in ("Outer", "OuterUpdate", "PackedMatmulGradient"):
+        return 2 * d.n * area * (word(d, "columns") if form == "PackedMatmulGradient" else 1)
     if form in ("SquaresMatrix", "SquaresRows"):
         return 2 * area
     if form == "Dropout":

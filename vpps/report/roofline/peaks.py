@@ -164,17 +164,14 @@ def _kept(file: Path) -> dict[str, Any]:
     """What was measured before; nothing if that cannot be read."""
     try:
         contents = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return dict(contents["machines"]) if contents["version"] == VERSION else {}
+    except (OSError, LookupError, TypeError, ValueError):
         return {}
-    if not isinstance(contents, dict) or contents.get("version") != VERSION:
-        return {}
-    machines = contents.get("machines")
-    return machines if isinstance(machines, dict) else {}
 
 
 def measure(n_vps: int, isa: str, progress: Callable[[str], None] = lambda what: None) -> Peaks:
     """Measure this machine. Raises as `machine_peaks`."""
-    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    load = round(os.getloadavg()[0], 2)
     lib = _library(isa)
     # Rates are per time on a core; where threads outnumber cores they take turns.
     cores = min(1.0, usable_cores() / n_vps)
@@ -189,7 +186,8 @@ def measure(n_vps: int, isa: str, progress: Callable[[str], None] = lambda what:
 
 def _bandwidth(what: str, rate: Callable[[float, float], float], progress: Callable[[str], None]) -> Bandwidth:
     """Measure `rate(size, seconds)` for all sizes that fit into memory."""
-    sizes = tuple(float(size) for size in SIZES if size * WORD_BYTES <= _memory())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    sizes = tuple(float(size) for size in SIZES if size * WORD_BYTES <= memory)
     rates = []
     for size in sizes:
         progress(f"{what} {size / MIB:g} MiB")
@@ -267,14 +265,3 @@ def launch_costs(n_vps: int) -> tuple[float, float]:
     finally:
         machine.close()
     return launch, max(0.0, with_barriers - launch) / BARRIERS
-
-
-# ---- the machine
-
-
-def _memory() -> int:
-    """Bytes of memory."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 2**31

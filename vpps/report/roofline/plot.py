@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from vpps.errors import WorkloadError
 from vpps.report.roofline.peaks import MIB, Peaks
-from vpps.report.roofline.work import PHASES
 
 if TYPE_CHECKING:
     from vpps.profiling.roofline import Point
@@ -49,7 +48,7 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
         names_of_roofs = _roofs(left, points, peaks)
         _bars(right, points)
-        names = ", ".join(dict.fromkeys(_named(p) for p in points))
+        names = ", ".join(dict.fromkeys(" ".join(filter(None, (p.workload, p.settings))) for p in points))
         estimated = f", {peaks.source}" if peaks.source != "measured" else ""
         title = f"{names} on {peaks.name}, {peaks.n_vps} virtual processors ({peaks.isa}){estimated}"
         figure.suptitle(title, fontsize=10)
@@ -65,25 +64,17 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
             raise WorkloadError(f"--plot {path}: {error.strerror or error}") from error
 
 
-def _named(point: Point) -> str:
-    return " ".join(filter(None, (point.workload, point.settings)))
-
-
 def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> list[Any]:
     """The machine's roofs, and every phase under them; returns the names of those that rise, to be turned."""
-    import numpy as np
-
-    shown = [(p, phase) for p in points for phase in p.phases if phase.amount.flops]
-    intensities = [phase.intensity for _, phase in shown] + [p.intensity for p in points]
+    intensities = [phase.intensity for p in points for phase in p.phases if phase.amount.flops]
+    intensities += [p.intensity for p in points]
     roofs = _memory_roofs(points, peaks)
     low = min(*intensities, peaks.flops / roofs[-1][1]) / 4
     high = max(*intensities, peaks.flops / roofs[0][1]) * 4
-    x = np.geomspace(low, high, 200)
     along_line: list[Any] = []
     for k, (name, rate) in enumerate(roofs):
-        ridge = peaks.flops / rate
-        along = x[x <= ridge]
-        axes.plot([*along, ridge], [*(along * rate / 1e9), peaks.flops / 1e9], color=_INK, lw=1, alpha=1 - 0.28 * k)
+        ends = [low, peaks.flops / rate]
+        axes.plot(ends, [x * rate / 1e9 for x in ends], color=_INK, lw=1, alpha=1 - 0.28 * k)
         label = f"{name}, {_short(rate / 1e9)} GB/s"
         along_line.append(axes.text(low * 1.1, low * 1.2 * rate / 1e9, label, color=_INK, fontsize=7.5))
     axes.plot([peaks.flops / roofs[-1][1], high], [peaks.flops / 1e9] * 2, color=_INK, lw=1.4)
@@ -103,7 +94,7 @@ def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> list[Any]:
             axes.plot(phase.intensity, possible, "_", color=colour, ms=7, alpha=0.8, zorder=2)
             fill = colour if phase.seconds else "white"
             axes.plot(phase.intensity, reached, marker, color=colour, mfc=fill, ms=6, zorder=3)
-        whole = point.amount.flops / (point.seconds or point.floor) / 1e9
+        whole = point.amount.flops / (point.seconds or point.floor.seconds) / 1e9
         axes.plot(point.intensity, whole, marker, color=_INK, mfc="white", mew=1.5, ms=8, zorder=4)
     axes.set(xscale="log", yscale="log", xlim=(low, high))
     for axis in (axes.xaxis, axes.yaxis):
@@ -134,7 +125,7 @@ def _legend(axes: Any, points: Sequence[Point]) -> None:
     from matplotlib.lines import Line2D
 
     measured = points[0].seconds is not None
-    phases = [Line2D([], [], ls="", marker="o", color=_PHASE_COLOURS[name], label=name) for name in PHASES]
+    phases = [Line2D([], [], ls="", marker="o", color=c, label=name) for name, c in _PHASE_COLOURS.items()]
     phases.append(Line2D([], [], ls="", marker="_", color=_FAINT, label="its floor"))
     whole = "the launch" if measured else "the launch (floor)"
     phases.append(Line2D([], [], ls="", marker="o", mfc="white", mew=1.5, color=_INK, label=whole))
@@ -158,22 +149,21 @@ def _bars(axes: Any, points: Sequence[Point]) -> None:
     ticks, labels = [], []
     widest = 1.0
     for k, point in enumerate(points):
-        top = -(k * 2.6)
-        floor = point.floor
-        parts = [(phase.floor.seconds, _PHASE_COLOURS[phase.name]) for phase in point.phases]
-        _stack(axes, top, [*parts, (point.floor_barriers + point.floor_launch, _REST_COLOUR)], floor)
-        axes.annotate(_time(floor), (1, top), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5)
-        ticks.append(top)
-        labels.append(f"{_label(point, points)}: floor")
-        if point.seconds is None:
-            continue
-        parts = [(phase.seconds or 0.0, _PHASE_COLOURS[phase.name]) for phase in point.phases]
-        end = _stack(axes, top - 1, [*parts, (point.waiting or 0.0, _REST_COLOUR)], floor)
-        widest = max(widest, end)
-        text = f"{_time(point.seconds)}, {point.seconds / floor:.2f} x"
-        axes.annotate(text, (end, top - 1), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5)
-        ticks.append(top - 1)
-        labels.append("measured")
+        floor = point.floor.seconds
+        times = [*(phase.floor.seconds for phase in point.phases), point.floor.barriers + point.floor.launch]
+        bars = [(f"{_label(point, points)}: floor", times, _time(floor))]
+        if point.seconds is not None:
+            times = [*(phase.seconds or 0.0 for phase in point.phases), point.waiting or 0.0]
+            bars.append(("measured", times, f"{_time(point.seconds)}, {point.ratio:.2f} x"))
+        for row, (label, times, text) in enumerate(bars):
+            y, end = -(k * 2.6 + row), 0.0
+            for seconds, colour in zip(times, (*_PHASE_COLOURS.values(), _REST_COLOUR), strict=True):
+                axes.barh(y, seconds / floor, 0.85, left=end, color=colour, edgecolor="white", lw=0.6)
+                end += seconds / floor
+            axes.annotate(text, (end, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5)
+            ticks.append(y)
+            labels.append(label)
+            widest = max(widest, end)
     axes.axvline(1, color=_FAINT, lw=0.8, ls=":")
     axes.set_yticks(ticks, labels)
     axes.tick_params(axis="y", length=0)
@@ -181,19 +171,10 @@ def _bars(axes: Any, points: Sequence[Point]) -> None:
     axes.set(xlabel="time of a launch over its floor", xlim=(0, widest * 1.3))
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=_PHASE_COLOURS[name], label=name) for name in PHASES]
+    handles = [Patch(color=colour, label=name) for name, colour in _PHASE_COLOURS.items()]
     handles.append(Patch(color=_REST_COLOUR, label="barriers, launch, waiting"))
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.4, 1.1), ncols=5, fontsize=7.5, frameon=False,
                 columnspacing=1.0, handlelength=1.0)  # fmt: skip
-
-
-def _stack(axes: Any, y: float, parts: Sequence[tuple[float, str]], unit: float) -> float:
-    """One bar; returns where it ends."""
-    left = 0.0
-    for seconds, colour in parts:
-        axes.barh(y, seconds / unit, 0.85, left=left, color=colour, edgecolor="white", lw=0.6)
-        left += seconds / unit
-    return left
 
 
 def _short(value: float) -> str:

@@ -29,11 +29,6 @@ class Slice(NamedTuple):
     units: int
     panels: int
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self.rows and self.units)
-
 
 @lru_cache(maxsize=65536)
 def _units(width: int, parts: int, bits: int, columns: int, panel: int, index: int, count: int) -> tuple[int, int]:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from vpps.engine.configuration import Configuration
 from vpps.errors import HandleError
-from vpps.graph.graph import Graph
-from vpps.model.model import Model
-from vpps.model.optim import Optimizer
-from vpps.ops.operand import Expression
 from vpps.placement.onchip import DEVICES, Device, known_device
-from vpps.planner.plan import Plan
-from vpps.report.inspection import inspect
 from vpps.report.roofline.peaks import Bandwidth, Peaks
-from vpps.targets import CUDA
 
 SOURCE = "by its data sheet, barriers and launches assumed"
 
@@ -25,14 +16,8 @@ BYTES_PER_CLOCK = 64  # that a multiprocessor gets from L2 at most (CUDA tuning 
 LANES = {75: 64, 80: 64}  # single-precision units of a multiprocessor; 128 of all others
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """Figures of a data sheet.
-
-    Attributes:
-        flops: floating-point operations per second in single precision, tensor cores left out.
-        memory: bytes per second of the GPU's memory.
-    """
+class Sheet(NamedTuple):
+    """Of a data sheet: operations per second in single precision, tensor cores left out; bytes per second of memory."""
 
     flops: float
     memory: float
@@ -69,21 +54,3 @@ def sheet_peaks(device: Device) -> Peaks:
     return Peaks(
         device.name, f"sm_{device.sm}", device.sms, sheet.flops, one, curve, curve, BARRIER, LAUNCH, source=SOURCE
     )
-
-
-def device_plans(
-    model: Model,
-    batches: Sequence[tuple[Graph, Expression]],
-    device: Device,
-    optimizer: Optimizer | None = None,
-    schedule: str = "vector",
-) -> list[Plan]:
-    """Plans of training steps on a GPU, weights in slots as a handle would put them there first; none is run.
-
-    Raises as `vpps.specialize`.
-    """
-    configuration = Configuration(schedule=schedule)
-    return [
-        inspect(model, batch, CUDA.name, device=device, configuration=configuration, optimizer=optimizer).plan_made
-        for batch in batches
-    ]

@@ -11,7 +11,7 @@ The count of weights is that of the kernel itself (`vpps.engine.timeline`), whic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from vpps.planner.sections import Phase
 from vpps.report.roofline.flops import has_bias, instruction_flops, list_flops, step_flops
 from vpps.report.roofline.shares import Slice, Tiles, slice_of, tiles_of_slice
 from vpps.script.access import Access, Content, Length, Reach, Touch, columns_of_tiles, lists, touches, word
-from vpps.script.disassemble import Decoded, DecodedOperand
+from vpps.script.disassemble import Decoded
 from vpps.script.instructions import Flag, Slices
 from vpps.script.slices import TILE_COLUMNS
 from vpps.script.tails import ViewUse
@@ -70,7 +70,15 @@ class Amount:
         """All that is asked for."""
         return self.weights + self.gradients + self.updates + self.activations + self.script
 
-    def add(self, other: Self) -> None:
+    @classmethod
+    def sum(cls, amounts: Iterable[Amount]) -> Self:
+        """Of all of them."""
+        found = cls()
+        for amount in amounts:
+            found.add(amount)
+        return found
+
+    def add(self, other: Amount) -> None:
         """Add what others do."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
@@ -114,7 +122,6 @@ class Work:
         fresh: by phase, what of that no earlier phase of the launch has touched.
         resident: bytes of memory that the launch uses: every float that it touches, once, and the script.
         barriers: that a virtual processor waits at, one after the other.
-        n_vps: virtual processors.
     """
 
     by_kind: dict[tuple[str, str, str], Amount]
@@ -122,29 +129,21 @@ class Work:
     fresh: dict[str, Touched]
     resident: int
     barriers: int
-    n_vps: int
 
     @property
     def total(self) -> Amount:
         """Of all instructions."""
-        return self._sum(lambda key: True)
+        return Amount.sum(self.by_kind.values())
 
     def of_phase(self, phase: str) -> Amount:
         """Of the instructions of a phase; barriers are in none."""
-        return self._sum(lambda key: key[0] == phase)
+        return Amount.sum(amount for key, amount in self.by_kind.items() if key[0] == phase)
 
     def by(self, position: int) -> dict[str, Amount]:
         """By phase (0), cell (1) or instruction (2)."""
         found: dict[str, Amount] = {}
         for key, amount in self.by_kind.items():
             found.setdefault(key[position], Amount()).add(amount)
-        return found
-
-    def _sum(self, wanted: Any) -> Amount:
-        found = Amount()
-        for key, amount in self.by_kind.items():
-            if wanted(key):
-                found.add(amount)
         return found
 
 
@@ -186,7 +185,7 @@ class _Counter:
             amount.add(Amount(instructions=1, flops=2 * product.n * product.rows * product.columns))
         touched, fresh = ({p: self._touched(k, new) for k, p in enumerate(PHASES)} for new in (False, True))
         resident = FLOAT * (int(np.count_nonzero(self.parameters | self.rows)) + len(self.script))
-        return Work(self.by_kind, touched, fresh, resident, sum(waits.values()), self.n_vps)
+        return Work(self.by_kind, touched, fresh, resident, sum(waits.values()))
 
     def _touched(self, phase: int, new: bool) -> Touched:
         """What a phase has touched; `new`: and no earlier one."""
@@ -229,7 +228,7 @@ class _Counter:
         index = ((p, self.n_vps) if for_all else (p % of_group, of_group) for p in vps)
         if d.instruction.slices is Slices.UNITS:
             for mine, times in Counter(slice_of(d, self.panel, *among) for among in index).items():
-                if not mine.is_empty:
+                if mine.rows and mine.units:
                     amount.add(self._sliced(d, touched, mine).times(times))
         elif d.instruction.slices is Slices.TILES:
             for tiles, times in Counter(tiles_of_slice(d, self.panel, *among) for among in index).items():
@@ -362,32 +361,19 @@ class _Counter:
 
     def _mark_operand(self, d: Decoded, touch: Touch, mark: int) -> None:
         """Mark rows of all virtual processors."""
-        width = d.width if touch.width is None else touch.width
-        if touch.reach is Reach.LISTED:
-            low, high = (int(self.script[touch.at.address + k]) for k in (0, d.n))
-            starts = np.unique(self.script[low:high].astype(np.int64))
-            _mark_at(self.rows, starts + touch.at.mode, width, mark)
-            return
-        first, n = 0, d.n
+        at, first, stop = touch.at, 0, d.n
+        units = d.width if touch.width is None else touch.width
         if touch.reach is Reach.ELEMENTS:
             first, stop = (int(self.script[word(d, "elements") + k]) for k in (0, d.n))
-            n = stop - first
-        self._mark_rows(self.rows, touch.at, first, n, width, mark)
-
-    def _mark_rows(
-        self, where: NDArray[np.uint8], operand: DecodedOperand, first: int, n: int, units: int, mark: int
-    ) -> None:
-        """Mark rows `first` to `first + n` of an operand."""
-        if not n or not units:
-            return
-        if operand.indexed:
-            starts = self.script[operand.address + first : operand.address + first + n].astype(np.int64)
-            _mark_at(where, np.unique(starts) + operand.stride, units, mark)
-        else:
-            start, stride = operand.address + first * operand.stride, operand.stride
-            if stride == 0:
-                n = 1
-            as_strided(where[start:], (n, units), (stride, 1))[...] |= mark
+        if touch.reach is Reach.LISTED:
+            low, high = (int(self.script[at.address + k]) for k in (0, d.n))
+            _mark_at(self.rows, np.unique(self.script[low:high].astype(np.int64)) + at.mode, units, mark)
+        elif at.indexed:
+            starts = self.script[at.address + first : at.address + stop].astype(np.int64)
+            _mark_at(self.rows, np.unique(starts) + at.stride, units, mark)
+        elif first < stop:
+            n = stop - first if at.stride else 1
+            as_strided(self.rows[at.address + first * at.stride :], (n, units), (at.stride, 1))[...] |= mark
 
     def _mark_parameters(self, d: Decoded, touch: Touch, mark: int) -> None:
         form, start = d.instruction.form, touch.at.address
@@ -437,4 +423,4 @@ def _on_chip(d: Decoded) -> bool:
 
 
 def _mark_at(where: NDArray[np.uint8], starts: NDArray[np.int64], units: int, mark: int) -> None:
-    where[(starts[:, None] + np.arange(units)).reshape(-1)] |= mark
+    where[starts[:, None] + np.arange(units)] |= mark
