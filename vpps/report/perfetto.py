@@ -1,4 +1,4 @@
-"""Timelines in Perfetto's trace-event format (JSON): a file for ui.perfetto.dev, or for chrome://tracing.
+"""Timelines in the trace-event format (JSON): a file for ui.perfetto.dev.
 
 A process "vpps TARGET" has a thread for the host, one for launches, one for their critical path (`critical.py`), and
 one per virtual processor. Instructions are complete events (`ph` X); waiting is an event of its own category, also
@@ -29,15 +29,6 @@ Event = dict[str, Any]
 PROCESS = 1
 HOST, LAUNCHES, PATH, FIRST_VP = 1, 2, 3, 4
 """Threads. There is no thread 0: readers take it for an idle one."""
-
-WAIT_COLOUR = "grey"
-PHASE_COLOURS = {
-    "forward": "thread_state_running",
-    "backward": "thread_state_runnable",
-    "gradients": "thread_state_iowait",
-    "update": "rail_animation",
-}
-"""Of the colours that the format knows; Perfetto's own page colours by name instead."""
 
 
 def write_perfetto(path: str | Path, timelines: Sequence[Timeline], target: str) -> None:
@@ -116,16 +107,13 @@ def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
     columns = (records[name].tolist() for name in ("vp", "start", "end", "bytes"))
     for k, (vp, start, stop, n_bytes) in enumerate(zip(*columns, strict=True)):
         activity = timeline.activities[of[k]]
-        waits = activity.kind == "waiting"
-        event = _complete(
-            activity.name, "wait" if waits else activity.phase, FIRST_VP + vp, start - zero, stop - zero,
-            args[of[k]] | {"bytes": n_bytes},
-        )  # fmt: skip
-        yield event | {"cname": WAIT_COLOUR if waits else PHASE_COLOURS[activity.phase]}
+        category = "wait" if activity.kind == "waiting" else activity.phase
+        shown = args[of[k]] | {"bytes": n_bytes}
+        yield _complete(activity.name, category, FIRST_VP + vp, start - zero, stop - zero, shown)
     for idle in timeline.idle():
-        thread, facts = FIRST_VP + idle.vp, {"launch": number}
-        event = _complete(idle.why, "wait", thread, idle.start - zero, idle.end - zero, facts)
-        yield event | {"cname": WAIT_COLOUR}
+        yield _complete(
+            idle.why, "wait", FIRST_VP + idle.vp, idle.start - zero, idle.end - zero, {"launch": number}
+        )  # fmt: skip
 
 
 def _args(activity: Activity, launch: int) -> Event:
