@@ -16,7 +16,7 @@ from vpps.planner.blocks import PlannedBlock
 from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.record.trace import Int, List, Node, TracedCell, Vector
-from vpps.report.words import InstructionWords, dimensions, line_of
+from vpps.report.words import InstructionWords, dimensions, line_of, part_name
 from vpps.text import Report, counted
 
 TRACED = "traced"
@@ -231,10 +231,9 @@ def _report(
     parts = []
     code: list[CellCode] = []
     for b in blocks:
-        part = planner.cells.part_of(b.arrays.cell)
-        name = "" if part is None else part.batching.name.lower()
-        if part is not None:
-            parts.append(_stage(f"lazy_batching: {name}", "", part.cell))
+        name = part_name(planner, b)
+        if name:
+            parts.append(_stage(f"lazy_batching: {name}", "", b.arrays.cell))
         elif not training and dead:
             stages.append(_stage(*dead[-1], b.arrays.cell))
         code += _code(b.cell.lowered, name, planner, training)
@@ -284,23 +283,13 @@ def _code(lowered: LoweredCell, part: str, planner: Planner, training: bool) -> 
     yield CellCode(part, "forward", _lines(unfused.forward, before), _lines(lowered.forward, after))
     if training:
         yield CellCode(part, "backward", _lines(unfused.backward, before), _lines(lowered.backward, after))
-        of_parameters = ([g.instr for g in x.parameter_gradients] for x in (unfused, lowered))
-        yield CellCode(
-            part, "gradients", *(_lines(i, words) for i, words in zip(of_parameters, (before, after), strict=True))
-        )
+        plain, fused = ([g.instr for g in x.parameter_gradients] for x in (unfused, lowered))
+        yield CellCode(part, "gradients", _lines(plain, before), _lines(fused, after))
 
 
 def _lines(instructions: Sequence[Instr], words: InstructionWords) -> tuple[InstructionLine, ...]:
     return tuple(  # in the order of execution
-        InstructionLine(
-            i.name,
-            i.node,
-            i.group,
-            i.width,
-            words.line(i),
-            i.merged,
-            tuple(words.program(i)) if i.tail is not None else (),
-        )
+        InstructionLine(i.name, i.node, i.group, i.width, words.line(i), i.merged, tuple(words.program(i)))
         for i in sorted(instructions, key=lambda i: i.group)
     )
 

@@ -57,7 +57,19 @@ class Gathering:
 def gathering(plan: Plan) -> Gathering:
     """What goes through index lists."""
     found: Counter[str] = Counter()
-    once = _Once()
+    seen: set[tuple[int, int, int]] = set()
+
+    def once(s: Section) -> bool:
+        """Whether a cell made a section, and that is not one that was seen before."""
+        if s.block is None or s.group is None:
+            return False
+        if isinstance(s.first, int) or s.group.starts[0][1].alone:
+            return True
+        key = id(s.block), id(s.group), id(s.first)
+        is_new = key not in seen  # schedule "paper": all who own rows of a matrix execute its product
+        seen.add(key)
+        return is_new
+
     for entry, _ in plan.streams:
         for d, place in walk(plan, entry, once):
             found[place.phase] += _gathered(plan.script, d)
@@ -73,27 +85,6 @@ def gathering(plan: Plan) -> Gathering:
         arguments,
         contiguous,
     )
-
-
-class _Once:
-    """Whether a cell made a section, and that is not one that was seen before."""
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[int, int, int]] = set()
-
-    def __call__(self, s: Section) -> bool:
-        if s.block is None or s.group is None:
-            return False
-        if isinstance(s.first, int) or s.group.starts[0][1].alone:
-            return True
-        key = (
-            id(s.block),
-            id(s.group),
-            id(s.first),
-        )  # schedule "paper": all who own rows of a matrix execute its product
-        new = key not in self._seen
-        self._seen.add(key)
-        return new
 
 
 def _gathered(script: Words, d: Decoded) -> int:

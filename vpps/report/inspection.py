@@ -18,7 +18,6 @@ from vpps.kernel.render import render_cpu, render_tails
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Model
 from vpps.model.optim import SGD, Optimizer
-from vpps.ops.operand import Expression
 from vpps.ops.philox import StepKey
 from vpps.placement.distribution import Distribution
 from vpps.placement.onchip import Device
@@ -283,18 +282,15 @@ def inspect(
         arch = arch if row.has_archs else ""
     knowledge = Knowledge(costs_on(target, parameters.all_vps), MachineFiles())
     planner = Planner(parameters, policy_named(chosen.policy, knowledge), chosen.schedule, chosen.passes, chosen.layout)
-    plan = _plan(planner, model, graph, loss, update)
+    if update is None:
+        plan = planner.plan_forward(graph, [loss])
+    else:
+        plan = planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
     if spec is None:
         spec = KernelSpec(plan.instructions, tails=plan.tails)
     if compiled and kernel is None:
         kernel = compile_planned(target, arch, spec, arrangement, parameters, chosen.tile)
     return Inspection(target, arch, planner, graph, plan, spec, arrangement, kernel, chosen.tile)
-
-
-def _plan(planner: Planner, model: Model, graph: Graph, loss: Expression, update: Update | None) -> Plan:
-    if update is None:
-        return planner.plan_forward(graph, [loss])
-    return planner.plan_training(graph, loss, update, 0, StepKey(model.seed, 1))
 
 
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from vpps.engine.ahead import Specialized
@@ -11,7 +12,6 @@ from vpps.targets import TARGETS
 from vpps.text import Report, in_bytes, table
 
 _REGISTERS = ("registers", "live", "cached", "spilled", "stack")
-_SIZES = ("shared", "code", "binary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +98,20 @@ class KernelsReport(Report):
 
     def text(self) -> str:
         """A table of what they need, a row each; below one of the tiers of matrices, a column each."""
-        head = (
-            "kernel",
-            "VPs",
-            *_REGISTERS,
-            "shared",
-            "code",
-            "binary",
-            "instructions",
-            "tails",
-            "compiled in",
-            "smaller",
-        )
-        rows = [
-            (
-                *(k.name, k.vps, k.registers, k.live, k.cached, k.spilled, k.stack),
-                *(None if n is None else in_bytes(n) for n in (k.shared, k.code, k.binary_bytes)),
-                *(k.instructions, k.tails, None if k.seconds is None else f"{k.seconds:.1f} s", k.stepped_down),
-            )
-            for k in self.kernels
-        ]
-        kept = [i for i in range(len(head)) if any(row[i] is not None for row in rows)]
-        lines = table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
+        columns: dict[str, list[object]] = {
+            "kernel": [k.name for k in self.kernels],
+            "VPs": [k.vps for k in self.kernels],
+            **{name: [getattr(k, name) for k in self.kernels] for name in _REGISTERS},
+            "shared": [_size(k.shared) for k in self.kernels],
+            "code": [_size(k.code) for k in self.kernels],
+            "binary": [_size(k.binary_bytes) for k in self.kernels],
+            "instructions": [k.instructions for k in self.kernels],
+            "tails": [k.tails for k in self.kernels],
+            "compiled in": [None if k.seconds is None else f"{k.seconds:.1f} s" for k in self.kernels],
+            "smaller": [k.stepped_down for k in self.kernels],
+        }
+        shown = {head: cells for head, cells in columns.items() if any(cell is not None for cell in cells)}
+        lines = table(list(shown), zip(*shown.values(), strict=True))
         tiles = {f"{k.name}: {k.tile}": None for k in self.kernels if k.tile}
         lines += ["", *tiles] if tiles else []
         names = list(dict.fromkeys(m.name for k in self.kernels for m in k.matrices))
@@ -129,6 +121,10 @@ class KernelsReport(Report):
                 (name, *(_held(of[name]) if name in of else None for of in held)) for name in names
             ], range(1 + len(held)))]  # fmt: skip
         return "\n".join([*lines, ""])
+
+
+def _size(n: int | None) -> str | None:
+    return None if n is None else in_bytes(n)
 
 
 def _held(m: MatrixReport) -> str:
@@ -142,8 +138,25 @@ def kernel_report(kernel: Specialized, tile_name: str | None = None) -> KernelRe
     Args:
         tile_name: of the tile of products, on cpu; None for the usual one.
     """
-    chip = kernel.spec.chip
-    report = KernelReport(
+    chip, found = kernel.spec.chip, kernel.resources
+    needs: dict[str, Any] = {}
+    if not TARGETS[kernel.target].is_gpu:
+        tile = next(t for t in tiles_of(kernel.arch) if tile_name in (None, t.name))  # the usual one is the first
+        needs["tile"] = f"products of {tile.vectors} vectors by {tile.panel} rows a pass"
+    elif found is None:
+        needs["shared"] = chip.shared_bytes
+    else:
+        needs = {
+            "registers": found.registers,
+            "live": _live(kernel),
+            "cached": found.cached_registers,
+            "spilled": found.spill_stores + found.spill_loads,
+            "stack": found.stack,
+            "shared": chip.shared_bytes + found.shared_bytes,
+            "code": found.code_bytes,
+            "seconds": found.compile_seconds,
+        }
+    return KernelReport(
         kernel.target,
         kernel.arch,
         kernel.vps * chip.groups,
@@ -153,23 +166,7 @@ def kernel_report(kernel: Specialized, tile_name: str | None = None) -> KernelRe
         kernel.binary.stat().st_size,
         stepped_down=kernel.stepped_down,
         matrices=tuple(_matrices(kernel)),
-    )
-    if not TARGETS[kernel.target].is_gpu:
-        tile = next(t for t in tiles_of(kernel.arch) if tile_name in (None, t.name))  # the usual one is the first
-        return replace(report, tile=f"products of {tile.vectors} vectors by {tile.panel} rows a pass")
-    found = kernel.resources
-    if found is None:
-        return replace(report, shared=chip.shared_bytes)
-    return replace(
-        report,
-        registers=found.registers,
-        live=_live(kernel),
-        cached=found.cached_registers,
-        spilled=found.spill_stores + found.spill_loads,
-        stack=found.stack,
-        shared=chip.shared_bytes + found.shared_bytes,
-        code=found.code_bytes,
-        seconds=found.compile_seconds,
+        **needs,
     )
 
 
@@ -181,11 +178,9 @@ def _live(kernel: Specialized) -> int | None:
     return with_live_registers(cubin).resources.live_registers
 
 
-def _matrices(kernel: Specialized) -> list[MatrixReport]:
+def _matrices(kernel: Specialized) -> Iterator[MatrixReport]:
     onchip = kernel.arrangement.onchip
-    found: list[MatrixReport] = []
     for held in () if onchip is None else onchip.held:
-        shape: Any = held.shape
+        shape = held.shape
         slots = f"{shape.slots} x ({shape.rows},{shape.columns},{shape.warps})" if shape is not None else ""
-        found.append(MatrixReport(held.name, held.tier, slots, held.gradient, held.reason))
-    return found
+        yield MatrixReport(held.name, held.tier, slots, held.gradient, held.reason)

@@ -20,7 +20,7 @@ from vpps.record.arrays import BlockArrays
 from vpps.record.topology import Topology
 from vpps.report.gathering import gathering
 from vpps.report.plan_report import LevelUse, ListUse, PlanReport, SlabUse, StepUse
-from vpps.report.words import said_of_list, symbol_of
+from vpps.report.words import part_name, said_of_list, symbol_of
 from vpps.script.instructions import HEADER_WORDS, INDEXED
 
 LIVES = {
@@ -44,12 +44,7 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
     """
     training = plan.loss_slot >= 0
     blocks = [b for b in plan.blocks if len(b.order)]
-    parts = {id(b): planner.cells.part_of(b.arrays.cell) for b in blocks}
-    names = {
-        id(b): (b.arrays.cell.name, part.batching.name.lower() if part else "")
-        for b in blocks
-        for part in [parts[id(b)]]
-    }
+    names = {id(b): (b.arrays.cell.name, part_name(planner, b)) for b in blocks}
     steps = [*_steps(blocks, names, backward=False), *(_steps(blocks, names, backward=True) if training else ())]
     slabs = tuple(slab for b in blocks for slab in _slabs(b, *names[id(b)], training))
     lists = tuple(_lists(plan, blocks, training))

@@ -73,11 +73,8 @@ class Trace:
             HandleError: it cannot be written.
             KernelError: a timeline lacks records.
         """
-        where = checked(path)
-        if where.suffix in PAGE_SUFFIXES:
-            self.write_html(where)
-        else:
-            self.write_perfetto(where)
+        write = self.write_html if checked(path).suffix in PAGE_SUFFIXES else self.write_perfetto
+        write(path)
 
     def write_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write a file for ui.perfetto.dev.

@@ -31,6 +31,8 @@ from vpps.model.model import Parameter
 from vpps.ops import Form, Shape
 from vpps.ops.operand import shown
 from vpps.placement.distribution import ParameterPlace
+from vpps.planner.blocks import PlannedBlock
+from vpps.planner.planner import Planner
 from vpps.record.trace import Node, TracedCell
 from vpps.script.instructions import BY_NAME, Kind
 from vpps.script.tails import NONE, ViewUse
@@ -73,6 +75,12 @@ def equation(node: Node) -> str:
         return f"{read[0]} {_WITH_CONSTANT[name]} {attrs['value']:g}"
     settings = [f"{key}={value!r}" for key, value in attrs.items() if key not in ("shape", "number")]
     return f"{shown(name)}({', '.join([*filter(None, [parameter]), *read, *settings])})"
+
+
+def part_name(planner: Planner, block: PlannedBlock) -> str:
+    """ "eager", "level" or "lazy" of a cell in parts, "" of a whole one."""
+    part = planner.cells.part_of(block.arrays.cell)
+    return "" if part is None else part.batching.name.lower()
 
 
 def line_of(number: int, node: Node) -> str:
@@ -166,9 +174,10 @@ class InstructionWords:
         return f"{made}{instr.name}{flags}({', '.join(operands)})  ({instr.width}{parts}{per})"
 
     def program(self, instr: Instr) -> list[str]:
-        """The program of a tail, a line for each value that it makes or stores."""
+        """The program of a tail, a line for each value that it makes or stores; of others nothing."""
         tail = instr.tail
-        assert tail is not None
+        if tail is None:
+            return []
         views = [self._tail_view(use, v) for use, v in instr.operands["views"]]
         names = dict(enumerate(views[: tail.first_step])) | {NONE: "0"}
 
