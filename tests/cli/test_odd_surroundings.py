@@ -21,6 +21,7 @@ from vpps.errors import CompileError, DataError
 from vpps.kernel import host_compiler, processes
 from vpps.kernel.cache import cached
 from vpps.planner.native.library import _Loader
+from vpps.profiling.measure import Measured
 from vpps.tuning.compiling import Compilers
 from vpps.tuning.database import Key, TuningDatabase
 from vpps.tuning.online import Background
@@ -146,9 +147,11 @@ class TestLimits:
 
 @pytest.mark.host
 def test_candidates_none_of_which_can_be_compiled_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "vpps.profiling.profiler._compile", lambda subject, found, *_: ["no more processes"] * len(found)
-    )
+    def fails(subject: object, found: list[Measured], *_: object) -> None:
+        for measured in found:
+            measured.reason = "no more processes"
+
+    monkeypatch.setattr("vpps.profiling.profiler._compile", fails)
     found = CliRunner().invoke(profile.app, ["tree-fc", "--hidden", "4", "--target", "cpu"])
     assert found.exit_code == 1
     assert found.stderr.splitlines()[-1] == "vpps-profile: no more processes"

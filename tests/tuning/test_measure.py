@@ -8,7 +8,7 @@ import pytest
 import vpps
 from tests.tuning.models import Chain
 from vpps.engine.configuration import Configuration
-from vpps.profiling.measure import MeasuringPlan, measure
+from vpps.profiling.measure import Measured, MeasuringPlan, measure
 from vpps.tuning.rehearsal import Rehearsal
 
 pytestmark = pytest.mark.cpu
@@ -66,14 +66,9 @@ class TestMeasure:
         batches = chain.batches()
         before = weights(chain.model)
         with vpps.Handle(chain.model, target="cpu", vps=1):  # a model in training
-            found = measure(
-                chain.model,
-                lambda: batches,
-                [ONE, TWO],
-                MeasuringPlan(2, 3, 1, target="cpu"),
-                lambda *at: told.append(at),
-            )
-        assert [m.configuration for m in found] == [ONE, TWO]
+            found = [Measured(ONE), Measured(TWO)]
+            plan = MeasuringPlan(2, 3, 1, target="cpu")
+            measure(chain.model, lambda: batches, found, plan, lambda *at: told.append(at))
         for m in found:
             assert m.times is not None
             assert m.times.shape == (3, 2)
@@ -87,21 +82,23 @@ class TestMeasure:
     def test_of_evaluation(self) -> None:
         chain = Chain()
         batches = chain.batches()
-        (m,) = measure(chain.model, lambda: batches, [ONE], MeasuringPlan(9, 1, 0, train=False, target="cpu"))
+        m = Measured(ONE)
+        measure(chain.model, lambda: batches, [m], MeasuringPlan(9, 1, 0, train=False, target="cpu"))
         assert m.times is not None
         assert m.times.shape == (1, 3), "as many batches as there are"
 
     def test_what_does_not_run_says_why_and_the_others_go_on(self) -> None:
         chain = Chain()
         batches = chain.batches()
-        wrong = Configuration(tile="no-such")
-        good, bad = measure(chain.model, lambda: batches, [ONE, wrong], MeasuringPlan(1, 2, 0, target="cpu"))
+        left_out, good, bad = Measured(TWO, reason="no room"), Measured(ONE), Measured(Configuration(tile="no-such"))
+        measure(chain.model, lambda: batches, [left_out, good, bad], MeasuringPlan(1, 2, 0, target="cpu"))
+        assert (left_out.times, left_out.reason) == (None, "no room")
         assert good.times is not None
         assert bad.times is None
         assert "tile='no-such'" in bad.reason
         with pytest.raises(vpps.CompileError, match="no-such"):
-            measure(chain.model, lambda: batches, [wrong], MeasuringPlan(1, 1, 0, target="cpu"))
+            measure(chain.model, lambda: batches, [Measured(bad.configuration)], MeasuringPlan(1, 1, 0, target="cpu"))
 
     def test_needs_batches(self) -> None:
         with pytest.raises(vpps.WorkloadError, match="no batches"):
-            measure(Chain().model, list, [ONE], MeasuringPlan(target="cpu"))
+            measure(Chain().model, list, [Measured(ONE)], MeasuringPlan(target="cpu"))

@@ -36,13 +36,14 @@ class Stopwatch:
     def __init__(self) -> None:
         self.stages: list[list[str]] = []
 
-    def __call__(self, configurations: Sequence[Configuration]) -> list[Measured]:
-        self.stages.append([c.describe() for c in configurations])
+    def __call__(self, found: Sequence[Measured]) -> None:
+        self.stages.append([m.configuration.describe() for m in found])
 
         def seconds(c: Configuration) -> float:
             return (10 + abs((c.vps or 5) - 2)) * (0.5 if c.policy == "depth" else 1)
 
-        return [measured(c, *[seconds(c)] * 3) for c in configurations]
+        for m in found:
+            m.times = np.full((3, 2), seconds(m.configuration))
 
 
 def test_a_small_space_is_measured_as_a_whole() -> None:
@@ -75,8 +76,9 @@ def test_no_more_are_measured_than_asked_for() -> None:
 
 
 def test_what_does_not_run_is_kept_with_its_reason() -> None:
-    def fails(configurations: Sequence[Configuration]) -> list[Measured]:
-        return [Measured(c, reason="no room") if c.vps else measured(c, 1.0) for c in configurations]
+    def fails(found: Sequence[Measured]) -> None:
+        for m in found:
+            m.times, m.reason = (None, "no room") if m.configuration.vps else (np.ones((1, 2)), "")
 
     outcome = search(BASE, SMALL, fails)
     assert outcome.best.measured.configuration.vps is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -75,7 +75,6 @@ class Measured:
     stepped_down: int = 0
     vps: int = 0
     reason: str = ""
-    _turns: list[list[float]] = field(default_factory=list, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -116,16 +115,16 @@ class Measured:
 def measure(
     model: Model,
     batches: Batches,
-    configurations: Sequence[Configuration],
+    found: Sequence[Measured],
     plan: MeasuringPlan,
     progress: Callable[[int, int], None] = lambda done, turns: None,
-) -> list[Measured]:
-    """Times of configurations, in their order.
+) -> None:
+    """Add times to configurations, or the reason why there are none.
 
     Args:
         model: that the graphs are of.
         batches: what to run.
-        configurations: what to compare.
+        found: what to compare; those that have a reason already are left out.
         plan: how long, and what.
         progress: is told after each turn how many of how many are done.
 
@@ -138,24 +137,21 @@ def measure(
         raise WorkloadError("there are no batches to measure with")
     largest = max(kept, key=lambda batch: len(batch[0]))
     weights = model.numpy()
-    found = [Measured(c) for c in configurations]
+    taken: list[tuple[Measured, list[list[float]]]] = [(m, []) for m in found if not m.reason]
     errors: list[VppsError] = []
-    turns, done = len(found) * plan.rounds, 0
     for number in range(plan.rounds):
-        for measured in found if number % 2 == 0 else found[::-1]:  # neither is always the first one
+        for k, (measured, turns) in enumerate(taken if number % 2 == 0 else taken[::-1], 1):  # none is always first
             if not measured.reason:
                 try:
-                    _take_turn(measured, Rehearsal(model, weights), batches, largest, plan)
+                    turns.append(_turn(measured, Rehearsal(model, weights), batches, largest, plan))
                 except VppsError as error:
                     measured.reason = str(error)
                     errors.append(error)
-            done += 1
-            progress(done, turns)
-    for measured in found:
-        measured.times = None if measured.reason else np.array(measured._turns)
-    if len(errors) == len(found):
+            progress(number * len(taken) + k, len(taken) * plan.rounds)
+    for measured, turns in taken:
+        measured.times = None if measured.reason else np.array(turns)
+    if len(errors) == len(taken):
         raise errors[0]
-    return found
 
 
 def best_of(measured: Sequence[Measured]) -> Measured:
@@ -165,15 +161,15 @@ def best_of(measured: Sequence[Measured]) -> Measured:
     return max(faster, key=lambda m: (m.ratio(first), -m.seconds), default=first)
 
 
-def _take_turn(
+def _turn(
     measured: Measured, rehearsal: Rehearsal, batches: Batches, largest: tuple[Graph, Expression], plan: MeasuringPlan
-) -> None:
-    """Run all batches once."""
+) -> list[float]:
+    """Run all batches once. Returns seconds of each."""
+    barriers: list[int] = []
+    times: list[float] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of losses that become infinite: nobody keeps these weights
         with handle_of(rehearsal.model, measured.configuration, plan) as handle:
-            barriers: list[int] = []
-            times: list[float] = []
             for graph, loss in [largest, *islice(batches(), plan.warmup)]:
                 _run(handle, *rehearsal.of(graph, loss), plan.train)
             clock = time.perf_counter()
@@ -188,7 +184,7 @@ def _take_turn(
             measured.arrangement, measured.stepped_down = engine.arrangement, engine.stepped_down
             measured.resources, measured.vps = engine.machine.resources, engine.machine.vps
             measured.barriers = float(np.mean(barriers))
-            measured._turns.append(times)
+    return times
 
 
 def _run(handle: Handle, graph: Graph, loss: Expression, train: bool) -> None:

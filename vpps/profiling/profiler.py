@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from vpps.engine.configuration import Configuration
 from vpps.engine.options import Example
 from vpps.errors import CompileError, HandleError
 from vpps.placement.onchip import Device
@@ -14,16 +13,12 @@ from vpps.profiling.search import SearchOutcome, candidates_of, search
 from vpps.targets import target_named
 from vpps.tuning.candidates import Change, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers
-from vpps.tuning.database import Key, Tuned, TuningDatabase, key_for, now
+from vpps.tuning.database import Tuned, TuningDatabase, key_for, now
 from vpps.tuning.jobs import CpuJob
 from vpps.tuning.subject import Subject, cpu_job
 
 Told = Callable[[str, int, int], None]
 """Is told what is being done ("compiled", "measured"), how often that was done, and how often it will be."""
-
-
-def told_nobody(what: str, done: int, total: int) -> None:
-    """For whoever does not want to know."""
 
 
 def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
@@ -45,8 +40,8 @@ def dry_run(
     device: Device,
     arch: str,
     axes: Sequence[str],
-    limit: int | None = None,
-    told: Told = told_nobody,
+    limit: int | None,
+    told: Told,
 ) -> tuple[list[Compiled], int, int]:
     """Compile all candidates for a GPU that need not be here.
 
@@ -79,10 +74,10 @@ def tune(
     batches: Batches,
     plan: MeasuringPlan,
     axes: Sequence[str],
-    device: Device | None = None,
-    arch: str = "",
-    limit: int | None = None,
-    told: Told = told_nobody,
+    device: Device | None,
+    arch: str,
+    limit: int | None,
+    told: Told,
 ) -> SearchOutcome:
     """Compile and measure candidates.
 
@@ -99,18 +94,11 @@ def tune(
         VppsError: the default configuration does not run; says why.
     """
 
-    def timed(configurations: Sequence[Configuration]) -> list[Measured]:
-        reasons = _compile(subject, configurations, plan.target, device, arch, told)
-        left = [c for c, reason in zip(configurations, reasons, strict=True) if not reason]
-        if not left:
-            raise CompileError(reasons[0])
-        times = iter(
-            measure(subject.model, batches, left, plan, lambda done, turns: told("measured", done, turns))
-        )  # fmt: skip
-        return [
-            Measured(c, reason=reason) if reason else next(times)
-            for c, reason in zip(configurations, reasons, strict=True)
-        ]
+    def timed(found: Sequence[Measured]) -> None:
+        _compile(subject, [m for m in found if not m.reason], plan.target, device, arch, told)
+        if all(m.reason for m in found):
+            raise CompileError(found[0].reason)
+        measure(subject.model, batches, found, plan, lambda done, turns: told("measured", done, turns))
 
     if device is None:
         return search(subject.base, _cpu_axes(subject, axes), timed, limit=limit)
@@ -129,58 +117,41 @@ def _cpu_axes(subject: Subject, names: Sequence[str]) -> dict[str, list[Change]]
 
 
 def _compile(
-    subject: Subject,
-    configurations: Sequence[Configuration],
-    target: str,
-    device: Device | None,
-    arch: str,
-    told: Told,
-) -> list[str]:
-    """Have kernels in the cache. Reasons why there is none, in order; "" where there is."""
-    reasons = [""] * len(configurations)
+    subject: Subject, found: Sequence[Measured], target: str, device: Device | None, arch: str, told: Told
+) -> None:
+    """Have kernels in the cache; note the reason where there is none."""
     with Compilers(subject.at_once) as compilers:
         if device is not None:
-            done = compilers.all(subject.recipe(target, device, arch), configurations)
+            done = compilers.all(subject.recipe(target, device, arch), [m.configuration for m in found])
             for count, (k, compiled) in enumerate(done, 1):
-                reasons[k] = compiled.reason
-                told("compiled", count, len(configurations))
-            return reasons
-        of_tile: dict[CpuJob, list[int]] = {}
-        for k, configuration in enumerate(configurations):
-            job, reasons[k] = cpu_job(subject, configuration)
+                found[k].reason = compiled.reason
+                told("compiled", count, len(found))
+            return
+        of_tile: dict[CpuJob, list[Measured]] = {}
+        for measured in found:
+            job, measured.reason = cpu_job(subject, measured.configuration)
             if job is not None:
-                of_tile.setdefault(job, []).append(k)
+                of_tile.setdefault(job, []).append(measured)
         jobs = list(of_tile)
         for count, (k, reason) in enumerate(compilers.each(jobs), 1):
-            for c in of_tile[jobs[k]]:
-                reasons[c] = reason
+            for measured in of_tile[jobs[k]]:
+                measured.reason = reason
             told("compiled", count, len(jobs))
-    return reasons
 
 
-def record(
-    subject: Subject,
-    outcome: SearchOutcome,
-    graphs: Sequence[Example],
-    device: str,
-    by: str = "vpps-profile",
-    database: TuningDatabase | None = None,
-) -> tuple[Key, Tuned]:
+def record(subject: Subject, outcome: SearchOutcome, graphs: Sequence[Example], device: str, by: str) -> None:
     """Store what a search has found.
 
     Args:
         graphs: of the batches that were measured.
         device: as `device_name` has it.
         by: what measured.
-        database: default: the one in the cache directory.
 
     Raises:
         CompileError: the directory cannot be used.
     """
     cells = {cell for graph, _ in graphs for cell in graph.blocks}
-    key = key_for(subject.model, cells, device, subject.train)
     best = outcome.best
     vertices = int(statistics.median(len(graph) for graph, _ in graphs))
     tuned = Tuned(best.measured.configuration, best.measured.seconds, best.ratio, vertices, now(), by)
-    (TuningDatabase() if database is None else database).store(key, tuned)
-    return key, tuned
+    TuningDatabase().store(key_for(subject.model, cells, device, subject.train), tuned)

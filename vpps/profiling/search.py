@@ -20,7 +20,7 @@ from vpps.tuning.candidates import (
     without_repetitions,
 )
 
-Measure = Callable[[Sequence[Configuration]], Sequence[Measured]]
+Measure = Callable[[Sequence[Measured]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def search(
     Args:
         base: the default.
         axes: what may be changed of it.
-        measure: times of configurations, in their order; the first is the default.
+        measure: adds times, or the reason why there are none, to those without a reason; the first is the default.
         chip: model and GPU; None on cpu.
         limit: measure no more than so many.
     """
@@ -113,10 +113,9 @@ def search(
 
 def _rows(candidates: Sequence[Candidate], measure: Measure, axis: str = "") -> list[Row]:
     """Measured candidates, and with their reasons those that cannot be had."""
-    times = iter(measure([c.configuration for c in candidates if not c.reason]))
-    measured = [Measured(c.configuration, reason=c.reason) if c.reason else next(times) for c in candidates]
-    default = measured[0]
-    return [Row(m, m.ratio(default), axis) for m in measured]
+    found = [Measured(c.configuration, reason=c.reason) for c in candidates]
+    measure(found)
+    return [Row(m, m.ratio(found[0]), axis) for m in found]
 
 
 def _best(rows: Sequence[Row]) -> Row:
