@@ -7,7 +7,7 @@ import pytest
 
 import vpps
 from vpps.engine.timeline import PRODUCTS
-from vpps.report.barriers import releases
+from vpps.report.critical import releases
 
 pytestmark = pytest.mark.simt
 

@@ -16,10 +16,10 @@ from vpps.compiler.passes import Passes
 from vpps.engine.configuration import Configuration
 from vpps.kernel import sass as sass_module
 from vpps.kernel.complaints import quoted
-from vpps.report import Inspection, inspect, machine_code
+from vpps.report import Inspection, inspect
 from vpps.report.inspection import cpu_asm, cpu_source
 from vpps.report.kernel_report import KernelsReport
-from vpps.report.listing import Listing
+from vpps.report.listing import Listing, asm, sass
 
 ONLY = Listing("source", "cpu", "avx2", "cpp", "a\n\nb\nc\n")
 
@@ -109,9 +109,9 @@ class TestMissing:
         monkeypatch.setenv("PATH", "/nowhere")
         monkeypatch.setattr(sass_module, "nvdisasm", lambda: None)
         with pytest.raises(vpps.CompileError, match=r"there is no objdump: install it .*apt-get install binutils"):
-            machine_code.asm("k.so", "avx2")  # type: ignore[arg-type]
+            asm("k.so", "avx2")  # type: ignore[arg-type]
         with pytest.raises(vpps.CompileError, match="there is no nvdisasm: pip install nvidia-cuda-nvdisasm"):
-            machine_code.sass("k.cubin", "sm_90")  # type: ignore[arg-type]
+            sass("k.cubin", "sm_90")  # type: ignore[arg-type]
 
 
 @pytest.mark.cpu

@@ -26,7 +26,7 @@ from vpps.planner.plan import Plan
 from vpps.planner.planner import Planner
 from vpps.planner.policies import POLICIES, Knowledge, policy_named
 from vpps.planner.row_order import LAYOUTS
-from vpps.report import machine_code
+from vpps.report import listing
 from vpps.report.cells import CellsReport, cells_report
 from vpps.report.kernel_report import KernelReport, kernel_report
 from vpps.report.listing import CUDA_CPP, Listing
@@ -126,14 +126,12 @@ class Inspection:
         if not tails:
             return cpu_asm(self.tile_name)
         self.tails()
-        return machine_code.asm(
-            build_tails(tuple(self.spec.tails), tile_name=self.tile_name), self.arch, "asm of tails"
-        )
+        return listing.asm(build_tails(tuple(self.spec.tails), tile_name=self.tile_name), self.arch, "asm of tails")
 
     def ptx(self) -> Listing:
         """Intermediate code of the kernel (cuda). Raises HandleError for another target, CompileError."""
         self._check_shows("ptx")
-        return machine_code.ptx(self.source().source, self.arch)
+        return listing.ptx(self.source().source, self.arch)
 
     def sass(self) -> Listing:
         """Machine code of the compiled kernel (cuda).
@@ -143,7 +141,7 @@ class Inspection:
             CompileError: there is no compiler, or no nvdisasm.
         """
         self._check_shows("sass")
-        return machine_code.sass(self.compiled.binary, self.arch)
+        return listing.sass(self.compiled.binary, self.arch)
 
     @cached_property
     def resources(self) -> KernelReport:
@@ -211,7 +209,7 @@ def cpu_asm(tile_name: str | None = None) -> Listing:
     from vpps.kernel.host_compiler import build_cpu
 
     binary, _, tile = build_cpu(tile_name=tile_name)
-    return machine_code.asm(binary, tile.isa)
+    return listing.asm(binary, tile.isa)
 
 
 def inspect(

@@ -21,8 +21,7 @@ import numpy as np
 from vpps.engine.activity import Activity
 from vpps.engine.timeline import Timeline
 from vpps.files import replacing
-from vpps.report.barriers import releases
-from vpps.report.critical import critical_path
+from vpps.report.critical import critical_path, releases
 
 Event = dict[str, Any]
 

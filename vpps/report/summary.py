@@ -15,8 +15,14 @@ from vpps.engine.timeline import HOST_SPANS, Timeline
 from vpps.planner.reader import PRODUCTS
 from vpps.report.advice import BEGINNING, PROGRAM, Advice, advise
 from vpps.report.critical import BARRIERS, critical_path
-from vpps.report.summary_text import KINDS, as_text
-from vpps.text import Report
+from vpps.targets import TARGETS
+from vpps.text import Report, counted, note, table
+
+KINDS = ("compute", "load", "update", "waiting")  # of the time of a virtual processor
+MOST_CELLS = 5
+MOST_VPS = 16  # that are listed one by one
+MOST_PATH = 8
+NAMES, NAMES_OF_CELLS = 72, 32  # columns
 
 GAP_PARTS = (PROGRAM, *HOST_SPANS, BEGINNING)
 
@@ -151,7 +157,17 @@ class Summary(Report):
 
     def text(self) -> str:
         """Plain text of 110 columns."""
-        return as_text(self)
+        each = self.seconds / self.launches
+        vps = counted(len(self.vps), "virtual processor")
+        head = (
+            f"{counted(self.launches, 'launch', 'launches')} on {self.target}, {vps}: {_ms(each)} each, "
+            f"{counted(round(self.barriers / self.launches), 'barrier')}, "
+            f"{counted(round(self.instructions / self.launches), 'instruction')} executed"
+        )
+        if TARGETS[self.target].is_emulated:
+            head += "\n(times of the emulator, whose threads take turns: they say what is done, not how long a GPU "
+            head += "takes)"
+        return "\n\n".join([head, _shares(self), _by_vp(self), _path(self), _cells(self), _advice(self)]) + "\n"
 
 
 @dataclass(slots=True)
@@ -291,3 +307,81 @@ def _cell_times(cells: dict[str, _Cell], busy: float, n_vps: int) -> list[CellTi
         for name, c in cells.items()
     ]
     return sorted(found, key=lambda c: -c.seconds)
+
+
+# ---- as text
+
+
+def _cut(name: str, columns: int) -> str:
+    return name if len(name) <= columns else name[: columns - 1] + "…"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"
+
+
+def _shares(s: Summary) -> str:
+    shares = "  ".join(f"{kind} {100 * share:.1f} %" for kind, share in s.shares.items())
+    lines = [f"time of the virtual processors: {shares}"]
+    if s.steps:
+        lines.append("  (steps of matrices are made with the last product of their gradient: they count as compute)")
+    host = "  ".join(f"{name} {_ms(seconds / s.launches)}" for name, seconds in s.host.items())
+    lines.append(f"host, per launch: {host}")
+    if s.launches > 1:
+        lines.append(f"between one launch and the next: {_ms(s.idle / (s.launches - 1))}")
+    return "\n".join(lines)
+
+
+def _by_vp(s: Summary) -> str:
+    shown = s.vps if len(s.vps) <= MOST_VPS else sorted(s.vps, key=lambda vp: -vp.delayed)[:MOST_VPS]
+    rows = [
+        (
+            vp.vp,
+            *(_ms(getattr(vp, name) / s.launches) for name in (*KINDS, "delayed")),
+            f"{vp.awaited / s.launches:.1f}",
+        )
+        for vp in shown
+    ]
+    title = f"per launch; the busiest works {s.imbalance:.2f} times as long as the mean"
+    if len(shown) < len(s.vps):
+        title += f"; the {MOST_VPS} of {len(s.vps)} that others wait for most"
+    return "\n".join([title, *table(("VP", *KINDS, "waited for", "at waits"), rows)])
+
+
+def _path(s: Summary) -> str:
+    rows = [
+        (_cut(p.name, NAMES), _ms(p.seconds / s.launches), f"{100 * p.share:.1f} %", f"{p.times / s.launches:.0f}")
+        for p in s.critical[:MOST_PATH]
+    ]
+    rest = s.critical[MOST_PATH:]
+    if rest:
+        seconds, share = sum(p.seconds for p in rest), sum(p.share for p in rest)
+        rows.append((f"{len(rest)} more", _ms(seconds / s.launches), f"{100 * share:.1f} %", ""))
+    return "\n".join(table(("critical path", "per launch", "share", "times"), rows))
+
+
+def _cells(s: Summary) -> str:
+    head = ("most expensive cells", "all VPs", "share", "instructions", "rows", "per product", "MB", "on the path")
+    rows = [
+        (
+            _cut(c.name, NAMES_OF_CELLS),
+            _ms(c.seconds / s.launches),
+            f"{100 * c.share:.1f} %",
+            f"{c.instructions / s.launches:.0f}",
+            f"{c.rows / s.launches:.0f}",
+            f"{c.rows_per_product:.1f}" if c.products else "-",
+            f"{c.bytes / s.launches / 1e6:.2f}",
+            _ms(c.critical / s.launches),
+        )
+        for c in s.cells[:MOST_CELLS]
+    ]
+    return "\n".join(table(head, rows))
+
+
+def _advice(s: Summary) -> str:
+    lines = ["what would help"]
+    for advice in s.advice:
+        lines += [note("- ", f"{advice.finding}:"), note("    ", advice.remedy)]
+    if len(lines) == 1:
+        lines.append("- nothing stands out: the time goes into the work itself")
+    return "\n".join(lines)
