@@ -112,11 +112,6 @@ def test_no_waiting_is_no_negative_zero() -> None:
     assert "-0.0" not in str(summary)
 
 
-def test_no_launch_has_no_summary() -> None:
-    with pytest.raises(ValueError, match="no launch was recorded"):
-        summarise([], "cpu")
-
-
 def test_missing_records_are_told() -> None:
     with pytest.raises(vpps.KernelError, match="lacks"):
         summarise([made_timeline([[5]], [0], lost=1)], "cpu")

@@ -169,7 +169,11 @@ def _turn(
     times: list[float] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of losses that become infinite: nobody keeps these weights
-        with handle_of(rehearsal.model, measured.configuration, plan) as handle:
+        with Handle(
+            rehearsal.model, plan.optimizer if plan.train else None, target=plan.target,
+            vps=measured.configuration.vps, train=plan.train, verify=False,
+        ) as handle:  # fmt: skip
+            handle._configurator.settle(measured.configuration)  # whatever the tuning database has
             for graph, loss in [largest, *islice(batches(), plan.warmup)]:
                 _run(handle, *rehearsal.of(graph, loss), plan.train)
             clock = time.perf_counter()
@@ -192,13 +196,3 @@ def _run(handle: Handle, graph: Graph, loss: Expression, train: bool) -> None:
         handle.fb(graph, loss)  # returns as soon as the launch before has ended: the time of a batch, host and kernel
     else:
         handle.forward(graph, [loss])
-
-
-def handle_of(model: Model, configuration: Configuration, plan: MeasuringPlan) -> Handle:
-    """A handle in a configuration, which does not look into the tuning database."""
-    handle = Handle(
-        model, plan.optimizer if plan.train else None, target=plan.target, vps=configuration.vps, train=plan.train,
-        verify=False,
-    )  # fmt: skip
-    handle._configurator.settle(configuration)
-    return handle

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 
 from vpps.engine.options import Example
 from vpps.errors import CompileError, HandleError
+from vpps.kernel.host_compiler import tile_of_machine
+from vpps.kernel.render import tiles_of
 from vpps.placement.onchip import Device
 from vpps.profiling.measure import Batches, Measured, MeasuringPlan, measure
 from vpps.profiling.search import SearchOutcome, candidates_of, search
+from vpps.runtime.cores import default_vps, usable_cores
 from vpps.targets import target_named
 from vpps.tuning.candidates import Change, cpu_axes, gpu_axes
 from vpps.tuning.compiling import Compiled, Compilers
@@ -79,16 +82,7 @@ def tune(
     limit: int | None,
     told: Told,
 ) -> SearchOutcome:
-    """Compile and measure candidates.
-
-    Args:
-        subject: what is tuned.
-        batches: to measure with.
-        plan: how long, on which target.
-        axes: names.
-        device, arch: the GPU of this machine; None and "" on cpu.
-        limit: measure no more than so many.
-        told: of progress.
+    """Compile and measure candidates, no more than `limit`; `device` and `arch` are None and "" on cpu.
 
     Raises:
         VppsError: the default configuration does not run; says why.
@@ -107,10 +101,6 @@ def tune(
 
 
 def _cpu_axes(subject: Subject, names: Sequence[str]) -> dict[str, list[Change]]:
-    from vpps.kernel.host_compiler import tile_of_machine
-    from vpps.kernel.render import tiles_of
-    from vpps.runtime.cores import default_vps, usable_cores
-
     cores = usable_cores()
     tiles = [tile.name for tile in tiles_of(tile_of_machine().isa)]
     return cpu_axes(names, cores, default_vps(cores, subject.train), tiles)
@@ -140,16 +130,8 @@ def _compile(
 
 
 def record(subject: Subject, outcome: SearchOutcome, graphs: Sequence[Example], device: str, by: str) -> None:
-    """Store what a search has found.
-
-    Args:
-        graphs: of the batches that were measured.
-        device: as `device_name` has it.
-        by: what measured.
-
-    Raises:
-        CompileError: the directory cannot be used.
-    """
+    """Store what a search with some graphs has found on a device (`device_name`), and by what program. Raises
+    CompileError: the directory cannot be used."""
     cells = {cell for graph, _ in graphs for cell in graph.blocks}
     best = outcome.best
     vertices = int(statistics.median(len(graph) for graph, _ in graphs))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from vpps.engine.configuration import Configuration
 from vpps.engine.timeline import WAITING, Timeline
-from vpps.errors import WorkloadError
 from vpps.kernel.host_compiler import tile_of_machine
 from vpps.placement.onchip import Device
 from vpps.report.inspection import inspect
@@ -166,26 +165,20 @@ class Times:
 def measured_point(
     workload: Workload,
     peaks: Peaks,
-    schedule: str = "vector",
-    batches: int = BATCHES,
-    passes: int = PASSES,
-    progress: Callable[[str], None] = lambda what: None,
+    schedule: str,
+    batches: int,
+    passes: int,
+    progress: Callable[[str], None],
 ) -> Point:
-    """Train on the first batches of a workload on target cpu, and compare with the floor.
+    """Train on the first batches of a workload on target cpu, and compare with the floor; its weights change.
 
     Args:
-        workload: what to train; its model's weights change.
         peaks: of this machine; they say how many virtual processors.
-        schedule: how steps become instructions.
-        batches: mini-batches of a pass.
-        passes: that are timed; one before them warms up.
-        progress: is told what is done.
+        passes: over the batches, that are timed; one before them warms up.
 
     Raises:
         WorkloadError: there are no batches.
     """
-    if batches < 1 or passes < 1:
-        raise WorkloadError(f"{batches} batches, {passes} passes: expected positive numbers")
     items = workload.first(batches)
     options: dict[str, Any] = {"target": CPU.name, "vps": peaks.n_vps, "schedule": schedule}
     progress(f"batch size {workload.batch_size}: counting")
@@ -219,9 +212,9 @@ def measured_point(
 def estimated_point(
     workload: Workload,
     device: Device,
-    schedule: str = "vector",
-    batches: int = BATCHES,
-    progress: Callable[[str], None] = lambda what: None,
+    schedule: str,
+    batches: int,
+    progress: Callable[[str], None],
 ) -> Point:
     """Plan the first batches of a workload for a GPU and give their floor by its data sheet; nothing runs.
 
@@ -253,8 +246,7 @@ def point_of(
 
     Args:
         works, floors: of each batch.
-        times: of each pass; none where nothing is measured.
-        steps: seconds of a training step, of each pass.
+        times, steps: of each pass, steps in seconds; none where nothing is measured.
     """
     n = len(works)
 

@@ -84,14 +84,11 @@ def search(
     chip: TunedChip | None = None,
     limit: int | None = None,
 ) -> SearchOutcome:
-    """Measure configurations and find the fastest.
+    """Measure configurations, no more than `limit`, and find the fastest.
 
     Args:
-        base: the default.
-        axes: what may be changed of it.
         measure: adds times, or the reason why there are none, to those without a reason; the first is the default.
         chip: model and GPU; None on cpu.
-        limit: measure no more than so many.
     """
     size = n_combined(axes)
     if size <= MOST_COMBINED:

@@ -208,12 +208,7 @@ class CellsReport(Report):
 
 
 def cells_report(plan: Plan, planner: Planner) -> CellsReport:
-    """What became of each cell of a graph.
-
-    Args:
-        plan: of the graph.
-        planner: that has made it.
-    """
+    """What became of each cell of a graph, whose plan a planner has made."""
     blocks: dict[TracedCell, list[PlannedBlock]] = {cell: [] for cell in plan.graph.blocks}
     for b in plan.blocks:
         blocks[b.arrays.block.cell].append(b)

@@ -14,6 +14,7 @@ from vpps.engine.options import Example, check_example
 from vpps.errors import HandleError
 from vpps.graph.drawing import Drawing, draw
 from vpps.graph.graph import Graph
+from vpps.kernel.host_compiler import build_cpu, build_tails, tile_of_machine
 from vpps.kernel.render import render_cpu, render_tails
 from vpps.kernel.spec import KernelSpec
 from vpps.model.model import Model
@@ -33,6 +34,7 @@ from vpps.report.listing import CUDA_CPP, Listing
 from vpps.report.plan_report import PlanReport
 from vpps.report.planned import plan_report
 from vpps.report.script_report import ScriptReport, script_report
+from vpps.runtime.cores import default_vps, usable_cores
 from vpps.targets import CPU, TARGETS, Target, target_named
 from vpps.text import counted
 from vpps.tuning.machines import MachineFiles
@@ -105,8 +107,6 @@ class Inspection:
         """
         if self._row.is_gpu:
             raise HandleError(f"tails: target {self.target!r} has them in the kernel; look at its source")
-        from vpps.kernel.host_compiler import tile_of_machine
-
         if not self.spec.tails:
             raise HandleError("tails: the cells of this graph have none: nothing in them is fused")
         text = render_tails(tuple(self.spec.tails), tile_of_machine(self.tile_name))
@@ -119,8 +119,6 @@ class Inspection:
             HandleError: another target, or there are no tails.
             CompileError: there is no compiler, or no objdump.
         """
-        from vpps.kernel.host_compiler import build_tails
-
         if "asm" not in self._row.listings:
             raise HandleError(f"asm: target {self.target!r} is no processor of the host; look at its ptx or sass")
         if not tails:
@@ -198,16 +196,12 @@ def cpu_source(tile_name: str | None = None, named: bool = False) -> Listing:
         tile_name: of the tile of products; None for the processor's usual one.
         named: name the headers instead of putting their text in.
     """
-    from vpps.kernel.host_compiler import tile_of_machine
-
     tile = tile_of_machine(tile_name)
     return Listing("source", CPU.name, tile.isa, "cpp", render_cpu(tile, named=named))
 
 
 def cpu_asm(tile_name: str | None = None) -> Listing:
     """Assembler of the kernel of the cpu target. Raises CompileError if there is no compiler, or no objdump."""
-    from vpps.kernel.host_compiler import build_cpu
-
     binary, _, tile = build_cpu(tile_name=tile_name)
     return listing.asm(binary, tile.isa)
 
@@ -293,9 +287,6 @@ def inspect(
 
 def _for_cpu(model: Model, graph: Graph, chosen: Configuration, update: Update | None) -> tuple[str, Distribution]:
     """Instruction set, and places of the parameters."""
-    from vpps.kernel.host_compiler import tile_of_machine
-    from vpps.runtime.cores import default_vps, usable_cores
-
     tile = tile_of_machine(chosen.tile)
     vps = default_vps(usable_cores(), update is not None) if chosen.vps is None else chosen.vps
     stacks = stacks_of(model, graph, update, chosen.passes, tile.panel)

@@ -37,11 +37,7 @@ _LATER = "for the end of the launch"
 
 
 def plan_report(plan: Plan, planner: Planner) -> PlanReport:
-    """What a plan consists of.
-
-    Args:
-        planner: that has made it.
-    """
+    """What a plan consists of that a planner has made."""
     training = plan.loss_slot >= 0
     blocks = [b for b in plan.blocks if len(b.order)]
     names = {id(b): (b.arrays.cell.name, part_name(planner, b)) for b in blocks}

@@ -186,14 +186,11 @@ class _Cell:
 
 
 def summarise(timelines: Sequence[Timeline], target: str) -> Summary:
-    """Add up some launches, which all ran on the same virtual processors.
+    """Add up some launches, one or more, which all ran on the same virtual processors.
 
     Raises:
         KernelError: a timeline lacks records.
-        ValueError: there is no launch.
     """
-    if not timelines:
-        raise ValueError("no launch was recorded")
     n_vps = timelines[0].n_vps
     kinds = {kind: np.zeros(n_vps) for kind in KINDS}
     awaited, delayed = np.zeros(n_vps, int), np.zeros(n_vps)

@@ -102,11 +102,7 @@ def symbol_of(cell: TracedCell, number: int) -> str:
 
 
 def said_of_list(key: ListKey, slabs: Sequence[str] = ()) -> str:
-    """What an index list holds.
-
-    Args:
-        slabs: their names.
-    """
+    """What an index list holds; `slabs` are their names."""
     match key:
         case Args(position):
             return f"argument {position}"

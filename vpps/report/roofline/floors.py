@@ -78,12 +78,7 @@ class Floor:
 
 
 def floor_of(work: Work, peaks: Peaks) -> Floor:
-    """The floor of a launch on a machine.
-
-    Args:
-        work: of the launch.
-        peaks: for as many virtual processors.
-    """
+    """The floor of a launch on a machine whose peaks are for as many virtual processors."""
     near = max(peaks.read.nearest, peaks.triad.nearest)
     phases = {}
     for phase in PHASES:

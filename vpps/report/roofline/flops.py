@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from vpps.compiler.passes.fusion import CODES
 from vpps.model.optim import OPTIMIZERS
-from vpps.ops import OPS, Form
+from vpps.ops import OPS
 from vpps.script.access import word
 from vpps.script.disassemble import Decoded
 from vpps.script.tails import Tail
@@ -21,14 +21,17 @@ _AVERAGE = 3  # a difference and a fused multiply-add
 _OF_FUNCTION = {code.function: name for name, code in CODES.items()}
 
 
+def _op_flops(name: str, inputs: int, outputs: int) -> int:
+    """Of an op, or of the gradient of one that counts like it, for so many units of each operand and of the result."""
+    op = OPS[name.partition(".grad")[0]]
+    return op.cost([(inputs,)] * (op.arity or 1), (outputs,)).flops
+
+
 def unit_flops(name: str) -> int:
     """Of an elementwise instruction, for each unit of a row."""
     op_name, _, operand = name.partition(".grad")
-    op = OPS[op_name]
-    assert op.arity is not None
-    if operand and op.gradient_flops is not None:
-        return op.gradient_flops
-    return op.cost([(1,)] * op.arity, (1,)).flops
+    flops = OPS[op_name].gradient_flops if operand else None
+    return _op_flops(name, 1, 1) if flops is None else flops
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +56,7 @@ def instruction_flops(d: Decoded, rows: int, units: int, tails: Mapping[int, Tai
     if form.startswith("Map"):
         return area * unit_flops(d.instruction.name)
     if form.startswith("Row"):
-        return rows * _row_flops(d.instruction.name, word(d, "row_width"), d.width)
+        return rows * _op_flops(d.instruction.name, word(d, "row_width"), d.width)
     if form == "Tail":
         return area * tail_flops(tails[word(d, "number")])
     if form in ("Matvec", "MatvecTransposed"):
@@ -65,7 +68,7 @@ def instruction_flops(d: Decoded, rows: int, units: int, tails: Mapping[int, Tai
     if form in ("SquaresMatrix", "SquaresRows"):
         return 2 * area
     if form == "Dropout":
-        return area * OPS["dropout"].cost([(1,)], (1,)).flops
+        return area * _op_flops("dropout", 1, 1)
     if form in ("ColumnSum", "DivideByCount", "Clip"):
         return area
     return 0
@@ -73,19 +76,10 @@ def instruction_flops(d: Decoded, rows: int, units: int, tails: Mapping[int, Tai
 
 def list_flops(d: Decoded, elements: int, units: int) -> int:
     """Of an op that looks at all elements of a list together, for some units of each."""
-    op = OPS[d.instruction.name.partition(".grad")[0]]
-    return elements * op.cost([(units,)], (units,)).flops
+    return elements * _op_flops(d.instruction.name, units, units)
 
 
 def has_bias(d: Decoded) -> bool:
     """Whether a product adds one: "none" is the zero at the start of the pool."""
     bias = d.fields.get("bias")
     return bias is not None and getattr(bias, "address", 0) != 0
-
-
-def _row_flops(name: str, row_width: int, width: int) -> int:
-    """Of one row of an op that reduces rows; its gradient counts like the op itself."""
-    op = OPS[name.partition(".grad")[0]]
-    assert op.form is Form.ROWWISE
-    assert op.arity is not None
-    return op.cost([(row_width,)] * op.arity, (width,)).flops

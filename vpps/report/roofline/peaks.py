@@ -131,10 +131,8 @@ def machine_peaks(
     """Peaks of this machine for so many virtual processors of target cpu: kept ones, or measured now (2 to 4 s).
 
     Args:
-        n_vps: virtual processors.
         isa: instruction set of the kernel, `CpuMachine.arch`.
         remeasure: even if there are kept ones.
-        progress: is told what is measured.
 
     Raises:
         CompileError: no compiler, or the cache directory cannot be used.

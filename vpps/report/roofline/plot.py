@@ -36,7 +36,6 @@ def check_plot(path: Path) -> None:
 
 def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
     """Write the picture. Raises WorkloadError where that cannot be done."""
-    check_plot(path)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
