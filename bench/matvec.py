@@ -23,7 +23,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported: its thr
 import harness
 import numpy as np
 
-from vpps.report.roofline.peaks import peak_flops
+from vpps.report.roofline.peaks import measure
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.encode import direct, encode, plain
 from vpps.script.instructions import HEADER_WORDS, MAGIC, NO_FLAGS
@@ -72,7 +72,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     machine = CpuMachine(1)
-    top = peak_flops(machine.arch) / 1e9
+    top = measure(1, machine.arch).flops_of_one / 1e9
     harness.report("matvec", "peak of one core", [top], "GFLOP/s")
     machine.reserve(1 << 24, 0)
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from vpps.report.critical import BARRIERS
 from vpps.targets import TARGETS
 
 if TYPE_CHECKING:
-    from vpps.report.summary import CellTime, Summary
+    from vpps.report.summary import Summary
 
 PROGRAM, BEGINNING = "program", "beginning"  # parts of the gaps between launches
 
@@ -165,20 +165,14 @@ def _few_rows(s: Summary) -> Iterator[Advice]:
     """Weights are read for few vectors."""
     for c in s.cells:
         if c.share > CELL and 0 < c.rows_per_product < FEW_ROWS:
+            read = f"({c.bytes / 1e6:.1f} MB of weights, gradients and moments in {_micro(c.seconds)})"
+            again = f", so that weights are read again and again {read}" if c.bytes else ""  # none are on the chip
             yield Advice(
-                f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average{_read(c)}",
+                f"{c.name}: its products meet {c.rows_per_product:.1f} vectors on average{again}",
                 "a larger batch, or a policy that makes larger steps (`vpps-inspect plan` says how many batches each "
                 "policy makes)",
                 c.critical,
             )
-
-
-def _read(c: CellTime) -> str:
-    """What few vectors lead to, where weights are not on the chip."""
-    if not c.bytes:
-        return ""
-    read = f"{c.bytes / 1e6:.1f} MB of weights, gradients and moments in {_micro(c.seconds)}"
-    return f", so that weights are read again and again ({read})"
 
 
 def _narrow(s: Summary) -> Iterator[Advice]:

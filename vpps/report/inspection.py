@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from vpps.compiler.arrangement import NO_CHIP, Arrangement
@@ -96,7 +96,7 @@ class Inspection:
         if self.kernel is not None and not named:
             text = self.kernel.source
         else:
-            text = self._row.render(self._whole_spec, named)
+            text = self._row.render(self.spec.made_for(self.target, self.planner.distribution.all_vps), named)
         return Listing("source", self.target, self.arch, CUDA_CPP, text)
 
     def tails(self) -> Listing:
@@ -132,12 +132,7 @@ class Inspection:
         return listing.ptx(self.source().source, self.arch)
 
     def sass(self) -> Listing:
-        """Machine code of the compiled kernel (cuda).
-
-        Raises:
-            HandleError: another target.
-            CompileError: there is no compiler, or no nvdisasm.
-        """
+        """Machine code of the compiled kernel (cuda). Raises HandleError for another target, CompileError."""
         self._check_shows("sass")
         return listing.sass(self.compiled.binary, self.arch)
 
@@ -145,11 +140,6 @@ class Inspection:
     def resources(self) -> KernelReport:
         """What the compiled kernel needs. Raises CompileError if a compiler is missing or cannot do it."""
         return kernel_report(self.compiled, self.tile_name)
-
-    @property
-    def _whole_spec(self) -> KernelSpec:
-        """With what the source says of the launch: on cuda the number of virtual processors."""
-        return self.spec.made_for(self.target, self.planner.distribution.all_vps)
 
     def _check_shows(self, what: str) -> None:
         if what not in self._row.listings:
@@ -254,11 +244,10 @@ def inspect(
     spec: KernelSpec | None = None
     arrangement = NO_CHIP
     if compiled and row.is_gpu:
-        onchip = {f.name: getattr(chosen.onchip, f.name) for f in fields(chosen.onchip)}
         vps = None if chosen.vps is None else chosen.vps // chosen.onchip.groups
         kernel = specialize(
             model, example, target, arch, sms, device=device, vps=vps, optimizer=rule, clip_norm=clip_norm,
-            train=train, schedule=chosen.schedule, passes=chosen.passes, **onchip,
+            train=train, schedule=chosen.schedule, passes=chosen.passes, **asdict(chosen.onchip),
         )  # fmt: skip
         arch, spec, arrangement, parameters = kernel.arch, kernel.spec, kernel.arrangement, kernel.parameters
     elif not row.is_gpu:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,13 @@ def events(timelines: Sequence[Timeline], target: str) -> Iterator[Event]:
     """All events of some launches, in this order."""
     yield from _names(max((t.n_vps for t in timelines), default=0), target)
     zero = min((min(t.start, *(span.start for span in t.host)) for t in timelines), default=0)
-    flow = 0
+    flows = count(1)
     for number, timeline in enumerate(timelines, 1):
         timeline.check_complete()
-        yield from _host(timeline, number, zero)
+        for span in timeline.host:
+            yield _complete(span.name, "host", HOST, span.start - zero, span.end - zero, {"launch": number})
         yield from _launch(timeline, number, zero)
-        for arrow in _arrows(timeline, zero):
-            flow += 1
-            yield from (event | {"id": flow} for event in arrow)
+        yield from _arrows(timeline, zero, flows)
         yield from _counter(timeline, zero)
 
 
@@ -88,11 +88,6 @@ def microseconds(nanoseconds: int) -> float:
     return nanoseconds / 1000
 
 
-def _host(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
-    for span in timeline.host:
-        yield _complete(span.name, "host", HOST, span.start - zero, span.end - zero, {"launch": number})
-
-
 def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
     """The launch as a whole, and what every virtual processor did."""
     begin, end = timeline.start - zero, timeline.end - zero
@@ -110,9 +105,8 @@ def _launch(timeline: Timeline, number: int, zero: int) -> Iterator[Event]:
         shown = args[of[k]] | {"bytes": n_bytes}
         yield _complete(activity.name, category, FIRST_VP + vp, start - zero, stop - zero, shown)
     for idle in timeline.idle():
-        yield _complete(
-            idle.why, "wait", FIRST_VP + idle.vp, idle.start - zero, idle.end - zero, {"launch": number}
-        )  # fmt: skip
+        begin, end = idle.start - zero, idle.end - zero
+        yield _complete(idle.why, "wait", FIRST_VP + idle.vp, begin, end, {"launch": number})
 
 
 def _args(activity: Activity, launch: int) -> Event:
@@ -127,7 +121,7 @@ def _args(activity: Activity, launch: int) -> Event:
     return found | {"position": activity.position, "what": activity.words}
 
 
-def _arrows(timeline: Timeline, zero: int) -> Iterator[tuple[Event, Event]]:
+def _arrows(timeline: Timeline, zero: int, flows: Iterator[int]) -> Iterator[Event]:
     """From the signal that released a barrier to what each of those that waited for it does next."""
     records = timeline.records
     for wait, signal in releases(timeline):
@@ -135,11 +129,9 @@ def _arrows(timeline: Timeline, zero: int) -> Iterator[tuple[Event, Event]]:
         if records["vp"][wait] == records["vp"][signal] or came <= records["start"][wait]:
             continue
         start, end = FIRST_VP + int(records["vp"][signal]), FIRST_VP + int(records["vp"][wait])
-        common = {"name": "released by the last", "cat": "barrier", "pid": PROCESS}
-        yield (
-            common | {"ph": "s", "tid": start, "ts": microseconds(came - zero)},
-            common | {"ph": "f", "tid": end, "ts": microseconds(left - zero), "bp": "e"},
-        )
+        common = {"name": "released by the last", "cat": "barrier", "pid": PROCESS, "id": next(flows)}
+        yield common | {"ph": "s", "tid": start, "ts": microseconds(came - zero)}
+        yield common | {"ph": "f", "tid": end, "ts": microseconds(left - zero), "bp": "e"}
 
 
 def _counter(timeline: Timeline, zero: int) -> Iterator[Event]:
@@ -150,7 +142,5 @@ def _counter(timeline: Timeline, zero: int) -> Iterator[Event]:
     change = np.zeros(len(times), np.int64)
     np.add.at(change, where[: len(busy)], 1)
     np.add.at(change, where[len(busy) :], -1)
-    count = change.cumsum()
-    for time, n in zip(times[change != 0].tolist(), count[change != 0].tolist(), strict=True):
-        args = {"working": n}
-        yield {"ph": "C", "name": "VPs", "pid": PROCESS, "ts": microseconds(time - zero), "args": args}
+    for time, n in zip(times[change != 0].tolist(), change.cumsum()[change != 0].tolist(), strict=True):
+        yield {"ph": "C", "name": "VPs", "pid": PROCESS, "ts": microseconds(time - zero), "args": {"working": n}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from vpps.ops.element import WORD_BYTES
 from vpps.planner.policies.comparison import Order
@@ -13,8 +13,6 @@ from vpps.text import Report, counted, in_bytes, table
 
 MOST_ROWS = 40
 """Levels and stages of which text shows the first ones only: a long chain has thousands."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +165,8 @@ class PlanReport(Report):
 
     def _parts(self) -> Iterator[list[str]]:
         yield [f"{name:<10}{value}" for name, value in self._totals()]
-        levels = [(x.level, sum(x.cells.values()), _items(x.cells)) for x in few(self.levels)]
-        yield [*table(("level", "vertices", "of cells"), levels, [2]), *more(self.levels)]
+        levels = [(x.level, sum(x.cells.values()), _items(x.cells)) for x in self.levels]
+        yield _first_of(("level", "vertices", "of cells"), levels, [2])
         yield self._policies()
         yield self._stages()
         slabs = [(s.cell, s.part or "-", s.symbol, s.size, s.bytes, s.life, s.per) for s in self.slabs]
@@ -185,9 +183,8 @@ class PlanReport(Report):
         backward = f", {len(self.steps) - forward:,} backward" if self.training else ""
         levels, stages = counted(len(self.levels), "level"), counted(self.stages, "stage")
         yield "order", f"{levels}, {stages}; {counted(forward, 'step')} forward{backward}"
-        of = ", ".join(f"{n:,} {phase}" for phase, n in self.barriers_of.items())
-        launches = counted(self.launches, "launch", "launches")
-        yield "barriers", f"{self.barriers:,}" + (f" ({of})" if of else "") + f"; {launches}"
+        of = f" ({_items(self.barriers_of)})" if self.barriers_of else ""
+        yield "barriers", f"{self.barriers:,}{of}; {counted(self.launches, 'launch', 'launches')}"
         words = f"{self.script_words:,} words, {self.instruction_words:,} of instructions, {self.list_words:,} of lists"
         yield "script", f"{counted(self.instructions, 'instruction')}; {words}"
         yield "gathered", f"layout {self.layout}: {self.gathering.describe(self.training)}"
@@ -222,18 +219,14 @@ class PlanReport(Report):
             (stage, *(", ".join(by_stage[stage].get(phase, [])) or "-" for phase in phases))
             for stage in sorted(by_stage)
         ]
-        return [*table(head, few(rows), (1, 2)), *more(rows)]
+        return _first_of(head, rows, (1, 2))
 
 
-def few(items: Sequence[T]) -> Sequence[T]:
-    """The first ones, if there are many."""
-    return items if len(items) <= MOST_ROWS else items[: MOST_ROWS - 1]
-
-
-def more(items: Sequence[object]) -> list[str]:
-    """A line that says how many `few` leaves out."""
-    left = len(items) - len(few(items))
-    return [f"... and {left:,} more"] if left else []
+def _first_of(head: Sequence[str], rows: Sequence[Sequence[object]], text_columns: Sequence[int]) -> list[str]:
+    """A table of the first rows, and if there are many how many it leaves out."""
+    shown = rows if len(rows) <= MOST_ROWS else rows[: MOST_ROWS - 1]
+    more = [f"... and {len(rows) - len(shown):,} more"] if len(shown) < len(rows) else []
+    return [*table(head, shown, text_columns), *more]
 
 
 def _items(counts: dict[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import partial
 
@@ -82,11 +82,10 @@ def plan_report(plan: Plan, planner: Planner) -> PlanReport:
 
 
 def _levels(plan: Plan) -> Iterator[LevelUse]:
-    found: dict[int, Counter[str]] = {}
+    found: dict[int, Counter[str]] = defaultdict(Counter)
     for block in plan.graph.blocks.values():
-        levels, counts = np.unique(BlockArrays(block).levels, return_counts=True)
-        for level, count in zip(levels.tolist(), counts.tolist(), strict=True):
-            found.setdefault(level, Counter())[block.cell.name] += count
+        for level, count in Counter(BlockArrays(block).levels.tolist()).items():
+            found[level][block.cell.name] += count
     for level in sorted(found):
         yield LevelUse(level, dict(found[level]))
 
@@ -144,12 +143,10 @@ def _union(spans: list[tuple[int, int]]) -> int:
 
 def _barriers(plan: Plan) -> dict[str, int]:
     """Of each phase; every barrier by its number, whoever takes part."""
-    found: dict[str, set[int]] = {}
-    for _, stream in plan.streams:
-        for s in stream.sections:
-            if s.barrier:
-                found.setdefault(s.during.value, set()).add(s.barrier)
-    return {phase: len(numbers) for phase, numbers in found.items()}
+    found = dict.fromkeys(
+        (s.during.value, s.barrier) for _, stream in plan.streams for s in stream.sections if s.barrier
+    )
+    return dict(Counter(phase for phase, _ in found))
 
 
 def _lists(plan: Plan, blocks: list[PlannedBlock], training: bool) -> Iterator[ListUse]:

@@ -15,7 +15,7 @@ from vpps.text import Report, counted
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptLine(Report):
+class ScriptLine:
     """An instruction.
 
     Attributes:
@@ -40,10 +40,6 @@ class ScriptLine(Report):
     fields: dict[str, Any]
     where: str
     line: str
-
-    def text(self) -> str:
-        """A line."""
-        return self.line + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +103,11 @@ class ScriptReport(Report):
 
     def first(self, count: int) -> ScriptReport:
         """With so many instructions of each stream, and how many are left out."""
-        return replace(
-            self,
-            streams=tuple(
-                replace(s, instructions=s.instructions[:count], left_out=max(0, len(s.instructions) - count))
-                for s in self.streams
-            ),
+        parts = (
+            replace(s, instructions=s.instructions[:count], left_out=max(0, len(s.instructions) - count))
+            for s in self.streams
         )
+        return replace(self, streams=tuple(parts))
 
 
 def script_report(plan: Plan) -> ScriptReport:
@@ -132,9 +126,8 @@ def script_report(plan: Plan) -> ScriptReport:
 def _line(d: Decoded, where: str) -> ScriptLine:
     flags = tuple(name.lower() for name, flag in Flag.__members__.items() if d.flags & flag)
     fields = {f.name: _value(d.fields[f.name], f.kind) for f in d.instruction.fields}
-    return ScriptLine(
-        d.position, d.words, d.instruction.name, flags, d.n, d.width, d.parts, fields, where, line_of(d, where)
-    )
+    line = line_of(d, where)
+    return ScriptLine(d.position, d.words, d.instruction.name, flags, d.n, d.width, d.parts, fields, where, line)
 
 
 def _value(value: object, kind: Kind) -> Any:

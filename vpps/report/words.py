@@ -40,6 +40,20 @@ from vpps.script.tails import NONE, ViewUse
 _PLAIN = ("a", "b", "c", "d", "weights", "src")  # operands that need no name
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _WITH_CONSTANT = {"scale": "*", "shift": "+"}
+_OF_LISTS: dict[type, str] = {
+    Args: "argument {0.position}",
+    Elements: "elements of argument {0.position}",
+    TableRows: "table rows n{0.node}",
+    Ints: "ints n{0.node}",
+    Ends: "where the rows of list {0.domain} begin",
+    Uses: "readers of result {0.output}",
+    Data: "data of inputs",
+    Calls: "call numbers",
+    Positions: "places in list {0.domain}",
+    RandomKey: "random key",
+    Beside: "argument {0.position}",
+    BesideGradient: "gradient of result {0.output}",
+}
 
 
 def dimensions(shape: Shape) -> str:
@@ -104,36 +118,13 @@ def symbol_of(cell: TracedCell, number: int) -> str:
 def said_of_list(key: ListKey, slabs: Sequence[str] = ()) -> str:
     """What an index list holds; `slabs` are their names."""
     match key:
-        case Args(position):
-            return f"argument {position}"
-        case Elements(position):
-            return f"elements of argument {position}"
         case IndexList(slab):
             return f"rows of {slabs[slab] if slabs else f's{slab}'}"
-        case TableRows(node):
-            return f"table rows n{node}"
-        case Ints(node):
-            return f"ints n{node}"
         case Expand(domain, of):
             return f"{said_of_list(of, slabs)}, per element of list {domain}"
         case Offsets(_, of):
             return f"where the lists of {said_of_list(of, slabs)} begin"
-        case Ends(domain):
-            return f"where the rows of list {domain} begin"
-        case Uses(output):
-            return f"readers of result {output}"
-        case Data():
-            return "data of inputs"
-        case Calls():
-            return "call numbers"
-        case Positions(domain):
-            return f"places in list {domain}"
-        case RandomKey():
-            return "random key"
-        case Beside(position):
-            return f"argument {position}"
-        case BesideGradient(output):
-            return f"gradient of result {output}"
+    return _OF_LISTS[type(key)].format(key)
 
 
 class InstructionWords:

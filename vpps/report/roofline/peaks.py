@@ -218,12 +218,6 @@ def _library(isa: str) -> ctypes.CDLL:
     return lib
 
 
-def peak_flops(isa: str, threads: int = 1) -> float:
-    """Floating-point operations per second of fused multiply-adds on registers, of some threads at once."""
-    lib = _library(isa)
-    return _best(partial(lib.vpps_peak_flops, threads, SECONDS))
-
-
 # ---- barriers and launches
 
 
