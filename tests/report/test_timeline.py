@@ -5,25 +5,22 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import vpps
-import vpps.compiler.recipe
-import vpps.placement.update
 from tests.classifier import new, same_bits
 from vpps.engine.timeline import HOST_SPANS, PHASES, Timeline
 from vpps.kernel.host_compiler import ISA_FLAGS, build_cpu, compiler
 from vpps.kernel.render import TIMELINE_LINE
-from vpps.model.optim import OPTIMIZERS
 from vpps.planner.plan import Plan
 from vpps.runtime.cpu import CpuMachine
 from vpps.script.disassemble import Decoded, entry_points, instructions
 from vpps.script.encode import encode, plain
-from vpps.script.instructions import MAGIC, Flag
-from vpps.script.slices import TILE_COLUMNS, share, tiles, unit_owners
+from vpps.script.instructions import MAGIC
 
 pytestmark = pytest.mark.cpu
 
@@ -60,9 +57,10 @@ class Net:
         return graph, vpps.sum([vpps.cross_entropy(self.Wo @ s, i) for i, s in enumerate([first, second, root])])
 
 
-def timeline_of(vps: int, optimizer: vpps.Optimizer | None = None, with_lists: bool = True) -> Timeline:
+@lru_cache
+def timeline_of(vps: int, with_lists: bool = True) -> Timeline:
     net = Net()
-    with vpps.Handle(net.model, optimizer, vps=vps, clip_norm=1.0, timeline=True) as handle:
+    with vpps.Handle(net.model, vps=vps, clip_norm=1.0, timeline=True) as handle:
         handle.fb(*net.batch(with_lists))
         return handle.timeline()
 
@@ -150,61 +148,11 @@ class TestPhases:
         assert (seconds["forward"] > 0).all()
 
 
-def owned(d: Decoded, vp: int, n_vps: int, panel: int) -> tuple[int, int]:
-    """(rows, panels of units) of an instruction's result that a virtual processor computes."""
-    if d.flags & Flag.ROWS:
-        low, high = share(d.n, vp, n_vps)
-        return high - low, -(-d.width // panel) if high > low else 0
-    units = np.flatnonzero(unit_owners(d.width, d.parts, panel, n_vps) == vp)
-    return d.n, len(np.unique(units // panel))
-
-
-def expected_bytes(plan: Plan, vp: int, n_vps: int, panel: int, moments: int) -> dict[str, int]:
-    """Bytes by form of instruction, from the script alone."""
-    floats = dict.fromkeys(("Matvec", "Outer", "Update"), 0)
-    for d in stream(plan, vp):
-        form = d.instruction.form
-        if form == "Matvec":
-            rows, panels = owned(d, vp, n_vps, panel)
-            if rows:
-                floats[form] += panels * panel * int(d.fields["columns"])
-        if form in ("Outer", "UpdateMatrix"):
-            columns = int(d.fields["columns"])
-            across = -(-columns // TILE_COLUMNS)
-            passes = -(-d.n // 128)
-            for tile in range(*share(tiles(d.width, columns, panel), vp, n_vps)):
-                width = min(TILE_COLUMNS, columns - tile % across * TILE_COLUMNS)
-                valid = min(panel, d.width - tile // across * panel)
-                if form == "Outer":  # the first pass only writes, unless the instruction adds to a gradient
-                    touches = 2 * passes if d.flags & Flag.ACCUMULATE else max(1, 2 * passes - 1)
-                    floats[form] += touches * width * panel
-                else:
-                    gradient = 0 if d.flags & Flag.NO_GRADIENT else 1
-                    floats["Update"] += width * panel * (2 + gradient + 2 * moments) + width * valid
-        if form == "UpdateVector":
-            units = int((unit_owners(d.width, d.parts, panel, n_vps) == vp).sum())
-            floats["Update"] += units * (2 + (0 if d.flags & Flag.NO_GRADIENT else 1) + 2 * moments)
-        if form == "UpdateRows":
-            low, high = share(d.n, vp, n_vps)
-            floats["Update"] += (high - low) * d.width * (3 + 2 * moments)
-    return {form: 4 * n for form, n in floats.items()}
-
-
 class TestBytes:
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda rule: rule.__name__)
-    @pytest.mark.parametrize("vps", [1, 2, 3])
-    def test_are_those_of_a_count_from_the_script(self, vps: int, optimizer: type[vpps.Optimizer]) -> None:
-        timeline = timeline_of(vps, optimizer(lr=0.01))
-        moments = len(optimizer(lr=0.01).moments)
-        panel = CpuMachine(1).panel
-        expected = [expected_bytes(timeline.plan, vp, vps, panel, moments) for vp in range(vps)]
-        assert timeline.weight_bytes.tolist() == [e["Matvec"] for e in expected]
-        assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
-        assert timeline.update_bytes.tolist() == [e["Update"] for e in expected]
-        assert min(timeline.weight_bytes) > 0
+    """By hand; `roofline/test_work.py` counts those of whole scripts."""
 
     def test_of_a_matrix_are_its_own_once_per_step(self) -> None:
-        """By hand: two levels of U forward, two of its transpose backward."""
+        """Two levels of U forward, two of its transpose backward."""
         timeline = timeline_of(1)
         shapes = {d.position: (d.width, d.fields.get("columns")) for d in stream(timeline.plan, 0)}
         of_u = [shapes[p] == (2 * HIDDEN, 2 * HIDDEN) for p in timeline.records["position"].tolist()]
@@ -227,8 +175,6 @@ class TestBytes:
         with vpps.Handle(model, vps=2, clip_norm=1.0, timeline=True) as handle:  # so that the step comes apart
             handle.fb(graph, loss)
             timeline = handle.timeline()
-            expected = [expected_bytes(timeline.plan, vp, 2, handle._engine.machine.panel, 0) for vp in range(2)]
-        assert timeline.gradient_bytes.tolist() == [e["Outer"] for e in expected]
         assert sum(timeline.gradient_bytes) >= 5 * 4 * 40 * 70  # three passes: write, read and write, read and write
 
     @pytest.mark.parametrize("n", [3, 300])
@@ -387,7 +333,7 @@ class TestRoom:
     def test_that_is_too_small_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         record = CpuMachine.record
         monkeypatch.setattr(CpuMachine, "record", lambda self, _: record(self, 5))
-        timeline = timeline_of(2)
+        timeline = timeline_of.__wrapped__(2)
         executed = sum(1 for _ in stream(timeline.plan, 0))
         assert timeline.lost == [executed - 5] * 2
         assert len(timeline.records) == 10
