@@ -85,8 +85,7 @@ class Trace:
         """
         from vpps.report.perfetto import write_perfetto
 
-        where = checked(path)
-        with _written(where):
+        with _writing(path) as where:
             write_perfetto(where, self.timelines, self.target)
 
     def write_html(self, path: str | os.PathLike[str], title: str = "") -> None:
@@ -100,18 +99,19 @@ class Trace:
             HandleError: it cannot be written, or no launch was recorded.
             KernelError: a timeline lacks records.
         """
-        where = checked(path)
         title = title or f"{counted(len(self.timelines), 'launch', 'launches')} on {self.target}"
-        page = _PAGE.format(title=html.escape(title), summary=html.escape(self.summary().text()))
-        with _written(where), replacing(where) as new:
-            new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
+        with _writing(path) as where:
+            page = _PAGE.format(title=html.escape(title), summary=html.escape(self.summary().text()))
+            with replacing(where) as new:
+                new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
 
 
 @contextmanager
-def _written(where: Path) -> Iterator[None]:
-    """Makes a HandleError of what keeps a file from being written."""
+def _writing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to; raises HandleError for what keeps that from being done."""
+    where = checked(path)
     try:
-        yield
+        yield where
     except OSError as error:
         raise HandleError(f"trace: {where} cannot be written: {error.strerror}") from error
 

@@ -107,13 +107,9 @@ class Peaks:
     source: str = "measured"
     load: float | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """As JSON types."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, kept: Any) -> Self:
-        """From what `as_json` gave. Raises TypeError, KeyError, ValueError: it is something else."""
+        """From what `asdict` gave. Raises TypeError, KeyError, ValueError: it is something else."""
         values = {f.name: kept[f.name] for f in fields(cls)}
         for name in ("read", "triad"):
             sizes, rates = (tuple(float(v) for v in kept[name][k]) for k in ("sizes", "rates"))
@@ -148,7 +144,7 @@ def machine_peaks(
         except (TypeError, KeyError, ValueError) as error:
             _log.info("%s: the figures of %s are of no use (%r): measuring again", file, key, error)
     peaks = measure(n_vps, isa, progress)
-    contents = {"version": VERSION, "machines": _kept(file) | {key: peaks.as_json()}}
+    contents = {"version": VERSION, "machines": _kept(file) | {key: asdict(peaks)}}
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(file) as fresh:

@@ -45,17 +45,12 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
         figure = Figure(figsize=(11, 4.8), layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        names_of_roofs = _roofs(left, points, peaks)
+        _roofs(left, points, peaks)
         _bars(right, points)
         names = ", ".join(dict.fromkeys(" ".join(filter(None, (p.workload, p.settings))) for p in points))
         estimated = f", {peaks.source}" if peaks.source != "measured" else ""
         title = f"{names} on {peaks.name}, {peaks.n_vps} virtual processors ({peaks.isa}){estimated}"
         figure.suptitle(title, fontsize=10)
-        figure.draw_without_rendering()  # how steep lines are follows from the layout
-        for text in names_of_roofs:
-            x, y = text.get_position()
-            (x0, y0), (x1, y1) = left.transData.transform([(x, y), (10 * x, 10 * y)])
-            text.set(rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor")
         try:
             metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
             figure.savefig(path, metadata=metadata, dpi=150)
@@ -63,19 +58,21 @@ def draw(path: Path, points: Sequence[Point], peaks: Peaks) -> None:
             raise WorkloadError(f"--plot {path}: {error.strerror or error}") from error
 
 
-def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> list[Any]:
-    """The machine's roofs, and every phase under them; returns the names of those that rise, to be turned."""
+def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> None:
+    """The machine's roofs, and every phase under them."""
     intensities = [phase.intensity for p in points for phase in p.phases if phase.amount.flops]
     intensities += [p.intensity for p in points]
     roofs = _memory_roofs(points, peaks)
     low = min(*intensities, peaks.flops / roofs[-1][1]) / 4
     high = max(*intensities, peaks.flops / roofs[0][1]) * 4
-    along_line: list[Any] = []
     for k, (name, rate) in enumerate(roofs):
         ends = [low, peaks.flops / rate]
         axes.plot(ends, [x * rate / 1e9 for x in ends], color=_INK, lw=1, alpha=1 - 0.28 * k)
-        label = f"{name}, {_short(rate / 1e9)} GB/s"
-        along_line.append(axes.text(low * 1.1, low * 1.2 * rate / 1e9, label, color=_INK, fontsize=7.5))
+        x, y = low * 1.1, low * 1.2 * rate / 1e9
+        axes.text(
+            x, y, f"{name}, {_short(rate / 1e9)} GB/s", color=_INK, fontsize=7.5, rotation_mode="anchor",
+            rotation=math.degrees(math.atan2(y, x)), transform_rotates_text=True,  # along the line
+        )  # fmt: skip
     axes.plot([peaks.flops / roofs[-1][1], high], [peaks.flops / 1e9] * 2, color=_INK, lw=1.4)
     axes.annotate(
         f"fused multiply-adds, {_short(peaks.flops / 1e9)} GFLOP/s", (high, peaks.flops / 1e9), xytext=(-2, 4),
@@ -104,7 +101,6 @@ def _roofs(axes: Any, points: Sequence[Point], peaks: Peaks) -> list[Any]:
     axes.grid(True, which="major", lw=0.4, color="#E2E2E2")
     axes.set_axisbelow(True)
     _legend(axes, points)
-    return along_line
 
 
 def _memory_roofs(points: Sequence[Point], peaks: Peaks) -> list[tuple[str, float]]:
