@@ -38,13 +38,7 @@ def axes_named(names: Sequence[str], target: str) -> tuple[str, ...]:
 
 
 def dry_run(
-    subject: Subject,
-    target: str,
-    device: Device,
-    arch: str,
-    axes: Sequence[str],
-    limit: int | None,
-    told: Told,
+    subject: Subject, target: str, device: Device, arch: str, axes: Sequence[str], limit: int | None, told: Told
 ) -> tuple[list[Compiled], int, int]:
     """Compile all candidates for a GPU that need not be here.
 

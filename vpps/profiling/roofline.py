@@ -102,7 +102,6 @@ class Point(_Timed):
         waiting: of those, seconds at barriers and for others, the average of the virtual processors.
         step: seconds of a training step without records, the host's planning included, which runs beside the launch.
         by_kind, by_cell: amounts by name of the instruction and of the cell ("" where none made it).
-        origin: of the peaks that the floor follows from: "measured" or a data sheet.
     """
 
     workload: str
@@ -163,12 +162,7 @@ class Times:
 
 
 def measured_point(
-    workload: Workload,
-    peaks: Peaks,
-    schedule: str,
-    batches: int,
-    passes: int,
-    progress: Callable[[str], None],
+    workload: Workload, peaks: Peaks, schedule: str, batches: int, passes: int, progress: Callable[[str], None]
 ) -> Point:
     """Train on the first batches of a workload on target cpu, and compare with the floor; its weights change.
 
@@ -210,11 +204,7 @@ def measured_point(
 
 
 def estimated_point(
-    workload: Workload,
-    device: Device,
-    schedule: str,
-    batches: int,
-    progress: Callable[[str], None],
+    workload: Workload, device: Device, schedule: str, batches: int, progress: Callable[[str], None]
 ) -> Point:
     """Plan the first batches of a workload for a GPU and give their floor by its data sheet; nothing runs.
 

@@ -30,12 +30,10 @@ class Row:
     Attributes:
         measured: its times, or why there are none.
         ratio: time of the default, measured in the same turns, over its own; 0 where it does not run.
-        axis: that was searched when it was measured; "" for a full grid.
     """
 
     measured: Measured
     ratio: float
-    axis: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +95,22 @@ def search(
         return SearchOutcome(tuple(rows), _best(rows), repeated, left_out, (), size)
     kept: dict[str, Row] = {}
     best, repeated, left_out = base, 0, 0
-    for name, changes in axes.items():
+    for changes in axes.values():
         stage, again = checked(without_repetitions([base, best, *(applied(best, c) for c in changes)]), chip)
         repeated += again
         room = None if limit is None else max(2, limit - len(kept))
         left_out += 0 if room is None else len(stage[room:])
-        rows = _rows(stage[:room], measure, name)
+        rows = _rows(stage[:room], measure)
         kept |= {repr(row.measured.configuration): row for row in rows}
         best = _best(rows).measured.configuration
     return SearchOutcome(tuple(kept.values()), kept[repr(best)], repeated, left_out, tuple(axes), size)
 
 
-def _rows(candidates: Sequence[Candidate], measure: Measure, axis: str = "") -> list[Row]:
+def _rows(candidates: Sequence[Candidate], measure: Measure) -> list[Row]:
     """Measured candidates, and with their reasons those that cannot be had."""
     found = [Measured(c.configuration, reason=c.reason) for c in candidates]
     measure(found)
-    return [Row(m, m.ratio(found[0]), axis) for m in found]
+    return [Row(m, m.ratio(found[0])) for m in found]
 
 
 def _best(rows: Sequence[Row]) -> Row:
