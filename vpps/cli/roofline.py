@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -128,7 +127,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 def _write(points: Sequence[Point], peaks: Peaks, as_json: bool, output: Path | None) -> None:
     """Tables or JSON, to a file or standard output."""
     if as_json:
-        contents = {"machine": asdict(peaks), "points": [point.as_json() for point in points]}
+        contents = {"machine": peaks.as_json(), "points": [point.as_json() for point in points]}
         emit(json.dumps(contents, indent=1) + "\n", output)
     elif output is not None:
         emit(printed(_report(points, peaks), in_file=True), output)

@@ -15,7 +15,7 @@ from vpps.text import Report, counted
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptLine:
+class ScriptLine(Report):
     """An instruction.
 
     Attributes:
@@ -40,6 +40,10 @@ class ScriptLine:
     fields: dict[str, Any]
     where: str
     line: str
+
+    def text(self) -> str:
+        """A line."""
+        return self.line + "\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ class TestMeasuring:
             assert curve.rates[0] >= curve.rates[1] > 1e7
         assert found.launch > 0
         assert "multiply-adds" in told
-        assert Peaks.from_json(json.loads(json.dumps(asdict(found)))) == found
+        assert Peaks.from_json(json.loads(json.dumps(found.as_json()))) == found
 
     def test_one_virtual_processor_waits_at_no_barrier(self) -> None:
         launch, barrier = launch_costs(1)

@@ -107,9 +107,13 @@ class Peaks:
     source: str = "measured"
     load: float | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """As JSON types."""
+        return asdict(self)
+
     @classmethod
     def from_json(cls, kept: Any) -> Self:
-        """From what `asdict` gave. Raises TypeError, KeyError, ValueError: it is something else."""
+        """From what `as_json` gave. Raises TypeError, KeyError, ValueError: it is something else."""
         values = {f.name: kept[f.name] for f in fields(cls)}
         for name in ("read", "triad"):
             sizes, rates = (tuple(float(v) for v in kept[name][k]) for k in ("sizes", "rates"))
@@ -144,7 +148,7 @@ def machine_peaks(
         except (TypeError, KeyError, ValueError) as error:
             _log.info("%s: the figures of %s are of no use (%r): measuring again", file, key, error)
     peaks = measure(n_vps, isa, progress)
-    contents = {"version": VERSION, "machines": _kept(file) | {key: asdict(peaks)}}
+    contents = {"version": VERSION, "machines": _kept(file) | {key: peaks.as_json()}}
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(file) as fresh:
@@ -180,13 +184,20 @@ def measure(n_vps: int, isa: str, progress: Callable[[str], None] = lambda what:
 
 def _bandwidth(what: str, rate: Callable[[float, float], float], progress: Callable[[str], None]) -> Bandwidth:
     """Measure `rate(size, seconds)` for all sizes that fit into memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    sizes = tuple(float(size) for size in SIZES if size * WORD_BYTES <= memory)
+    sizes = tuple(float(size) for size in SIZES if size * WORD_BYTES <= _memory())
     rates = []
     for size in sizes:
         progress(f"{what} {size / MIB:g} MiB")
         rates.append(_best(partial(rate, size, SECONDS), TIMES if size < LARGE else 2))
     return Bandwidth.measured(sizes, rates)
+
+
+def _memory() -> int:
+    """Bytes of memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):  # not every system says it
+        return 2**31
 
 
 def _best(measured: Callable[[], float], times: int = TIMES) -> float:
