@@ -18,8 +18,7 @@ from itertools import pairwise
 
 from vpps.compiler.passes.common_subexpressions import COMMUTATIVE
 from vpps.compiler.passes.primitives import OUTSIDE, Batch, PrimitiveBatching, Primitives, root
-from vpps.compiler.pqtree import RowLayout, layout
-from vpps.compiler.pqtree.layouts import evaluate
+from vpps.compiler.pqtree.layouts import RowLayout, evaluate, layout
 from vpps.compiler.prepare import offset_of
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
