@@ -128,7 +128,6 @@ class EncodedCell:
         self.exclusive = exclusive
         self.keys: dict[ListKey, int] = {}
         self.operands: dict[RowOperand, int] = {}
-        self._fused: dict[tuple[Any, ...], Group] = {}
         self.forward = self._groups(self.lowered.forward, exclusive)
         self.n_forward_keys, self.n_forward_operands = len(self.keys), len(self.operands)
         self.backward = self._groups(self.lowered.backward, exclusive)
@@ -146,54 +145,38 @@ class EncodedCell:
         self.int_index = _places(cell, Int)
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
-        self._places = distribution.physical
-        self._may_follow: dict[tuple[EncodedCell, int, bool], bool] = {}
         self._slab_groups: dict[bool, SlabGroups] = {}
-        self._names: dict[bool, frozenset[str]] = {}
-        self._numbers: dict[bool, frozenset[int]] = {}
-        self._tails: dict[bool, frozenset[Tail]] = {}
+
+    def _steps(self, backward: bool) -> list[Instr]:
+        return [*self.lowered.forward, *(self.lowered.backward if backward else [])]
 
     def instructions_used(self, backward: bool) -> frozenset[str]:
         """Names of its instructions; what makes gradients of parameters is chosen launch by launch."""
-        if backward not in self._names:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
-            self._names[backward] = frozenset(i.instruction.name for i in instrs)
-        return self._names[backward]
+        return frozenset(i.instruction.name for i in self._steps(backward))
 
     def tails_used(self, backward: bool) -> frozenset[Tail]:
         """Programs of its tails."""
-        if backward not in self._tails:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if backward else [])]
-            self._tails[backward] = frozenset(i.tail for i in instrs if i.tail is not None)
-        return self._tails[backward]
+        return frozenset(i.tail for i in self._steps(backward) if i.tail is not None)
 
     def numbers_used(self, training: bool) -> frozenset[int]:
         """Numbers of the matrices on the chip that its products multiply by."""
-        if training not in self._numbers:
-            instrs = [*self.lowered.forward, *(self.lowered.backward if training else [])]
-            self._numbers[training] = frozenset(i.values["matrix"] for i in instrs if i.name.startswith("matvec"))
-        return self._numbers[training]
+        return frozenset(i.values["matrix"] for i in self._steps(training) if i.name.startswith("matvec"))
 
     def may_follow(self, other: EncodedCell, group: int, backward: bool) -> bool:
         """Whether a step may begin while virtual processors still execute a group of a training step of another cell
         (or this one); of both, all other vertices."""
-        key = other, group, backward
         if not self.passes.alignment:
             return False
-        if key not in self._may_follow:
-            theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
-            lives = [(g.life, g.slabs) for g in self.slab_groups(training=True).groups]
-            shared = {slab for life, slabs in lives if life in REUSED for slab in slabs} if other is self else ()
-            handed = [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs
-            self._may_follow[key] = follows_freely(
-                [i for i in theirs if i.group == group],
-                handed,
-                [i for i in mine if not i.group],
-                shared,
-                self._vps,
-                Reads(_GRADIENTS if backward else _VALUES[: 2 if other is self else 3], self._width_of),
-            )
-        return self._may_follow[key]
+        theirs, mine = (c.lowered.backward if backward else c.lowered.forward for c in (other, self))
+        groups = self.slab_groups(training=True).groups if other is self else ()
+        return follows_freely(
+            [i for i in theirs if i.group == group],
+            [v for _, v in other.lowered.arguments] if backward else other.lowered.outputs,
+            [i for i in mine if not i.group],
+            {slab for g in groups if g.life in REUSED for slab in g.slabs},
+            self._vps,
+            Reads(_GRADIENTS if backward else _VALUES[: 2 if other is self else 3], self._width_of),
+        )
 
     def may_turn(self, other: EncodedCell, group: int) -> bool:
         """Whether the first backward step may begin while virtual processors still execute a group of the last forward
@@ -257,19 +240,15 @@ class EncodedCell:
         return list(found.items())
 
     def fused(self, gradient: ParameterGradient, rule: str, fields: dict[str, Any]) -> Group:
-        """The group of an outer product that goes straight into its matrix's step, made at first use.
+        """The group of an outer product that goes straight into its matrix's step.
 
         Args:
             rule: name of the optimizer.
             fields: of the step, without the hyper-parameters: their position is the first field, filled in by the plan.
         """
-        key = (id(gradient), rule, *fields.values())
-        if key not in self._fused:
-            i = gradient.instr
-            values = {**i.values, **fields, "hyper": 0}
-            step = replace(i, name=f"outer_update.{rule}", values=values)
-            self._fused[key] = Group(self, [step], whole=True)
-        return self._fused[key]
+        i = gradient.instr
+        step = replace(i, name=f"outer_update.{rule}", values={**i.values, **fields, "hyper": 0})
+        return Group(self, [step], whole=True)
 
     def _copies(self, outer: Instr) -> list[Gathered]:
         """Copies of the vectors of an outer product."""

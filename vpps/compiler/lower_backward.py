@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from vpps.compiler import lists, matrices
+from vpps.compiler import matrices
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
@@ -123,7 +123,9 @@ class Backward(Forward):
         elif form is Form.TRANSPOSE:
             matrices.transpose_backward(self, i, node, dy)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            lists.backward(self, i, node, self.view_of(i if node.domain else node.inputs[0]), dy)
+            # From the results where the op has one for each element, else from the elements.
+            views = {"a": self.view_of(i if node.domain else node.inputs[0]), "dy": dy}
+            self._over_lists(f"{node.op.name}.grad0", i, node, views, *self.claim(node.inputs[0]))
         elif form is Form.LIST_REDUCE:
             self._backward_list(i, node, dy)
         elif form is Form.DROPOUT:

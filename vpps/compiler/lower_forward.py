@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vpps.compiler import lists, matrices
+from vpps.compiler import matrices
 from vpps.compiler.instr import (
     NO_BIAS,
     Args,
@@ -14,6 +14,7 @@ from vpps.compiler.instr import (
     Calls,
     Data,
     Elements,
+    Ends,
     Expand,
     Instr,
     Ints,
@@ -249,7 +250,7 @@ class Forward:
         elif form is Form.TRANSPOSE:
             matrices.transpose(self, i, node.inputs[0], sources[0], dst)
         elif form is Form.LIST_MAP or (form is Form.LIST_REDUCE and node.op.device):
-            lists.forward(self, i, node, sources[0], dst)
+            self._over_lists(node.op.name, i, node, {"a": sources[0]}, dst)
         elif form is Form.LIST_REDUCE:
             source = self.view_of(node.inputs[0])
             self._reduce_list(i, source, dst, self.nodes[node.inputs[0]].domain, mean=node.op.name == "list_mean")
@@ -281,6 +282,13 @@ class Forward:
             return None
         key = Ints(node.inputs[-1])  # one per vertex
         return Expand(node.domain, key) if node.domain else key
+
+    def _over_lists(
+        self, name: str, i: int, node: Node, views: dict[str, View], dst: View, accumulate: bool = False
+    ) -> None:
+        """What looks at all elements of a list together: its instruction counts vertices, whatever rows it has."""
+        domain = self.nodes[node.inputs[0]].domain
+        self.emit(name, i, dst, {"elements": Ends(domain)}, accumulate=accumulate, operands=views, lists_of=domain)
 
     def _reduce_list(
         self, i: int, source: View, dst: View, domain: int, mean: bool = False, accumulate: bool = False

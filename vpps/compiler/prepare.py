@@ -111,10 +111,6 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
                 parent[find(node.inputs[1])] = find(i)
         elif live[i] and node.op.form is Form.RESHAPE:
             parent[find(node.inputs[0])] = find(i)
-        elif live[i] and node.op.form is Form.MATVEC:
-            for j in node.inputs[1:]:  # a bias that is computed
-                if nodes[j].op.form is not Form.PARAMETER:
-                    parent[find(j)] = find(i)
     widths = {find(i): size(node.shape) for i, node in enumerate(nodes) if live[i]}
     split: dict[int, list[int]] = {root: [] for root in widths}  # slices and concatenations by what they take apart
     for i, node in enumerate(nodes):
