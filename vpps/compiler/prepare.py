@@ -18,16 +18,25 @@ def offset_of(nodes: Sequence[Node], i: int) -> int:
     return int(node.attrs["start"]) * size(nodes[node.inputs[0]].shape[1:])
 
 
+def root(nodes: Sequence[Node], i: int) -> int:
+    """The node that a view is part of; any other node itself."""
+    while nodes[i].op.form in VIEWS:
+        i = nodes[i].inputs[0]
+    return i
+
+
+def offset_in_root(nodes: Sequence[Node], i: int) -> int:
+    """Floats from the beginning of that."""
+    return offset_of(nodes, i) + offset_in_root(nodes, nodes[i].inputs[0]) if nodes[i].op.form in VIEWS else 0
+
+
 def prepare(cell: TracedCell) -> tuple[list[Node], tuple[int, ...]]:
     """Nodes with biases fused into products, and outputs that have memory of their own."""
     nodes = _fuse_biases(list(cell.nodes), cell.outputs)
     outputs = []
     for o in cell.outputs:
-        root = o
-        while nodes[root].op.form in VIEWS:
-            root = nodes[root].inputs[0]
         # An argument, table row or parameter handed out as it is: the value must outlive the update, so it is copied.
-        if nodes[root].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
+        if nodes[root(nodes, o)].op.form in (Form.ARGUMENT, Form.LOOKUP, Form.PARAMETER):
             nodes.append(Node(OPS["copy"], (o,), {}, nodes[o].shape))
             o = len(nodes) - 1
         outputs.append(o)

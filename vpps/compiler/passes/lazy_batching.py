@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from vpps.compiler.prepare import VIEWS, execution_order
+from vpps.compiler.prepare import VIEWS, execution_order, root
 from vpps.ops import OPS, Form
 from vpps.record.trace import ArgKind, Int, List, Node, TracedCell, Vector
 
@@ -158,12 +158,7 @@ def _computed(nodes: Sequence[Node], phases: dict[int, Batching], wanted: Iterab
 
 def _phase_of_output(cell: TracedCell, phases: dict[int, Batching], node: int, scattered: bool) -> Batching:
     """The part that hands out an output: the one that computes it; what is only passed on is handed out last."""
-    root = node
-    while cell.nodes[root].op.form in VIEWS:
-        root = cell.nodes[root].inputs[0]
-    if root in phases:
-        return phases[root]
-    return Batching.LEVEL if scattered else Batching.LAZY
+    return phases.get(root(cell.nodes, node), Batching.LEVEL if scattered else Batching.LAZY)
 
 
 def _reached(nodes: Sequence[Node], phases: dict[int, Batching], phase: Batching, wanted: Iterable[int]) -> list[int]:

@@ -76,8 +76,10 @@ def reduced(root: TreeNode, wanted: int) -> TreeNode | None:
             made = line[0] if len(line) == 1 else _with_ends_sorted(_q_node(line), wanted)
         if made is not None:
             (made,) = _grouped([*empty, made])
-    if made is None or made is x:
-        return made and root
+    if made is None:
+        return None
+    if made is x:
+        return root
     for parent, k in reversed(above):
         made = TreeNode(parent.kind, (*parent.children[:k], made, *parent.children[k + 1 :]), parent.leaves)
     return made
