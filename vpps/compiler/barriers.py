@@ -187,26 +187,6 @@ def _conflicts(
     return ((a, b) for b in later for a in earlier if a.conflicts(b))
 
 
-# ---- from forward to backward, and from there to the gradients of the parameters
-
-
-def turns_freely(
-    before: Sequence[Instr],
-    values: Sequence[View],
-    after: Sequence[Instr],
-    same: bool,
-    vps: tuple[int, int],
-    reads: Reads,
-) -> bool:
-    """Whether the first instructions of a backward step may follow the last ones of a forward step with no barrier.
-
-    Args:
-        before: of forward.
-        values: what forward hands over.
-        after: of backward.
-        same: they are of the same cell, and so of the same vertices.
-        vps: panel, and number of virtual processors.
-        reads: what backward may read of those values.
-    """
-    freely = follows_freely(before, values, after, (), vps, reads)
-    return freely and (not same or all(a.same_vp(b) for a, b in _conflicts(before, after, vps)))
+def shares_by_owner(before: Sequence[Instr], after: Sequence[Instr], vps: tuple[int, int]) -> bool:
+    """Whether all that instructions of both touch and one writes, of the same vertices, is touched by its owner."""
+    return all(a.same_vp(b) for a, b in _conflicts(before, after, vps))

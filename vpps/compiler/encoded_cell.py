@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from vpps.compiler.barriers import Reads, follows_freely, in_groups, turns_freely
+from vpps.compiler.barriers import Reads, follows_freely, in_groups, shares_by_owner
 from vpps.compiler.instr import (
     Args,
     Beside,
@@ -140,9 +140,9 @@ class EncodedCell:
                 self.gathered.append((g, self._copies(g.instr)))
             else:
                 self.gradients.append((g, Group(self, [g.instr], whole=True)))
-        self.vector_index = _places(cell, Vector)
-        self.list_index = _places(cell, List)
-        self.int_index = _places(cell, Int)
+        self.vector_index = places_of_kind(cell, Vector)
+        self.list_index = places_of_kind(cell, List)
+        self.int_index = places_of_kind(cell, Int)
         self._vps = distribution.panel, distribution.n_vps
         self._groups_of_vps = distribution.groups
         self._slab_groups: dict[bool, SlabGroups] = {}
@@ -186,7 +186,8 @@ class EncodedCell:
         theirs = [i for i in other.lowered.forward if i.group == group]
         mine = [i for i in self.lowered.backward if not i.group]
         reads = Reads(_VALUES, self._width_of)
-        return turns_freely(theirs, other.lowered.outputs, mine, other is self, self._vps, reads)
+        freely = follows_freely(theirs, other.lowered.outputs, mine, (), self._vps, reads)
+        return freely and (other is not self or shares_by_owner(theirs, mine, self._vps))
 
     def _width_of(self, key: ListKey) -> int:
         """Floats of the rows that a list of values, or of gradients, names."""
@@ -304,17 +305,11 @@ class EncodedCell:
             stride = self.lowered.slabs[view.slab].width
             return direct(Word(view.offset, view.slab, stride), stride, scalar)
         assert isinstance(view.rows, Beside | BesideGradient)
-        stride = self._stride(view.rows)
-        address = self._list(view.rows, per_row=stride)
+        # What crosses is computed into a slab of its own.
+        key = view.rows
+        stride = self._taken_back[key.output] if isinstance(key, BesideGradient) else self._width_of(key)
+        address = self._list(key, per_row=stride)
         return direct(replace(address, constant=view.offset), stride, scalar)
-
-    def _stride(self, key: Beside | BesideGradient) -> int:
-        """Floats from one row to the next of what another part of the cell has."""
-        if isinstance(key, BesideGradient):
-            return self._taken_back[key.output]
-        kind = self.cell.kinds[key.position]
-        assert isinstance(kind, Vector)
-        return size(kind.shape)  # what crosses is computed into a slab of its own
 
     def _tail_view(
         self, use: ViewUse, what: View | Listed | float | int, instr: Instr, whole: bool
@@ -373,6 +368,7 @@ def watches(lowered: LoweredCell, for_all: bool) -> list[Instr]:
     return [i for of_dy in found.values() for i in [i for i in of_dy if i.operands["x"]] or of_dy[:1]]
 
 
-def _places(cell: TracedCell, kind: type) -> dict[int, int]:
+def places_of_kind(cell: TracedCell, kind: type) -> dict[int, int]:
+    """Of the arguments of a kind, by position, the places among these."""
     positions = [p for p, k in enumerate(cell.kinds) if isinstance(k, kind)]
     return {p: i for i, p in enumerate(positions)}

@@ -291,24 +291,17 @@ class ParameterGradient:
     instr: Instr
 
 
-class RowNumber(NamedTuple):
-    """Where a lookup has the number of its row from.
+class UsedLookup(NamedTuple):
+    """A lookup whose rows count as used (compiler/used_rows.py).
 
     Attributes:
-        column: which of the int arguments; -1 where it is a constant.
-        constant: the number.
+        column: which of the int arguments has the number of its row; -1 where it is a constant.
+        constant: that one.
     """
 
+    table: Lookup
     column: int
     constant: int
-
-
-@dataclass(frozen=True, slots=True)
-class UsedLookup:
-    """A lookup whose rows count as used (compiler/used_rows.py)."""
-
-    table: Lookup
-    row: RowNumber
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,20 +137,17 @@ class Forward:
         parts = self.parts[model] if dst.width == self.width(model) else 1
         if name == "matvec" and dst.width // parts % self.granule:
             parts = 1  # a product computes whole panels
-        by_units = dealt is not None
         rows = not self.exclusive and (by_rows or sliced_by_rows(dst.width, parts, self.granule, self.n_vps))
-        if dealt is not None:
-            parts = dealt.word
         self.emit_to.append(
             Instr(
                 name,
                 node,
                 0 if lists_of else dst.domain,
                 dst.width,
-                parts,
+                parts if dealt is None else dealt.word,
                 {"dst": dst, **(operands or {})},
                 values or {},
-                rows and not by_units,
+                rows and dealt is None,
                 accumulate,
                 mean,
                 gathers,
@@ -177,9 +174,6 @@ class Forward:
         if self.view[i] is not None:
             return [self.view_of(i)]
         return [v for j in self.nodes[i].inputs for v in self.segments(j)]
-
-    def _row_operands(self, sources: list[View]) -> dict[str, View]:
-        return dict(zip("abcd", sources, strict=False))
 
     # ---- forward
 
@@ -222,12 +216,12 @@ class Forward:
         sources = [self.view_of(j) for j in node.inputs if self.view[j] is not None]
         if form is Form.MAP:
             values = {"value": node.attrs.get("value", 0.0)}
-            self.emit(node.op.name, i, dst, values, operands=self._row_operands(sources))
+            self.emit(node.op.name, i, dst, values, operands=dict(zip("abcd", sources, strict=False)))
         elif form is Form.DROPOUT:
             self._dropout(i, node, sources[0], dst)
         elif form is Form.ROWWISE:
             values = self._row_values(sources[0].width, node)
-            self.emit(node.op.name, i, dst, values, by_rows=True, operands=self._row_operands(sources))
+            self.emit(node.op.name, i, dst, values, by_rows=True, operands=dict(zip("abcd", sources, strict=False)))
         elif form is Form.MATVEC:
             assert node.parameter is not None
             place = self.places[node.parameter]
@@ -275,13 +269,10 @@ class Forward:
 
     def _row_values(self, width: int, node: Node) -> dict[str, Any]:
         """Fields of a row-wise instruction that are no operands."""
-        return {"row_width": width, "labels": self._labels(node), "value": node.attrs.get("value", 0.0)}
-
-    def _labels(self, node: Node) -> ListKey | None:
-        if not node.op.indices:
-            return None
-        key = Ints(node.inputs[-1])  # one per vertex
-        return Expand(node.domain, key) if node.domain else key
+        labels: ListKey | None = Ints(node.inputs[-1]) if node.op.indices else None  # one per vertex
+        if labels is not None and node.domain:
+            labels = Expand(node.domain, labels)
+        return {"row_width": width, "labels": labels, "value": node.attrs.get("value", 0.0)}
 
     def _over_lists(
         self, name: str, i: int, node: Node, views: dict[str, View], dst: View, accumulate: bool = False

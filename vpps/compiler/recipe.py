@@ -25,8 +25,8 @@ from vpps.compiler.instr import (
     ParameterGradient,
     Positions,
     RandomKey,
-    RowNumber,
     TableRows,
+    UsedLookup,
     Uses,
     View,
     reading_load,
@@ -134,7 +134,6 @@ class CellRecipe:
         outputs = [self._rows(v, v.domain) for v in lowered.outputs]
         memory = cell.slab_groups(training)
         arguments, tables, without, watches, gradients, gathered = [], [], [], [], [], []
-        matrices = frozenset[int]()
         if training:
             arguments = [
                 ArgumentRecord(self._source(key), self._rows(view, cell.domain_of(key)), _handed_back(memory, view))
@@ -144,10 +143,9 @@ class CellRecipe:
                 TableGradientRecord(parameters[g.table], self._source(g.ids), self._rows(g.view, g.view.domain))
                 for g in lowered.table_gradients
             ]
-            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u.row)) for u in cell.without_gradient]
+            without = [UsedLookupRecord(parameters[u.table], self._row_numbers(u)) for u in cell.without_gradient]
             watches = [self._instruction(group) for group in cell.watches]
             gathered = [self._gathered(g, parameters[g.parameter], copies) for g, copies in cell.gathered]
-            matrices = cell.numbers_used(training)
         for gradient, group in cell.gradients if training else ():
             p = gradient.parameter
             slots = self._physical[p].slots
@@ -180,7 +178,7 @@ class CellRecipe:
             gradients=gradients,
             gathered=gathered,
             matrices_of_forward=sorted(cell.numbers_used(training=False)),
-            matrices_of_training=sorted(matrices),
+            matrices_of_training=sorted(cell.numbers_used(training=True)) if training else [],
         )
 
     def _numbers_of_bases(self) -> NDArray[np.int64]:
@@ -279,7 +277,7 @@ class CellRecipe:
             case RandomKey():
                 return SourceRecord(From.RANDOM_KEY)
 
-    def _row_numbers(self, of: RowNumber) -> int:
+    def _row_numbers(self, of: UsedLookup) -> int:
         """Number of the source of the row numbers of a lookup."""
         kind, a = (From.CONSTANT, of.constant) if of.column < 0 else (From.INTS, of.column)
         self._written.append(SourceRecord(kind, a))
