@@ -121,14 +121,14 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
         elif live[i] and node.op.form is Form.RESHAPE:
             parent[find(node.inputs[0])] = find(i)
     widths = {find(i): size(node.shape) for i, node in enumerate(nodes) if live[i]}
-    split: dict[int, list[int]] = {root: [] for root in widths}  # slices and concatenations by what they take apart
+    split: dict[int, list[int]] = {k: [] for k in widths}  # slices and concatenations by what they take apart
     for i, node in enumerate(nodes):
         if live[i] and node.op.form in (Form.SLICE, Form.CONCAT):
             split[find(node.inputs[0] if node.op.form is Form.SLICE else i)].append(i)
     units: dict[int, int] = {}  # floats of a part
-    for root in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
-        by_units, by_widths, cuts = set(), set(), {widths[root]}
-        for i in split[root]:
+    for joined in sorted(widths, key=widths.__getitem__):  # what is sliced is as wide as its slices or wider
+        by_units, by_widths, cuts = set(), set(), {widths[joined]}
+        for i in split[joined]:
             node, width = nodes[i], size(nodes[i].shape)
             if node.op.form is Form.CONCAT:
                 pieces = {size(nodes[j].shape) for j in node.inputs}
@@ -141,5 +141,5 @@ def parts_of_units(nodes: list[Node], live: list[bool], granule: int) -> list[in
                 cuts |= {width, offset_of(nodes, i)}
         wishes = by_units if len(by_units) == 1 else by_units | by_widths
         fit = [unit for unit in wishes if not any(cut % unit for cut in cuts)]
-        units[root] = max(fit, default=widths[root])
+        units[joined] = max(fit, default=widths[joined])
     return [size(node.shape) // units[find(i)] if live[i] else 1 for i, node in enumerate(nodes)]
