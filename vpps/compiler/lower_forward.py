@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 # (SCRIPT_WORDS of vpps/kernel/chip.py). Longer concatenations are made.
 MAX_SEGMENTS = 256
 
-# Nodes that compute nothing.
-SOURCES = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS)
-
 
 class Forward:
     """The state of a lowering, dropped afterwards, and the instructions of forward."""
@@ -86,7 +83,8 @@ class Forward:
     @property
     def _is_bare(self) -> bool:
         """Whether the cell is a single op, as a bare one on a graph is: those never take a kernel of their own."""
-        return sum(live and node.op.form not in SOURCES for live, node in zip(self.live, self.nodes, strict=True)) < 2
+        nothing = Form.ARGUMENT, Form.INDEX, Form.PARAMETER, *VIEWS  # is computed
+        return sum(live and node.op.form not in nothing for live, node in zip(self.live, self.nodes, strict=True)) < 2
 
     def _needs(self) -> list[bool]:
         """Which nodes have a gradient that something wants."""

@@ -9,6 +9,9 @@ from vpps.record.trace import Node, TracedCell
 
 VIEWS = (Form.SLICE, Form.RESHAPE)  # nodes that are part of their operand
 
+# What comes from outside of the cell, or is where it is: nothing is computed. Rows of tables are read in place.
+OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
+
 
 def offset_of(nodes: Sequence[Node], i: int) -> int:
     """Floats from the beginning of the operand to node i, a view of it."""

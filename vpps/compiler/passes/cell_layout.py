@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from vpps.compiler.passes.common_subexpressions import COMMUTATIVE
-from vpps.compiler.passes.primitives import OUTSIDE, Batch, PrimitiveBatching, Primitives
+from vpps.compiler.passes.primitives import Batch, PrimitiveBatching, Primitives
 from vpps.compiler.pqtree.layouts import RowLayout, evaluate, layout
-from vpps.compiler.prepare import offset_in_root, root
+from vpps.compiler.prepare import OUTSIDE, offset_in_root, root
 from vpps.model.model import Parameter
 from vpps.ops import Form, size
 from vpps.ops.element import FLOAT32

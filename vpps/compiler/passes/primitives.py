@@ -17,13 +17,10 @@ from typing import Any
 import numpy as np
 
 from vpps.compiler.passes.common_subexpressions import by_bits
-from vpps.compiler.prepare import VIEWS, live_nodes, root
+from vpps.compiler.prepare import OUTSIDE, VIEWS, live_nodes, root
 from vpps.ops import Form
 from vpps.record.levels import find_levels
 from vpps.record.trace import Node, TracedCell
-
-# What comes from outside of the cell, or is where it is: nothing is computed. Rows of tables are read in place.
-OUTSIDE = (Form.ARGUMENT, Form.INDEX, Form.PARAMETER, Form.LOOKUP)
 
 WIDTH = 8  # of the search: how many sets of executed primitives are followed at a time
 
